@@ -1,0 +1,238 @@
+//! The wrapper that every front end calls: bytes in, whole blocks out.
+//!
+//! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are widened by
+//! reading the edge blocks; two requests that touch different parts of one block at the same time both take
+//! effect, because the widening holds a lock that stands for the block.
+
+use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const STRIPES: usize = 64;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// A [`Disk`] addressed in bytes, safe to hand to anything that speaks for a stranger.
+#[derive(Clone)]
+pub struct ByteDisk {
+    disk: Arc<dyn Disk>,
+    edges: Arc<[Mutex<()>; STRIPES]>,
+}
+
+impl ByteDisk {
+    /// Wraps `disk`.
+    pub fn new(disk: Arc<dyn Disk>) -> Self {
+        ByteDisk { disk, edges: Arc::new(std::array::from_fn(|_| Mutex::new(()))) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.disk.blocks() * BLOCK
+    }
+
+    /// Whether the disk has no blocks.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether writes are refused by design.
+    pub fn read_only(&self) -> bool {
+        self.disk.read_only()
+    }
+
+    /// Fills `buf` from `offset`. Errors: [`Kind::Usage`] outside the disk, and whatever the disk reports.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.check(offset, buf.len() as u64)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let within = (at % BLOCK) as usize;
+            let left = buf.len() - done;
+            if within == 0 && left >= BLOCK_SIZE {
+                let whole = left / BLOCK_SIZE * BLOCK_SIZE;
+                self.disk.read(BlockAddr(at / BLOCK), &mut buf[done..done + whole])?;
+                done += whole;
+            } else {
+                let part = left.min(BLOCK_SIZE - within);
+                let mut edge = [0u8; BLOCK_SIZE];
+                self.disk.read(BlockAddr(at / BLOCK), &mut edge)?;
+                buf[done..done + part].copy_from_slice(&edge[within..within + part]);
+                done += part;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_write(offset, data.len() as u64)?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % BLOCK) as usize;
+            let left = data.len() - done;
+            if within == 0 && left >= BLOCK_SIZE {
+                let whole = left / BLOCK_SIZE * BLOCK_SIZE;
+                self.disk.write(BlockAddr(at / BLOCK), &data[done..done + whole])?;
+                done += whole;
+            } else {
+                let part = left.min(BLOCK_SIZE - within);
+                self.change_edge(at, part, |edge| edge.copy_from_slice(&data[done..done + part]))?;
+                done += part;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the range read as zeros, exactly.
+    pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_write(offset, len)?;
+        let end = offset + len;
+        let first_whole = offset.next_multiple_of(BLOCK).min(end);
+        let last_whole = (end / BLOCK * BLOCK).max(first_whole);
+        if offset < first_whole {
+            self.change_edge(offset, (first_whole - offset) as usize, |edge| edge.fill(0))?;
+        }
+        if first_whole < last_whole {
+            self.disk.discard(BlockAddr(first_whole / BLOCK), (last_whole - first_whole) / BLOCK)?;
+        }
+        if last_whole < end {
+            self.change_edge(last_whole, (end - last_whole) as usize, |edge| edge.fill(0))?;
+        }
+        Ok(())
+    }
+
+    /// Gives up the whole blocks inside the range; parts of blocks at its edges keep their data.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_write(offset, len)?;
+        let first = offset.div_ceil(BLOCK);
+        let end = (offset + len) / BLOCK;
+        if first < end { self.disk.discard(BlockAddr(first), end - first) } else { Ok(()) }
+    }
+
+    /// Returns when everything acknowledged so far is durable.
+    pub fn flush(&self) -> Result<()> {
+        self.disk.flush()
+    }
+
+    /// The written and unwritten runs of the blocks that the range touches; the first run begins at
+    /// `offset` rounded down to a block.
+    pub fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
+        self.check(offset, len)?;
+        let first = offset / BLOCK;
+        let end = (offset + len).div_ceil(BLOCK);
+        if first == end { Ok(Vec::new()) } else { self.disk.extents(BlockAddr(first), end - first) }
+    }
+
+    /// Counters for people.
+    pub fn status(&self) -> Status {
+        self.disk.status()
+    }
+
+    fn change_edge(&self, at: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        let block = at / BLOCK;
+        let within = (at % BLOCK) as usize;
+        let _only_one = self.edge_lock(block);
+        let mut edge = [0u8; BLOCK_SIZE];
+        self.disk.read(BlockAddr(block), &mut edge)?;
+        change(&mut edge[within..within + len]);
+        self.disk.write(BlockAddr(block), &edge)
+    }
+
+    fn edge_lock(&self, block: u64) -> MutexGuard<'_, ()> {
+        self.edges[(block % STRIPES as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_write(&self, offset: u64, len: u64) -> Result<()> {
+        if self.disk.read_only() {
+            return Err(Error::new(Kind::ReadOnly, "write refused")
+                .found("a disk opened read-only")
+                .remedy("open it without --read-only"));
+        }
+        self.check(offset, len)
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(Error::new(Kind::Usage, "request outside the disk")
+                .found(format!("offset {offset}, length {len}"))
+                .expected(format!("an end at or before byte {}", self.len()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Plain(Mutex<Vec<u8>>);
+
+    impl Disk for Plain {
+        fn blocks(&self) -> u64 {
+            self.0.lock().unwrap().len() as u64 / BLOCK
+        }
+        fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+            let at = first.0 as usize * BLOCK_SIZE;
+            buf.copy_from_slice(&self.0.lock().unwrap()[at..at + buf.len()]);
+            Ok(())
+        }
+        fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+            let at = first.0 as usize * BLOCK_SIZE;
+            self.0.lock().unwrap()[at..at + data.len()].copy_from_slice(data);
+            Ok(())
+        }
+        fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+            self.write(first, &vec![0; count as usize * BLOCK_SIZE])
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        fn extents(&self, _: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+            Ok(vec![Extent { blocks: count, written: true }])
+        }
+        fn status(&self) -> Status {
+            Status::default()
+        }
+        fn close(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn any_alignment_reads_and_writes_like_an_array() {
+        let len = 8 * BLOCK_SIZE;
+        let disk = ByteDisk::new(Arc::new(Plain(Mutex::new(vec![0x5a; len]))));
+        let mut model = vec![0x5a_u8; len];
+        let mut x = 12345u64;
+        for round in 0..2000u64 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (x >> 33) as usize % len;
+            let n = (x >> 13) as usize % (len - at + 1);
+            match round % 4 {
+                0 => {
+                    disk.write_zeroes(at as u64, n as u64).unwrap();
+                    model[at..at + n].fill(0);
+                }
+                1 => disk.discard(at as u64, 0).unwrap(),
+                _ => {
+                    disk.write_at(at as u64, &vec![round as u8; n]).unwrap();
+                    model[at..at + n].fill(round as u8);
+                }
+            }
+            let mut got = vec![0; n];
+            disk.read_at(at as u64, &mut got).unwrap();
+            assert_eq!(got, model[at..at + n]);
+        }
+        let mut all = vec![0; len];
+        disk.read_at(0, &mut all).unwrap();
+        assert!(all == model);
+    }
+
+    #[test]
+    fn ranges_off_the_disk_are_refused() {
+        let disk = ByteDisk::new(Arc::new(Plain(Mutex::new(vec![0; BLOCK_SIZE]))));
+        for (offset, len) in [(BLOCK, 1), (u64::MAX, 1), (1, u64::MAX), (0, BLOCK + 1)] {
+            assert_eq!(disk.write_zeroes(offset, len).unwrap_err().kind(), Kind::Usage);
+        }
+        disk.write_zeroes(BLOCK, 0).unwrap();
+    }
+}

@@ -1,0 +1,70 @@
+//! The `Disk` contract: an array of blocks that a format gives and a front end serves.
+
+use crate::Result;
+use serde::Serialize;
+
+/// Bytes in a block: the unit of encryption and of every map.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// The number of a block on a disk, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockAddr(pub u64);
+
+/// A run of blocks that are all written, or all unwritten (and so read as zeros).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Length of the run in blocks, never 0.
+    pub blocks: u64,
+    /// Whether the run may hold data. `false` promises that it reads as zeros.
+    pub written: bool,
+}
+
+/// One counter of a running disk, for people.
+#[derive(Clone, Debug, Serialize)]
+pub struct StatusItem {
+    /// Stable machine name, such as `ring_used`.
+    pub name: &'static str,
+    /// Present value.
+    pub value: u64,
+    /// Unit, such as `bytes`, `blocks` or `writes`.
+    pub unit: &'static str,
+}
+
+/// Counters of a running disk.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Status {
+    /// The counters, in the order in which they should be shown.
+    pub items: Vec<StatusItem>,
+}
+
+/// An array of [`BLOCK_SIZE`] blocks, as a format gives it.
+///
+/// Callers go through [`crate::ByteDisk`], which guarantees that every range lies on the disk, that buffers
+/// are whole blocks and never empty. Implementations are called from many threads at once.
+///
+/// Durability: when [`Disk::flush`] returns, every write acknowledged before the call is on the medium. After
+/// a power cut each block reads as its last flushed version or any later acknowledged one: never a mixture,
+/// never an older one, never an alarm.
+pub trait Disk: Send + Sync {
+    /// Length in blocks.
+    fn blocks(&self) -> u64;
+    /// Fills `buf` (a multiple of [`BLOCK_SIZE`]) from the blocks starting at `first`.
+    /// Fails for the whole range if any block in it cannot be verified; nothing unverified is returned.
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()>;
+    /// Writes `data` (a multiple of [`BLOCK_SIZE`]) to the blocks starting at `first`.
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()>;
+    /// Makes `count` blocks read as zeros, giving their space back where the format can.
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()>;
+    /// Returns when everything acknowledged so far is durable.
+    fn flush(&self) -> Result<()>;
+    /// Which parts of a range are written. Adjacent runs may have the same state; the lengths add up to `count`.
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>>;
+    /// Counters for people.
+    fn status(&self) -> Status;
+    /// Flushes and releases the medium. Later writes fail. Called once, when the last front end has let go.
+    fn close(&self) -> Result<()>;
+    /// Whether writes are refused by design (a snapshot, `--read-only`).
+    fn read_only(&self) -> bool {
+        false
+    }
+}

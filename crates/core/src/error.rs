@@ -1,0 +1,176 @@
+//! One error type for the whole house. It speaks to the person in a fixed order (what failed, what was found,
+//! what was expected, what to do) and to scripts by exit code.
+
+use std::fmt;
+
+/// The result of anything that can fail here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What an error means to whoever must act on it. Each kind has one exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The request itself makes no sense: exit code 1.
+    Usage,
+    /// Wrong passphrase: exit code 2.
+    Passphrase,
+    /// The system refuses permission: exit code 2.
+    Permission,
+    /// Not enough memory, or over the memory allowed: exit code 3.
+    Memory,
+    /// No such location, or not one of ours: exit code 4.
+    NotFound,
+    /// In use by another process: exit code 5.
+    Busy,
+    /// Bytes do not verify: exit code 10.
+    Corrupt,
+    /// The medium is full: exit code 13.
+    NoSpace,
+    /// The medium reported an error: exit code 20.
+    Io,
+    /// Writes are refused since an earlier medium error (fail-stop): exit code 20.
+    FailStop,
+    /// The disk is read-only: exit code 20.
+    ReadOnly,
+    /// Anything else: exit code 20.
+    Other,
+}
+
+impl Kind {
+    /// The exit code of the command line for this kind.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Kind::Usage => 1,
+            Kind::Passphrase | Kind::Permission => 2,
+            Kind::Memory => 3,
+            Kind::NotFound => 4,
+            Kind::Busy => 5,
+            Kind::Corrupt => 10,
+            Kind::NoSpace => 13,
+            Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::Other => 20,
+        }
+    }
+
+    /// The nearest system error number, for NBD and FUSE replies.
+    pub fn errno(self) -> i32 {
+        match self {
+            Kind::Usage => libc::EINVAL,
+            Kind::Passphrase | Kind::Permission => libc::EPERM,
+            Kind::Memory => libc::ENOMEM,
+            Kind::NotFound => libc::ENOENT,
+            Kind::Busy => libc::EBUSY,
+            Kind::NoSpace => libc::ENOSPC,
+            Kind::ReadOnly => libc::EROFS,
+            Kind::Corrupt | Kind::Io | Kind::FailStop | Kind::Other => libc::EIO,
+        }
+    }
+}
+
+/// What failed, what was found, what was expected, what to do.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: Kind,
+    what: String,
+    found: Option<String>,
+    expected: Option<String>,
+    remedy: Option<String>,
+}
+
+impl Error {
+    /// An error of `kind` that says what failed: `"cannot open disk.img"`.
+    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+        Error { kind, what: what.into(), found: None, expected: None, remedy: None }
+    }
+
+    /// A medium error. Full media and refused permissions keep their own kind.
+    pub fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
+        let kind = match err.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => Kind::NoSpace,
+            Some(libc::EACCES | libc::EPERM) => Kind::Permission,
+            Some(libc::ENOENT) => Kind::NotFound,
+            Some(libc::EBUSY | libc::EWOULDBLOCK) => Kind::Busy,
+            Some(libc::ENOMEM) => Kind::Memory,
+            Some(libc::EROFS) => Kind::ReadOnly,
+            _ => Kind::Io,
+        };
+        Error::new(kind, what).found(err.to_string())
+    }
+
+    /// Says what was found.
+    pub fn found(mut self, found: impl Into<String>) -> Self {
+        self.found = Some(found.into());
+        self
+    }
+
+    /// Says what was expected.
+    pub fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = Some(expected.into());
+        self
+    }
+
+    /// Says what to do about it.
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Puts what was being attempted in front of what failed: `context: what`.
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.what = format!("{context}: {}", self.what);
+        self
+    }
+
+    /// What this error means.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The same error with another meaning.
+    pub fn with_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)?;
+        if let Some(found) = &self.found {
+            write!(f, "; found: {found}")?;
+        }
+        if let Some(expected) = &self.expected {
+            write!(f, "; expected: {expected}")?;
+        }
+        if let Some(remedy) = &self.remedy {
+            write!(f, "; {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speaks_in_the_fixed_order() {
+        let e = Error::new(Kind::Usage, "cannot create a.img")
+            .remedy("give --size a multiple of 4096")
+            .found("size 5")
+            .expected("a multiple of 4096");
+        assert_eq!(
+            e.to_string(),
+            "cannot create a.img; found: size 5; expected: a multiple of 4096; give --size a multiple of 4096"
+        );
+        assert_eq!(e.kind().exit_code(), 1);
+    }
+
+    #[test]
+    fn system_errors_keep_their_meaning() {
+        let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(Error::io("write", &full).kind(), Kind::NoSpace);
+        assert_eq!(Kind::NoSpace.exit_code(), 13);
+        assert_eq!(Kind::Corrupt.errno(), libc::EIO);
+    }
+}

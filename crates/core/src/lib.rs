@@ -1,0 +1,25 @@
+//! The words every room of lacuna shares: what a block is, what a disk can do, how an error speaks,
+//! where a secret lives, how much memory a cache may use, and what time it is.
+//!
+//! Invariants kept here:
+//! - Everything a front end asks of a [`Disk`] passes through [`ByteDisk`], the only place where ranges are
+//!   checked and where requests that do not fall on block boundaries are widened.
+//! - An [`Error`] always says what failed, what was found, what was expected and what to do, in that order,
+//!   and knows the exit code that it means.
+//! - A [`Secret`] zeroes its bytes on drop, is locked in memory where the system allows it, and cannot be
+//!   printed.
+#![warn(missing_docs)]
+
+mod budget;
+mod bytedisk;
+mod clock;
+mod disk;
+mod error;
+mod secret;
+
+pub use budget::Budget;
+pub use bytedisk::ByteDisk;
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, Status, StatusItem};
+pub use error::{Error, Kind, Result};
+pub use secret::{Secret, SecretVec};

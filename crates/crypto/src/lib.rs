@@ -1,0 +1,30 @@
+//! Every cipher, hash, key derivation and random byte of lacuna: AES-256-XTS, AES-256-GCM, HCTR2-256,
+//! HKDF-SHA256, Argon2id, HMAC-SHA256, and the one source of randomness.
+//!
+//! Invariants kept here:
+//! - Randomness comes through [`RandomSource`] alone; the same seed gives the same bytes.
+//! - Keys, key schedules and buffered key stream are wiped when their owner is dropped.
+//! - What fails to verify is never returned: the output is zeroed first.
+//! - A cost taken from a header is bounded before any memory or time is spent on it.
+//! - Tags and keys are compared in time that does not depend on their bytes.
+//! - `unsafe` is confined to the wrappers over aws-lc and to the vector instructions of HCTR2.
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+mod ffi;
+mod gcm;
+mod hctr2;
+mod kdf;
+mod random;
+mod speed;
+mod wrap;
+mod xts;
+
+pub use gcm::{GcmKey, TagMismatch};
+pub use hctr2::Hctr2Key;
+pub use kdf::{Argon2Cost, derive, measure_cost, stretch};
+pub use random::{RandomSource, SeededRandom, SystemRandom, random_array, random_secret};
+pub use speed::cipher_speeds;
+pub use wrap::{AesBlock, constant_time_eq, keyed_hash, unwrap, wrap};
+pub use xts::{XtsKey, XtsSession};

@@ -1,0 +1,245 @@
+//! A medium on a local file or block device, through the page cache.
+
+use crate::{Medium, ReadExtent, WriteExtent};
+use lacuna_core::{Error, Kind, Result};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, IoSlice, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Zeros for media that cannot punch holes.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// What a medium is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading alone. Shares the medium with other readers.
+    Read,
+    /// Reading and writing. Shares the medium with nobody.
+    Write,
+}
+
+/// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
+pub struct FileMedium {
+    file: File,
+    path: PathBuf,
+    len: AtomicU64,
+    device: bool,
+}
+
+impl FileMedium {
+    /// Opens an existing file or block device.
+    ///
+    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if another process has it open.
+    pub fn open(path: &Path, access: Access) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(access == Access::Write)
+            .open(path)
+            .map_err(|e| open_error(path, &e))?;
+        Self::locked(file, path, access)
+    }
+
+    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused, unless
+    /// `replace`; an existing block device must be opened instead.
+    pub fn create(path: &Path, len: u64, replace: bool) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        let file = if replace { options.create(true).truncate(false) } else { options.create_new(true) }
+            .open(path)
+            .map_err(|e| open_error(path, &e))?;
+        let medium = Self::locked(file, path, Access::Write)?;
+        if replace {
+            // Only now that the lock is ours may the old content go.
+            medium.set_len(0)?;
+        }
+        medium.set_len(len)?;
+        Ok(medium)
+    }
+
+    /// Whether this is a block device, whose length is fixed.
+    pub fn is_device(&self) -> bool {
+        self.device
+    }
+
+    fn locked(mut file: File, path: &Path, access: Access) -> Result<Self> {
+        let kind = file.metadata().map_err(|e| open_error(path, &e))?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
+                .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
+                .expected("a file or a block device"));
+        }
+        let locked = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
+        match locked {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
+                    .found("it is in use by another process")
+                    .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server)"));
+            }
+            Err(TryLockError::Error(e)) => return Err(open_error(path, &e)),
+        }
+        let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
+        let device = kind.is_block_device();
+        Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device })
+    }
+
+    fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
+        Error::io(format!("{operation} of {len} bytes at byte {offset} of {}", self.path.display()), e)
+    }
+
+    fn write_zeros(&self, mut offset: u64, mut len: u64) -> Result<()> {
+        while len > 0 {
+            let part = len.min(ZEROS.len() as u64);
+            self.write_at(offset, &ZEROS[..part as usize])?;
+            offset += part;
+            len -= part;
+        }
+        Ok(())
+    }
+
+    fn write_flagged(&self, offset: u64, data: &[u8], flags: ReadWriteFlags) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            match pwritev2(&self.file, &[IoSlice::new(&data[done..])], offset + done as u64, flags) {
+                Ok(0) => return Err(std::io::Error::from(ErrorKind::WriteZero)),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_error(path: &Path, e: &std::io::Error) -> Error {
+    let error = Error::io(format!("cannot open {}", path.display()), e);
+    match e.kind() {
+        ErrorKind::AlreadyExists => error
+            .with_kind(Kind::Usage)
+            .expected("a path where nothing exists")
+            .remedy("choose another path, or give --force to overwrite what is there"),
+        ErrorKind::NotFound => error.remedy("check the path; `lacuna create` makes a new disk"),
+        _ => error,
+    }
+}
+
+impl Medium for FileMedium {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        for extent in batch {
+            let len = extent.buf.len() as u64;
+            self.file
+                .read_exact_at(extent.buf, extent.offset)
+                .map_err(|e| self.failed("read", extent.offset, len, &e))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        for extent in batch {
+            self.file
+                .write_all_at(extent.data, extent.offset)
+                .map_err(|e| self.failed("write", extent.offset, extent.data.len() as u64, &e))?;
+        }
+        Ok(())
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        for extent in batch {
+            match self.write_flagged(extent.offset, extent.data, ReadWriteFlags::DSYNC) {
+                Ok(()) => {}
+                Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
+                    self.write(batch)?;
+                    return self.sync();
+                }
+                Err(e) => {
+                    return Err(self.failed("synced write", extent.offset, extent.data.len() as u64, &e));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
+            Err(e) => Err(self.failed("discard", offset, len, &e.into())),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        if self.device {
+            return if len <= self.len() {
+                Ok(())
+            } else {
+                Err(Error::new(Kind::NoSpace, format!("cannot grow {}", self.path.display()))
+                    .found(format!("a device of {} bytes", self.len()))
+                    .expected(format!("at least {len} bytes"))
+                    .remedy("enlarge the device first, or ask for less"))
+            };
+        }
+        self.file
+            .set_len(len)
+            .map_err(|e| Error::io(format!("cannot set the length of {}", self.path.display()), &e))?;
+        self.len.store(len, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn keeps_what_it_is_given_and_punches_holes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        let medium = FileMedium::create(&path, 1 << 20, false).unwrap();
+        assert_eq!(medium.len(), 1 << 20);
+        medium.write_durable(&[WriteExtent { offset: 8192, data: &[3; 65536] }]).unwrap();
+        medium.write_at(0, b"start").unwrap();
+        medium.discard(8192, 65536).unwrap();
+        medium.sync().unwrap();
+        let mut back = vec![1; 65536];
+        medium.read_at(8192, &mut back).unwrap();
+        assert!(back.iter().all(|&b| b == 0));
+        assert!(medium.file.metadata().unwrap().blocks() * 512 < 65536);
+        assert_eq!(medium.read_at((1 << 20) - 1, &mut back).unwrap_err().kind(), Kind::Io);
+    }
+
+    #[test]
+    fn one_writer_and_no_silent_overwrite() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        let medium = FileMedium::create(&path, 4096, false).unwrap();
+        assert_eq!(FileMedium::open(&path, Access::Write).err().unwrap().kind(), Kind::Busy);
+        assert_eq!(FileMedium::open(&path, Access::Read).err().unwrap().kind(), Kind::Busy);
+        assert_eq!(FileMedium::create(&path, 4096, false).err().unwrap().kind(), Kind::Usage);
+        assert_eq!(FileMedium::create(&path, 4096, true).err().unwrap().kind(), Kind::Busy);
+        medium.write_at(0, b"kept").unwrap();
+        drop(medium);
+        let medium = FileMedium::open(&path, Access::Read).unwrap();
+        let _second_reader = FileMedium::open(&path, Access::Read).unwrap();
+        let mut back = [0; 4];
+        medium.read_at(0, &mut back).unwrap();
+        assert_eq!(&back, b"kept");
+        assert_eq!(FileMedium::open(dir.path(), Access::Read).err().unwrap().kind(), Kind::NotFound);
+        assert_eq!(FileMedium::open(&dir.path().join("no"), Access::Read).err().unwrap().kind(), Kind::NotFound);
+    }
+}

@@ -1,0 +1,68 @@
+//! Where ciphertext rests: flat bytes behind one small trait, the seam at which tests put faults.
+//!
+//! Invariants kept here:
+//! - A medium knows nothing of keys; whatever it is given may be read by the adversary.
+//! - Reads return exactly what was asked or an error; a short read or write of the system is finished or
+//!   reported, never passed on.
+//! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
+#![warn(missing_docs)]
+
+mod file;
+mod memory;
+
+pub use file::{Access, FileMedium};
+pub use memory::MemoryMedium;
+
+use lacuna_core::Result;
+
+/// A piece to read: where, and into what.
+pub struct ReadExtent<'a> {
+    /// Byte offset on the medium.
+    pub offset: u64,
+    /// Filled whole.
+    pub buf: &'a mut [u8],
+}
+
+/// A piece to write: where, and what.
+pub struct WriteExtent<'a> {
+    /// Byte offset on the medium.
+    pub offset: u64,
+    /// Written whole.
+    pub data: &'a [u8],
+}
+
+/// Flat bytes. Called from many threads at once.
+///
+/// A power cut may drop, reorder, and tear at 512 bytes whatever was written and not yet synced.
+pub trait Medium: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    /// Whether the medium holds no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Reads every extent of the batch, in any order. Past the end is an error.
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()>;
+    /// Writes every extent of the batch, in any order. Durable only after a later [`Medium::sync`].
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()>;
+    /// Writes every extent of the batch and returns when they are durable. Says nothing of earlier writes.
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.write(batch)?;
+        self.sync()
+    }
+    /// Returns when everything written, discarded or resized before the call is durable.
+    fn sync(&self) -> Result<()>;
+    /// Makes a range read as zeros and gives its space back where the medium can. Durable after a sync.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+    /// Changes the length; new bytes read as zeros. Media of fixed size refuse to grow past their size.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Reads one extent.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read(&mut [ReadExtent { offset, buf }])
+    }
+    /// Writes one extent.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(&[WriteExtent { offset, data }])
+    }
+}

@@ -1,0 +1,75 @@
+//! A medium in memory, for tests and golden images.
+
+use crate::{Medium, ReadExtent, WriteExtent};
+use lacuna_core::{Error, Kind, Result};
+use std::sync::{PoisonError, RwLock};
+
+/// Bytes in memory. Every write is durable at once.
+pub struct MemoryMedium(RwLock<Vec<u8>>);
+
+impl MemoryMedium {
+    /// A medium of `len` zero bytes.
+    pub fn new(len: u64) -> Self {
+        Self::from_bytes(vec![0; len as usize])
+    }
+
+    /// A medium that holds `bytes`.
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+        MemoryMedium(RwLock::new(bytes))
+    }
+
+    /// A copy of everything on the medium: what the adversary calls a snapshot.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The index range of an extent, or an error if it leaves a medium of `len` bytes.
+fn range(offset: u64, size: usize, len: usize) -> Result<std::ops::Range<usize>> {
+    match offset.checked_add(size as u64) {
+        Some(end) if end <= len as u64 => Ok(offset as usize..end as usize),
+        _ => Err(Error::new(Kind::Io, "access past the end of the medium")
+            .found(format!("offset {offset}, length {size}"))
+            .expected(format!("an end at or before byte {len}"))),
+    }
+}
+
+impl Medium for MemoryMedium {
+    fn len(&self) -> u64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let bytes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        for extent in batch {
+            let at = range(extent.offset, extent.buf.len(), bytes.len())?;
+            extent.buf.copy_from_slice(&bytes[at]);
+        }
+        Ok(())
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for extent in batch {
+            let at = range(extent.offset, extent.data.len(), bytes.len())?;
+            bytes[at].copy_from_slice(extent.data);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let at = range(offset, len as usize, bytes.len())?;
+        bytes[at].fill(0);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).resize(len as usize, 0);
+        Ok(())
+    }
+}
