@@ -1,0 +1,349 @@
+//! A medium in memory that loses power when told, and with it whatever nobody synced.
+
+use crate::loss::{Fragment, Unsynced, leave};
+use crate::operation::{Digest, check_range};
+use crate::{Image, Loss, PAGE_SIZE, Rng, Tear};
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A medium in memory made of a durable image and the operations nobody has synced yet.
+///
+/// Reads see every write. [`CrashMedium::cut_after`] takes the power away in the middle of a later operation;
+/// from then on every operation fails, and [`CrashMedium::after_cut`] tells what was left, as often as one
+/// likes. Each extent written, each discard, sync and change of length counts as one operation; reads do not.
+pub struct CrashMedium(Mutex<State>);
+
+/// Calls of one kind, and which of them to leave undone while reporting success.
+#[derive(Default)]
+struct Promises {
+    calls: u64,
+    ignore_all: bool,
+    ignore_call: Option<u64>,
+}
+
+impl Promises {
+    /// Counts a call, and says whether to keep it.
+    fn keep_next(&mut self) -> bool {
+        self.calls += 1;
+        !self.ignore_all && self.ignore_call != Some(self.calls)
+    }
+}
+
+struct State {
+    durable: Image,
+    /// Always the durable image with every un-synced operation applied in order, until the power goes.
+    volatile: Image,
+    unsynced: Vec<Unsynced>,
+    ops: u64,
+    cut_at: Option<u64>,
+    off: bool,
+    tear: Tear,
+    syncs: Promises,
+    durable_writes: Promises,
+}
+
+fn power_is_off() -> Error {
+    Error::new(Kind::Io, "power is off")
+}
+
+impl State {
+    fn powered(&self) -> Result<()> {
+        if self.off { Err(power_is_off()) } else { Ok(()) }
+    }
+
+    /// Counts `n` operations. False if the power goes during one of them.
+    fn survives(&mut self, n: u64) -> bool {
+        match self.cut_at {
+            Some(at) if n > 0 && at < self.ops + n => {
+                self.ops = at + 1;
+                self.off = true;
+            }
+            _ => self.ops += n,
+        }
+        !self.off
+    }
+
+    /// Adds an operation to what is owed. One that was in flight when the power went is seen by nobody.
+    fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
+        let in_flight = self.off;
+        self.unsynced.push(Unsynced { fragments: fragment.into_iter().collect(), length, in_flight });
+    }
+
+    fn owe_write(&mut self, extent: &WriteExtent<'_>) {
+        if !extent.data.is_empty() {
+            let at = extent.offset..extent.offset + extent.data.len() as u64;
+            self.owe(Some(Fragment { at, data: Some((extent.data.into(), 0)) }), None);
+        }
+    }
+
+    fn check_batch(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.powered()?;
+        batch.iter().try_for_each(|e| check_range(e.offset, e.data.len() as u64, self.volatile.len()))
+    }
+
+    /// Writes a batch that nobody waits for. If the power goes during any of it, all of it was in flight, as
+    /// the extents of a batch are written in any order.
+    fn write(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let survived = self.survives(batch.len() as u64);
+        for extent in batch {
+            self.owe_write(extent);
+            if survived {
+                self.volatile.write(extent.offset, extent.data)?;
+            }
+        }
+        if survived { Ok(()) } else { Err(power_is_off()) }
+    }
+
+    fn write_durable(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        if !self.durable_writes.keep_next() {
+            return self.write(batch);
+        }
+        if !self.survives(batch.len() as u64) {
+            batch.iter().for_each(|extent| self.owe_write(extent));
+            return Err(power_is_off());
+        }
+        for extent in batch {
+            let size = extent.data.len() as u64;
+            let at = extent.offset..extent.offset + size;
+            // A shrink that landed later than this write would take promised bytes with it.
+            let shrinks = self.unsynced.iter().filter_map(|op| op.length).any(|len| len < at.end);
+            if shrinks || at.end > self.durable.len() {
+                self.settle_lengths();
+            }
+            self.volatile.write(extent.offset, extent.data)?;
+            self.supersede(self.unsynced.len(), &at);
+            if extent.offset.is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) {
+                self.durable.share_pages(&self.volatile, extent.offset, size);
+            } else {
+                self.durable.write(extent.offset, extent.data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `range` out of the first `upto` operations owed.
+    fn supersede(&mut self, upto: usize, range: &Range<u64>) {
+        self.unsynced[..upto].iter_mut().for_each(|older| older.supersede(range));
+        self.unsynced.retain(|op| op.length.is_some() || !op.fragments.is_empty());
+    }
+
+    /// Makes every change of length durable, as a durable write does whose place depends on one.
+    fn settle_lengths(&mut self) {
+        while let Some(index) = self.unsynced.iter().position(|op| op.length.is_some()) {
+            let len = self.unsynced.remove(index).length.unwrap_or(self.durable.len());
+            self.durable.set_len(len);
+            self.supersede(index, &(len..u64::MAX));
+        }
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.powered()?;
+        if !self.survives(1) {
+            self.unsynced.iter_mut().for_each(|op| op.in_flight = true);
+            return Err(power_is_off());
+        }
+        if !self.syncs.keep_next() {
+            return Ok(());
+        }
+        let fragments = || self.unsynced.iter().flat_map(|op| &op.fragments);
+        let owed: u64 = fragments().map(|f| f.at.end - f.at.start).sum();
+        let resized = self.unsynced.iter().any(|op| op.length.is_some());
+        if resized || owed / PAGE_SIZE > self.volatile.resident_pages() as u64 {
+            self.durable = self.volatile.clone();
+        } else {
+            for f in self.unsynced.iter().flat_map(|op| &op.fragments) {
+                self.durable.share_pages(&self.volatile, f.at.start, f.at.end - f.at.start);
+            }
+        }
+        self.unsynced.clear();
+        Ok(())
+    }
+}
+
+impl CrashMedium {
+    /// A medium of `len` zero bytes, all durable.
+    pub fn new(len: u64) -> Self {
+        Self::from_image(Image::new(len))
+    }
+
+    /// A medium on which `image` is durable. Takes an [`Image`] or flat bytes.
+    pub fn from_image(image: impl Into<Image>) -> Self {
+        let durable = image.into();
+        CrashMedium(Mutex::new(State {
+            volatile: durable.clone(),
+            durable,
+            unsynced: Vec::new(),
+            ops: 0,
+            cut_at: None,
+            off: false,
+            tear: Tear::default(),
+            syncs: Promises::default(),
+            durable_writes: Promises::default(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
+    pub fn cut_after(&self, n: u64) {
+        let mut state = self.state();
+        state.cut_at = Some(state.ops.saturating_add(n));
+    }
+
+    /// Takes the power away now, between two operations.
+    pub fn cut_now(&self) {
+        self.state().off = true;
+    }
+
+    /// Whether the power has gone.
+    pub fn is_cut(&self) -> bool {
+        self.state().off
+    }
+
+    /// Operations so far, the one in flight at the cut included.
+    pub fn ops(&self) -> u64 {
+        self.state().ops
+    }
+
+    /// Calls of `sync` so far, kept or not; the one in flight at the cut is not among them.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs.calls
+    }
+
+    /// Calls of `write_durable` so far, kept or not.
+    pub fn durable_writes(&self) -> u64 {
+        self.state().durable_writes.calls
+    }
+
+    /// Operations that a power cut now could lose.
+    pub fn unsynced(&self) -> usize {
+        self.state().unsynced.len()
+    }
+
+    /// Sets how finely a cut may split a write. [`Tear::Sector512`] unless set.
+    pub fn set_tear(&self, tear: Tear) {
+        self.state().tear = tear;
+    }
+
+    /// Makes every later `sync` a lie: it succeeds and makes nothing durable. A crash test that still passes
+    /// with this on does not test the syncs.
+    pub fn ignore_syncs(&self, ignore: bool) {
+        self.state().syncs.ignore_all = ignore;
+    }
+
+    /// Makes one `sync` a lie: the `n`th from now, the next being 1. A later honest one makes up for it.
+    pub fn ignore_nth_sync(&self, n: u64) {
+        let syncs = &mut self.state().syncs;
+        syncs.ignore_call = Some(syncs.calls.saturating_add(n));
+    }
+
+    /// Makes every later `write_durable` a plain write that claims to be durable.
+    pub fn ignore_durable_writes(&self, ignore: bool) {
+        self.state().durable_writes.ignore_all = ignore;
+    }
+
+    /// Makes one `write_durable` a plain write: the `n`th from now, the next being 1.
+    pub fn ignore_nth_durable_write(&self, n: u64) {
+        let writes = &mut self.state().durable_writes;
+        writes.ignore_call = Some(writes.calls.saturating_add(n));
+    }
+
+    /// What an adversarial medium leaves if the power goes now, or left when it went: everything durable, and
+    /// of the rest what a policy drawn from `rng` lets through. May be asked many times of one cut.
+    pub fn after_cut(&self, rng: &mut Rng) -> Image {
+        let loss = Loss::pick(rng);
+        self.after_cut_with(loss, rng)
+    }
+
+    /// What is left under a given policy.
+    pub fn after_cut_with(&self, loss: Loss, rng: &mut Rng) -> Image {
+        let state = self.state();
+        leave(&state.durable, &state.unsynced, loss, state.tear, rng)
+    }
+
+    /// The bytes as reads see them: what an orderly shutdown leaves.
+    pub fn image(&self) -> Image {
+        self.state().volatile.clone()
+    }
+
+    /// The bytes no power cut can take.
+    pub fn durable_image(&self) -> Image {
+        self.state().durable.clone()
+    }
+
+    /// A number that stands for the whole state: what is durable, what reads see, and what is owed. The same
+    /// seed and the same calls give the same number.
+    pub fn digest(&self) -> u64 {
+        let state = self.state();
+        let mut digest = Digest::new();
+        digest.word(state.durable.digest());
+        digest.word(state.volatile.digest());
+        for op in &state.unsynced {
+            digest.word(op.length.unwrap_or(u64::MAX));
+            digest.word(u64::from(op.in_flight));
+            for Fragment { at, data } in &op.fragments {
+                digest.word(at.start);
+                digest.word(at.end);
+                if let Some((bytes, from)) = data {
+                    digest.bytes(&bytes[*from..*from + (at.end - at.start) as usize]);
+                }
+            }
+        }
+        digest.0
+    }
+}
+
+impl Medium for CrashMedium {
+    fn len(&self) -> u64 {
+        self.state().volatile.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let state = self.state();
+        state.powered()?;
+        batch.iter_mut().try_for_each(|extent| state.volatile.read(extent.offset, extent.buf))
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut state = self.state();
+        state.check_batch(batch)?;
+        state.write(batch)
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        let mut state = self.state();
+        state.check_batch(batch)?;
+        state.write_durable(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.state().sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let mut state = self.state();
+        state.powered()?;
+        check_range(offset, len, state.volatile.len())?;
+        let survived = state.survives(1);
+        if len > 0 {
+            state.owe(Some(Fragment { at: offset..offset + len, data: None }), None);
+        }
+        if survived { state.volatile.zero(offset, len) } else { Err(power_is_off()) }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        let mut state = self.state();
+        state.powered()?;
+        let survived = state.survives(1);
+        state.owe(None, Some(len));
+        if !survived {
+            return Err(power_is_off());
+        }
+        state.volatile.set_len(len);
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! What the work asked of a medium would cost in time, without waiting for it.
+
+use lacuna_core::{Clock, ManualClock, Result};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What each operation costs. A model, not a measurement: good for comparing one way of laying out data with
+/// another, not for saying how fast either will be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatencyModel {
+    /// Any seek at all: the shortest one.
+    pub seek_min: Duration,
+    /// A seek from one end of the medium to the other. In between, the cost grows with the square root of the
+    /// distance.
+    pub seek_max: Duration,
+    /// A whole turn; a seek waits half of one on average. Zero for media that do not turn.
+    pub rotation: Duration,
+    /// A read of one extent, beside seek and transfer.
+    pub read_overhead: Duration,
+    /// A write of one extent, beside seek and transfer.
+    pub write_overhead: Duration,
+    /// Extents of one batch whose overheads pass side by side.
+    pub parallel: u32,
+    /// Transfer of reads.
+    pub read_bytes_per_second: u64,
+    /// Transfer of writes.
+    pub write_bytes_per_second: u64,
+    /// A sync, beside the writes it waits for, which are charged when they are made.
+    pub sync: Duration,
+    /// What a batch of durable writes costs more than a batch of writes.
+    pub durable: Duration,
+    /// A discard, of any length.
+    pub discard: Duration,
+}
+
+impl LatencyModel {
+    /// A disk of 7200 turns a minute.
+    pub fn hard_disk() -> Self {
+        LatencyModel {
+            seek_min: Duration::from_micros(800),
+            seek_max: Duration::from_millis(18),
+            rotation: Duration::from_micros(8333),
+            read_overhead: Duration::from_micros(50),
+            write_overhead: Duration::from_micros(50),
+            parallel: 1,
+            read_bytes_per_second: 180_000_000,
+            write_bytes_per_second: 180_000_000,
+            sync: Duration::from_micros(8333),
+            durable: Duration::ZERO,
+            discard: Duration::from_micros(100),
+        }
+    }
+
+    /// A solid-state disk on a SATA bus, without protection against power loss.
+    pub fn ssd() -> Self {
+        LatencyModel {
+            seek_min: Duration::ZERO,
+            seek_max: Duration::ZERO,
+            rotation: Duration::ZERO,
+            read_overhead: Duration::from_micros(90),
+            write_overhead: Duration::from_micros(30),
+            parallel: 32,
+            read_bytes_per_second: 520_000_000,
+            write_bytes_per_second: 450_000_000,
+            sync: Duration::from_micros(900),
+            durable: Duration::from_micros(500),
+            discard: Duration::from_micros(200),
+        }
+    }
+
+    /// A medium on which nothing costs anything; set what should.
+    pub fn custom() -> Self {
+        LatencyModel {
+            seek_min: Duration::ZERO,
+            seek_max: Duration::ZERO,
+            rotation: Duration::ZERO,
+            read_overhead: Duration::ZERO,
+            write_overhead: Duration::ZERO,
+            parallel: 1,
+            read_bytes_per_second: u64::MAX,
+            write_bytes_per_second: u64::MAX,
+            sync: Duration::ZERO,
+            durable: Duration::ZERO,
+            discard: Duration::ZERO,
+        }
+    }
+
+    /// Getting the head from where it is to `to`: a seek, or just letting the bytes between pass by if that
+    /// is quicker.
+    fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> Duration {
+        if head == to {
+            return Duration::ZERO;
+        }
+        let part = (head.abs_diff(to) as f64 / len.max(1) as f64).clamp(0.0, 1.0).sqrt();
+        let seek =
+            self.seek_min + self.seek_max.saturating_sub(self.seek_min).mul_f64(part) + self.rotation / 2;
+        if to > head { seek.min(transfer(to - head, rate)) } else { seek }
+    }
+}
+
+fn transfer(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64)
+}
+
+#[derive(Default)]
+struct Charged {
+    head: u64,
+    total: Duration,
+}
+
+/// Passes everything on and moves a clock by what it would have cost. The extents of a batch are served in the
+/// order of their places, as a queue of commands is; calls are served one after another.
+pub struct LatencyMedium<M: Medium + ?Sized = dyn Medium> {
+    inner: Arc<M>,
+    model: LatencyModel,
+    clock: Arc<ManualClock>,
+    charged: Mutex<Charged>,
+}
+
+impl<M: Medium + ?Sized> LatencyMedium<M> {
+    /// Charges `clock` by `model` for what `inner` is asked. The head rests at the beginning.
+    pub fn new(inner: Arc<M>, model: LatencyModel, clock: Arc<ManualClock>) -> Self {
+        LatencyMedium { inner, model, clock, charged: Mutex::default() }
+    }
+
+    /// What was charged so far.
+    pub fn elapsed(&self) -> Duration {
+        self.charged.lock().unwrap_or_else(PoisonError::into_inner).total
+    }
+
+    /// The simulated time, which others may have moved as well.
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn charge(&self, cost: Duration) {
+        self.charged.lock().unwrap_or_else(PoisonError::into_inner).total += cost;
+        self.clock.advance(cost);
+    }
+
+    fn charge_batch(&self, mut places: Vec<(u64, u64)>, overhead: Duration, rate: u64) {
+        places.sort_unstable();
+        let len = self.inner.len();
+        let rounds = places.len().div_ceil(self.model.parallel.max(1) as usize) as u32;
+        let mut cost = overhead * rounds;
+        let mut charged = self.charged.lock().unwrap_or_else(PoisonError::into_inner);
+        for (offset, size) in places {
+            cost += self.model.travel(charged.head, offset, len, rate) + transfer(size, rate);
+            charged.head = offset.saturating_add(size);
+        }
+        charged.total += cost;
+        self.clock.advance(cost);
+    }
+
+    fn charge_write(&self, batch: &[WriteExtent<'_>]) {
+        let places = batch.iter().map(|e| (e.offset, e.data.len() as u64)).collect();
+        self.charge_batch(places, self.model.write_overhead, self.model.write_bytes_per_second);
+    }
+}
+
+impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let places = batch.iter().map(|e| (e.offset, e.buf.len() as u64)).collect();
+        self.charge_batch(places, self.model.read_overhead, self.model.read_bytes_per_second);
+        self.inner.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.charge_write(batch);
+        self.inner.write(batch)
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.charge_write(batch);
+        self.charge(self.model.durable);
+        self.inner.write_durable(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.charge(self.model.sync);
+        self.inner.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.charge(self.model.discard);
+        self.inner.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.set_len(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CrashMedium, Rng};
+
+    fn medium(model: LatencyModel) -> LatencyMedium<CrashMedium> {
+        LatencyMedium::new(Arc::new(CrashMedium::new(1 << 30)), model, Arc::default())
+    }
+
+    /// The cost of reading 4 KiB at each place, one call each.
+    fn cost(model: LatencyModel, places: impl Iterator<Item = u64>) -> Duration {
+        let medium = medium(model);
+        places.for_each(|p| medium.read_at(p * 4096, &mut [0; 4096]).unwrap());
+        assert_eq!(medium.elapsed(), medium.now());
+        medium.elapsed()
+    }
+
+    #[test]
+    fn hard_disks_hate_distance_and_solid_state_does_not_care() {
+        let mut rng = Rng::new(1);
+        let scattered: Vec<u64> = (0..100).map(|_| rng.below(1 << 18)).collect();
+        let far = cost(LatencyModel::hard_disk(), scattered.iter().copied());
+        let near = cost(LatencyModel::hard_disk(), 0..100);
+        assert!(far > near * 50, "{far:?} {near:?}");
+        assert_eq!(cost(LatencyModel::ssd(), scattered.into_iter()), cost(LatencyModel::ssd(), 0..100));
+    }
+
+    #[test]
+    fn a_batch_is_served_in_order_of_place_and_side_by_side() {
+        let mut order: Vec<u64> = (0..64).map(|i| i << 20).collect();
+        Rng::new(2).shuffle(&mut order);
+        let extents = || -> Vec<WriteExtent<'_>> {
+            order.iter().map(|&offset| WriteExtent { offset, data: &[1; 4096] }).collect()
+        };
+        for model in [LatencyModel::hard_disk(), LatencyModel::ssd()] {
+            let (whole, single) = (medium(model.clone()), medium(model));
+            whole.write(&extents()).unwrap();
+            extents().iter().for_each(|e| single.write_at(e.offset, e.data).unwrap());
+            assert!(whole.elapsed() < single.elapsed());
+        }
+    }
+
+    #[test]
+    fn charges_what_the_model_says() {
+        let ms = Duration::from_millis;
+        let model = LatencyModel {
+            write_overhead: ms(1),
+            read_overhead: ms(2),
+            parallel: 2,
+            write_bytes_per_second: 1000,
+            sync: ms(100),
+            durable: ms(50),
+            discard: ms(7),
+            ..LatencyModel::custom()
+        };
+        let medium = medium(model);
+        medium.write_at(0, &[1; 10]).unwrap();
+        assert_eq!(medium.elapsed(), ms(11));
+        medium.sync().unwrap();
+        assert_eq!(medium.elapsed(), ms(111));
+        medium.write_durable(&[WriteExtent { offset: 10, data: &[2; 1] }]).unwrap();
+        assert_eq!(medium.elapsed(), ms(163));
+        medium.discard(0, 4096).unwrap();
+        assert_eq!(medium.elapsed(), ms(170));
+        let mut bufs = [[0u8; 8]; 3];
+        let mut batch: Vec<ReadExtent<'_>> =
+            bufs.iter_mut().map(|buf| ReadExtent { offset: 0, buf }).collect();
+        medium.read(&mut batch).unwrap();
+        assert_eq!(medium.elapsed(), ms(174));
+    }
+}

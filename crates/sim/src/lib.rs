@@ -1,0 +1,28 @@
+//! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time.
+//!
+//! Invariants kept here:
+//! - Everything is deterministic: the same seed and the same calls in the same order give the same bytes, the
+//!   same errors and the same digests. Nothing reads the system's clock or its random source.
+//! - [`CrashMedium`] never loses what a `sync` or a `write_durable` promised, unless it was told to lie, and
+//!   loses, reorders and tears at 512 bytes whatever else was written.
+//! - A wrapper passes on every operation it has no rule against, in the batches it was given.
+//! - Nothing here is fit for protecting data; [`Rng`] least of all.
+#![warn(missing_docs)]
+
+mod crash;
+mod fault;
+mod image;
+mod latency;
+mod loss;
+mod operation;
+mod record;
+mod rng;
+
+pub use crash::CrashMedium;
+pub use fault::{Fault, FaultMedium};
+pub use image::{Image, PAGE_SIZE};
+pub use latency::{LatencyMedium, LatencyModel};
+pub use loss::{Loss, SECTOR_SIZE, Tear};
+pub use operation::OpKind;
+pub use record::{Record, Recorder};
+pub use rng::Rng;

@@ -1,0 +1,55 @@
+//! The names of what a medium can be asked, and the bounds check all doubles share.
+
+use lacuna_core::{Error, Kind, Result};
+
+/// What was asked of a medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// One extent of a read.
+    Read,
+    /// One extent of a write.
+    Write,
+    /// One extent of a durable write.
+    WriteDurable,
+    /// A sync.
+    Sync,
+    /// A discard.
+    Discard,
+    /// A change of length.
+    SetLen,
+}
+
+/// Refuses a range that leaves a medium of `len` bytes.
+pub(crate) fn check_range(offset: u64, size: u64, len: u64) -> Result<()> {
+    match offset.checked_add(size) {
+        Some(end) if end <= len => Ok(()),
+        _ => Err(Error::new(Kind::Io, "access past the end of the medium")
+            .found(format!("offset {offset}, length {size}"))
+            .expected(format!("an end at or before byte {len}"))),
+    }
+}
+
+/// A fold over 64-bit words in the manner of FNV-1a, with a shift so that high bits reach low ones.
+pub(crate) struct Digest(pub(crate) u64);
+
+impl Digest {
+    pub(crate) fn new() -> Self {
+        Digest(0xCBF2_9CE4_8422_2325)
+    }
+
+    pub(crate) fn word(&mut self, word: u64) {
+        let x = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = x ^ (x >> 32);
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.word(u64::from_le_bytes(last));
+    }
+}

@@ -1,0 +1,101 @@
+//! Making a header, and changing its parameters.
+
+use crate::copies::{HeaderCopy, store};
+use crate::keyring::{check_count, passphrase_in_use};
+use crate::keyslot;
+use crate::layout::{self, HEADER_AREA, MAX_LEVELS, VERSION};
+use crate::public::{FormatId, PublicHeader, Uuid};
+use crate::seal::HeaderImage;
+use crate::unlock::Unlocked;
+use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq, random_secret};
+use lacuna_medium::Medium;
+
+/// What a new header shall say.
+pub struct CreateHeader<'a> {
+    /// The format behind the header.
+    pub format: FormatId,
+    /// The format's parameters, in its own encoding.
+    pub params: Vec<u8>,
+    /// What stretching a passphrase shall cost.
+    pub cost: Argon2Cost,
+    /// For each level from 0 up, the passphrases that open it: at least one each, 8 in all.
+    pub levels: &'a [Vec<SecretVec>],
+    /// The name of the disk; a random one if absent.
+    pub uuid: Option<Uuid>,
+}
+
+/// Makes a header with new master keys and writes both copies, durably. Whatever lay in the first
+/// [`HEADER_AREA`] bytes is gone.
+pub fn create(medium: &dyn Medium, new: CreateHeader<'_>, random: &dyn RandomSource) -> Result<Unlocked> {
+    let entries = check_levels(new.levels)?;
+    if medium.len() < HEADER_AREA {
+        return Err(Error::new(Kind::Usage, "cannot create a disk on this medium")
+            .found(format!("{} bytes", medium.len()))
+            .expected(format!("more than the {HEADER_AREA} bytes that the header takes")));
+    }
+    let mut public = PublicHeader {
+        version: VERSION,
+        generation: 1,
+        uuid: new.uuid.unwrap_or_else(|| Uuid::random(random)),
+        format: new.format,
+        cost: new.cost,
+        salt: [0; 32],
+        params: new.params,
+    };
+    random.fill(&mut public.salt);
+    let master_keys: Vec<_> = new.levels.iter().map(|_| random_secret(random)).collect();
+    let image = HeaderImage::build(public.clone(), &master_keys[0], HeaderCopy::A, |area| {
+        keyslot::seal_all(area, &public, &entries, &master_keys, random)
+    })?;
+    clear(medium)?;
+    store(medium, &image)?;
+    Ok(Unlocked {
+        header: public,
+        level: (master_keys.len() - 1) as u8,
+        master_keys,
+        notes: Vec::new(),
+        opened_levels: entries.iter().map(|(level, _)| *level).collect(),
+        slots: image.bytes()[layout::SLOTS.range()].to_vec(),
+        first: HeaderCopy::A,
+        write_failed: false,
+    })
+}
+
+fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {
+    if !(1..=MAX_LEVELS).contains(&levels.len()) || levels.iter().any(Vec::is_empty) {
+        return Err(Error::new(Kind::Usage, "cannot create the levels")
+            .found(format!("passphrases for {} levels", levels.iter().filter(|l| !l.is_empty()).count()))
+            .expected(format!("1 to {MAX_LEVELS} levels, each with at least one passphrase")));
+    }
+    let entries: Vec<(u8, &SecretVec)> =
+        (0u8..).zip(levels).flat_map(|(level, list)| list.iter().map(move |p| (level, p))).collect();
+    check_count(entries.len())?;
+    for (i, (_, passphrase)) in entries.iter().enumerate() {
+        if entries[..i].iter().any(|(_, earlier)| constant_time_eq(earlier.expose(), passphrase.expose())) {
+            return Err(passphrase_in_use());
+        }
+    }
+    Ok(entries)
+}
+
+/// Makes the header area zero and durable, so that no older header outlives a power cut during creation.
+fn clear(medium: &dyn Medium) -> Result<()> {
+    let zeros = vec![0u8; HEADER_AREA as usize];
+    medium
+        .write_at(0, &zeros)
+        .and_then(|()| medium.sync())
+        .map_err(|e| e.context("cannot clear the header area"))
+}
+
+/// Rewrites the format parameters, durably, without any passphrase: the slots stay byte for byte.
+pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>) -> Result<()> {
+    unlocked.check_writable()?;
+    let mut public = PublicHeader { params, ..unlocked.header.clone() };
+    public.generation = public.next_generation()?;
+    let image = HeaderImage::build(public, &unlocked.master_keys[0], unlocked.first, |area| {
+        area.copy_from_slice(&unlocked.slots);
+        Ok(())
+    })?;
+    unlocked.store(medium, image)
+}

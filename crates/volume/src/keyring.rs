@@ -1,0 +1,144 @@
+//! Key operations: which passphrases shall open which level from now on.
+
+use crate::keyslot;
+use crate::layout::KEY_SLOTS;
+use crate::public::PublicHeader;
+use crate::seal::HeaderImage;
+use crate::unlock::Unlocked;
+use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
+use lacuna_medium::Medium;
+
+/// What the command line shows before a key operation. It is the same text for every disk.
+pub const LOST_SLOTS_WARNING: &str = "This rewrites all key slots. Every passphrase that you have not given now \
+stops working, and a level that only such passphrases open is lost for ever. Give all passphrases that shall \
+go on working.";
+
+/// The passphrases that shall exist after a key operation, each with the level that it opens.
+///
+/// Begin with those that opened the disk ([`Keyring::from_opened`]), change the list, then [`change_keys`].
+/// An unchanged list is what `key refresh` wants.
+pub struct Keyring {
+    entries: Vec<(u8, SecretVec)>,
+}
+
+impl Keyring {
+    /// The passphrases that opened a disk, in the order in which [`crate::open`] was given them.
+    pub fn from_opened(unlocked: &Unlocked, passphrases: Vec<SecretVec>) -> Result<Keyring> {
+        let levels = unlocked.opened_levels();
+        if levels.len() != passphrases.len() {
+            return Err(Error::new(Kind::Usage, "cannot list the passphrases to keep")
+                .found(format!("{} passphrases", passphrases.len()))
+                .expected(format!("the {} that opened the disk", levels.len())));
+        }
+        let mut ring = Keyring { entries: Vec::new() };
+        for (level, passphrase) in levels.iter().zip(passphrases) {
+            // The same passphrase twice is no more than once.
+            if ring.position(&passphrase).is_none() {
+                ring.entries.push((*level, passphrase));
+            }
+        }
+        Ok(ring)
+    }
+
+    /// The levels of the list, in its order.
+    pub fn levels(&self) -> impl Iterator<Item = u8> + '_ {
+        self.entries.iter().map(|(level, _)| *level)
+    }
+
+    /// `key add`: one more passphrase for `level`.
+    pub fn add(&mut self, level: u8, passphrase: SecretVec) -> Result<()> {
+        if self.position(&passphrase).is_some() {
+            return Err(passphrase_in_use());
+        }
+        self.entries.push((level, passphrase));
+        Ok(())
+    }
+
+    /// `key change`: `new` takes the place of `old`, for the same level.
+    pub fn change(&mut self, old: &SecretVec, new: SecretVec) -> Result<()> {
+        let at = self.find(old)?;
+        if self.position(&new).is_some_and(|other| other != at) {
+            return Err(passphrase_in_use());
+        }
+        self.entries[at].1 = new;
+        Ok(())
+    }
+
+    /// `key remove`: `passphrase` stops working.
+    pub fn remove(&mut self, passphrase: &SecretVec) -> Result<()> {
+        let at = self.find(passphrase)?;
+        if self.entries.len() == 1 {
+            return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
+                .found("no other passphrase given")
+                .expected("at least one that goes on working")
+                .remedy("give another passphrase of this disk as well, or use `lacuna key change`"));
+        }
+        self.entries.remove(at);
+        Ok(())
+    }
+
+    fn find(&self, passphrase: &SecretVec) -> Result<usize> {
+        self.position(passphrase).ok_or_else(|| {
+            Error::new(Kind::Usage, "no such passphrase among those given")
+                .expected("one of the passphrases that opened the disk")
+        })
+    }
+
+    fn position(&self, passphrase: &SecretVec) -> Option<usize> {
+        self.entries.iter().position(|(_, known)| constant_time_eq(known.expose(), passphrase.expose()))
+    }
+
+    pub(crate) fn borrowed(&self) -> Vec<(u8, &SecretVec)> {
+        self.entries.iter().map(|(level, passphrase)| (*level, passphrase)).collect()
+    }
+}
+
+pub(crate) fn passphrase_in_use() -> Error {
+    Error::new(Kind::Usage, "cannot use the same passphrase twice")
+        .found("a passphrase that is already in the list")
+        .expected("a different one: of equal passphrases only the deepest level would ever open")
+}
+
+/// Refuses lists that do not fit the slots.
+pub(crate) fn check_count(count: usize) -> Result<()> {
+    if (1..=KEY_SLOTS).contains(&count) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "cannot write the key slots")
+        .found(format!("{count} passphrases"))
+        .expected(format!("1 to {KEY_SLOTS}")))
+}
+
+/// Builds the header in which exactly the passphrases of `keyring` open: next generation, new salt, every slot
+/// written anew. Nothing reaches the medium before [`crate::store`].
+pub fn rekey(
+    unlocked: &Unlocked,
+    keyring: &Keyring,
+    cost: Argon2Cost,
+    random: &dyn RandomSource,
+) -> Result<HeaderImage> {
+    check_count(keyring.entries.len())?;
+    let mut public = PublicHeader { cost, ..unlocked.header.clone() };
+    public.generation = public.next_generation()?;
+    random.fill(&mut public.salt);
+    let slots_of = public.clone();
+    HeaderImage::build(public, &unlocked.master_keys[0], unlocked.first, |area| {
+        keyslot::seal_all(area, &slots_of, &keyring.borrowed(), &unlocked.master_keys, random)
+    })
+}
+
+/// [`rekey`] and [`crate::store`] in one step; `unlocked` follows. Used by every `key` command.
+pub fn change_keys(
+    medium: &dyn Medium,
+    unlocked: &mut Unlocked,
+    keyring: &Keyring,
+    cost: Argon2Cost,
+    random: &dyn RandomSource,
+) -> Result<()> {
+    unlocked.check_writable()?;
+    let image = rekey(unlocked, keyring, cost, random)?;
+    unlocked.store(medium, image)?;
+    unlocked.opened_levels = keyring.levels().collect();
+    Ok(())
+}
