@@ -1,0 +1,354 @@
+//! How blocks are read, written and discarded: which version counts, and which way a write takes.
+
+use crate::cache::Committed;
+use crate::disk::Core;
+use crate::geometry::{CHUNK_BLOCKS, SEGMENT_BLOCKS};
+use crate::map::Home;
+use crate::shadow::{Shadow, Stream};
+use lacuna_core::{BLOCK_SIZE, Result};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// The least that a write at the start of a segment must bring to open a shadow: 16 KiB.
+const STREAM_START: u64 = 4;
+/// The least that a write within a stream must bring to open a shadow: 64 KiB.
+const STREAM_MIDDLE: u64 = 16;
+
+thread_local! {
+    /// Ciphertext and metadata of the chunk in hand. Never holds plaintext.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+/// Where the latest version of a block is, once its newest was looked for in the cache.
+#[derive(Clone, PartialEq, Eq)]
+enum Source {
+    Done,
+    Shadow,
+    Home,
+    Committed,
+    Zeros,
+}
+
+/// Runs of a range that lie in one chunk: `(first block, blocks)`.
+fn chunks(first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
+    pieces(first, count, CHUNK_BLOCKS)
+}
+
+fn pieces(first: u64, count: u64, unit: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = first + count;
+    std::iter::successors(Some(first), move |at| Some((at / unit + 1) * unit))
+        .take_while(move |at| *at < end)
+        .map(move |at| (at, ((at / unit + 1) * unit).min(end) - at))
+}
+
+impl Core {
+    pub(crate) fn read(&self, first: u64, buf: &mut [u8]) -> Result<()> {
+        for (at, count) in chunks(first, (buf.len() / BLOCK_SIZE) as u64) {
+            let from = (at - first) as usize * BLOCK_SIZE;
+            self.read_chunk(at, &mut buf[from..from + count as usize * BLOCK_SIZE])?;
+        }
+        Ok(())
+    }
+
+    fn read_chunk(&self, first: u64, buf: &mut [u8]) -> Result<()> {
+        let _reading = self.locks.shared(first);
+        let segment = first / SEGMENT_BLOCKS;
+        let shadow = self.shadows.get(segment);
+        if shadow.is_none() && self.cache.is_empty() {
+            return match self.map.get(segment)? {
+                Home::At(home) => self.read_home(home, first, buf),
+                Home::Nowhere => {
+                    buf.fill(0);
+                    Ok(())
+                }
+            };
+        }
+        let sources: Vec<Source> = buf
+            .chunks_exact_mut(BLOCK_SIZE)
+            .zip(first..)
+            .map(|(out, block)| {
+                if self.cache.read_newest(block, out) {
+                    Ok(Source::Done)
+                } else {
+                    self.source_below_newest(block, shadow.as_ref())
+                }
+            })
+            .collect::<Result<_>>()?;
+        let mut start = 0;
+        while start < sources.len() {
+            let same = sources[start..].iter().take_while(|s| **s == sources[start]).count();
+            let out = &mut buf[start * BLOCK_SIZE..(start + same) * BLOCK_SIZE];
+            self.read_run(first + start as u64, &sources[start], shadow.as_ref(), out)?;
+            start += same;
+        }
+        Ok(())
+    }
+
+    fn source_below_newest(&self, block: u64, shadow: Option<&Shadow>) -> Result<Source> {
+        match shadow {
+            Some(Shadow::Void) => return Ok(Source::Zeros),
+            Some(Shadow::Stream(stream)) if stream.state().covers(block % SEGMENT_BLOCKS) => {
+                return Ok(Source::Shadow);
+            }
+            _ => {}
+        }
+        Ok(match (self.cache.committed(block), self.map.get(block / SEGMENT_BLOCKS)?) {
+            (Some(_), _) => Source::Committed,
+            (None, Home::At(_)) => Source::Home,
+            (None, Home::Nowhere) => Source::Zeros,
+        })
+    }
+
+    fn read_run(&self, first: u64, source: &Source, shadow: Option<&Shadow>, out: &mut [u8]) -> Result<()> {
+        match (source, shadow) {
+            (Source::Done, _) => Ok(()),
+            (Source::Zeros, _) => {
+                out.fill(0);
+                Ok(())
+            }
+            (Source::Shadow, Some(Shadow::Stream(stream))) => self.read_shadow(stream, first, out),
+            (Source::Home | Source::Shadow, _) => match self.map.get(first / SEGMENT_BLOCKS)? {
+                Home::At(home) => self.read_home(home, first, out),
+                Home::Nowhere => {
+                    out.fill(0);
+                    Ok(())
+                }
+            },
+            (Source::Committed, _) => {
+                for (block, out) in (first..).zip(out.chunks_exact_mut(BLOCK_SIZE)) {
+                    match self.cache.committed(block) {
+                        Some(Committed::Data { batch, at, meta }) => {
+                            let meta = &meta[..self.cipher.meta_size()];
+                            self.cipher.open(block, &batch[at..at + BLOCK_SIZE], meta, out)?;
+                        }
+                        Some(Committed::Hole) | None => out.fill(0),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn read_home(&self, home: u32, first: u64, out: &mut [u8]) -> Result<()> {
+        self.with_scratch(out.len(), |data, meta| {
+            self.store.read(home, first % SEGMENT_BLOCKS, data, meta)?;
+            self.cipher.open(first, data, meta, out)
+        })
+    }
+
+    fn read_shadow(&self, stream: &Stream, first: u64, out: &mut [u8]) -> Result<()> {
+        let index = first % SEGMENT_BLOCKS;
+        self.with_scratch(out.len(), |data, meta| {
+            self.store.read_data(stream.home, index, data)?;
+            let at = index as usize * self.cipher.meta_size();
+            meta.copy_from_slice(&stream.state().meta[at..at + meta.len()]);
+            self.cipher.open(first, data, meta, out)
+        })
+    }
+
+    /// Lends buffers for `len` bytes of ciphertext and its metadata.
+    pub(crate) fn with_scratch<R>(&self, len: usize, f: impl FnOnce(&mut [u8], &mut [u8]) -> R) -> R {
+        SCRATCH.with_borrow_mut(|(data, meta)| {
+            let meta_len = len / BLOCK_SIZE * self.cipher.meta_size();
+            if data.len() < len {
+                data.resize(len, 0);
+            }
+            if meta.len() < meta_len {
+                meta.resize(meta_len, 0);
+            }
+            f(&mut data[..len], &mut meta[..meta_len])
+        })
+    }
+
+    pub(crate) fn write(&self, first: u64, data: &[u8]) -> Result<()> {
+        self.check_alive()?;
+        let count = (data.len() / BLOCK_SIZE) as u64;
+        let streaming = count >= STREAM_MIDDLE && self.streams.note(first, count);
+        for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
+            let stream = streaming || (at % SEGMENT_BLOCKS == 0 && part >= STREAM_START);
+            for (at, part) in chunks(at, part) {
+                let from = (at - first) as usize * BLOCK_SIZE;
+                self.write_chunk(at, &data[from..from + part as usize * BLOCK_SIZE], stream)?;
+            }
+        }
+        self.keep_within_limits()
+    }
+
+    fn write_chunk(&self, first: u64, data: &[u8], stream: bool) -> Result<()> {
+        let segment = first / SEGMENT_BLOCKS;
+        loop {
+            match self.shadows.get(segment) {
+                Some(Shadow::Stream(stream)) if !stream.state().frozen => {
+                    let _writing = self.locks.exclusive(first);
+                    if self.is_current(segment, &stream) {
+                        return self.write_shadow(&stream, first, data);
+                    }
+                    // Frozen or gone meanwhile: look again.
+                    continue;
+                }
+                None if stream && self.open_shadow(segment)? => continue,
+                _ => {}
+            }
+            let _placing = self.locks.shared(first);
+            if let Some(Shadow::Stream(stream)) = self.shadows.get(segment)
+                && !stream.state().frozen
+            {
+                continue;
+            }
+            for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+                self.cache.put(block, data);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Whether the shadow still takes writes. Under a chunk lock the answer stays true.
+    fn is_current(&self, segment: u64, stream: &Arc<Stream>) -> bool {
+        let current = self.shadows.get(segment);
+        matches!(current, Some(Shadow::Stream(s)) if Arc::ptr_eq(&s, stream)) && !stream.state().frozen
+    }
+
+    fn write_shadow(&self, stream: &Stream, first: u64, data: &[u8]) -> Result<()> {
+        let index = first % SEGMENT_BLOCKS;
+        let count = (data.len() / BLOCK_SIZE) as u64;
+        self.with_scratch(data.len(), |sealed, meta| {
+            self.cipher.seal(first, data, sealed, meta, &*self.random);
+            self.store.write_data(stream.home, index, sealed, meta).map_err(|e| {
+                self.fail(e.context(format!("write of {count} blocks at block {first}")))
+            })?;
+            stream.state().cover(index, count, meta);
+            Ok::<(), lacuna_core::Error>(())
+        })?;
+        self.forget_newest(first, count);
+        Ok(())
+    }
+
+    /// Opens a shadow for a segment that has none, unless no home can be spared. Says whether to look again.
+    fn open_shadow(&self, segment: u64) -> Result<bool> {
+        if matches!(self.map.get(segment)?, Home::At(_)) && self.map.spare() == 0 && !self.wait_for_spare()? {
+            return Ok(false);
+        }
+        let _moving = self.locks.segment(segment);
+        if self.shadows.get(segment).is_some() {
+            return Ok(true);
+        }
+        let home = match self.map.get(segment)? {
+            Home::At(_) => self.map.take_spare(),
+            Home::Nowhere => Some(self.map.take_first()?),
+        };
+        let Some(home) = home else { return Ok(false) };
+        self.shadows.insert(segment, Shadow::Stream(Arc::new(Stream::new(home, self.cipher.meta_size()))));
+        Ok(true)
+    }
+
+    pub(crate) fn discard(&self, first: u64, count: u64) -> Result<()> {
+        self.check_alive()?;
+        for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
+            if self.is_untouched(at / SEGMENT_BLOCKS)? {
+                continue;
+            }
+            let whole_disk_end = at + part == self.params.blocks;
+            if at % SEGMENT_BLOCKS == 0 && (part == SEGMENT_BLOCKS || whole_disk_end) {
+                self.discard_segment(at / SEGMENT_BLOCKS)?;
+            } else {
+                for (at, part) in chunks(at, part) {
+                    self.discard_chunk(at, part)?;
+                }
+            }
+        }
+        self.keep_within_limits()
+    }
+
+    /// Whether nothing was ever written to a segment, as far as the map, the shadows and the cache know.
+    pub(crate) fn is_untouched(&self, segment: u64) -> Result<bool> {
+        if self.map.get(segment)? != Home::Nowhere || self.shadows.get(segment).is_some() {
+            return Ok(false);
+        }
+        let first = segment * SEGMENT_BLOCKS;
+        Ok(self.cache.is_empty()
+            || (first..first + SEGMENT_BLOCKS)
+                .all(|b| !self.cache.has_newest(b) && self.cache.committed(b).is_none()))
+    }
+
+    fn discard_segment(&self, segment: u64) -> Result<()> {
+        let first = segment * SEGMENT_BLOCKS;
+        let _moving = self.locks.segment(segment);
+        let mapped = matches!(self.map.get(segment)?, Home::At(_));
+        match self.shadows.get(segment) {
+            Some(Shadow::Stream(stream)) if stream.state().frozen => {}
+            Some(Shadow::Stream(stream)) => {
+                self.shadows.remove(segment);
+                self.map.release(stream.home, !mapped);
+            }
+            Some(Shadow::Void) | None => {}
+        }
+        // Behind a frozen shadow, or where an unmapped segment has blocks in the ring, holes go the way of
+        // every small write.
+        if mapped && self.shadows.get(segment).is_none() {
+            self.shadows.insert(segment, Shadow::Void);
+        }
+        let void = matches!(self.shadows.get(segment), Some(Shadow::Void));
+        for block in first..(first + SEGMENT_BLOCKS).min(self.params.blocks) {
+            if void {
+                self.cache.forget_newest(block);
+            } else {
+                self.cache.put_hole(block);
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_chunk(&self, first: u64, count: u64) -> Result<()> {
+        let segment = first / SEGMENT_BLOCKS;
+        let _writing = self.locks.exclusive(first);
+        if let Some(Shadow::Stream(stream)) = self.shadows.get(segment)
+            && !stream.state().frozen
+        {
+            let index = first % SEGMENT_BLOCKS;
+            let meta = vec![0; count as usize * self.cipher.meta_size()];
+            self.store
+                .erase_data(stream.home, index, count)
+                .map_err(|e| self.fail(e.context(format!("discard of {count} blocks at block {first}"))))?;
+            stream.state().cover(index, count, &meta);
+            self.forget_newest(first, count);
+            return Ok(());
+        }
+        for block in first..first + count {
+            self.cache.put_hole(block);
+        }
+        Ok(())
+    }
+
+    fn forget_newest(&self, first: u64, count: u64) {
+        if !self.cache.is_empty() {
+            (first..first + count).for_each(|block| self.cache.forget_newest(block));
+        }
+    }
+
+    /// Which of the blocks of a range within one segment are written.
+    pub(crate) fn written(&self, first: u64, count: u64) -> Result<Vec<bool>> {
+        let mut all = vec![];
+        for (at, part) in chunks(first, count) {
+            let _reading = self.locks.shared(at);
+            let segment = at / SEGMENT_BLOCKS;
+            let shadow = self.shadows.get(segment);
+            let home = match self.map.get(segment)? {
+                Home::At(home) => self.store.written(home, at % SEGMENT_BLOCKS, part)?,
+                Home::Nowhere => vec![false; part as usize],
+            };
+            for (block, home) in (at..at + part).zip(home) {
+                let written = match self.cache.newest_written(block) {
+                    Some(written) => written,
+                    None => match self.source_below_newest(block, shadow.as_ref())? {
+                        Source::Shadow => true,
+                        Source::Committed => matches!(self.cache.committed(block), Some(Committed::Data { .. })),
+                        Source::Home => home,
+                        Source::Zeros | Source::Done => false,
+                    },
+                };
+                all.push(written);
+            }
+        }
+        Ok(all)
+    }
+}

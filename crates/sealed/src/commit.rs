@@ -1,0 +1,511 @@
+//! How acknowledged writes become durable (a commit), go home, and leave the ring.
+//!
+//! One thread at a time commits: it holds the [`Committer`]. A commit first turns shadows into homes, then
+//! appends the cache's newest blocks to the ring. The order within is what keeps invariant 1 of the crate:
+//! a shadow is synced before the record that makes it the home is written; a home is freed only after that
+//! record is durable; a batch is retired only after its blocks, and then the map, are durable at home.
+
+use crate::cache::{Committed, Content};
+use crate::cipher::is_zero;
+use crate::disk::Core;
+use crate::geometry::{CHUNK_BLOCKS, SEGMENT_BLOCKS};
+use crate::map::Home;
+use crate::ring::{Batch, Ring};
+use crate::shadow::{Shadow, Stream};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Covered blocks below which a shadow of a mapped segment goes through the ring instead of being completed:
+/// there, three copies of what is covered are fewer than two of what is not.
+const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
+/// Records in one batch of moves.
+const MOVES_PER_BATCH: usize = 1024;
+
+/// Which shadows a commit ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All: everything acknowledged becomes durable.
+    All,
+    /// Whole ones, and discarded segments: nothing has to be copied.
+    Ready,
+}
+
+/// What only the thread that commits may touch.
+pub(crate) struct Committer {
+    pub(crate) ring: Ring,
+    /// Blocks with a committed version that is not yet home.
+    pub(crate) homeward: BTreeSet<u64>,
+    /// Bytes of batches kept in memory for them.
+    pub(crate) homeward_bytes: u64,
+    /// Segments whose map entry on the medium is out of date.
+    pub(crate) moved: BTreeSet<u64>,
+    /// Homes freed since the disk was opened, whose space goes back when it is closed.
+    released: BTreeSet<u32>,
+    /// The number of the last commit of [`Scope::All`].
+    last_full: u64,
+}
+
+/// A batch under construction with what the cache must learn once it is durable.
+struct Draft {
+    batch: Batch,
+    notes: Vec<(u64, Option<u64>, Note)>,
+}
+
+enum Note {
+    Data { at: usize, meta: [u8; 32] },
+    Hole,
+}
+
+impl Committer {
+    pub(crate) fn new(ring: Ring) -> Self {
+        Committer {
+            ring,
+            homeward: BTreeSet::new(),
+            homeward_bytes: 0,
+            moved: BTreeSet::new(),
+            released: BTreeSet::new(),
+            last_full: 0,
+        }
+    }
+}
+
+impl Core {
+    /// Makes everything acknowledged before the call durable. Callers that wait while another commits share
+    /// the commit that starts after both called.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.check_alive()?;
+        let before = self.full_commits.load(Ordering::SeqCst);
+        let mut c = self.committer();
+        if c.last_full > before {
+            return self.check_alive();
+        }
+        self.commit(&mut c, Scope::All)?;
+        self.upkeep(&mut c)
+    }
+
+    /// Commits within `scope`; a failure ends all writing.
+    pub(crate) fn commit(&self, c: &mut Committer, scope: Scope) -> Result<()> {
+        self.check_alive()?;
+        if scope == Scope::All {
+            c.last_full = self.full_commits.fetch_add(1, Ordering::SeqCst) + 1;
+        }
+        let result = self.commit_steps(c, scope);
+        self.signals.wake_writers();
+        result.map_err(|e| self.fail_in_commit(c, e))
+    }
+
+    fn commit_steps(&self, c: &mut Committer, scope: Scope) -> Result<()> {
+        self.commit_shadows(c, |shadow| match shadow {
+            Shadow::Void => true,
+            Shadow::Stream(stream) => scope == Scope::All || stream.state().is_full(),
+        })?;
+        let blocks = self.cache.take_dirty();
+        self.commit_newest(c, &blocks)
+    }
+
+    /// Sends blocks home and retires the ring when it is time to.
+    pub(crate) fn upkeep(&self, c: &mut Committer) -> Result<()> {
+        let result = if c.ring.is_half_full() {
+            self.checkpoint(c)
+        } else if c.homeward_bytes > self.limits.homeward && !self.background {
+            self.send_home(c)
+        } else {
+            Ok(())
+        };
+        if c.homeward_bytes > self.limits.homeward && self.background {
+            self.signals.wake_worker();
+        }
+        result.map_err(|e| self.fail_in_commit(c, e))
+    }
+
+    /// Fail-stop. When the medium is full, what was acknowledged still fits the ring, which was filled at
+    /// creation or before: one attempt to put it there.
+    fn fail_in_commit(&self, c: &mut Committer, e: Error) -> Error {
+        let first = self.failure().is_none();
+        let e = self.fail(e);
+        if first && e.kind() == Kind::NoSpace {
+            let _ = self.commit_newest(c, &self.cache.all_dirty());
+        }
+        e
+    }
+
+    // --- shadows ---
+
+    fn commit_shadows(&self, c: &mut Committer, due: impl Fn(&Shadow) -> bool) -> Result<()> {
+        let mut moves = vec![];
+        let mut declined = vec![];
+        let mut streams = false;
+        for (segment, shadow) in self.shadows.list() {
+            if !due(&shadow) {
+                continue;
+            }
+            let Some(shadow) = self.freeze(segment) else { continue };
+            match shadow {
+                Shadow::Void => moves.push((segment, Home::Nowhere)),
+                Shadow::Stream(stream) => {
+                    let mapped = self.map.get(segment)? != Home::Nowhere;
+                    if mapped && stream.state().covered() < WORTH_COMPLETING {
+                        declined.push((segment, stream));
+                    } else {
+                        self.complete(segment, &stream)?;
+                        moves.push((segment, Home::At(stream.home)));
+                        streams = true;
+                    }
+                }
+            }
+        }
+        if streams {
+            self.store.settle()?;
+        }
+        for moves in moves.chunks(MOVES_PER_BATCH) {
+            self.commit_moves(c, moves)?;
+        }
+        for (segment, stream) in declined {
+            self.decline(c, segment, &stream)?;
+        }
+        Ok(())
+    }
+
+    /// From here on nobody else writes to the shadow.
+    fn freeze(&self, segment: u64) -> Option<Shadow> {
+        let _moving = self.locks.segment(segment);
+        let shadow = self.shadows.get(segment)?;
+        if let Shadow::Stream(stream) = &shadow {
+            stream.state().frozen = true;
+        }
+        Some(shadow)
+    }
+
+    /// Fills what a frozen shadow does not cover, so that it holds all of its segment.
+    fn complete(&self, segment: u64, stream: &Stream) -> Result<()> {
+        let home = self.map.get(segment)?;
+        let first = segment * SEGMENT_BLOCKS;
+        let mut index = 0;
+        while index < SEGMENT_BLOCKS {
+            if stream.state().covers(index) {
+                index += 1;
+                continue;
+            }
+            let end = (index..SEGMENT_BLOCKS.min(index + CHUNK_BLOCKS))
+                .take_while(|i| !stream.state().covers(*i) && (*i == index || !self.has_version(first + i)))
+                .count() as u64;
+            self.complete_run(stream, home, first, index, end)?;
+            index += end;
+        }
+        let meta = stream.state().meta.clone();
+        self.store.write_meta(stream.home, 0, &meta)
+    }
+
+    fn has_version(&self, block: u64) -> bool {
+        !self.cache.is_empty() && (self.cache.has_newest(block) || self.cache.committed(block).is_some())
+    }
+
+    /// Completes one block that the cache may know of, and blocks after it that it does not.
+    fn complete_run(&self, stream: &Stream, home: Home, first: u64, index: u64, count: u64) -> Result<()> {
+        let block = first + index;
+        if self.has_version(block) {
+            self.complete_from_cache(stream, block, index)?;
+            return if count > 1 { self.complete_run(stream, home, first, index + 1, count - 1) } else { Ok(()) };
+        }
+        match home {
+            Home::Nowhere => self.store.erase_data(stream.home, index, count),
+            Home::At(home) => self.with_scratch(count as usize * BLOCK_SIZE, |data, meta| {
+                self.store.read(home, index, data, meta)?;
+                self.store.write_data(stream.home, index, data, meta)?;
+                stream.state().cover(index, count, meta);
+                Ok(())
+            }),
+        }
+    }
+
+    fn complete_from_cache(&self, stream: &Stream, block: u64, index: u64) -> Result<()> {
+        self.with_scratch(BLOCK_SIZE, |data, meta| {
+            let newest = self.cache.with_newest(block, |content, version| {
+                if let Content::Data(plain) = content {
+                    self.cipher.seal(block, &plain[..], data, meta, &*self.random);
+                    (true, version)
+                } else {
+                    (false, version)
+                }
+            });
+            let written = match (&newest, self.cache.committed(block)) {
+                (Some((written, _)), _) => *written,
+                (None, Some(Committed::Data { batch, at, meta: entry })) => {
+                    data.copy_from_slice(&batch[at..at + BLOCK_SIZE]);
+                    meta.copy_from_slice(&entry[..meta.len()]);
+                    true
+                }
+                (None, _) => false,
+            };
+            if written {
+                self.store.write_data(stream.home, index, data, meta)?;
+            } else {
+                meta.fill(0);
+                self.store.erase_data(stream.home, index, 1)?;
+            }
+            stream.state().cover(index, 1, meta);
+            if let Some((_, version)) = newest {
+                // Covered now, and nothing later than the shadow unless it was written meanwhile.
+                self.cache.forget_version(block, version);
+            }
+            Ok(())
+        })
+    }
+
+    /// Records moves durably, then makes them so in memory and frees the old homes.
+    fn commit_moves(&self, c: &mut Committer, moves: &[(u64, Home)]) -> Result<()> {
+        let mut draft = Draft { batch: Batch::with_room(moves.len(), 0), notes: vec![] };
+        for (segment, home) in moves {
+            draft.batch.move_segment(*segment, *home);
+        }
+        self.append(c, draft)?;
+        for &(segment, home) in moves {
+            let old = {
+                let _moving = self.locks.segment(segment);
+                let old = self.map.get(segment)?;
+                self.map.set(segment, home);
+                self.shadows.remove(segment);
+                let first = segment * SEGMENT_BLOCKS;
+                let gone: Vec<u64> = c.homeward.range(first..first + SEGMENT_BLOCKS).copied().collect();
+                for block in gone {
+                    self.cache.forget_committed(block);
+                    c.homeward.remove(&block);
+                }
+                old
+            };
+            c.moved.insert(segment);
+            if let Home::At(home) = home {
+                c.released.remove(&home);
+            }
+            if let Home::At(old) = old {
+                if home == Home::Nowhere {
+                    self.store.give_back(old)?;
+                }
+                self.map.release(old, home == Home::Nowhere);
+                c.released.insert(old);
+            }
+            self.counters.moves.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Sends what a frozen shadow covers through the ring and gives its home up.
+    fn decline(&self, c: &mut Committer, segment: u64, stream: &Arc<Stream>) -> Result<()> {
+        let first = segment * SEGMENT_BLOCKS;
+        let size = self.cipher.meta_size();
+        let covered: Vec<u64> = (0..SEGMENT_BLOCKS).filter(|i| stream.state().covers(*i)).collect();
+        for indices in covered.chunks(self.limits.batch_blocks) {
+            let mut draft = Draft::with_room(indices.len());
+            for &index in indices {
+                self.with_scratch(BLOCK_SIZE, |data, meta| {
+                    self.store.read_data(stream.home, index, data)?;
+                    meta.copy_from_slice(&stream.state().meta[index as usize * size..][..size]);
+                    if is_zero(if size == 0 { &*data } else { &*meta }) {
+                        draft.hole(first + index, None);
+                    } else {
+                        draft.data(first + index, None, |to, entry| {
+                            to.copy_from_slice(data);
+                            entry[..size].copy_from_slice(meta);
+                        });
+                    }
+                    Ok::<(), Error>(())
+                })?;
+            }
+            self.append(c, draft)?;
+        }
+        let _moving = self.locks.segment(segment);
+        self.shadows.remove(segment);
+        self.map.release(stream.home, false);
+        c.released.insert(stream.home);
+        Ok(())
+    }
+
+    // --- the ring ---
+
+    fn commit_newest(&self, c: &mut Committer, blocks: &[u64]) -> Result<()> {
+        let size = self.cipher.meta_size();
+        for blocks in blocks.chunks(self.limits.batch_blocks) {
+            let mut draft = Draft::with_room(blocks.len());
+            for &block in blocks {
+                self.cache.with_newest(block, |content, version| match content {
+                    Content::Hole => draft.hole(block, Some(version)),
+                    Content::Data(plain) => draft.data(block, Some(version), |to, entry| {
+                        self.cipher.seal(block, &plain[..], to, &mut entry[..size], &*self.random);
+                    }),
+                });
+            }
+            self.append(c, draft)?;
+        }
+        Ok(())
+    }
+
+    fn append(&self, c: &mut Committer, draft: Draft) -> Result<()> {
+        if draft.batch.is_empty() {
+            return Ok(());
+        }
+        if !c.ring.fits(draft.batch.len()) {
+            self.checkpoint(c)?;
+        }
+        let batch = c.ring.append(draft.batch)?;
+        c.homeward_bytes += batch.len() as u64;
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        self.counters.ring_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        for (block, version, note) in draft.notes {
+            let committed = match note {
+                Note::Data { at, meta } => Committed::Data { batch: batch.clone(), at, meta },
+                Note::Hole => Committed::Hole,
+            };
+            self.cache.commit(block, version, committed);
+            c.homeward.insert(block);
+        }
+        Ok(())
+    }
+
+    // --- going home ---
+
+    /// Writes every committed version to its home. Not synced: the ring still holds them.
+    pub(crate) fn send_home(&self, c: &mut Committer) -> Result<()> {
+        // A segment that has no home but a shadow gets its home from the shadow.
+        let waiting: BTreeSet<u64> = c.homeward.iter().map(|b| b / SEGMENT_BLOCKS).collect();
+        let nowhere: BTreeSet<u64> = waiting
+            .into_iter()
+            .filter(|s| matches!(self.map.get(*s), Ok(Home::Nowhere)) && self.shadows.get(*s).is_some())
+            .collect();
+        for segment in nowhere {
+            self.commit_one_shadow(c, segment)?;
+        }
+        let mut run: Vec<(u64, Committed)> = vec![];
+        for block in std::mem::take(&mut c.homeward) {
+            let Some(committed) = self.cache.committed(block) else { continue };
+            if run.last().is_some_and(|(last, previous)| !continues(*last, previous, block, &committed)) {
+                self.send_run_home(c, &run)?;
+                run.clear();
+            }
+            run.push((block, committed));
+        }
+        self.send_run_home(c, &run)?;
+        c.homeward_bytes = 0;
+        Ok(())
+    }
+
+    fn commit_one_shadow(&self, c: &mut Committer, segment: u64) -> Result<()> {
+        match self.freeze(segment) {
+            Some(Shadow::Stream(stream)) => {
+                self.complete(segment, &stream)?;
+                self.store.settle()?;
+                self.commit_moves(c, &[(segment, Home::At(stream.home))])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn send_run_home(&self, c: &mut Committer, run: &[(u64, Committed)]) -> Result<()> {
+        let Some((first, _)) = run.first() else { return Ok(()) };
+        let (segment, index) = (first / SEGMENT_BLOCKS, first % SEGMENT_BLOCKS);
+        let count = run.len() as u64;
+        let failed = |e: Error| e.context(format!("write of {count} blocks home at block {first}"));
+        let _writing = self.locks.exclusive(*first);
+        match &run[0].1 {
+            Committed::Hole => {
+                if let Home::At(home) = self.map.get(segment)? {
+                    self.store.erase(home, index, count).map_err(failed)?;
+                }
+            }
+            Committed::Data { batch, at, .. } => {
+                let home = self.home_of(c, segment)?;
+                let size = self.cipher.meta_size();
+                let mut meta = Vec::with_capacity(run.len() * size);
+                for (_, committed) in run {
+                    if let Committed::Data { meta: entry, .. } = committed {
+                        meta.extend_from_slice(&entry[..size]);
+                    }
+                }
+                let data = &batch[*at..at + run.len() * BLOCK_SIZE];
+                self.store.write(home, index, data, &meta).map_err(failed)?;
+            }
+        }
+        for (block, _) in run {
+            self.cache.forget_committed(*block);
+        }
+        self.counters.homeward_blocks.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The home of a segment that is about to be written, under one of its chunk locks.
+    fn home_of(&self, c: &mut Committer, segment: u64) -> Result<u32> {
+        if let Home::At(home) = self.map.get(segment)? {
+            return Ok(home);
+        }
+        let home = self.map.take_first()?;
+        self.store.prepare(home)?;
+        self.map.set(segment, Home::At(home));
+        c.moved.insert(segment);
+        c.released.remove(&home);
+        Ok(home)
+    }
+
+    /// Sends everything home, makes it durable there, then the map, then retires the ring.
+    pub(crate) fn checkpoint(&self, c: &mut Committer) -> Result<()> {
+        self.send_home(c)?;
+        self.store.settle()?;
+        if !c.moved.is_empty() {
+            let moved: Vec<u64> = std::mem::take(&mut c.moved).into_iter().collect();
+            self.map.write(&*self.store.medium, &moved)?;
+            self.store.medium.sync()?;
+        }
+        c.ring.retire()?;
+        self.counters.retirements.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Everything home and the ring empty. After a failure, only what can still be said.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.check_alive()?;
+        let mut c = self.committer();
+        self.commit(&mut c, Scope::All)?;
+        self.checkpoint(&mut c).map_err(|e| self.fail(e))?;
+        // Space back: homes that streams left behind. Nothing depends on it, so nothing is synced.
+        let free: BTreeSet<u32> = self.map.free_homes().into_iter().collect();
+        for home in c.released.intersection(&free) {
+            self.store.give_back(*home)?;
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    fn with_room(blocks: usize) -> Draft {
+        Draft { batch: Batch::with_room(blocks, blocks), notes: Vec::with_capacity(blocks) }
+    }
+
+    fn data(&mut self, block: u64, version: Option<u64>, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) {
+        let mut entry = [0; 32];
+        let at = self.batch.write(block, |to, meta| {
+            fill(to, meta);
+            entry = *meta;
+        });
+        self.notes.push((block, version, Note::Data { at, meta: entry }));
+    }
+
+    fn hole(&mut self, block: u64, version: Option<u64>) {
+        self.batch.erase(block, 1);
+        self.notes.push((block, version, Note::Hole));
+    }
+}
+
+/// Whether a committed block can go home in the same access as the one before it: the next block of the same
+/// chunk, and either both holes or neighbours in one batch.
+fn continues(last: u64, previous: &Committed, block: u64, next: &Committed) -> bool {
+    if block != last + 1 || block.is_multiple_of(CHUNK_BLOCKS) {
+        return false;
+    }
+    match (previous, next) {
+        (Committed::Hole, Committed::Hole) => true,
+        (Committed::Data { batch: a, at: i, .. }, Committed::Data { batch: b, at: j, .. }) => {
+            Arc::ptr_eq(a, b) && i + BLOCK_SIZE == *j
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,295 @@
+//! An open sealed disk: what it consists of, how it is created and opened, and the `Disk` that front ends see.
+
+use crate::cache::Cache;
+use crate::cipher::BlockCipher;
+use crate::commit::Committer;
+use crate::geometry::{Params, SEGMENT_BLOCKS};
+use crate::layout::Store;
+use crate::locks::ChunkLocks;
+use crate::map::SegmentMap;
+use crate::recovery;
+use crate::ring::Ring;
+use crate::shadow::Shadows;
+use crate::stream::StreamDetector;
+use crate::worker::{Signals, Worker};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status, StatusItem};
+use lacuna_crypto::{RandomSource, derive};
+use lacuna_medium::Medium;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How to open a disk.
+pub struct OpenOptions {
+    /// Memory for all caches of the disk.
+    pub budget: Budget,
+    /// Refuse writes. A disk whose ring is not retired cannot be opened so.
+    pub read_only: bool,
+    /// Whether a thread commits in the background. Without it, whoever fills the cache commits: the order of
+    /// medium operations is then a function of the calls alone, as tests need it.
+    pub background: bool,
+    /// The source of all randomness.
+    pub random: Arc<dyn RandomSource>,
+}
+
+/// What all threads of an open disk share.
+pub(crate) struct Core {
+    pub(crate) params: Params,
+    pub(crate) store: Store,
+    pub(crate) cipher: BlockCipher,
+    pub(crate) map: SegmentMap,
+    pub(crate) locks: ChunkLocks,
+    pub(crate) cache: Cache,
+    pub(crate) shadows: Shadows,
+    pub(crate) streams: StreamDetector,
+    pub(crate) random: Arc<dyn RandomSource>,
+    pub(crate) signals: Signals,
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+    pub(crate) committer: Mutex<Committer>,
+    pub(crate) full_commits: AtomicU64,
+    pub(crate) read_only: bool,
+    pub(crate) background: bool,
+    failed: Mutex<Option<Error>>,
+}
+
+/// Bounds on what waits in memory, in bytes.
+pub(crate) struct Limits {
+    /// At this much in memory alone, writers wait.
+    pub(crate) dirty: u64,
+    /// At this much, the background commits.
+    pub(crate) dirty_low: u64,
+    /// At this much in the ring and not home, it is sent home.
+    pub(crate) homeward: u64,
+    /// Blocks of data in one batch.
+    pub(crate) batch_blocks: usize,
+}
+
+/// Counts for `status`.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) batches: AtomicU64,
+    pub(crate) ring_bytes: AtomicU64,
+    pub(crate) moves: AtomicU64,
+    pub(crate) homeward_blocks: AtomicU64,
+    pub(crate) retirements: AtomicU64,
+    pub(crate) replayed: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn committer(&self) -> MutexGuard<'_, Committer> {
+        self.committer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters fail-stop for good and gives the error back.
+    pub(crate) fn fail(&self, e: Error) -> Error {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert_with(|| e.clone());
+        drop(failed);
+        self.signals.wake_writers();
+        e
+    }
+
+    /// The standing refusal after a failure on the write path.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(cause) => Err(Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
+                .found(cause.to_string())
+                .expected("a medium that takes every write")
+                .remedy("mend the medium, close the disk and open it again; what was flushed is safe")),
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A sealed disk, open.
+pub struct Sealed {
+    core: Arc<Core>,
+    worker: Mutex<Option<Worker>>,
+}
+
+impl Sealed {
+    /// Lays a new disk on a medium, which must be as long as the geometry says. The header is the caller's.
+    pub fn create(medium: &dyn Medium, params: &Params, master: &Secret<32>) -> Result<()> {
+        let g = params.geometry();
+        if medium.len() < g.medium_len() {
+            return Err(Error::new(Kind::NoSpace, "the disk does not fit its medium")
+                .found(format!("{} bytes", medium.len()))
+                .expected(format!("{} bytes", g.medium_len())));
+        }
+        medium.discard(g.map, g.kv.0 - g.map)?;
+        if g.kv.1 > 0 {
+            medium.discard(g.kv.0, g.kv.1)?;
+        }
+        Ring::create(medium, g.ring, params.ring_len, master)?;
+        medium.sync()
+    }
+
+    /// Opens a disk and repeats what the ring holds. `master` is the level's key, `uuid` the header's.
+    ///
+    /// Errors: [`Kind::Corrupt`] if ring or parameters do not verify, [`Kind::ReadOnly`] if repair is needed
+    /// and not allowed, and whatever the medium reports.
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: OpenOptions,
+    ) -> Result<Sealed> {
+        let g = params.geometry();
+        if medium.len() < g.medium_len() {
+            return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
+                .found(format!("{} bytes", medium.len()))
+                .expected(format!("{} bytes", g.medium_len()))
+                .remedy("the file was truncated: restore it from a backup"));
+        }
+        let mut salt = [0; 16];
+        options.random.fill(&mut salt);
+        let ring = Ring::open(medium.clone(), g.ring, params.ring_len, master.clone(), salt)?;
+        let map = SegmentMap::load(&*medium, g, derive(master, "sealed map", uuid))?;
+        let dirty = (options.budget.get() / 4).min(params.ring_len / 4).max(64 * BLOCK_SIZE as u64);
+        let core = Core {
+            store: Store::open(medium, params, options.budget.share(3, 8))?,
+            cipher: BlockCipher::new(params.cipher, master, uuid)?,
+            map,
+            locks: ChunkLocks::new(),
+            cache: Cache::new(),
+            shadows: Shadows::default(),
+            streams: StreamDetector::default(),
+            random: options.random,
+            signals: Signals::default(),
+            limits: Limits {
+                dirty,
+                dirty_low: dirty / 4,
+                homeward: (options.budget.get() / 8).min(params.ring_len / 4),
+                batch_blocks: (params.ring_len as usize / BLOCK_SIZE / 16).clamp(64, 1024),
+            },
+            counters: Counters::default(),
+            committer: Mutex::new(Committer::new(ring)),
+            full_commits: AtomicU64::new(0),
+            read_only: options.read_only,
+            background: options.background && !options.read_only,
+            failed: Mutex::new(None),
+            params: *params,
+        };
+        recovery::recover(&core)?;
+        let core = Arc::new(core);
+        let worker = core.background.then(|| Worker::start(core.clone())).transpose()?;
+        Ok(Sealed { core, worker: Mutex::new(worker) })
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        &self.core.params
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn stop_worker(&self) {
+        if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.core.signals.stop();
+            worker.join();
+        }
+    }
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        self.stop_worker();
+    }
+}
+
+impl Disk for Sealed {
+    fn blocks(&self) -> u64 {
+        self.core.params.blocks
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.core.read(first.0, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.core.write(first.0, data)
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.core.discard(first.0, count)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.core.read_only { Ok(()) } else { self.core.flush() }
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        self.core.extents(first.0, count)
+    }
+
+    fn status(&self) -> Status {
+        let c = &self.core;
+        let (hits, misses) = c.store.meta_counts();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let item = |name, value, unit| StatusItem { name, value, unit };
+        Status {
+            items: vec![
+                item("segments_mapped", c.map.mapped(), "segments"),
+                item("segments", u64::from(c.store.geometry.segments), "segments"),
+                item("dirty", c.cache.dirty_bytes(), "bytes"),
+                item("shadows", c.shadows.len() as u64, "segments"),
+                item("spare_homes", c.map.spare() as u64, "segments"),
+                item("ring_used", c.committer().ring.used(), "bytes"),
+                item("ring_batches", count(&c.counters.batches), "batches"),
+                item("ring_written", count(&c.counters.ring_bytes), "bytes"),
+                item("ring_retirements", count(&c.counters.retirements), "times"),
+                item("sent_home", count(&c.counters.homeward_blocks), "blocks"),
+                item("segments_moved", count(&c.counters.moves), "segments"),
+                item("batches_replayed", count(&c.counters.replayed), "batches"),
+                item("metadata_cache_hits", hits, "pages"),
+                item("metadata_cache_misses", misses, "pages"),
+            ],
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.stop_worker();
+        if self.core.read_only {
+            return Ok(());
+        }
+        let closed = self.core.close();
+        self.core.fail(Error::new(Kind::FailStop, "the disk is closed"));
+        closed
+    }
+
+    fn read_only(&self) -> bool {
+        self.core.read_only
+    }
+}
+
+impl Core {
+    /// The written and unwritten runs of a range.
+    fn extents(&self, first: u64, count: u64) -> Result<Vec<Extent>> {
+        let mut runs: Vec<Extent> = vec![];
+        let mut add = |written: bool, blocks: u64| match runs.last_mut() {
+            Some(run) if run.written == written => run.blocks += blocks,
+            _ => runs.push(Extent { blocks, written }),
+        };
+        let end = first + count;
+        let mut at = first;
+        while at < end {
+            let part = (SEGMENT_BLOCKS - at % SEGMENT_BLOCKS).min(end - at);
+            if self.is_untouched(at / SEGMENT_BLOCKS)? {
+                add(false, part);
+            } else {
+                for written in self.written(at, part)? {
+                    add(written, 1);
+                }
+            }
+            at += part;
+        }
+        Ok(runs)
+    }
+}

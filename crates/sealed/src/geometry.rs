@@ -1,0 +1,232 @@
+//! Where everything lies on the medium, and the public parameters from which that follows.
+//! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
+
+use crate::{Cipher, Layout};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+
+/// Blocks in a segment.
+pub const SEGMENT_BLOCKS: u64 = 1024;
+/// Blocks under one chunk lock.
+pub(crate) const CHUNK_BLOCKS: u64 = 64;
+/// Bytes of the medium that belong to the volume header.
+pub(crate) const HEADER_AREA: u64 = 1 << 20;
+/// Bytes of a map entry.
+pub(crate) const MAP_ENTRY: u64 = 16;
+/// Length of the encoded parameters.
+pub(crate) const PARAMS_LEN: usize = 40;
+const PARAMS_VERSION: u16 = 1;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// The largest disk: 16 TiB, so that a segment number with its home fits the map in memory.
+const MAX_BLOCKS: u64 = 1 << 32;
+
+/// The public parameters of a sealed disk, kept in the volume header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// How blocks are encrypted.
+    pub cipher: Cipher,
+    /// Where per-block metadata is kept.
+    pub layout: Layout,
+    /// Length of the disk in blocks.
+    pub blocks: u64,
+    /// Length of the ring in bytes.
+    pub ring_len: u64,
+    /// How many segments the map has room for: how far the disk can grow.
+    pub map_capacity: u32,
+    /// Homes beyond one per segment, for shadows.
+    pub spare: u32,
+}
+
+impl Params {
+    /// Plans a disk of `blocks` blocks. With `room` (the length of a medium that cannot grow, in bytes) the
+    /// map leaves no space for growth; otherwise it takes the disk to 16 times its size or 1 TiB.
+    pub fn plan(cipher: Cipher, layout: Layout, blocks: u64, room: Option<u64>) -> Result<Params> {
+        if blocks == 0 || blocks > MAX_BLOCKS {
+            return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
+                .found(format!("{blocks} blocks of 4096 bytes"))
+                .expected(format!("1 to {MAX_BLOCKS} blocks (4 KiB to 16 TiB)"))
+                .remedy("choose a size in that range"));
+        }
+        let layout = if cipher.meta_size() == 0 { Layout::SegmentEnd } else { layout };
+        let segments = blocks.div_ceil(SEGMENT_BLOCKS);
+        let growth = if room.is_some() { segments } else { (segments * 16).max(1 << 18) };
+        let params = Params {
+            cipher,
+            layout,
+            blocks,
+            ring_len: (blocks * BLOCK / 16).clamp(8 << 20, 128 << 20) / BLOCK * BLOCK,
+            map_capacity: growth.min(MAX_BLOCKS / SEGMENT_BLOCKS) as u32,
+            spare: (segments / 8).clamp(2, 64) as u32,
+        };
+        let needed = params.geometry().medium_len();
+        match room {
+            Some(room) if needed > room => {
+                Err(Error::new(Kind::Usage, "the disk does not fit its medium")
+                    .found(format!("a medium of {room} bytes"))
+                    .expected(format!(
+                        "{needed} bytes for a disk of {} bytes with its ring, map and spare",
+                        blocks * BLOCK
+                    ))
+                    .remedy("choose a smaller --size"))
+            }
+            _ => Ok(params),
+        }
+    }
+
+    /// The largest disk that fits a medium of `room` bytes that cannot grow.
+    pub fn largest(cipher: Cipher, layout: Layout, room: u64) -> Result<Params> {
+        let (mut fits, mut too_large) = (0, (room / BLOCK + 1).min(MAX_BLOCKS + 1));
+        while too_large - fits > 1 {
+            let middle = fits + (too_large - fits) / 2;
+            match Params::plan(cipher, layout, middle, Some(room)) {
+                Ok(_) => fits = middle,
+                Err(_) => too_large = middle,
+            }
+        }
+        if fits == 0 {
+            return Err(Error::new(Kind::Usage, "the medium is too small for any disk")
+                .found(format!("{room} bytes"))
+                .expected("about 32 MiB or more"));
+        }
+        Params::plan(cipher, layout, fits, Some(room))
+    }
+
+    /// The parameters as they stand in the header.
+    pub fn encode(&self) -> [u8; PARAMS_LEN] {
+        let mut out = [0; PARAMS_LEN];
+        out[0..2].copy_from_slice(&PARAMS_VERSION.to_le_bytes());
+        out[2] = self.cipher.code();
+        out[3] = self.layout.code();
+        out[4..8].copy_from_slice(&self.spare.to_le_bytes());
+        out[8..16].copy_from_slice(&self.blocks.to_le_bytes());
+        out[16..24].copy_from_slice(&self.ring_len.to_le_bytes());
+        out[24..28].copy_from_slice(&self.map_capacity.to_le_bytes());
+        out
+    }
+
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
+    /// not have written.
+    pub fn parse(bytes: &[u8]) -> Result<Params> {
+        let bad = |found: String, expected: &str| {
+            Error::new(Kind::Corrupt, "the parameters of the sealed format are not usable")
+                .found(found)
+                .expected(expected)
+                .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
+        };
+        let bytes: &[u8; PARAMS_LEN] =
+            bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "40 bytes"))?;
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let version = u16::from_le_bytes([bytes[0], bytes[1]]);
+        if version != PARAMS_VERSION {
+            return Err(bad(format!("version {version}"), "version 1"));
+        }
+        let params = Params {
+            cipher: Cipher::from_code(bytes[2]).ok_or_else(|| bad(format!("cipher {}", bytes[2]), "0 to 3"))?,
+            layout: Layout::from_code(bytes[3]).ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 2"))?,
+            spare: u32_at(4),
+            blocks: u64_at(8),
+            ring_len: u64_at(16),
+            map_capacity: u32_at(24),
+        };
+        let segments = params.blocks.div_ceil(SEGMENT_BLOCKS);
+        let sane = (1..=MAX_BLOCKS).contains(&params.blocks)
+            && params.ring_len.is_multiple_of(BLOCK)
+            && (8 << 20..=1 << 30).contains(&params.ring_len)
+            && (2..=4096).contains(&params.spare)
+            && segments <= u64::from(params.map_capacity)
+            && u64::from(params.map_capacity) <= MAX_BLOCKS / SEGMENT_BLOCKS
+            && (params.cipher.meta_size() > 0 || params.layout == Layout::SegmentEnd)
+            && bytes[28..].iter().all(|&b| b == 0);
+        if sane { Ok(params) } else { Err(bad(format!("{params:?}"), "values within the format's limits")) }
+    }
+
+    /// The places that follow from the parameters.
+    pub fn geometry(&self) -> Geometry {
+        Geometry::of(self)
+    }
+}
+
+/// Byte offsets on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Segments of the disk, the last one perhaps partly used.
+    pub segments: u32,
+    /// Homes on the medium: `segments` plus the spare.
+    pub homes: u32,
+    /// Where the ring begins.
+    pub ring: u64,
+    /// Where the map begins.
+    pub map: u64,
+    /// Where the region of the key-value store begins, and its length (0 in the other layouts).
+    pub kv: (u64, u64),
+    /// Where the homes begin.
+    pub data: u64,
+    /// Bytes from one home to the next.
+    pub stride: u64,
+}
+
+impl Geometry {
+    fn of(p: &Params) -> Geometry {
+        let segments = p.blocks.div_ceil(SEGMENT_BLOCKS) as u32;
+        let meta = p.cipher.meta_size() as u64;
+        let map = HEADER_AREA + p.ring_len;
+        let kv = map + (u64::from(p.map_capacity) * MAP_ENTRY).next_multiple_of(BLOCK);
+        let (kv_len, inline_meta) = match p.layout {
+            // Room for every entry three times over: a copy-on-write tree holds old and new pages at once.
+            Layout::Kv => ((u64::from(p.map_capacity) + u64::from(p.spare)) * SEGMENT_BLOCKS * 128, 0),
+            Layout::SegmentEnd | Layout::Interleaved => (0, meta),
+        };
+        let kv_len = if kv_len == 0 { 0 } else { kv_len.max(4 << 20) };
+        Geometry {
+            segments,
+            homes: segments + p.spare,
+            ring: HEADER_AREA,
+            map,
+            kv: (kv, kv_len),
+            data: (kv + kv_len).next_multiple_of(1 << 20),
+            stride: SEGMENT_BLOCKS * (BLOCK + inline_meta),
+        }
+    }
+
+    /// Bytes of the whole medium.
+    pub fn medium_len(&self) -> u64 {
+        self.data + u64::from(self.homes) * self.stride
+    }
+
+    pub(crate) fn home(&self, home: u32) -> u64 {
+        self.data + u64::from(home) * self.stride
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_survive_the_header_and_garbage_does_not() {
+        for cipher in Cipher::ALL {
+            for layout in Layout::ALL {
+                let p = Params::plan(cipher, layout, 5000, None).unwrap();
+                assert_eq!(Params::parse(&p.encode()).unwrap(), p);
+                for at in [0, 2, 3, 16, 30] {
+                    let mut bytes = p.encode();
+                    bytes[at] ^= 0x81;
+                    assert_eq!(Params::parse(&bytes).unwrap_err().kind(), Kind::Corrupt);
+                }
+            }
+        }
+        assert!(Params::parse(b"short").is_err());
+    }
+
+    #[test]
+    fn a_fixed_medium_is_filled_and_never_overfilled() {
+        for room in [64 << 20, 300 << 20, 1 << 40] {
+            let p = Params::largest(Cipher::Gcm, Layout::SegmentEnd, room).unwrap();
+            assert!(p.geometry().medium_len() <= room);
+            assert!(p.blocks * BLOCK > room / 4);
+            assert!(Params::plan(Cipher::Gcm, Layout::SegmentEnd, p.blocks + 4096, Some(room)).is_err());
+        }
+        assert_eq!(Params::largest(Cipher::Xts, Layout::SegmentEnd, 4096).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(Params::plan(Cipher::Xts, Layout::SegmentEnd, 0, None).unwrap_err().kind(), Kind::Usage);
+    }
+}

@@ -1,0 +1,183 @@
+//! The `kv` layout's store: `redb` in a region of the medium, the paper's OMAP (paper 004, section 3.1). One
+//! key per block: its place on the medium (home times 1024 plus index); the value is the block's metadata.
+//!
+//! Entries written since the last commit wait in memory. Every commit is durable, so that after a power cut
+//! the store is what it was at its last commit; the ring repeats what came after.
+
+use lacuna_core::{Budget, Error, Kind, Result};
+use lacuna_medium::Medium;
+use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("metadata");
+/// Entries that wait for a commit at most.
+const WAITING: usize = 16384;
+/// The region begins with the store's length in bytes, alone in its block.
+const LEN_BLOCK: u64 = 4096;
+
+pub(crate) struct KvStore {
+    db: Database,
+    meta_size: usize,
+    waiting: Mutex<BTreeMap<u64, [u8; 32]>>,
+}
+
+impl KvStore {
+    /// Opens the store in a region of the medium, making it if the region is blank.
+    pub(crate) fn open(
+        medium: Arc<dyn Medium>,
+        region: (u64, u64),
+        meta_size: usize,
+        budget: Budget,
+    ) -> Result<Self> {
+        let backend = Region::open(medium, region)?;
+        let db = Database::builder()
+            .set_cache_size(budget.get() as usize)
+            .create_with_backend(backend)
+            .map_err(|e| failed("open", &e))?;
+        let store = KvStore { db, meta_size, waiting: Mutex::default() };
+        store.commit()?;
+        Ok(store)
+    }
+
+    /// Reads the metadata of consecutive places; absent entries are zeros.
+    pub(crate) fn read(&self, first: u64, meta: &mut [u8]) -> Result<()> {
+        meta.fill(0);
+        let count = (meta.len() / self.meta_size) as u64;
+        // The waiting entries stay locked until the tree was read, or a commit could hide between the two.
+        let waiting = self.waiting();
+        let view = self.db.begin_read().map_err(|e| failed("read", &e))?;
+        let table = view.open_table(TABLE).map_err(|e| failed("read", &e))?;
+        for entry in table.range(first..first + count).map_err(|e| failed("read", &e))? {
+            let (key, value) = entry.map_err(|e| failed("read", &e))?;
+            if value.value().len() != self.meta_size {
+                return Err(Error::new(Kind::Corrupt, "metadata entry of the key-value store")
+                    .found(format!("{} bytes", value.value().len()))
+                    .expected(format!("{} bytes", self.meta_size)));
+            }
+            self.slot(meta, key.value() - first).copy_from_slice(value.value());
+        }
+        for (key, value) in waiting.range(first..first + count) {
+            self.slot(meta, key - first).copy_from_slice(&value[..self.meta_size]);
+        }
+        Ok(())
+    }
+
+    /// Sets the metadata of consecutive places; zeros remove an entry.
+    pub(crate) fn write(&self, first: u64, meta: &[u8]) -> Result<()> {
+        let mut waiting = self.waiting();
+        for (key, entry) in (first..).zip(meta.chunks_exact(self.meta_size)) {
+            let mut value = [0; 32];
+            value[..entry.len()].copy_from_slice(entry);
+            waiting.insert(key, value);
+        }
+        if waiting.len() > WAITING { self.commit_locked(&mut waiting) } else { Ok(()) }
+    }
+
+    /// Makes everything written so far durable.
+    pub(crate) fn commit(&self) -> Result<()> {
+        self.commit_locked(&mut self.waiting())
+    }
+
+    fn commit_locked(&self, waiting: &mut MutexGuard<'_, BTreeMap<u64, [u8; 32]>>) -> Result<()> {
+        let change = self.db.begin_write().map_err(|e| failed("commit", &e))?;
+        {
+            let mut table = change.open_table(TABLE).map_err(|e| failed("commit", &e))?;
+            for (key, value) in waiting.iter() {
+                let value = &value[..self.meta_size];
+                if crate::cipher::is_zero(value) {
+                    table.remove(key).map_err(|e| failed("commit", &e))?;
+                } else {
+                    table.insert(key, value).map_err(|e| failed("commit", &e))?;
+                }
+            }
+        }
+        change.commit().map_err(|e| failed("commit", &e))?;
+        waiting.clear();
+        Ok(())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, [u8; 32]>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot<'a>(&self, meta: &'a mut [u8], index: u64) -> &'a mut [u8] {
+        let at = index as usize * self.meta_size;
+        &mut meta[at..at + self.meta_size]
+    }
+}
+
+fn failed(operation: &str, e: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Io, format!("{operation} of the metadata key-value store"))
+        .found(e.to_string())
+        .remedy("check the medium; `lacuna check` shows what can still be read")
+}
+
+/// A region of the medium as `redb` wants it: bytes with a length of their own.
+struct Region {
+    medium: Arc<dyn Medium>,
+    start: u64,
+    room: u64,
+    len: AtomicU64,
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Region({} bytes)", self.len.load(Ordering::Relaxed))
+    }
+}
+
+impl Region {
+    fn open(medium: Arc<dyn Medium>, (start, len): (u64, u64)) -> Result<Self> {
+        let mut stored = [0; 8];
+        medium.read_at(start, &mut stored)?;
+        let room = len - LEN_BLOCK;
+        let len = u64::from_le_bytes(stored);
+        if len > room {
+            return Err(Error::new(Kind::Corrupt, "the key-value region's length is not usable")
+                .found(format!("{len} bytes"))
+                .expected(format!("at most {room} bytes")));
+        }
+        Ok(Region { medium, start, room, len: AtomicU64::new(len) })
+    }
+
+    fn at(&self, offset: u64, len: usize) -> io::Result<u64> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.len.load(Ordering::SeqCst) => Ok(self.start + LEN_BLOCK + offset),
+            _ => Err(io::Error::other("access past the end of the key-value region")),
+        }
+    }
+}
+
+impl StorageBackend for Region {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len.load(Ordering::SeqCst))
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.medium.read_at(self.at(offset, out.len())?, out).map_err(io::Error::other)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if len > self.room {
+            return Err(io::Error::other("the key-value region is full"));
+        }
+        let old = self.len.load(Ordering::SeqCst);
+        if len > old {
+            self.medium.discard(self.start + LEN_BLOCK + old, len - old).map_err(io::Error::other)?;
+        }
+        self.medium.write_at(self.start, &len.to_le_bytes()).map_err(io::Error::other)?;
+        self.len.store(len, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.medium.sync().map_err(io::Error::other)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.medium.write_at(self.at(offset, data.len())?, data).map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,250 @@
+//! Where per-block metadata rests: the three layouts of paper 004 (Figure 2), behind one store of homes.
+//!
+//! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at offsets that
+//! are multiples of their size, so none straddles 512 bytes.
+
+use crate::geometry::{Geometry, SEGMENT_BLOCKS};
+use crate::kv::KvStore;
+use crate::meta_cache::MetaCache;
+use crate::{Params, cipher};
+use lacuna_core::{BLOCK_SIZE, Budget, Result};
+use lacuna_medium::Medium;
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Where the metadata of a block is kept (paper 004, section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// All metadata of a segment after its data: the paper's *object end*. The default.
+    SegmentEnd,
+    /// Each block followed by its metadata: the paper's *unaligned*.
+    Interleaved,
+    /// In an embedded key-value store: the paper's *OMAP*.
+    Kv,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Layout; 3] = [Layout::SegmentEnd, Layout::Interleaved, Layout::Kv];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Layout::SegmentEnd => "segment-end",
+            Layout::Interleaved => "interleaved",
+            Layout::Kv => "kv",
+        }
+    }
+
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Layout::SegmentEnd => 0,
+            Layout::Interleaved => 1,
+            Layout::Kv => 2,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Layout> {
+        Layout::ALL.into_iter().find(|l| l.code() == code)
+    }
+}
+
+/// The homes on the medium, with their metadata.
+pub(crate) struct Store {
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) geometry: Geometry,
+    meta_size: usize,
+    meta: MetaPlace,
+}
+
+enum MetaPlace {
+    None,
+    SegmentEnd(MetaCache),
+    Interleaved,
+    Kv(KvStore),
+}
+
+impl Store {
+    pub(crate) fn open(medium: Arc<dyn Medium>, params: &Params, budget: Budget) -> Result<Store> {
+        let geometry = params.geometry();
+        let meta_size = params.cipher.meta_size();
+        let meta = match params.layout {
+            _ if meta_size == 0 => MetaPlace::None,
+            Layout::SegmentEnd => MetaPlace::SegmentEnd(MetaCache::new(budget)),
+            Layout::Interleaved => MetaPlace::Interleaved,
+            Layout::Kv => {
+                MetaPlace::Kv(KvStore::open(medium.clone(), geometry.kv, meta_size, budget)?)
+            }
+        };
+        Ok(Store { medium, geometry, meta_size, meta })
+    }
+
+    /// Reads ciphertext and metadata of consecutive blocks of a home.
+    pub(crate) fn read(&self, home: u32, index: u64, data: &mut [u8], meta: &mut [u8]) -> Result<()> {
+        if let MetaPlace::Interleaved = self.meta {
+            return self.read_slots(home, index, data, Some(meta));
+        }
+        self.medium.read_at(self.data_at(home, index), data)?;
+        self.read_meta(home, index, meta)
+    }
+
+    /// Reads ciphertext alone, for a shadow, whose metadata is in memory.
+    pub(crate) fn read_data(&self, home: u32, index: u64, data: &mut [u8]) -> Result<()> {
+        match self.meta {
+            MetaPlace::Interleaved => self.read_slots(home, index, data, None),
+            _ => self.medium.read_at(self.data_at(home, index), data),
+        }
+    }
+
+    /// Reads metadata alone.
+    pub(crate) fn read_meta(&self, home: u32, index: u64, meta: &mut [u8]) -> Result<()> {
+        match &self.meta {
+            MetaPlace::None => Ok(()),
+            MetaPlace::SegmentEnd(cache) => cache.read(&*self.medium, self.meta_at(home, index), meta),
+            MetaPlace::Kv(kv) => kv.read(place(home, index), meta),
+            MetaPlace::Interleaved => {
+                let mut data = vec![0; meta.len() / self.meta_size * BLOCK_SIZE];
+                self.read_slots(home, index, &mut data, Some(meta))
+            }
+        }
+    }
+
+    /// Writes ciphertext and metadata of consecutive blocks of a home.
+    pub(crate) fn write(&self, home: u32, index: u64, data: &[u8], meta: &[u8]) -> Result<()> {
+        self.write_data(home, index, data, meta)?;
+        self.write_meta(home, index, meta)
+    }
+
+    /// Writes ciphertext, and metadata only where it lies between the blocks: for a shadow.
+    pub(crate) fn write_data(&self, home: u32, index: u64, data: &[u8], meta: &[u8]) -> Result<()> {
+        match self.meta {
+            MetaPlace::Interleaved => {
+                let mut slots = Vec::with_capacity(data.len() + meta.len());
+                for (block, entry) in data.chunks_exact(BLOCK_SIZE).zip(meta.chunks_exact(self.meta_size)) {
+                    slots.extend_from_slice(block);
+                    slots.extend_from_slice(entry);
+                }
+                self.medium.write_at(self.data_at(home, index), &slots)
+            }
+            _ => self.medium.write_at(self.data_at(home, index), data),
+        }
+    }
+
+    /// Writes metadata alone where it lies apart from the blocks.
+    pub(crate) fn write_meta(&self, home: u32, index: u64, meta: &[u8]) -> Result<()> {
+        match &self.meta {
+            MetaPlace::None | MetaPlace::Interleaved => Ok(()),
+            MetaPlace::SegmentEnd(cache) => cache.write(&*self.medium, self.meta_at(home, index), meta),
+            MetaPlace::Kv(kv) => kv.write(place(home, index), meta),
+        }
+    }
+
+    /// Makes blocks of a home unwritten and gives their space back.
+    pub(crate) fn erase(&self, home: u32, index: u64, count: u64) -> Result<()> {
+        self.medium.discard(self.data_at(home, index), count * self.slot())?;
+        self.write_meta(home, index, &vec![0; count as usize * self.meta_size])
+    }
+
+    /// Makes the blocks of a shadow unwritten where only the medium can say so (the metadata in memory says it
+    /// elsewhere).
+    pub(crate) fn erase_data(&self, home: u32, index: u64, count: u64) -> Result<()> {
+        match self.meta {
+            MetaPlace::SegmentEnd(_) | MetaPlace::Kv(_) => Ok(()),
+            MetaPlace::None | MetaPlace::Interleaved => {
+                self.medium.discard(self.data_at(home, index), count * self.slot())
+            }
+        }
+    }
+
+    /// Makes a home read as unwritten throughout, whatever lay there. Must be settled before it is used.
+    pub(crate) fn prepare(&self, home: u32) -> Result<()> {
+        match &self.meta {
+            MetaPlace::SegmentEnd(cache) => cache.discard(
+                &*self.medium,
+                self.meta_at(home, 0),
+                SEGMENT_BLOCKS * self.meta_size as u64,
+            ),
+            MetaPlace::Kv(kv) => {
+                kv.write(place(home, 0), &vec![0; SEGMENT_BLOCKS as usize * self.meta_size])
+            }
+            MetaPlace::None | MetaPlace::Interleaved => self.give_back(home),
+        }
+    }
+
+    /// Gives the space of a free home back to the medium.
+    pub(crate) fn give_back(&self, home: u32) -> Result<()> {
+        let (at, len) = (self.geometry.home(home), self.geometry.stride);
+        match &self.meta {
+            MetaPlace::SegmentEnd(cache) => {
+                let meta_len = SEGMENT_BLOCKS * self.meta_size as u64;
+                self.medium.discard(at, len - meta_len)?;
+                cache.discard(&*self.medium, at + len - meta_len, meta_len)
+            }
+            _ => self.medium.discard(at, len),
+        }
+    }
+
+    /// Makes everything written so far durable.
+    pub(crate) fn settle(&self) -> Result<()> {
+        if let MetaPlace::Kv(kv) = &self.meta {
+            kv.commit()?;
+        }
+        self.medium.sync()
+    }
+
+    /// Hits and misses of the metadata cache.
+    pub(crate) fn meta_counts(&self) -> (u64, u64) {
+        match &self.meta {
+            MetaPlace::SegmentEnd(cache) => cache.counts(),
+            _ => (0, 0),
+        }
+    }
+
+    /// Which of `count` blocks of a home are written.
+    pub(crate) fn written(&self, home: u32, index: u64, count: u64) -> Result<Vec<bool>> {
+        if self.meta_size == 0 {
+            // Only the ciphertext itself would tell; a mapped segment counts as written.
+            return Ok(vec![true; count as usize]);
+        }
+        let mut meta = vec![0; count as usize * self.meta_size];
+        self.read_meta(home, index, &mut meta)?;
+        Ok(meta.chunks_exact(self.meta_size).map(|entry| !cipher::is_zero(entry)).collect())
+    }
+
+    fn read_slots(&self, home: u32, index: u64, data: &mut [u8], meta: Option<&mut [u8]>) -> Result<()> {
+        let slot = self.slot() as usize;
+        let mut slots = vec![0; data.len() / BLOCK_SIZE * slot];
+        self.medium.read_at(self.data_at(home, index), &mut slots)?;
+        for (from, to) in slots.chunks_exact(slot).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+            to.copy_from_slice(&from[..BLOCK_SIZE]);
+        }
+        if let Some(meta) = meta {
+            for (from, to) in slots.chunks_exact(slot).zip(meta.chunks_exact_mut(self.meta_size)) {
+                to.copy_from_slice(&from[BLOCK_SIZE..]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes from one block of a home to the next.
+    fn slot(&self) -> u64 {
+        match self.meta {
+            MetaPlace::Interleaved => BLOCK + self.meta_size as u64,
+            _ => BLOCK,
+        }
+    }
+
+    fn data_at(&self, home: u32, index: u64) -> u64 {
+        self.geometry.home(home) + index * self.slot()
+    }
+
+    fn meta_at(&self, home: u32, index: u64) -> u64 {
+        self.geometry.home(home) + SEGMENT_BLOCKS * BLOCK + index * self.meta_size as u64
+    }
+}
+
+/// The key of a block in the key-value store.
+fn place(home: u32, index: u64) -> u64 {
+    u64::from(home) * SEGMENT_BLOCKS + index
+}

@@ -1,0 +1,178 @@
+//! Pages of segment-end metadata kept in memory, so that reading a block costs one access to the medium.
+//!
+//! Invariant: a cached page equals the medium's. Both change under the lock of the page's shard.
+
+use lacuna_core::{Budget, Result};
+use lacuna_medium::Medium;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of metadata cached together.
+pub(crate) const PAGE: u64 = 4096;
+const SHARDS: usize = 16;
+
+pub(crate) struct MetaCache {
+    shards: Vec<Mutex<Shard>>,
+    pages_per_shard: usize,
+}
+
+/// A clock of pages: the hand passes over pages used since it last came by.
+#[derive(Default)]
+struct Shard {
+    places: HashMap<u64, usize>,
+    pages: Vec<Page>,
+    hand: usize,
+    hits: u64,
+    misses: u64,
+}
+
+struct Page {
+    offset: u64,
+    used: bool,
+    bytes: Box<[u8; PAGE as usize]>,
+}
+
+impl MetaCache {
+    pub(crate) fn new(budget: Budget) -> Self {
+        let pages = (budget.get() / (PAGE + 64)) as usize;
+        MetaCache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            pages_per_shard: (pages / SHARDS).max(2),
+        }
+    }
+
+    /// Reads metadata at a byte offset of the medium.
+    pub(crate) fn read(&self, medium: &dyn Medium, offset: u64, out: &mut [u8]) -> Result<()> {
+        for_pages(offset, out.len(), |page, within, range| {
+            let mut shard = self.shard(page);
+            let place = match shard.find(page) {
+                Some(place) => place,
+                None => shard.load(medium, page, self.pages_per_shard)?,
+            };
+            out[range.clone()].copy_from_slice(&shard.pages[place].bytes[within..within + range.len()]);
+            Ok(())
+        })
+    }
+
+    /// Writes metadata through to the medium.
+    pub(crate) fn write(&self, medium: &dyn Medium, offset: u64, meta: &[u8]) -> Result<()> {
+        for_pages(offset, meta.len(), |page, within, range| {
+            let mut shard = self.shard(page);
+            let bytes = &meta[range.clone()];
+            medium.write_at(page + within as u64, bytes)?;
+            if let Some(place) = shard.find(page) {
+                shard.pages[place].bytes[within..within + bytes.len()].copy_from_slice(bytes);
+            }
+            Ok(())
+        })
+    }
+
+    /// Discards whole pages of metadata: they read as zeros.
+    pub(crate) fn discard(&self, medium: &dyn Medium, offset: u64, len: u64) -> Result<()> {
+        medium.discard(offset, len)?;
+        for_pages(offset, len as usize, |page, _, _| {
+            let mut shard = self.shard(page);
+            if let Some(place) = shard.find(page) {
+                shard.pages[place].bytes.fill(0);
+            }
+            Ok(())
+        })
+    }
+
+    /// Hits and misses so far.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner)).fold(
+            (0, 0),
+            |(hits, misses), shard| (hits + shard.hits, misses + shard.misses),
+        )
+    }
+
+    fn shard(&self, page: u64) -> MutexGuard<'_, Shard> {
+        // Neighbouring pages of one segment share a shard less often than they share a reader.
+        let index = (page / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.shards[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn find(&mut self, offset: u64) -> Option<usize> {
+        let place = *self.places.get(&offset)?;
+        self.pages[place].used = true;
+        self.hits += 1;
+        Some(place)
+    }
+
+    fn load(&mut self, medium: &dyn Medium, offset: u64, capacity: usize) -> Result<usize> {
+        self.misses += 1;
+        let mut bytes = Box::new([0; PAGE as usize]);
+        medium.read_at(offset, &mut bytes[..])?;
+        let page = Page { offset, used: true, bytes };
+        let place = if self.pages.len() < capacity {
+            self.pages.push(page);
+            self.pages.len() - 1
+        } else {
+            let place = self.victim();
+            self.places.remove(&self.pages[place].offset);
+            self.pages[place] = page;
+            place
+        };
+        self.places.insert(offset, place);
+        Ok(place)
+    }
+
+    fn victim(&mut self) -> usize {
+        loop {
+            self.hand = (self.hand + 1) % self.pages.len();
+            if !std::mem::take(&mut self.pages[self.hand].used) {
+                return self.hand;
+            }
+        }
+    }
+}
+
+/// Calls `f(page offset, offset within the page, range of the caller's buffer)` for each page touched.
+fn for_pages(
+    offset: u64,
+    len: usize,
+    mut f: impl FnMut(u64, usize, std::ops::Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let mut done = 0;
+    while done < len {
+        let at = offset + done as u64;
+        let within = at % PAGE;
+        let part = ((PAGE - within) as usize).min(len - done);
+        f(at - within, within as usize, done..done + part)?;
+        done += part;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_medium::MemoryMedium;
+
+    #[test]
+    fn a_small_cache_still_tells_the_truth() {
+        let medium = MemoryMedium::new(PAGE * 300);
+        let cache = MetaCache::new(Budget::bytes(1));
+        let mut model = vec![0u8; (PAGE * 300) as usize];
+        let mut x = 7u64;
+        for i in 0..5000u64 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let at = (x >> 20) as usize % (model.len() - 200);
+            if i % 50 == 0 {
+                let page = at / PAGE as usize * PAGE as usize;
+                cache.discard(&medium, page as u64, PAGE).unwrap();
+                model[page..page + PAGE as usize].fill(0);
+            } else if i % 2 == 0 {
+                cache.write(&medium, at as u64, &[i as u8; 150]).unwrap();
+                model[at..at + 150].fill(i as u8);
+            }
+            let mut out = [0; 200];
+            cache.read(&medium, at as u64, &mut out).unwrap();
+            assert_eq!(out, model[at..at + 200]);
+        }
+        assert_eq!(medium.snapshot(), model);
+    }
+}

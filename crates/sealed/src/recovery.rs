@@ -1,0 +1,93 @@
+//! Opening after whatever happened: the ring is read once, the last word on every block and segment is found,
+//! and only that is carried out.
+//!
+//! Why two passes: a batch may name a home that was freed and taken over by another segment's shadow before
+//! power failed. Carried out in order, the old block would overwrite the new owner's. So a move voids what the
+//! ring said of its segment before, and only what remains is written.
+//!
+//! Crash during recovery: it only repeats what the ring holds, and the ring is retired at its end; a second
+//! opening starts over from the same ring and reaches the same state.
+
+use crate::cache::Committed;
+use crate::disk::Core;
+use crate::geometry::SEGMENT_BLOCKS;
+use crate::map::Home;
+use crate::ring::{Entry, ParsedBatch};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What the ring says last of each block.
+type LastWords = BTreeMap<u64, Committed>;
+
+pub(crate) fn recover(core: &Core) -> Result<()> {
+    let mut c = core.committer();
+    let mut words = LastWords::new();
+    let mut held = 0u64;
+    let mut moved = vec![];
+    let batches = c.ring.replay(|batch| {
+        held += batch.bytes.len() as u64;
+        note_batch(core, batch, &mut words, &mut moved)
+    })?;
+    core.map.count_free();
+    core.counters.replayed.store(batches, Ordering::Relaxed);
+    if batches == 0 {
+        return Ok(());
+    }
+    if core.read_only {
+        return Err(Error::new(Kind::ReadOnly, "the disk was not closed cleanly and must be repaired first")
+            .found(format!("{batches} batches in the ring ({held} bytes)"))
+            .expected("an empty ring, as closing leaves it")
+            .remedy("open it once without --read-only"));
+    }
+    c.moved.extend(moved);
+    for (block, committed) in words {
+        core.cache.commit(block, None, committed);
+        c.homeward.insert(block);
+    }
+    core.checkpoint(&mut c)
+}
+
+fn note_batch(core: &Core, batch: ParsedBatch, words: &mut LastWords, moved: &mut Vec<u64>) -> Result<()> {
+    let bytes = Arc::new(batch.bytes);
+    let mut at = batch.data_at;
+    for entry in batch.entries {
+        match entry {
+            Entry::Write { block, meta } => {
+                check(block < core.params.blocks, "a block", block)?;
+                words.insert(block, Committed::Data { batch: bytes.clone(), at, meta });
+                at += BLOCK_SIZE;
+            }
+            Entry::Erase { block, count } => {
+                let end = block.checked_add(u64::from(count)).filter(|end| *end <= core.params.blocks);
+                check(end.is_some(), "blocks", block)?;
+                words.extend((block..block + u64::from(count)).map(|b| (b, Committed::Hole)));
+            }
+            Entry::Move { segment, home } => {
+                let g = core.store.geometry;
+                let known = segment < u64::from(g.segments)
+                    && !matches!(home, Home::At(home) if home >= g.homes);
+                check(known, "a segment", segment)?;
+                core.map.set(segment, home);
+                moved.push(segment);
+                let first = segment * SEGMENT_BLOCKS;
+                let void: Vec<u64> = words.range(first..first + SEGMENT_BLOCKS).map(|(b, _)| *b).collect();
+                void.iter().for_each(|b| {
+                    words.remove(b);
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(holds: bool, what: &str, number: u64) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, "the ring names what this disk does not have")
+        .found(format!("{what}, number {number}"))
+        .expected("numbers within the disk")
+        .remedy("restore the medium from a backup"))
+}
