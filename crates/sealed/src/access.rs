@@ -54,7 +54,7 @@ impl Core {
         let _reading = self.locks.shared(first);
         let segment = first / SEGMENT_BLOCKS;
         let shadow = self.shadows.get(segment);
-        if shadow.is_none() && self.cache.is_empty() {
+        if shadow.is_none() && !self.cache.touches(segment) {
             return match self.map.get(segment)? {
                 Home::At(home) => self.read_home(home, first, buf),
                 Home::Nowhere => {
@@ -213,9 +213,9 @@ impl Core {
         let count = (data.len() / BLOCK_SIZE) as u64;
         self.with_scratch(data.len(), |sealed, meta| {
             self.cipher.seal(first, data, sealed, meta, &*self.random);
-            self.store.write_data(stream.home, index, sealed, meta).map_err(|e| {
-                self.fail(e.context(format!("write of {count} blocks at block {first}")))
-            })?;
+            self.store
+                .write_data(stream.home, index, sealed, meta)
+                .map_err(|e| self.fail(e.context(format!("write of {count} blocks at block {first}"))))?;
             stream.state().cover(index, count, meta);
             Ok::<(), lacuna_core::Error>(())
         })?;
@@ -264,10 +264,7 @@ impl Core {
         if self.map.get(segment)? != Home::Nowhere || self.shadows.get(segment).is_some() {
             return Ok(false);
         }
-        let first = segment * SEGMENT_BLOCKS;
-        Ok(self.cache.is_empty()
-            || (first..first + SEGMENT_BLOCKS)
-                .all(|b| !self.cache.has_newest(b) && self.cache.committed(b).is_none()))
+        Ok(!self.cache.touches(segment))
     }
 
     fn discard_segment(&self, segment: u64) -> Result<()> {
@@ -320,7 +317,7 @@ impl Core {
     }
 
     fn forget_newest(&self, first: u64, count: u64) {
-        if !self.cache.is_empty() {
+        if self.cache.touches(first / SEGMENT_BLOCKS) {
             (first..first + count).for_each(|block| self.cache.forget_newest(block));
         }
     }
@@ -341,7 +338,9 @@ impl Core {
                     Some(written) => written,
                     None => match self.source_below_newest(block, shadow.as_ref())? {
                         Source::Shadow => true,
-                        Source::Committed => matches!(self.cache.committed(block), Some(Committed::Data { .. })),
+                        Source::Committed => {
+                            matches!(self.cache.committed(block), Some(Committed::Data { .. }))
+                        }
                         Source::Home => home,
                         Source::Zeros | Source::Done => false,
                     },

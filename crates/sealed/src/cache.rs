@@ -4,8 +4,10 @@
 //! (encrypted, in the ring, not yet home). Invariant: a committed version leaves its slot only when it is home,
 //! when a later committed version replaces it, or when its segment moved.
 
+use crate::geometry::SEGMENT_BLOCKS;
 use lacuna_core::BLOCK_SIZE;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,6 +49,8 @@ pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
     slots: AtomicUsize,
     dirty_bytes: AtomicU64,
+    /// Slots per segment, so that most segments are known to have none at one look.
+    segments: Vec<Mutex<HashMap<u64, u32>>>,
 }
 
 impl Cache {
@@ -55,7 +59,13 @@ impl Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             slots: AtomicUsize::new(0),
             dirty_bytes: AtomicU64::new(0),
+            segments: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
+    }
+
+    /// Whether any block of a segment is here.
+    pub(crate) fn touches(&self, segment: u64) -> bool {
+        !self.is_empty() && self.segment(segment).contains_key(&segment)
     }
 
     /// Whether no block is here at all.
@@ -124,10 +134,7 @@ impl Cache {
     /// The ring now holds version `version` of the block.
     pub(crate) fn commit(&self, block: u64, version: Option<u64>, committed: Committed) {
         let mut shard = self.shard(block);
-        let slot = shard.slots.entry(block).or_insert_with(|| {
-            self.slots.fetch_add(1, Ordering::Release);
-            Slot::default()
-        });
+        let slot = shard.slots.entry(block).or_insert_with(|| self.new_slot(block));
         slot.committed = Some(committed);
         let freed = version.and_then(|version| take_version(slot, version));
         self.recycle(&mut shard, freed);
@@ -160,12 +167,23 @@ impl Cache {
         blocks
     }
 
+    /// Lists a block as dirty again: its turn has not come.
+    pub(crate) fn put_off(&self, block: u64) {
+        let mut shard = self.shard(block);
+        if let Some(slot) = shard.slots.get_mut(&block)
+            && !std::mem::replace(&mut slot.listed, true)
+        {
+            shard.dirty.push(block);
+        }
+    }
+
     /// Every block with a version in memory alone, for the last attempt after a failure.
     pub(crate) fn all_dirty(&self) -> Vec<u64> {
         let mut blocks: Vec<u64> = vec![];
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            blocks.extend(shard.slots.iter().filter(|(_, slot)| slot.newest.is_some()).map(|(block, _)| block));
+            blocks
+                .extend(shard.slots.iter().filter(|(_, slot)| slot.newest.is_some()).map(|(block, _)| block));
         }
         blocks.sort_unstable();
         blocks
@@ -175,10 +193,7 @@ impl Cache {
         shard.version += 1;
         let version = shard.version;
         let cost = cost(&content);
-        let slot = shard.slots.entry(block).or_insert_with(|| {
-            self.slots.fetch_add(1, Ordering::Release);
-            Slot::default()
-        });
+        let slot = shard.slots.entry(block).or_insert_with(|| self.new_slot(block));
         let old = slot.newest.replace((content, version)).map(|(content, _)| content);
         let list = !std::mem::replace(&mut slot.listed, true);
         self.dirty_bytes.fetch_add(cost, Ordering::AcqRel);
@@ -196,8 +211,22 @@ impl Cache {
         if slot.newest.is_none() && slot.committed.is_none() {
             shard.slots.remove(&block);
             self.slots.fetch_sub(1, Ordering::Release);
+            let segment = block / SEGMENT_BLOCKS;
+            if let Entry::Occupied(mut count) = self.segment(segment).entry(segment) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
         }
         self.recycle(&mut shard, freed);
+    }
+
+    fn new_slot(&self, block: u64) -> Slot {
+        let segment = block / SEGMENT_BLOCKS;
+        *self.segment(segment).entry(segment).or_insert(0) += 1;
+        self.slots.fetch_add(1, Ordering::Release);
+        Slot::default()
     }
 
     fn recycle(&self, shard: &mut Shard, freed: Option<Content>) {
@@ -209,6 +238,10 @@ impl Cache {
                 shard.pool.push(buffer);
             }
         }
+    }
+
+    fn segment(&self, segment: u64) -> MutexGuard<'_, HashMap<u64, u32>> {
+        self.segments[segment as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shard(&self, block: u64) -> MutexGuard<'_, Shard> {

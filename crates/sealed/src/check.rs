@@ -63,7 +63,9 @@ impl Sealed {
         let count = (buf.len() / BLOCK_SIZE) as u64;
         let written = self.core().written(first, count).unwrap_or_else(|_| vec![true; count as usize]);
         let whole = self.read(BlockAddr(first), buf).is_ok();
-        for (block, (written, buf)) in (first..).zip(written.into_iter().zip(buf.chunks_exact_mut(BLOCK_SIZE))) {
+        for (block, (written, buf)) in
+            (first..).zip(written.into_iter().zip(buf.chunks_exact_mut(BLOCK_SIZE)))
+        {
             let verdict = if whole { Ok(()) } else { self.read(BlockAddr(block), buf) };
             match verdict {
                 Ok(()) if written => report.good += 1,

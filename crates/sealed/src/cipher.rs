@@ -4,9 +4,9 @@
 //! "never written"; in the two ciphers without metadata, ciphertext that is all zeros means it (a real block
 //! has that ciphertext with probability 2^-32768).
 
+use lacuna_core::Secret;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, RandomSource, XtsKey, derive};
-use lacuna_core::Secret;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -129,13 +129,12 @@ impl BlockCipher {
                 }
             }
             Keys::Gcm { .. } => {
+                random.fill(meta);
                 let mut key = None;
                 for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.chunks_exact_mut(32)) {
                     let key = self.segment_key(addr, &mut key);
-                    let mut nonce = [0; 12];
-                    random.fill(&mut nonce);
-                    let tag = key.seal(&nonce, &addr.to_le_bytes(), from, to);
-                    entry[..12].copy_from_slice(&nonce);
+                    let nonce = entry.first_chunk().expect("an entry begins with its nonce");
+                    let tag = key.seal(nonce, &addr.to_le_bytes(), from, to);
                     entry[12..28].copy_from_slice(&tag);
                     entry[28..].copy_from_slice(&GCM_RESERVED);
                 }
@@ -162,7 +161,11 @@ impl BlockCipher {
             Keys::XtsRandom { data, binder } => {
                 let mut session = data.session();
                 for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.chunks_exact(16)) {
-                    if is_zero(iv) { to.fill(0) } else { session.decrypt(&bound_tweak(binder, iv, addr), from, to) }
+                    if is_zero(iv) {
+                        to.fill(0)
+                    } else {
+                        session.decrypt(&bound_tweak(binder, iv, addr), from, to)
+                    }
                 }
             }
             Keys::Gcm { .. } => {

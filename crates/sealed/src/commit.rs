@@ -1,9 +1,9 @@
-//! How acknowledged writes become durable (a commit), go home, and leave the ring.
+//! How acknowledged writes become durable: a commit.
 //!
 //! One thread at a time commits: it holds the [`Committer`]. A commit first turns shadows into homes, then
 //! appends the cache's newest blocks to the ring. The order within is what keeps invariant 1 of the crate:
 //! a shadow is synced before the record that makes it the home is written; a home is freed only after that
-//! record is durable; a batch is retired only after its blocks, and then the map, are durable at home.
+//! record is durable. What comes after, the way home, is in `homeward.rs`.
 
 use crate::cache::{Committed, Content};
 use crate::cipher::is_zero;
@@ -42,9 +42,10 @@ pub(crate) struct Committer {
     /// Segments whose map entry on the medium is out of date.
     pub(crate) moved: BTreeSet<u64>,
     /// Homes freed since the disk was opened, whose space goes back when it is closed.
-    released: BTreeSet<u32>,
+    pub(crate) released: BTreeSet<u32>,
     /// The number of the last commit of [`Scope::All`].
     last_full: u64,
+    last_stand_done: bool,
 }
 
 /// A batch under construction with what the cache must learn once it is durable.
@@ -67,6 +68,7 @@ impl Committer {
             moved: BTreeSet::new(),
             released: BTreeSet::new(),
             last_full: 0,
+            last_stand_done: false,
         }
     }
 }
@@ -96,13 +98,17 @@ impl Core {
         result.map_err(|e| self.fail_in_commit(c, e))
     }
 
+    /// The cache goes first as well as last: a block that was acknowledged there before a flush may be covered
+    /// by a shadow opened meanwhile, whose commit this flush does not wait for.
     fn commit_steps(&self, c: &mut Committer, scope: Scope) -> Result<()> {
+        if scope == Scope::All {
+            self.commit_newest(c, &self.cache.take_dirty())?;
+        }
         self.commit_shadows(c, |shadow| match shadow {
             Shadow::Void => true,
             Shadow::Stream(stream) => scope == Scope::All || stream.state().is_full(),
         })?;
-        let blocks = self.cache.take_dirty();
-        self.commit_newest(c, &blocks)
+        self.commit_newest(c, &self.cache.take_dirty())
     }
 
     /// Sends blocks home and retires the ring when it is time to.
@@ -120,15 +126,34 @@ impl Core {
         result.map_err(|e| self.fail_in_commit(c, e))
     }
 
-    /// Fail-stop. When the medium is full, what was acknowledged still fits the ring, which was filled at
-    /// creation or before: one attempt to put it there.
-    fn fail_in_commit(&self, c: &mut Committer, e: Error) -> Error {
-        let first = self.failure().is_none();
+    pub(crate) fn fail_in_commit(&self, c: &mut Committer, e: Error) -> Error {
         let e = self.fail(e);
-        if first && e.kind() == Kind::NoSpace {
-            let _ = self.commit_newest(c, &self.cache.all_dirty());
-        }
+        self.last_stand(c);
         e
+    }
+
+    /// After the medium was found full: what was acknowledged still fits the ring, which has its space since
+    /// the disk was created. One attempt to put it there, whatever of it succeeds; after any other failure,
+    /// none, for nobody knows what such a medium keeps.
+    pub(crate) fn last_stand(&self, c: &mut Committer) {
+        let full = self.failure().is_some_and(|e| e.kind() == Kind::NoSpace);
+        if !full || std::mem::replace(&mut c.last_stand_done, true) {
+            return;
+        }
+        let _ = self.commit_newest(c, &self.cache.all_dirty());
+        for (segment, _) in self.shadows.list() {
+            match self.freeze(segment) {
+                Some(Shadow::Stream(stream)) => {
+                    let moved = stream.state().is_full() && self.commit_one_shadow(c, segment).is_ok();
+                    if !moved {
+                        let _ = self.decline(c, segment, &stream);
+                    }
+                }
+                Some(Shadow::Void) => drop(self.commit_moves(c, &[(segment, Home::Nowhere)])),
+                None => {}
+            }
+        }
+        let _ = self.commit_newest(c, &self.cache.all_dirty());
     }
 
     // --- shadows ---
@@ -169,7 +194,7 @@ impl Core {
     }
 
     /// From here on nobody else writes to the shadow.
-    fn freeze(&self, segment: u64) -> Option<Shadow> {
+    pub(crate) fn freeze(&self, segment: u64) -> Option<Shadow> {
         let _moving = self.locks.segment(segment);
         let shadow = self.shadows.get(segment)?;
         if let Shadow::Stream(stream) = &shadow {
@@ -179,7 +204,7 @@ impl Core {
     }
 
     /// Fills what a frozen shadow does not cover, so that it holds all of its segment.
-    fn complete(&self, segment: u64, stream: &Stream) -> Result<()> {
+    pub(crate) fn complete(&self, segment: u64, stream: &Stream) -> Result<()> {
         let home = self.map.get(segment)?;
         let first = segment * SEGMENT_BLOCKS;
         let mut index = 0;
@@ -199,7 +224,8 @@ impl Core {
     }
 
     fn has_version(&self, block: u64) -> bool {
-        !self.cache.is_empty() && (self.cache.has_newest(block) || self.cache.committed(block).is_some())
+        self.cache.touches(block / SEGMENT_BLOCKS)
+            && (self.cache.has_newest(block) || self.cache.committed(block).is_some())
     }
 
     /// Completes one block that the cache may know of, and blocks after it that it does not.
@@ -207,7 +233,11 @@ impl Core {
         let block = first + index;
         if self.has_version(block) {
             self.complete_from_cache(stream, block, index)?;
-            return if count > 1 { self.complete_run(stream, home, first, index + 1, count - 1) } else { Ok(()) };
+            return if count > 1 {
+                self.complete_run(stream, home, first, index + 1, count - 1)
+            } else {
+                Ok(())
+            };
         }
         match home {
             Home::Nowhere => self.store.erase_data(stream.home, index, count),
@@ -255,7 +285,7 @@ impl Core {
     }
 
     /// Records moves durably, then makes them so in memory and frees the old homes.
-    fn commit_moves(&self, c: &mut Committer, moves: &[(u64, Home)]) -> Result<()> {
+    pub(crate) fn commit_moves(&self, c: &mut Committer, moves: &[(u64, Home)]) -> Result<()> {
         let mut draft = Draft { batch: Batch::with_room(moves.len(), 0), notes: vec![] };
         for (segment, home) in moves {
             draft.batch.move_segment(*segment, *home);
@@ -317,7 +347,7 @@ impl Core {
         }
         let _moving = self.locks.segment(segment);
         self.shadows.remove(segment);
-        self.map.release(stream.home, false);
+        self.map.release(stream.home, self.map.get(segment)? == Home::Nowhere);
         c.released.insert(stream.home);
         Ok(())
     }
@@ -329,6 +359,13 @@ impl Core {
         for blocks in blocks.chunks(self.limits.batch_blocks) {
             let mut draft = Draft::with_room(blocks.len());
             for &block in blocks {
+                // The lock keeps a discard of the whole segment from coming between the look and the copy.
+                let _reading = self.locks.shared(block);
+                if let Some(Shadow::Void) = self.shadows.get(block / SEGMENT_BLOCKS) {
+                    // Its move, not recorded yet, would void this block as well.
+                    self.cache.put_off(block);
+                    continue;
+                }
                 self.cache.with_newest(block, |content, version| match content {
                     Content::Hole => draft.hole(block, Some(version)),
                     Content::Data(plain) => draft.data(block, Some(version), |to, entry| {
@@ -362,117 +399,6 @@ impl Core {
         }
         Ok(())
     }
-
-    // --- going home ---
-
-    /// Writes every committed version to its home. Not synced: the ring still holds them.
-    pub(crate) fn send_home(&self, c: &mut Committer) -> Result<()> {
-        // A segment that has no home but a shadow gets its home from the shadow.
-        let waiting: BTreeSet<u64> = c.homeward.iter().map(|b| b / SEGMENT_BLOCKS).collect();
-        let nowhere: BTreeSet<u64> = waiting
-            .into_iter()
-            .filter(|s| matches!(self.map.get(*s), Ok(Home::Nowhere)) && self.shadows.get(*s).is_some())
-            .collect();
-        for segment in nowhere {
-            self.commit_one_shadow(c, segment)?;
-        }
-        let mut run: Vec<(u64, Committed)> = vec![];
-        for block in std::mem::take(&mut c.homeward) {
-            let Some(committed) = self.cache.committed(block) else { continue };
-            if run.last().is_some_and(|(last, previous)| !continues(*last, previous, block, &committed)) {
-                self.send_run_home(c, &run)?;
-                run.clear();
-            }
-            run.push((block, committed));
-        }
-        self.send_run_home(c, &run)?;
-        c.homeward_bytes = 0;
-        Ok(())
-    }
-
-    fn commit_one_shadow(&self, c: &mut Committer, segment: u64) -> Result<()> {
-        match self.freeze(segment) {
-            Some(Shadow::Stream(stream)) => {
-                self.complete(segment, &stream)?;
-                self.store.settle()?;
-                self.commit_moves(c, &[(segment, Home::At(stream.home))])
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn send_run_home(&self, c: &mut Committer, run: &[(u64, Committed)]) -> Result<()> {
-        let Some((first, _)) = run.first() else { return Ok(()) };
-        let (segment, index) = (first / SEGMENT_BLOCKS, first % SEGMENT_BLOCKS);
-        let count = run.len() as u64;
-        let failed = |e: Error| e.context(format!("write of {count} blocks home at block {first}"));
-        let _writing = self.locks.exclusive(*first);
-        match &run[0].1 {
-            Committed::Hole => {
-                if let Home::At(home) = self.map.get(segment)? {
-                    self.store.erase(home, index, count).map_err(failed)?;
-                }
-            }
-            Committed::Data { batch, at, .. } => {
-                let home = self.home_of(c, segment)?;
-                let size = self.cipher.meta_size();
-                let mut meta = Vec::with_capacity(run.len() * size);
-                for (_, committed) in run {
-                    if let Committed::Data { meta: entry, .. } = committed {
-                        meta.extend_from_slice(&entry[..size]);
-                    }
-                }
-                let data = &batch[*at..at + run.len() * BLOCK_SIZE];
-                self.store.write(home, index, data, &meta).map_err(failed)?;
-            }
-        }
-        for (block, _) in run {
-            self.cache.forget_committed(*block);
-        }
-        self.counters.homeward_blocks.fetch_add(count, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The home of a segment that is about to be written, under one of its chunk locks.
-    fn home_of(&self, c: &mut Committer, segment: u64) -> Result<u32> {
-        if let Home::At(home) = self.map.get(segment)? {
-            return Ok(home);
-        }
-        let home = self.map.take_first()?;
-        self.store.prepare(home)?;
-        self.map.set(segment, Home::At(home));
-        c.moved.insert(segment);
-        c.released.remove(&home);
-        Ok(home)
-    }
-
-    /// Sends everything home, makes it durable there, then the map, then retires the ring.
-    pub(crate) fn checkpoint(&self, c: &mut Committer) -> Result<()> {
-        self.send_home(c)?;
-        self.store.settle()?;
-        if !c.moved.is_empty() {
-            let moved: Vec<u64> = std::mem::take(&mut c.moved).into_iter().collect();
-            self.map.write(&*self.store.medium, &moved)?;
-            self.store.medium.sync()?;
-        }
-        c.ring.retire()?;
-        self.counters.retirements.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Everything home and the ring empty. After a failure, only what can still be said.
-    pub(crate) fn close(&self) -> Result<()> {
-        self.check_alive()?;
-        let mut c = self.committer();
-        self.commit(&mut c, Scope::All)?;
-        self.checkpoint(&mut c).map_err(|e| self.fail(e))?;
-        // Space back: homes that streams left behind. Nothing depends on it, so nothing is synced.
-        let free: BTreeSet<u32> = self.map.free_homes().into_iter().collect();
-        for home in c.released.intersection(&free) {
-            self.store.give_back(*home)?;
-        }
-        Ok(())
-    }
 }
 
 impl Draft {
@@ -492,20 +418,5 @@ impl Draft {
     fn hole(&mut self, block: u64, version: Option<u64>) {
         self.batch.erase(block, 1);
         self.notes.push((block, version, Note::Hole));
-    }
-}
-
-/// Whether a committed block can go home in the same access as the one before it: the next block of the same
-/// chunk, and either both holes or neighbours in one batch.
-fn continues(last: u64, previous: &Committed, block: u64, next: &Committed) -> bool {
-    if block != last + 1 || block.is_multiple_of(CHUNK_BLOCKS) {
-        return false;
-    }
-    match (previous, next) {
-        (Committed::Hole, Committed::Hole) => true,
-        (Committed::Data { batch: a, at: i, .. }, Committed::Data { batch: b, at: j, .. }) => {
-            Arc::ptr_eq(a, b) && i + BLOCK_SIZE == *j
-        }
-        _ => false,
     }
 }

@@ -12,7 +12,9 @@ use crate::ring::Ring;
 use crate::shadow::Shadows;
 use crate::stream::StreamDetector;
 use crate::worker::{Signals, Worker};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status, StatusItem};
+use lacuna_core::{
+    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status, StatusItem,
+};
 use lacuna_crypto::{RandomSource, derive};
 use lacuna_medium::Medium;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,6 +88,7 @@ impl Core {
         failed.get_or_insert_with(|| e.clone());
         drop(failed);
         self.signals.wake_writers();
+        self.signals.wake_worker();
         e
     }
 
@@ -93,10 +96,12 @@ impl Core {
     pub(crate) fn check_alive(&self) -> Result<()> {
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
-            Some(cause) => Err(Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
-                .found(cause.to_string())
-                .expected("a medium that takes every write")
-                .remedy("mend the medium, close the disk and open it again; what was flushed is safe")),
+            Some(cause) => {
+                Err(Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
+                    .found(cause.to_string())
+                    .expected("a medium that takes every write")
+                    .remedy("mend the medium, close the disk and open it again; what was flushed is safe"))
+            }
         }
     }
 

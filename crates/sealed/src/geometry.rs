@@ -59,15 +59,13 @@ impl Params {
         };
         let needed = params.geometry().medium_len();
         match room {
-            Some(room) if needed > room => {
-                Err(Error::new(Kind::Usage, "the disk does not fit its medium")
-                    .found(format!("a medium of {room} bytes"))
-                    .expected(format!(
-                        "{needed} bytes for a disk of {} bytes with its ring, map and spare",
-                        blocks * BLOCK
-                    ))
-                    .remedy("choose a smaller --size"))
-            }
+            Some(room) if needed > room => Err(Error::new(Kind::Usage, "the disk does not fit its medium")
+                .found(format!("a medium of {room} bytes"))
+                .expected(format!(
+                    "{needed} bytes for a disk of {} bytes with its ring, map and spare",
+                    blocks * BLOCK
+                ))
+                .remedy("choose a smaller --size")),
             _ => Ok(params),
         }
     }
@@ -121,8 +119,10 @@ impl Params {
             return Err(bad(format!("version {version}"), "version 1"));
         }
         let params = Params {
-            cipher: Cipher::from_code(bytes[2]).ok_or_else(|| bad(format!("cipher {}", bytes[2]), "0 to 3"))?,
-            layout: Layout::from_code(bytes[3]).ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 2"))?,
+            cipher: Cipher::from_code(bytes[2])
+                .ok_or_else(|| bad(format!("cipher {}", bytes[2]), "0 to 3"))?,
+            layout: Layout::from_code(bytes[3])
+                .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 2"))?,
             spare: u32_at(4),
             blocks: u64_at(8),
             ring_len: u64_at(16),

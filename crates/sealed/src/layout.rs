@@ -73,9 +73,7 @@ impl Store {
             _ if meta_size == 0 => MetaPlace::None,
             Layout::SegmentEnd => MetaPlace::SegmentEnd(MetaCache::new(budget)),
             Layout::Interleaved => MetaPlace::Interleaved,
-            Layout::Kv => {
-                MetaPlace::Kv(KvStore::open(medium.clone(), geometry.kv, meta_size, budget)?)
-            }
+            Layout::Kv => MetaPlace::Kv(KvStore::open(medium.clone(), geometry.kv, meta_size, budget)?),
         };
         Ok(Store { medium, geometry, meta_size, meta })
     }
@@ -160,14 +158,10 @@ impl Store {
     /// Makes a home read as unwritten throughout, whatever lay there. Must be settled before it is used.
     pub(crate) fn prepare(&self, home: u32) -> Result<()> {
         match &self.meta {
-            MetaPlace::SegmentEnd(cache) => cache.discard(
-                &*self.medium,
-                self.meta_at(home, 0),
-                SEGMENT_BLOCKS * self.meta_size as u64,
-            ),
-            MetaPlace::Kv(kv) => {
-                kv.write(place(home, 0), &vec![0; SEGMENT_BLOCKS as usize * self.meta_size])
+            MetaPlace::SegmentEnd(cache) => {
+                cache.discard(&*self.medium, self.meta_at(home, 0), SEGMENT_BLOCKS * self.meta_size as u64)
             }
+            MetaPlace::Kv(kv) => kv.write(place(home, 0), &vec![0; SEGMENT_BLOCKS as usize * self.meta_size]),
             MetaPlace::None | MetaPlace::Interleaved => self.give_back(home),
         }
     }

@@ -34,6 +34,7 @@ mod cipher;
 mod commit;
 mod disk;
 mod geometry;
+mod homeward;
 mod kv;
 mod layout;
 mod locks;

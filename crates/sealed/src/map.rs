@@ -72,8 +72,7 @@ impl SegmentMap {
         let mut free = self.free();
         // Descending, so that the lowest is taken first and the medium fills from its start.
         free.free = (0..self.geometry.homes).rev().filter(|&h| owner[h as usize] == NOWHERE).collect();
-        free.homeless =
-            self.homes.iter().filter(|h| h.load(Ordering::Relaxed) == NOWHERE).count() as u32;
+        free.homeless = self.homes.iter().filter(|h| h.load(Ordering::Relaxed) == NOWHERE).count() as u32;
     }
 
     pub(crate) fn get(&self, segment: u64) -> Result<Home> {
@@ -104,7 +103,10 @@ impl SegmentMap {
             .collect();
         let extents: Vec<WriteExtent<'_>> = entries
             .iter()
-            .map(|(segment, entry)| WriteExtent { offset: self.geometry.map + segment * MAP_ENTRY, data: entry })
+            .map(|(segment, entry)| WriteExtent {
+                offset: self.geometry.map + segment * MAP_ENTRY,
+                data: entry,
+            })
             .collect();
         medium.write(&extents)
     }

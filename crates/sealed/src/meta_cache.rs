@@ -81,10 +81,10 @@ impl MetaCache {
 
     /// Hits and misses so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        self.shards.iter().map(|s| s.lock().unwrap_or_else(PoisonError::into_inner)).fold(
-            (0, 0),
-            |(hits, misses), shard| (hits + shard.hits, misses + shard.misses),
-        )
+        self.shards
+            .iter()
+            .map(|s| s.lock().unwrap_or_else(PoisonError::into_inner))
+            .fold((0, 0), |(hits, misses), shard| (hits + shard.hits, misses + shard.misses))
     }
 
     fn shard(&self, page: u64) -> MutexGuard<'_, Shard> {

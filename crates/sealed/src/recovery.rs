@@ -66,8 +66,8 @@ fn note_batch(core: &Core, batch: ParsedBatch, words: &mut LastWords, moved: &mu
             }
             Entry::Move { segment, home } => {
                 let g = core.store.geometry;
-                let known = segment < u64::from(g.segments)
-                    && !matches!(home, Home::At(home) if home >= g.homes);
+                let known =
+                    segment < u64::from(g.segments) && !matches!(home, Home::At(home) if home >= g.homes);
                 check(known, "a segment", segment)?;
                 core.map.set(segment, home);
                 moved.push(segment);

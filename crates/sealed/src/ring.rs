@@ -233,7 +233,12 @@ pub(crate) struct Ring {
 impl Ring {
     /// Writes the first retired record of a new disk. Not synced.
     pub(crate) fn create(medium: &dyn Medium, start: u64, len: u64, master: &Secret<32>) -> Result<()> {
-        medium.discard(start, len)?;
+        // Written, not discarded: a ring that already has its space takes what was acknowledged even when the
+        // host's disk is full.
+        let zeros = vec![0; (1 << 20).min(len as usize)];
+        for at in (0..len).step_by(zeros.len()) {
+            medium.write_at(start + at, &zeros[..zeros.len().min((len - at) as usize)])?;
+        }
         let first = Retired { count: 1, next_seq: 1, position: 0 };
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
@@ -263,7 +268,19 @@ impl Ring {
         })?;
         let key = GcmKey::new(&derive(&master, "sealed ring", &salt))?;
         let (next_seq, position) = (retired.next_seq, retired.position);
-        Ok(Ring { medium, start, region, master, retired_key, salt, key, retired, next_seq, position, used: 0 })
+        Ok(Ring {
+            medium,
+            start,
+            region,
+            master,
+            retired_key,
+            salt,
+            key,
+            retired,
+            next_seq,
+            position,
+            used: 0,
+        })
     }
 
     /// Calls `each` for every durable batch that is not retired, in order, and leaves the ring behind the last.
@@ -308,10 +325,21 @@ impl Ring {
         batch.finish(self.next_seq, &self.salt, &self.key);
         let (at, _) = self.place_for(batch.buf.len() as u64);
         let offset = self.start + RETIRED_AREA + at;
-        self.medium.write_durable(&[WriteExtent { offset, data: &batch.buf }])?;
+        if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &batch.buf }]) {
+            self.renew_key()?;
+            return Err(e);
+        }
         self.take_place(at, batch.buf.len() as u64);
         self.next_seq += 1;
         Ok(Arc::new(batch.buf))
+    }
+
+    /// After a failed append the number is used again, for other bytes: never under the same key.
+    fn renew_key(&mut self) -> Result<()> {
+        let hash = keyed_hash(&self.retired_key, &[&self.salt, &self.next_seq.to_le_bytes()]);
+        self.salt.copy_from_slice(&hash[..16]);
+        self.key = GcmKey::new(&derive(&self.master, "sealed ring", &self.salt))?;
+        Ok(())
     }
 
     /// Retires everything in the ring, which must be durable at home.

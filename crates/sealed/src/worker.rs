@@ -146,7 +146,8 @@ fn run(core: &Core) {
         let (wanted, spare_wanted) = {
             let mut state = core.signals.state();
             if !state.wanted && !state.stopping {
-                state = core.signals.worker.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner).0;
+                state =
+                    core.signals.worker.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner).0;
             }
             if state.stopping {
                 break;
@@ -156,7 +157,9 @@ fn run(core: &Core) {
         // Idle is a whole quiet interval after another, so that a stream that pauses is not cut up.
         let idle = !wanted && quiet_before;
         quiet_before = !wanted;
-        if (wanted || idle) && core.failure().is_none() {
+        if core.failure().is_some() {
+            core.last_stand(&mut core.committer());
+        } else if wanted || idle {
             // The failure, if any, is kept in the core; writers and the closer report it.
             let _ = core.work(idle, spare_wanted);
         }

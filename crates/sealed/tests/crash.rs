@@ -220,7 +220,8 @@ fn simulate(cipher: Cipher, layout: Layout, seed: u64, cuts: u64, lie: bool) -> 
         medium.cut_after(limit);
         if let Ok(disk) = open(&medium, &params, rng.next_u64()) {
             let operations = 20 + rng.below(150);
-            Round { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut next_stamp }.run(operations);
+            Round { disk: &disk, model: &mut model, rng: &mut rng, next_stamp: &mut next_stamp }
+                .run(operations);
         }
         medium.cut_now();
         image = medium.after_cut(&mut rng);
