@@ -1,0 +1,92 @@
+//! The control socket: how `close` and `status` reach a running server. One word in, one line of JSON out.
+
+use crate::open::Event;
+use crate::outcome;
+use lacuna_core::{ByteDisk, Error, Result};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Asks the server to unmount and end.
+pub(crate) const CLOSE: &str = "close";
+/// Asks for the counters.
+pub(crate) const STATUS: &str = "status";
+
+const WORD_LIMIT: u64 = 64;
+const ANSWER_LIMIT: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A client that waits for the end of a close.
+pub(crate) struct Waiting(UnixStream);
+
+impl Waiting {
+    pub(crate) fn answer(mut self, result: &Result<()>) {
+        let _ = self.0.write_all(outcome::encode(result).as_bytes());
+    }
+}
+
+/// The listening thread. Dropping it ends the thread.
+pub(crate) struct Control {
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    pub(crate) fn start(path: &Path, disk: ByteDisk, events: Sender<Event>) -> Result<Self> {
+        let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
+        // A dead server's socket would be in the way. The caller holds the lock, so it is nobody's.
+        let _ = std::fs::remove_file(path);
+        let listener = Arc::new(UnixListener::bind(path).map_err(failed)?);
+        let theirs = Arc::clone(&listener);
+        let thread = std::thread::Builder::new()
+            .name("lacuna-control".to_owned())
+            .spawn(move || {
+                while let Ok((stream, _)) = theirs.accept() {
+                    // A client that misbehaves loses its connection and nothing else happens.
+                    let _ = serve(stream, &disk, &events);
+                }
+            })
+            .map_err(failed)?;
+        Ok(Control { listener, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(mut stream: UnixStream, disk: &ByteDisk, events: &Sender<Event>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut word = String::new();
+    BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word)?;
+    match word.trim_end() {
+        CLOSE => events.send(Event::Close(Waiting(stream))).map_err(io::Error::other),
+        STATUS => {
+            let mut text = serde_json::to_string(&disk.status())?;
+            text.push('\n');
+            stream.write_all(text.as_bytes())
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Says `word` to the server at `path` and waits for its line, however long the work takes. An empty answer
+/// means that the server ended without one.
+pub(crate) fn ask(path: &Path, word: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(word.as_bytes())?;
+    stream.write_all(b"\n")?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(ANSWER_LIMIT)).read_line(&mut answer)?;
+    Ok(answer)
+}

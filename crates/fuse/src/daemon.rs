@@ -1,0 +1,88 @@
+//! Going to the background: the parent stays until the child says that it is ready, or why it failed.
+
+use crate::{outcome, system_call};
+use lacuna_core::{Error, Kind, Result};
+use std::fs::File;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+
+/// Longest message that the parent takes from the child.
+const MESSAGE_LIMIT: u64 = 64 << 10;
+
+/// Which of the two processes this is.
+pub enum Side {
+    /// The process that the person started. It waits with [`Started::wait`] and exits accordingly.
+    Parent(Started),
+    /// The process that will serve.
+    Child(ReadyPipe),
+}
+
+/// The parent's hold on a child that is still starting.
+pub struct Started {
+    pipe: PipeReader,
+    pid: u32,
+}
+
+/// The child's way of telling its parent how the start went. Dropped without a word, it means failure.
+pub struct ReadyPipe {
+    pipe: PipeWriter,
+}
+
+/// Forks. Call it while the process has one thread, after everything that needs the terminal.
+///
+/// The child is in a session of its own but keeps its standard streams and its working directory until
+/// [`ReadyPipe::ready`].
+pub fn daemonize() -> Result<Side> {
+    let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
+    let (reader, writer) = std::io::pipe().map_err(failed)?;
+    let _ = std::io::stdout().flush();
+    match system_call::fork().map_err(failed)? {
+        Some(pid) => Ok(Side::Parent(Started { pipe: reader, pid })),
+        None => {
+            let ready = ReadyPipe { pipe: writer };
+            match rustix::process::setsid() {
+                Ok(_) => Ok(Side::Child(ready)),
+                Err(e) => {
+                    ready.failed(&failed(e.into()));
+                    Err(failed(e.into()))
+                }
+            }
+        }
+    }
+}
+
+impl Started {
+    /// Waits until the child is ready, and gives its process number; or gives the child's error, with its
+    /// kind.
+    pub fn wait(self) -> Result<u32> {
+        let mut message = String::new();
+        let read = self.pipe.take(MESSAGE_LIMIT).read_to_string(&mut message);
+        match (read, outcome::decode(&message)) {
+            (Ok(_), Some(result)) => result.map(|()| self.pid),
+            _ => Err(Error::new(Kind::Other, "the server in the background did not start")
+                .found("it ended without a word")
+                .remedy("run the command in the foreground to see why")),
+        }
+    }
+}
+
+impl ReadyPipe {
+    /// Lets go of the terminal and the working directory, then lets the parent exit with success.
+    pub fn ready(mut self) -> Result<()> {
+        let detached = detach();
+        let told = self.pipe.write_all(outcome::encode(&detached).as_bytes());
+        detached?;
+        told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
+    }
+
+    /// Lets the parent exit with `error`.
+    pub fn failed(mut self, error: &Error) {
+        let _ = self.pipe.write_all(outcome::encode(&Err(error.clone())).as_bytes());
+    }
+}
+
+fn detach() -> Result<()> {
+    let failed = |e| Error::io("cannot let go of the terminal", &e);
+    std::env::set_current_dir("/").map_err(failed)?;
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+    system_call::replace_standard_streams(&null).map_err(failed)
+}

@@ -1,0 +1,103 @@
+//! A loop device on the FUSE file, through `losetup`.
+
+use crate::tool;
+use lacuna_core::{Error, Kind, Result};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An attached loop device. Dropping it detaches it, unless it already detaches by itself.
+pub(crate) struct LoopDevice {
+    node: PathBuf,
+    backing: PathBuf,
+    automatic: bool,
+}
+
+impl LoopDevice {
+    /// Attaches the next free loop device to `backing`.
+    ///
+    /// Direct I/O is asked for: the FUSE file has no page cache to go through, and only so does the loop
+    /// device keep several requests in flight at once.
+    pub(crate) fn attach(backing: &Path, read_only: bool) -> Result<Self> {
+        let attach = |direct_io: &str| {
+            let mut args = vec![OsStr::new("--find"), OsStr::new("--show"), OsStr::new(direct_io)];
+            if read_only {
+                args.push(OsStr::new("--read-only"));
+            }
+            args.push(backing.as_os_str());
+            tool::succeed("cannot attach a loop device", "losetup", &args)
+        };
+        let shown = attach("--direct-io=on").or_else(|_| attach("--direct-io=off"))?.stdout;
+        let node = PathBuf::from(shown);
+        if !node.starts_with("/dev") {
+            return Err(Error::new(Kind::Other, "cannot attach a loop device")
+                .found(format!("losetup printed {:?}", node.display().to_string()))
+                .expected("the name of a device"));
+        }
+        Ok(LoopDevice { node, backing: backing.to_owned(), automatic: false })
+    }
+
+    /// The device node, such as `/dev/loop0`.
+    pub(crate) fn node(&self) -> &Path {
+        &self.node
+    }
+
+    /// The device number as `major:minor`.
+    pub(crate) fn number(&self) -> Option<String> {
+        attribute(&self.node, "dev")
+    }
+
+    /// Lets the kernel detach the device when its last user (the mount) is gone, whoever unmounts it.
+    pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
+        tool::succeed(
+            "cannot prepare the loop device for its end",
+            "losetup",
+            &[OsStr::new("--detach"), self.node.as_os_str()],
+        )?;
+        self.automatic = attribute(&self.node, "loop/autoclear").as_deref() == Some("1");
+        Ok(())
+    }
+
+    /// Detaches the device if it still rests on our file.
+    pub(crate) fn detach(&mut self) -> Result<()> {
+        detach_from(&self.node, &self.backing)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if !self.automatic {
+            let _ = self.detach();
+        }
+    }
+}
+
+/// Detaches the loop device `node`, unless it rests on another file by now or on none.
+pub(crate) fn detach_from(node: &Path, backing: &Path) -> Result<()> {
+    match attribute(node, "loop/backing_file") {
+        Some(now) if Path::new(now.trim_end_matches(" (deleted)")) == backing => tool::succeed(
+            "cannot detach the loop device",
+            "losetup",
+            &[OsStr::new("--detach"), node.as_os_str()],
+        )
+        .map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+/// Every loop device that rests on `backing`.
+pub(crate) fn resting_on(backing: &Path) -> Vec<PathBuf> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let nodes = devices.map(|d| Path::new("/dev").join(d.file_name()));
+    nodes
+        .filter(|node| {
+            attribute(node, "loop/backing_file")
+                .is_some_and(|file| Path::new(file.trim_end_matches(" (deleted)")) == backing)
+        })
+        .collect()
+}
+
+fn attribute(node: &Path, name: &str) -> Option<String> {
+    let path = Path::new("/sys/block").join(node.file_name()?).join(name);
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}

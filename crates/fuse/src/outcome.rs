@@ -1,0 +1,79 @@
+//! How a result crosses from one process to another: one line of JSON.
+
+use lacuna_core::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    ok: bool,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    kind: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    message: String,
+}
+
+/// The line, with its end.
+pub(crate) fn encode(result: &Result<()>) -> String {
+    let line = match result {
+        Ok(()) => Line { ok: true, kind: String::new(), message: String::new() },
+        Err(e) => Line { ok: false, kind: name(e.kind()).to_owned(), message: e.to_string() },
+    };
+    let mut text = serde_json::to_string(&line).unwrap_or_else(|_| r#"{"ok":false}"#.to_owned());
+    text.push('\n');
+    text
+}
+
+/// What the line says, or `None` if it is not such a line.
+pub(crate) fn decode(line: &str) -> Option<Result<()>> {
+    let line: Line = serde_json::from_str(line).ok()?;
+    Some(if line.ok { Ok(()) } else { Err(Error::new(kind(&line.kind), line.message)) })
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Usage => "usage",
+        Kind::Passphrase => "passphrase",
+        Kind::Permission => "permission",
+        Kind::Memory => "memory",
+        Kind::NotFound => "not-found",
+        Kind::Busy => "busy",
+        Kind::Corrupt => "corrupt",
+        Kind::NoSpace => "no-space",
+        Kind::Io => "io",
+        Kind::FailStop => "fail-stop",
+        Kind::ReadOnly => "read-only",
+        Kind::Other => "other",
+    }
+}
+
+fn kind(wanted: &str) -> Kind {
+    const ALL: [Kind; 11] = [
+        Kind::Usage,
+        Kind::Passphrase,
+        Kind::Permission,
+        Kind::Memory,
+        Kind::NotFound,
+        Kind::Busy,
+        Kind::Corrupt,
+        Kind::NoSpace,
+        Kind::Io,
+        Kind::FailStop,
+        Kind::ReadOnly,
+    ];
+    ALL.into_iter().find(|&k| name(k) == wanted).unwrap_or(Kind::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_survives_the_crossing() {
+        assert!(matches!(decode(&encode(&Ok(()))), Some(Ok(()))));
+        let sent = Error::new(Kind::Busy, "cannot close").found("bash \"1\"\n").remedy("leave");
+        let got = decode(&encode(&Err(sent.clone()))).unwrap().unwrap_err();
+        assert_eq!((got.kind(), got.to_string()), (Kind::Busy, sent.to_string()));
+        assert!(decode("").is_none());
+        assert!(decode("{\"ok\":").is_none());
+    }
+}

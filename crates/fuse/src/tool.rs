@@ -1,0 +1,109 @@
+//! Running the system's own programs: arguments as a list, never through a shell; their words in our errors.
+
+use lacuna_core::{Error, Kind, Result};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// What a program left behind.
+pub(crate) struct Finished {
+    /// Exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error on one line.
+    pub stderr: String,
+}
+
+impl Finished {
+    pub(crate) fn success(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// What to quote: the program's words, or at least how it ended.
+    pub(crate) fn words(&self) -> String {
+        match (self.stderr.is_empty(), self.code) {
+            (false, _) => self.stderr.clone(),
+            (true, Some(code)) => format!("exit code {code} without a message"),
+            (true, None) => "ended by a signal".to_owned(),
+        }
+    }
+}
+
+/// Runs `program` to its end. Only failing to start it is an error here.
+pub(crate) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
+    // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
+    let output = Command::new(program)
+        .args(args)
+        .env("LC_ALL", "C")
+        .env("PATH", search_path())
+        .stdin(Stdio::null())
+        .process_group(0)
+        .output()
+        .map_err(|e| {
+            let error = Error::io(format!("cannot run {program}"), &e);
+            if e.kind() == io::ErrorKind::NotFound {
+                error.remedy(format!("install the package that has {program} ({})", package(program)))
+            } else {
+                error
+            }
+        })?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    Ok(Finished {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr).lines().map(str::trim).collect::<Vec<_>>().join(" / "),
+    })
+}
+
+/// Runs `program` and takes anything but success as an error of `what`.
+pub(crate) fn succeed<S: AsRef<OsStr>>(what: &str, program: &str, args: &[S]) -> Result<Finished> {
+    let finished = run(program, args).map_err(|e| e.context(what))?;
+    if finished.success() {
+        return Ok(finished);
+    }
+    let kind = if denied(&finished.stderr) { Kind::Permission } else { Kind::Other };
+    Err(Error::new(kind, what).found(format!("{program}: {}", finished.words())))
+}
+
+/// Whether a program's words mean a lack of privileges.
+pub(crate) fn denied(stderr: &str) -> bool {
+    let stderr = stderr.to_lowercase();
+    ["permission denied", "not permitted", "must be superuser", "only root"]
+        .iter()
+        .any(|w| stderr.contains(w))
+}
+
+/// The person's search path, and the directories of the system's programs, which theirs may lack.
+fn search_path() -> std::ffi::OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    path.push(":/usr/sbin:/sbin:/usr/local/sbin");
+    path
+}
+
+fn package(program: &str) -> &'static str {
+    match program {
+        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" => "e2fsprogs",
+        "mkfs.xfs" => "xfsprogs",
+        "mkfs.btrfs" => "btrfs-progs",
+        "mkfs.f2fs" => "f2fs-tools",
+        "mkfs.vfat" => "dosfstools",
+        "fusermount3" => "fuse3",
+        _ => "often util-linux",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_what_the_program_says() {
+        let e = succeed("cannot list", "ls", &["--no-such-option"]).err().unwrap();
+        assert!(e.to_string().starts_with("cannot list; found: ls: "), "{e}");
+        let e = succeed("cannot list", "no-such-program-here", &["x"]).err().unwrap();
+        assert!(e.to_string().contains("install the package"), "{e}");
+        assert_eq!(e.kind(), Kind::NotFound);
+    }
+}
