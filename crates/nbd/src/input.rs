@@ -1,0 +1,113 @@
+//! The reading side of a connection: bytes received and not yet understood.
+
+use crate::stream::Transport;
+use crate::wire::REQUEST_LEN;
+use std::io::{self, ErrorKind};
+
+const CAPACITY: usize = 64 << 10;
+
+/// A receive buffer, so that requests which arrive together cost one system call.
+pub(crate) struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// No more requests are to be read.
+    pub(crate) ended: bool,
+}
+
+impl Input {
+    pub(crate) fn new() -> Self {
+        Input { bytes: vec![0; CAPACITY].into_boxed_slice(), start: 0, end: 0, ended: false }
+    }
+
+    /// Bytes that wait to be understood.
+    pub(crate) fn buffered(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// The next header, if it has been received already. Stays in the buffer.
+    pub(crate) fn peek(&self) -> Option<&[u8; REQUEST_LEN]> {
+        self.bytes[self.start..self.end].first_chunk()
+    }
+
+    /// Waits for the next header; `None` at the end of the stream.
+    pub(crate) fn header(&mut self, transport: &impl Transport) -> io::Result<Option<[u8; REQUEST_LEN]>> {
+        while self.buffered() < REQUEST_LEN {
+            if CAPACITY - self.start < REQUEST_LEN || self.start == self.end {
+                self.bytes.copy_within(self.start..self.end, 0);
+                self.end -= self.start;
+                self.start = 0;
+            }
+            match transport.recv(&mut self.bytes[self.end..])? {
+                0 => return Ok(None),
+                got => self.end += got,
+            }
+        }
+        let header = self.peek().copied();
+        self.start += REQUEST_LEN;
+        Ok(header)
+    }
+
+    /// Fills `payload`, from the buffer first and then straight from the stream.
+    pub(crate) fn payload(&mut self, transport: &impl Transport, payload: &mut [u8]) -> io::Result<()> {
+        let mut done = self.buffered().min(payload.len());
+        payload[..done].copy_from_slice(&self.bytes[self.start..self.start + done]);
+        self.start += done;
+        while done < payload.len() {
+            match transport.recv(&mut payload[done..])? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                got => done += got,
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the next `len` bytes of the stream.
+    pub(crate) fn skip(&mut self, transport: &impl Transport, len: u64) -> io::Result<()> {
+        let mut left = len;
+        loop {
+            let part = (self.buffered() as u64).min(left);
+            self.start += part as usize;
+            left -= part;
+            if left == 0 {
+                return Ok(());
+            }
+            self.start = 0;
+            self.end = transport.recv(&mut self.bytes)?;
+            if self.end == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Replay;
+
+    #[test]
+    fn headers_and_payloads_come_out_in_order() {
+        let mut bytes = Vec::new();
+        for i in 0..3000u32 {
+            bytes.extend([i as u8; REQUEST_LEN]);
+            bytes.extend(vec![!(i as u8); (i % 97) as usize]);
+        }
+        let client = Replay::new(&bytes);
+        let mut input = Input::new();
+        for i in 0..3000u32 {
+            assert_eq!(input.header(&client).unwrap().unwrap(), [i as u8; REQUEST_LEN]);
+            let len = (i % 97) as usize;
+            if i % 2 == 0 {
+                input.skip(&client, len as u64).unwrap();
+            } else {
+                let mut payload = vec![0; len];
+                input.payload(&client, &mut payload).unwrap();
+                assert!(payload.iter().all(|b| *b == !(i as u8)));
+            }
+        }
+        assert!(input.header(&client).unwrap().is_none());
+        assert!(input.skip(&client, 1).is_err());
+        assert!(input.payload(&client, &mut [0]).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! Serves disks to NBD clients: the network block device protocol in its fixed newstyle form, over unix sockets,
+//! TCP, sockets passed by a service manager, and TLS.
+//!
+//! Invariants kept here:
+//! - Nothing is known of formats: a disk is a [`lacuna_core::ByteDisk`], which checks every range.
+//! - Whatever a client sends, it gets an answer or its connection is closed. Memory is bounded per connection:
+//!   64 MiB for requests over 2 MiB, and at most 2 MiB for each thread besides. A client that does nothing, or does
+//!   not take its replies, delays nobody else.
+//! - A WRITE whose payload does not arrive whole is not performed at all. A request that was read whole is carried
+//!   out, even when the client leaves or the server stops meanwhile.
+//! - What a disk says about a failure goes to the server's own side; the client gets an error number only.
+//! - The smallest block advertised is the disk's own, 4096 bytes, but requests of any alignment are served exactly.
+#![warn(missing_docs)]
+
+mod exports;
+mod extents;
+mod fuzz;
+mod input;
+mod listen;
+mod negotiate;
+mod perform;
+mod server;
+mod stream;
+mod sys;
+mod tls;
+mod transmit;
+mod wire;
+
+pub use exports::Exports;
+pub use fuzz::fuzz_serve;
+pub use listen::Listen;
+pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
+pub use server::{Options, Reporter, Server, StopHandle};
+pub use tls::TlsMode;
+pub use wire::{Command, Errno, MAX_REQUEST, NotARequest, REQUEST_LEN, Request};

@@ -1,0 +1,247 @@
+//! Where clients come from: a unix socket, a TCP address, or a socket that the service manager has opened.
+
+use crate::stream::Socket;
+use crate::sys;
+use lacuna_core::{Error, Kind, Result};
+use rustix::fs::{FlockOperation, Mode};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::File;
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+const BACKLOG: i32 = 128;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A unix socket at this path, for its owner alone. A socket that a dead server has left there is replaced.
+    Unix(PathBuf),
+    /// A TCP address such as `127.0.0.1:10809`. Port 0 takes any free one.
+    Tcp(String),
+    /// The sockets passed by the service manager (`LISTEN_PID`, `LISTEN_FDS`).
+    Activated,
+}
+
+pub(crate) enum Listener {
+    Unix { listener: UnixListener, _file: Option<OwnedPath> },
+    Tcp(TcpListener),
+}
+
+/// A socket file that this process has made; removed on drop if it is still that one.
+pub(crate) struct OwnedPath {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for OwnedPath {
+    fn drop(&mut self) {
+        if identity(&self.path) == Some(self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Opens the listeners that `listen` names, ready for clients.
+pub(crate) fn open(listen: &Listen) -> Result<Vec<Listener>> {
+    match listen {
+        Listen::Unix(path) => Ok(vec![open_unix(path)?]),
+        Listen::Tcp(address) => Ok(vec![open_tcp(address)?]),
+        Listen::Activated => activated(),
+    }
+}
+
+fn open_tcp(address: &str) -> Result<Listener> {
+    let what = format!("cannot listen on {address}");
+    let resolved: Vec<_> = address
+        .to_socket_addrs()
+        .map_err(|e| {
+            Error::new(Kind::Usage, what.clone())
+                .found(e.to_string())
+                .expected("ADDRESS:PORT, like 127.0.0.1:10809")
+        })?
+        .collect();
+    TcpListener::bind(&resolved[..]).map(Listener::Tcp).map_err(|e| in_use(what, &e))
+}
+
+fn in_use(what: String, e: &io::Error) -> Error {
+    let error = Error::io(what, e);
+    match e.kind() {
+        io::ErrorKind::AddrInUse => {
+            error.with_kind(Kind::Busy).remedy("stop the other server or choose another address")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            error.with_kind(Kind::Usage).remedy("give an address of this machine")
+        }
+        _ => error,
+    }
+}
+
+fn open_unix(path: &Path) -> Result<Listener> {
+    let what = || format!("cannot listen on {}", path.display());
+    let address = SocketAddrUnix::new(path).map_err(|_| {
+        Error::new(Kind::Usage, what())
+            .found(format!("a path of {} bytes", path.as_os_str().len()))
+            .expected("at most 107 bytes")
+            .remedy("choose a shorter path for the socket")
+    })?;
+    // Held while the old socket is judged and replaced, so that two servers starting at once cannot both win.
+    let _directory = lock_directory(path);
+    let socket = match bind_unix(&address) {
+        Err(Errno::ADDRINUSE) => {
+            remove_dead(path, &address)?;
+            bind_unix(&address)
+        }
+        other => other,
+    };
+    let socket = socket.map_err(|e| in_use(what(), &e.into()))?;
+    let file = identity(path).map(|identity| OwnedPath { path: path.to_path_buf(), identity });
+    Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
+}
+
+fn lock_directory(path: &Path) -> Option<File> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = File::open(parent).ok()?;
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive).ok()?;
+    Some(directory)
+}
+
+fn unix_socket(extra: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | extra, None)
+}
+
+fn bind_unix(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
+    let socket = unix_socket(SocketFlags::empty())?;
+    // The file takes its mode from the socket, so that there is no moment at which others may connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Removes a socket on which nobody listens; anything else stays, and is an error.
+fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+    let what = || format!("cannot listen on {}", path.display());
+    let meta = std::fs::symlink_metadata(path).map_err(|e| Error::io(what(), &e))?;
+    if !meta.file_type().is_socket() {
+        return Err(Error::new(Kind::Usage, what())
+            .found("something there that is not a socket")
+            .remedy("choose another path for the socket"));
+    }
+    let probe = unix_socket(SocketFlags::NONBLOCK).map_err(|e| Error::io(what(), &e.into()))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|e| Error::io(what(), &e)),
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::new(Kind::Busy, what())
+            .found("another server that answers there")
+            .remedy("stop it or choose another path for the socket")),
+        Err(e) => Err(Error::io(what(), &e.into())),
+    }
+}
+
+fn activated() -> Result<Vec<Listener>> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
+    let what = "cannot listen on a socket passed by the service manager";
+    let ours = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid) == Ok(std::process::id()));
+    let count = number("LISTEN_FDS").filter(|count| ours && (1..=64).contains(count));
+    let sockets = sys::inherited(count.unwrap_or(0));
+    if sockets.is_empty() {
+        return Err(Error::new(Kind::Usage, what)
+            .found("no sockets")
+            .expected("LISTEN_PID with the number of this process and LISTEN_FDS with that of the sockets")
+            .remedy("start this from a .socket unit, or name a socket or an address"));
+    }
+    sockets.into_iter().map(adopt).collect()
+}
+
+fn adopt(socket: OwnedFd) -> Result<Listener> {
+    let what = "cannot listen on a socket passed by the service manager";
+    let listening = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
+    let family = rustix::net::getsockname(&socket).map(|address| address.address_family());
+    match family {
+        Ok(AddressFamily::UNIX) if listening => {
+            Ok(Listener::Unix { listener: UnixListener::from(socket), _file: None })
+        }
+        Ok(AddressFamily::INET | AddressFamily::INET6) if listening => {
+            Ok(Listener::Tcp(TcpListener::from(socket)))
+        }
+        _ => Err(Error::new(Kind::Usage, what)
+            .found("a descriptor that does not listen")
+            .expected("a listening stream socket, unix or TCP")),
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix { listener, .. } => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+impl Listener {
+    /// Makes [`Listener::accept`] return at once when the client has left again.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Listener::Unix { listener, .. } => listener.set_nonblocking(true),
+            Listener::Tcp(listener) => listener.set_nonblocking(true),
+        }
+    }
+
+    pub(crate) fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Listener::Unix { listener, .. } => Ok(Socket::Unix(listener.accept()?.0)),
+            Listener::Tcp(listener) => Ok(Socket::Tcp(listener.accept()?.0)),
+        }
+    }
+
+    /// What a client is to be told.
+    pub(crate) fn uri(&self, tls: bool) -> String {
+        let scheme = if tls { "nbds" } else { "nbd" };
+        match self {
+            Listener::Unix { listener, .. } => {
+                let address = listener.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                let path = path.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()));
+                format!("{scheme}+unix:///?socket={}", percent_encoded(&path.unwrap_or_default()))
+            }
+            Listener::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => format!("{scheme}://{address}"),
+                Err(_) => format!("{scheme}://"),
+            },
+        }
+    }
+}
+
+fn percent_encoded(path: &Path) -> String {
+    use std::fmt::Write;
+    use std::os::unix::ffi::OsStrExt;
+    let mut encoded = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(byte) {
+            encoded.push(char::from(*byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_encoded_for_uris() {
+        assert_eq!(percent_encoded(Path::new("/run/a b&c.sock")), "/run/a%20b%26c.sock");
+    }
+}

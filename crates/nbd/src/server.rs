@@ -1,0 +1,275 @@
+//! The server: accepts clients until it is told to stop, and gives each a thread of its own.
+
+use crate::exports::Exports;
+use crate::listen::{self, Listen, Listener};
+use crate::negotiate::{Outcome, Session, TlsState, handshake, negotiate};
+use crate::stream::{Socket, Timed, Transport};
+use crate::tls::{self, TlsMode, TlsStream};
+use crate::transmit::{Connection, Crew};
+use lacuna_core::{Error, Kind, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustls::server::{ServerConfig, ServerConnection};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Hears of failures of the disk that a client has met. Called from any thread; must not wait.
+pub type Reporter = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// How to serve.
+#[derive(Clone)]
+pub struct Options {
+    /// Whether clients may or must encrypt.
+    pub tls: TlsMode,
+    /// Directory with `server-cert.pem` and `server-key.pem`. A `ca-cert.pem` beside them makes every client
+    /// show a certificate that it has signed. Needed unless `tls` is off.
+    pub certificates: Option<PathBuf>,
+    /// Threads of a connection while the disk is fast.
+    pub workers: usize,
+    /// Threads of a connection while operations take long: as many requests make progress at once.
+    pub max_workers: usize,
+    /// Connections at a time; more are closed at once.
+    pub max_connections: usize,
+    /// How long a client may be silent before it has chosen an export.
+    pub handshake_timeout: Duration,
+    /// How long clients may take to accept their last replies when the server stops.
+    pub drain_timeout: Duration,
+    /// Hears of failures of the disk.
+    pub report: Option<Reporter>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(2, usize::from);
+        Options {
+            tls: TlsMode::Off,
+            certificates: None,
+            workers: cores.clamp(2, 16),
+            max_workers: 16,
+            max_connections: 64,
+            handshake_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
+            report: None,
+        }
+    }
+}
+
+/// Tells a server to stop. Clones are the same handle.
+#[derive(Clone)]
+pub struct StopHandle(Arc<StopState>);
+
+struct StopState {
+    stopped: AtomicBool,
+    event: OwnedFd,
+}
+
+impl StopHandle {
+    /// A handle that has not been used.
+    pub fn new() -> Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::io("cannot create an event descriptor", &e.into()))?;
+        Ok(StopHandle(Arc::new(StopState { stopped: AtomicBool::new(false), event })))
+    }
+
+    /// Tells the server to stop, and returns at once.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+    }
+
+    /// Whether [`StopHandle::stop`] has been called.
+    pub fn stopped(&self) -> bool {
+        self.0.stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// A server that already listens.
+pub struct Server {
+    listeners: Vec<Listener>,
+    exports: Exports,
+    options: Options,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+impl Server {
+    /// Loads the certificates and begins to listen; clients that connect wait until [`Server::run`].
+    pub fn bind(listen: &Listen, exports: Exports, options: Options) -> Result<Self> {
+        let tls = match (options.tls, &options.certificates) {
+            (TlsMode::Off, _) => None,
+            (_, Some(directory)) => Some(tls::load(directory)?),
+            (_, None) => {
+                return Err(Error::new(Kind::Usage, "cannot serve TLS")
+                    .found("no certificates")
+                    .remedy("name the directory of server-cert.pem and server-key.pem"));
+            }
+        };
+        let listeners = listen::open(listen)?;
+        for listener in &listeners {
+            listener.set_nonblocking().map_err(|e| Error::io("cannot set up the listening socket", &e))?;
+        }
+        Ok(Server { listeners, exports, options, tls })
+    }
+
+    /// The URI of the default export, for clients: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in place of `nbd`
+    /// where TLS is required.
+    pub fn uri(&self) -> String {
+        self.listeners.first().map_or_else(String::new, |l| l.uri(self.options.tls == TlsMode::Require))
+    }
+
+    /// Serves until `stop` is used. Then no more requests are read, those already read are carried out and
+    /// answered, all connections are closed and the socket file is removed. The disks are left open and are the
+    /// caller's to flush and close.
+    pub fn run(self, stop: &StopHandle) -> Result<()> {
+        let clients = Clients::default();
+        thread::scope(|scope| {
+            let result = self.accept_until(stop, |socket| {
+                let Some(guest) = clients.admit(socket, self.options.max_connections) else {
+                    return;
+                };
+                let (server, stopping) = (&self, &clients.stopping);
+                let serve = move || {
+                    // A panic ends this connection, not the server; the panic hook has told of it.
+                    let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&guest.socket, stopping)));
+                };
+                // If the system has no thread to give, the client is closed with the guest.
+                let _ = thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, serve);
+            });
+            clients.see_off(self.options.drain_timeout);
+            result
+        })
+    }
+
+    fn accept_until(&self, stop: &StopHandle, mut welcome: impl FnMut(Socket)) -> Result<()> {
+        while !stop.stopped() {
+            let event = stop.0.event.as_fd();
+            let mut fds = vec![PollFd::new(&event, PollFlags::IN)];
+            fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.map_err(|e| Error::io("cannot wait for clients", &e.into()))?,
+            };
+            let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+            for (listener, _) in self.listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
+                match listener.accept() {
+                    Ok(socket) => welcome(socket),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) if is_final(&e) => return Err(Error::io("cannot accept clients", &e)),
+                    // Too many files, no memory, a network in trouble: it passes, or stays until we stop.
+                    Err(_) => pause(stop),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&self, socket: &Socket, stopping: &AtomicBool) {
+        if socket.prepare().is_err() {
+            return;
+        }
+        let tls = match (self.options.tls, &self.tls) {
+            (TlsMode::Off, _) | (_, None) => TlsState::Unavailable,
+            (TlsMode::Allow, _) => TlsState::Offered,
+            (TlsMode::Require, _) => TlsState::Required,
+        };
+        let mut timed = Timed::new(socket, self.options.handshake_timeout);
+        match handshake(&mut timed, &self.exports, tls) {
+            Ok(Outcome::Transmit(session)) if socket.patient().is_ok() => {
+                self.transmit(socket, session, stopping);
+            }
+            Ok(Outcome::StartTls(greeting)) => {
+                let Some(config) = &self.tls else { return };
+                let Ok(mut state) = ServerConnection::new(config.clone()) else { return };
+                let mut stream = rustls::Stream::new(&mut state, &mut timed);
+                let outcome = negotiate(&mut stream, &self.exports, TlsState::Active, greeting);
+                if let Ok(Outcome::Transmit(session)) = outcome
+                    && socket.patient().is_ok()
+                {
+                    self.transmit(&TlsStream::new(socket, state), session, stopping);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn transmit<T: Transport>(&self, transport: &T, session: Session, stopping: &AtomicBool) {
+        let workers = self.options.workers.max(1);
+        let crew = Crew { workers, max_workers: self.options.max_workers.max(workers) };
+        Connection::new(transport, session, self.options.report.as_ref(), stopping, crew).run();
+    }
+}
+
+fn is_final(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EBADF | libc::EINVAL | libc::ENOTSOCK | libc::EOPNOTSUPP | libc::EFAULT)
+    )
+}
+
+fn pause(stop: &StopHandle) {
+    let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let _ = poll(&mut [PollFd::new(&stop.0.event, PollFlags::IN)], Some(&limit));
+}
+
+/// The clients that are connected.
+#[derive(Default)]
+struct Clients {
+    sockets: Mutex<HashMap<u64, Arc<Socket>>>,
+    left: Condvar,
+    stopping: AtomicBool,
+}
+
+/// A client's place among [`Clients`], given up on drop.
+struct Guest<'a> {
+    clients: &'a Clients,
+    number: u64,
+    socket: Arc<Socket>,
+}
+
+impl Clients {
+    fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`, and the connection closed, when there are `most` already.
+    fn admit(&self, socket: Socket, most: usize) -> Option<Guest<'_>> {
+        let mut sockets = self.sockets();
+        if sockets.len() >= most {
+            return None;
+        }
+        let number = (0..).find(|number| !sockets.contains_key(number))?;
+        let socket = Arc::new(socket);
+        sockets.insert(number, socket.clone());
+        Some(Guest { clients: self, number, socket })
+    }
+
+    /// Stops reading everywhere, gives the last replies `patience`, then closes what is left.
+    fn see_off(&self, patience: Duration) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let mut sockets = self.sockets();
+        for socket in sockets.values() {
+            socket.stop_reading();
+        }
+        let deadline = Instant::now() + patience;
+        while !sockets.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                sockets.values().for_each(|socket| socket.hang_up());
+                return;
+            }
+            sockets = self.left.wait_timeout(sockets, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        self.clients.sockets().remove(&self.number);
+        self.clients.left.notify_all();
+    }
+}

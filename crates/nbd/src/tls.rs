@@ -1,0 +1,185 @@
+//! TLS: certificates in the layout that qemu and nbdkit share, and the encrypted transport.
+
+use crate::stream::{Socket, Transport};
+use lacuna_core::{Error, Kind, Result};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ServerConfig, ServerConnection, WebPkiClientVerifier};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Whether clients may or must encrypt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// TLS is not offered.
+    #[default]
+    Off,
+    /// A client may ask for TLS.
+    Allow,
+    /// Nothing but TLS is served.
+    Require,
+}
+
+const SERVER_CERTIFICATE: &str = "server-cert.pem";
+const SERVER_KEY: &str = "server-key.pem";
+const CLIENT_AUTHORITY: &str = "ca-cert.pem";
+
+/// Reads `server-cert.pem` and `server-key.pem` from `directory`. If `ca-cert.pem` is there too, every client
+/// must show a certificate that it has signed.
+pub(crate) fn load(directory: &Path) -> Result<Arc<ServerConfig>> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let chain = certificates(&directory.join(SERVER_CERTIFICATE))?;
+    let key_path = directory.join(SERVER_KEY);
+    let key = PrivateKeyDer::from_pem_file(&key_path).map_err(|e| unreadable(&key_path, e))?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| refused(directory, &e))?;
+    let authority = directory.join(CLIENT_AUTHORITY);
+    let builder = if authority.exists() {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in certificates(&authority)? {
+            roots.add(certificate).map_err(|e| refused(&authority, &e))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| refused(&authority, &e))?;
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    Ok(Arc::new(builder.with_single_cert(chain, key).map_err(|e| refused(directory, &e))?))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let found: std::result::Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let found = found.map_err(|e| unreadable(path, e))?;
+    if found.is_empty() { Err(unreadable(path, pem::Error::NoItemsFound)) } else { Ok(found) }
+}
+
+fn unreadable(path: &Path, error: pem::Error) -> Error {
+    let what = format!("cannot load {} for TLS", path.display());
+    let error = match error {
+        pem::Error::Io(e) => Error::io(what, &e),
+        other => Error::new(Kind::Usage, what).found(other.to_string()).expected("PEM"),
+    };
+    error.remedy(format!(
+        "put {SERVER_CERTIFICATE} and {SERVER_KEY} (and {CLIENT_AUTHORITY}, to verify clients) into the directory"
+    ))
+}
+
+fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
+    Error::new(Kind::Usage, format!("cannot use the certificates in {}", path.display()))
+        .found(error.to_string())
+}
+
+/// The transport under TLS.
+///
+/// The state of the TLS connection is locked while records are sealed or opened, never while the socket is
+/// waited for, so that a reader and a sender cannot stop each other. Records that the reading side gives rise to
+/// (a key update) leave with the next reply. Their order on the wire is the order in which they were made,
+/// because only the sender takes them, and the caller lets one sender in at a time.
+pub(crate) struct TlsStream<'a> {
+    socket: &'a Socket,
+    state: Mutex<ServerConnection>,
+    inbound: Mutex<Inbound>,
+}
+
+struct Inbound {
+    records: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+/// How much plain text is sealed at a time.
+const SEAL_AT_ONCE: usize = 256 << 10;
+
+impl<'a> TlsStream<'a> {
+    /// Continues `state`, whose handshake is over, for transmission.
+    pub(crate) fn new(socket: &'a Socket, mut state: ServerConnection) -> Self {
+        state.set_buffer_limit(Some(SEAL_AT_ONCE + (64 << 10)));
+        let inbound = Inbound { records: vec![0; 64 << 10].into_boxed_slice(), start: 0, end: 0 };
+        TlsStream { socket, state: Mutex::new(state), inbound: Mutex::new(inbound) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ServerConnection> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send_sealed(&self, sealed: &mut Vec<u8>) -> io::Result<()> {
+        let result = self.socket.send(&mut [IoSlice::new(sealed)]);
+        sealed.clear();
+        result
+    }
+}
+
+fn take_sealed(state: &mut ServerConnection, sealed: &mut Vec<u8>) -> io::Result<()> {
+    while state.wants_write() {
+        state.write_tls(sealed)?;
+    }
+    Ok(())
+}
+
+impl Transport for TlsStream<'_> {
+    fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut inbound = self.inbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let inbound = &mut *inbound;
+        loop {
+            {
+                let mut state = self.state();
+                match state.reader().read(buf) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                    other => return other,
+                }
+                if inbound.start < inbound.end {
+                    inbound.start += state.read_tls(&mut &inbound.records[inbound.start..inbound.end])?;
+                    state.process_new_packets().map_err(|e| io::Error::new(ErrorKind::InvalidData, e))?;
+                    continue;
+                }
+            }
+            inbound.start = 0;
+            inbound.end = self.socket.recv(&mut inbound.records)?;
+            if inbound.end == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let mut sealed = Vec::new();
+        for slice in slices.iter() {
+            for mut part in slice.chunks(SEAL_AT_ONCE) {
+                while !part.is_empty() {
+                    let mut state = self.state();
+                    let taken = state.writer().write(part)?;
+                    take_sealed(&mut state, &mut sealed)?;
+                    part = &part[taken..];
+                }
+                if sealed.len() >= SEAL_AT_ONCE {
+                    self.send_sealed(&mut sealed)?;
+                }
+            }
+        }
+        self.send_sealed(&mut sealed)
+    }
+
+    fn send_now(&self, _: &mut &mut [IoSlice<'_>]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn hang_up(&self) {
+        self.socket.hang_up();
+    }
+
+    fn finish(&self) {
+        let mut sealed = Vec::new();
+        let mut state = self.state();
+        state.send_close_notify();
+        let taken = take_sealed(&mut state, &mut sealed);
+        drop(state);
+        if taken.is_ok() {
+            let _ = self.send_sealed(&mut sealed);
+        }
+    }
+}

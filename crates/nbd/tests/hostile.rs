@@ -1,0 +1,215 @@
+//! Clients that mean harm, or die at the wrong moment.
+
+mod harness;
+
+use harness::client::*;
+use harness::{Memory, Random, Running, noise, wait_until};
+use lacuna_nbd::{Options, REQUEST_LEN, Request, fuzz_serve};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// A good client's bytes up to transmission.
+fn opening() -> Vec<u8> {
+    [
+        3u32.to_be_bytes().to_vec(),
+        option(OPT_STRUCTURED_REPLY, &[]),
+        option(OPT_SET_META_CONTEXT, &meta_query("", &["base:allocation"])),
+        option(OPT_GO, &info_query("")),
+    ]
+    .concat()
+}
+
+#[test]
+fn no_bytes_break_the_server() {
+    let disk = Memory::new(16);
+    let mut random = Random(21);
+    for round in 0..3000u64 {
+        let len = random.below(400) as usize;
+        let mut bytes = if round % 3 == 0 { Vec::new() } else { opening() };
+        if round % 3 == 1 {
+            for _ in 0..random.below(20) {
+                let flags = random.below(16) as u16;
+                let command = random.below(10) as u16;
+                let length = random.below(70_000) as u32 >> random.below(17);
+                bytes.extend(Client::header(flags, command, round, random.below(70_000), length));
+                if command == WRITE {
+                    bytes.extend(noise(round, length as usize));
+                }
+            }
+        }
+        bytes.extend(noise(round, len));
+        for _ in 0..random.below(4) {
+            let at = random.below(bytes.len() as u64 + 1) as usize;
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+        }
+        fuzz_serve(&bytes, disk.byte_disk());
+    }
+    for seed in 0..1000 {
+        let mut header: [u8; REQUEST_LEN] = noise(seed, REQUEST_LEN).try_into().unwrap();
+        let _ = Request::parse(&header);
+        header[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
+        assert!(Request::parse(&header).is_ok());
+    }
+}
+
+#[test]
+fn a_replayed_client_is_served_to_its_end() {
+    let disk = Memory::new(16);
+    let mut bytes = opening();
+    let greeting = fuzz_serve(&bytes, disk.byte_disk());
+    bytes.extend(Client::header(0, WRITE, 1, 100, 5));
+    bytes.extend(b"hello");
+    bytes.extend(Client::header(0, READ, 2, 0, 8192));
+    assert_eq!(fuzz_serve(&bytes, disk.byte_disk()), greeting + 16 + 28 + 8192);
+    assert_eq!(&disk.contents()[100..105], b"hello");
+}
+
+#[test]
+fn a_write_cut_short_is_not_performed() {
+    let disk = Memory::new(1024);
+    let server = Running::unix(disk.exports(), Options::default());
+    for sent in [0, 1, 4096, 70_000, (1 << 20) - 1] {
+        let mut client = Client::connect(&server.socket(), true);
+        client.send(0, WRITE, 4096, 1 << 20, &vec![7; sent]);
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert!(client.closed());
+    }
+    let mut half = Client::connect(&server.socket(), true);
+    half.stream.write_all(&Client::header(0, WRITE, 1, 0, 1)[..20]).unwrap();
+    drop(half);
+    let mut client = Client::connect(&server.socket(), true);
+    assert_eq!(client.read(0, 4096), [0; 4096]);
+    assert_eq!(disk.writes.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_was_read_whole_is_carried_out_though_the_client_is_gone() {
+    let disk = Memory::new(64);
+    let server = Running::unix(disk.exports(), Options::default());
+    let mut client = Client::connect(&server.socket(), true);
+    disk.open_gate(false);
+    client.send(FUA, WRITE, 0, 4096, &[9; 4096]);
+    wait_until("the write in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
+    drop(client);
+    disk.open_gate(true);
+    wait_until("the flush", || disk.flushes.load(Ordering::SeqCst) == 1);
+    assert_eq!(disk.contents()[..4096], [9; 4096]);
+}
+
+#[test]
+fn a_client_that_ends_its_side_still_gets_its_replies() {
+    let disk = Memory::new(64);
+    let server = Running::unix(disk.exports(), Options::default());
+    let mut client = Client::connect(&server.socket(), true);
+    for i in 0..20 {
+        client.send(0, READ, i * 4096, 4096, &[]);
+    }
+    client.send(0, DISC, 0, 0, &[]);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    for _ in 0..20 {
+        assert_eq!(client.receive(|_| Some(4096)).1, Reply::Data(vec![0; 4096]));
+    }
+    assert!(client.closed());
+}
+
+#[test]
+fn nonsense_ends_the_connection_and_no_other() {
+    let disk = Memory::new(64);
+    let server = Running::unix(disk.exports(), Options::default());
+    let mut good = Client::connect(&server.socket(), true);
+    let mut huge = Client::greet(&server.socket(), 3).unwrap();
+    huge.stream.write_all(&[b"IHAVEOPT", &7u32.to_be_bytes()[..], &u32::MAX.to_be_bytes()].concat()).unwrap();
+    assert!(huge.closed());
+    let mut wrong = Client::greet(&server.socket(), 3).unwrap();
+    wrong.stream.write_all(b"IHAVENOTHING....").unwrap();
+    assert!(wrong.closed());
+    let mut queries = Client::greet(&server.socket(), 3).unwrap();
+    queries.option(OPT_STRUCTURED_REPLY, &[]);
+    let many = [&0u32.to_be_bytes()[..], &u32::MAX.to_be_bytes(), &[0; 4000]].concat();
+    assert_eq!(queries.option(OPT_SET_META_CONTEXT, &many)[0].0, ERR_INVALID);
+    let mut lost = Client::connect(&server.socket(), true);
+    lost.stream.write_all(&noise(4, 500)).unwrap();
+    assert!(lost.closed());
+    good.write(3, b"still here");
+    assert_eq!(good.read(3, 10), b"still here");
+}
+
+#[test]
+fn silence_before_an_export_is_chosen_ends() {
+    let disk = Memory::new(4);
+    let options =
+        Options { handshake_timeout: Duration::from_millis(50), max_connections: 2, ..Options::default() };
+    let server = Running::unix(disk.exports(), options);
+    for said in [&b""[..], b"\0\0", b"\0\0\0\x03", b"\0\0\0\x03IHAVE"] {
+        let mut stream = UnixStream::connect(server.socket()).unwrap();
+        let _ = stream.write_all(said);
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    // In transmission silence is allowed: the limit is gone.
+    let mut client = Client::connect(&server.socket(), true);
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(client.read(0, 1), [0]);
+}
+
+#[test]
+fn more_connections_than_allowed_are_closed_at_once() {
+    let disk = Memory::new(4);
+    let server = Running::unix(disk.exports(), Options { max_connections: 2, ..Options::default() });
+    let first = Client::connect(&server.socket(), true);
+    let second = Client::connect(&server.socket(), true);
+    let mut stream = UnixStream::connect(server.socket()).unwrap();
+    let mut nothing = Vec::new();
+    let _ = stream.read_to_end(&mut nothing);
+    assert!(nothing.is_empty());
+    drop(first);
+    wait_until("a free place", || Client::greet(&server.socket(), 3).is_ok());
+    drop(second);
+}
+
+#[test]
+fn a_client_that_takes_no_replies_delays_nobody() {
+    let disk = Memory::new(1024);
+    let server = Running::unix(
+        disk.exports(),
+        Options { drain_timeout: Duration::from_millis(50), ..Options::default() },
+    );
+    let mut stalled: Vec<_> = (0..4).map(|_| Client::connect(&server.socket(), true)).collect();
+    for client in &mut stalled {
+        for _ in 0..12 {
+            client.send(0, READ, 0, 4 << 20, &[]);
+        }
+        client.stream.write_all(&Client::header(0, WRITE, 99, 0, 32 << 20)).unwrap();
+    }
+    let mut client = Client::connect(&server.socket(), true);
+    for round in 0..100 {
+        let data = noise(round, 200_000);
+        client.write(round, &data);
+        assert_eq!(client.read(round, 200_000), data);
+    }
+    // Dropping the server with stalled clients around must end all the same.
+}
+
+#[test]
+fn a_client_that_sends_before_it_reads_is_served() {
+    let disk = Memory::new(1024);
+    let server = Running::unix(disk.exports(), Options::default());
+    let mut client = Client::connect(&server.socket(), true);
+    // More replies than the socket holds are due before the last request is sent.
+    for i in 0..8 {
+        client.send(0, READ, i * 4096, 60_000, &[]);
+        client.send(0, WRITE, 2 << 20, 1 << 20, &vec![i as u8; 1 << 20]);
+    }
+    for _ in 0..16 {
+        client.receive(|cookie| (cookie % 2 == 1).then_some(60_000));
+    }
+}
