@@ -195,6 +195,8 @@ impl Core {
             {
                 continue;
             }
+            // A segment without a readable home takes no writes, which could never go home.
+            self.map.get(segment)?;
             for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
                 self.cache.put(block, data);
             }
@@ -213,9 +215,11 @@ impl Core {
         let count = (data.len() / BLOCK_SIZE) as u64;
         self.with_scratch(data.len(), |sealed, meta| {
             self.cipher.seal(first, data, sealed, meta, &*self.random);
-            self.store
-                .write_data(stream.home, index, sealed, meta)
-                .map_err(|e| self.fail(e.context(format!("write of {count} blocks at block {first}"))))?;
+            self.store.write_data(stream.home, index, sealed, meta).map_err(|e| {
+                // What was covered there may be torn now; what lies below is whole.
+                stream.state().uncover(index, count);
+                self.fail(e.context(format!("write of {count} blocks at block {first}")))
+            })?;
             stream.state().cover(index, count, meta);
             Ok::<(), lacuna_core::Error>(())
         })?;

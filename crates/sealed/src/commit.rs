@@ -23,6 +23,9 @@ const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
 /// Records in one batch of moves.
 const MOVES_PER_BATCH: usize = 1024;
 
+/// Buffers of batches kept for reuse.
+const BUFFERS: usize = 4;
+
 /// Which shadows a commit ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -39,6 +42,9 @@ pub(crate) struct Committer {
     pub(crate) homeward: BTreeSet<u64>,
     /// Bytes of batches kept in memory for them.
     pub(crate) homeward_bytes: u64,
+    /// Those batches, so that their buffers serve again.
+    pub(crate) batches: Vec<Arc<Vec<u8>>>,
+    buffers: Vec<Vec<u8>>,
     /// Segments whose map entry on the medium is out of date.
     pub(crate) moved: BTreeSet<u64>,
     /// Homes freed since the disk was opened, whose space goes back when it is closed.
@@ -65,10 +71,25 @@ impl Committer {
             ring,
             homeward: BTreeSet::new(),
             homeward_bytes: 0,
+            batches: vec![],
+            buffers: vec![],
             moved: BTreeSet::new(),
             released: BTreeSet::new(),
             last_full: 0,
             last_stand_done: false,
+        }
+    }
+}
+
+impl Committer {
+    /// Takes back the buffers of batches that nobody reads any more.
+    pub(crate) fn recycle(&mut self) {
+        for batch in std::mem::take(&mut self.batches) {
+            match Arc::try_unwrap(batch) {
+                Ok(buffer) if self.buffers.len() < BUFFERS => self.buffers.push(buffer),
+                Ok(_) => {}
+                Err(read) => self.batches.push(read),
+            }
         }
     }
 }
@@ -286,15 +307,18 @@ impl Core {
 
     /// Records moves durably, then makes them so in memory and frees the old homes.
     pub(crate) fn commit_moves(&self, c: &mut Committer, moves: &[(u64, Home)]) -> Result<()> {
-        let mut draft = Draft { batch: Batch::with_room(moves.len(), 0), notes: vec![] };
+        let mut draft = Draft { batch: Batch::with_room(vec![], moves.len(), 0), notes: vec![] };
         for (segment, home) in moves {
             draft.batch.move_segment(*segment, *home);
         }
         self.append(c, draft)?;
         for &(segment, home) in moves {
-            let old = {
+            let old = self.map.get(segment)?;
+            if let (Home::At(old), Home::Nowhere) = (old, home) {
+                self.store.give_back(old)?;
+            }
+            {
                 let _moving = self.locks.segment(segment);
-                let old = self.map.get(segment)?;
                 self.map.set(segment, home);
                 self.shadows.remove(segment);
                 let first = segment * SEGMENT_BLOCKS;
@@ -303,18 +327,15 @@ impl Core {
                     self.cache.forget_committed(block);
                     c.homeward.remove(&block);
                 }
-                old
-            };
+                // Before anybody sees the segment without a home and claims one for it.
+                if let Home::At(old) = old {
+                    self.map.release(old, home == Home::Nowhere);
+                    c.released.insert(old);
+                }
+            }
             c.moved.insert(segment);
             if let Home::At(home) = home {
                 c.released.remove(&home);
-            }
-            if let Home::At(old) = old {
-                if home == Home::Nowhere {
-                    self.store.give_back(old)?;
-                }
-                self.map.release(old, home == Home::Nowhere);
-                c.released.insert(old);
             }
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
         }
@@ -327,7 +348,7 @@ impl Core {
         let size = self.cipher.meta_size();
         let covered: Vec<u64> = (0..SEGMENT_BLOCKS).filter(|i| stream.state().covers(*i)).collect();
         for indices in covered.chunks(self.limits.batch_blocks) {
-            let mut draft = Draft::with_room(indices.len());
+            let mut draft = Draft::with_room(c, indices.len());
             for &index in indices {
                 self.with_scratch(BLOCK_SIZE, |data, meta| {
                     self.store.read_data(stream.home, index, data)?;
@@ -357,7 +378,7 @@ impl Core {
     fn commit_newest(&self, c: &mut Committer, blocks: &[u64]) -> Result<()> {
         let size = self.cipher.meta_size();
         for blocks in blocks.chunks(self.limits.batch_blocks) {
-            let mut draft = Draft::with_room(blocks.len());
+            let mut draft = Draft::with_room(c, blocks.len());
             for &block in blocks {
                 // The lock keeps a discard of the whole segment from coming between the look and the copy.
                 let _reading = self.locks.shared(block);
@@ -389,6 +410,9 @@ impl Core {
         c.homeward_bytes += batch.len() as u64;
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.ring_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        if !draft.notes.is_empty() {
+            c.batches.push(batch.clone());
+        }
         for (block, version, note) in draft.notes {
             let committed = match note {
                 Note::Data { at, meta } => Committed::Data { batch: batch.clone(), at, meta },
@@ -402,8 +426,9 @@ impl Core {
 }
 
 impl Draft {
-    fn with_room(blocks: usize) -> Draft {
-        Draft { batch: Batch::with_room(blocks, blocks), notes: Vec::with_capacity(blocks) }
+    fn with_room(c: &mut Committer, blocks: usize) -> Draft {
+        let buffer = c.buffers.pop().unwrap_or_default();
+        Draft { batch: Batch::with_room(buffer, blocks, blocks), notes: Vec::with_capacity(blocks) }
     }
 
     fn data(&mut self, block: u64, version: Option<u64>, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) {

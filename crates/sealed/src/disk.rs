@@ -4,9 +4,11 @@ use crate::cache::Cache;
 use crate::cipher::BlockCipher;
 use crate::commit::Committer;
 use crate::geometry::{Params, SEGMENT_BLOCKS};
+use crate::Layout;
 use crate::layout::Store;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
+use crate::overlay::Overlay;
 use crate::recovery;
 use crate::ring::Ring;
 use crate::shadow::Shadows;
@@ -155,9 +157,13 @@ impl Sealed {
         options.random.fill(&mut salt);
         let ring = Ring::open(medium.clone(), g.ring, params.ring_len, master.clone(), salt)?;
         let map = SegmentMap::load(&*medium, g, derive(master, "sealed map", uuid))?;
-        let dirty = (options.budget.get() / 4).min(params.ring_len / 4).max(64 * BLOCK_SIZE as u64);
+        let homes: Arc<dyn Medium> = match params.layout {
+            Layout::Kv if options.read_only => Arc::new(Overlay::over(medium)),
+            _ => medium,
+        };
+        let dirty = (options.budget.get() / 8).min(params.ring_len / 4).max(64 * BLOCK_SIZE as u64);
         let core = Core {
-            store: Store::open(medium, params, options.budget.share(3, 8))?,
+            store: Store::open(homes, params, options.budget.share(1, 4))?,
             cipher: BlockCipher::new(params.cipher, master, uuid)?,
             map,
             locks: ChunkLocks::new(),
@@ -170,7 +176,7 @@ impl Sealed {
                 dirty,
                 dirty_low: dirty / 4,
                 homeward: (options.budget.get() / 8).min(params.ring_len / 4),
-                batch_blocks: (params.ring_len as usize / BLOCK_SIZE / 16).clamp(64, 1024),
+                batch_blocks: (params.ring_len as usize / BLOCK_SIZE / 16).clamp(64, 512),
             },
             counters: Counters::default(),
             committer: Mutex::new(Committer::new(ring)),

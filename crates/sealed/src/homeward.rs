@@ -36,7 +36,9 @@ impl Core {
             run.push((block, committed));
         }
         self.send_run_home(c, &run)?;
+        run.clear();
         c.homeward_bytes = 0;
+        c.recycle();
         Ok(())
     }
 

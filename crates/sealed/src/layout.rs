@@ -181,8 +181,10 @@ impl Store {
 
     /// Makes everything written so far durable.
     pub(crate) fn settle(&self) -> Result<()> {
-        if let MetaPlace::Kv(kv) = &self.meta {
-            kv.commit()?;
+        match &self.meta {
+            MetaPlace::Kv(kv) => kv.commit()?,
+            MetaPlace::SegmentEnd(cache) => cache.settle(&*self.medium)?,
+            MetaPlace::None | MetaPlace::Interleaved => {}
         }
         self.medium.sync()
     }

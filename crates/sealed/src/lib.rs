@@ -40,6 +40,7 @@ mod layout;
 mod locks;
 mod map;
 mod meta_cache;
+mod overlay;
 mod recovery;
 mod ring;
 mod shadow;

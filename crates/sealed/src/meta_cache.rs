@@ -1,6 +1,9 @@
-//! Pages of segment-end metadata kept in memory, so that reading a block costs one access to the medium.
+//! Pages of segment-end metadata kept in memory, so that reading or writing a block costs one access to the
+//! medium.
 //!
-//! Invariant: a cached page equals the medium's. Both change under the lock of the page's shard.
+//! Invariant: a page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages reach
+//! the medium when they are evicted and at the latest in [`MetaCache::settle`], which comes before the ring that
+//! repeats their changes is retired, and before a record that relies on them is written.
 
 use lacuna_core::{Budget, Result};
 use lacuna_medium::Medium;
@@ -29,6 +32,7 @@ struct Shard {
 struct Page {
     offset: u64,
     used: bool,
+    dirty: bool,
     bytes: Box<[u8; PAGE as usize]>,
 }
 
@@ -45,26 +49,39 @@ impl MetaCache {
     pub(crate) fn read(&self, medium: &dyn Medium, offset: u64, out: &mut [u8]) -> Result<()> {
         for_pages(offset, out.len(), |page, within, range| {
             let mut shard = self.shard(page);
-            let place = match shard.find(page) {
-                Some(place) => place,
-                None => shard.load(medium, page, self.pages_per_shard)?,
-            };
+            let place = shard.find_or_load(medium, page, self.pages_per_shard)?;
             out[range.clone()].copy_from_slice(&shard.pages[place].bytes[within..within + range.len()]);
             Ok(())
         })
     }
 
-    /// Writes metadata through to the medium.
+    /// Writes metadata into the cache.
     pub(crate) fn write(&self, medium: &dyn Medium, offset: u64, meta: &[u8]) -> Result<()> {
         for_pages(offset, meta.len(), |page, within, range| {
             let mut shard = self.shard(page);
-            let bytes = &meta[range.clone()];
-            medium.write_at(page + within as u64, bytes)?;
-            if let Some(place) = shard.find(page) {
-                shard.pages[place].bytes[within..within + bytes.len()].copy_from_slice(bytes);
-            }
+            let place = shard.find_or_load(medium, page, self.pages_per_shard)?;
+            let page = &mut shard.pages[place];
+            page.bytes[within..within + range.len()].copy_from_slice(&meta[range]);
+            page.dirty = true;
             Ok(())
         })
+    }
+
+    /// Writes every dirty page to the medium, in order. The caller syncs.
+    pub(crate) fn settle(&self, medium: &dyn Medium) -> Result<()> {
+        let mut dirty: Vec<u64> = vec![];
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            dirty.extend(shard.pages.iter().filter(|page| page.dirty).map(|page| page.offset));
+        }
+        dirty.sort_unstable();
+        for offset in dirty {
+            let mut shard = self.shard(offset);
+            if let Some(&place) = shard.places.get(&offset) {
+                shard.pages[place].write(medium)?;
+            }
+        }
+        Ok(())
     }
 
     /// Discards whole pages of metadata: they read as zeros.
@@ -74,6 +91,7 @@ impl MetaCache {
             let mut shard = self.shard(page);
             if let Some(place) = shard.find(page) {
                 shard.pages[place].bytes.fill(0);
+                shard.pages[place].dirty = false;
             }
             Ok(())
         })
@@ -102,16 +120,24 @@ impl Shard {
         Some(place)
     }
 
+    fn find_or_load(&mut self, medium: &dyn Medium, offset: u64, capacity: usize) -> Result<usize> {
+        match self.find(offset) {
+            Some(place) => Ok(place),
+            None => self.load(medium, offset, capacity),
+        }
+    }
+
     fn load(&mut self, medium: &dyn Medium, offset: u64, capacity: usize) -> Result<usize> {
         self.misses += 1;
         let mut bytes = Box::new([0; PAGE as usize]);
         medium.read_at(offset, &mut bytes[..])?;
-        let page = Page { offset, used: true, bytes };
+        let page = Page { offset, used: true, dirty: false, bytes };
         let place = if self.pages.len() < capacity {
             self.pages.push(page);
             self.pages.len() - 1
         } else {
             let place = self.victim();
+            self.pages[place].write(medium)?;
             self.places.remove(&self.pages[place].offset);
             self.pages[place] = page;
             place
@@ -127,6 +153,17 @@ impl Shard {
                 return self.hand;
             }
         }
+    }
+}
+
+impl Page {
+    /// Writes the page if it is dirty.
+    fn write(&mut self, medium: &dyn Medium) -> Result<()> {
+        if self.dirty {
+            medium.write_at(self.offset, &self.bytes[..])?;
+            self.dirty = false;
+        }
+        Ok(())
     }
 }
 
@@ -173,6 +210,7 @@ mod tests {
             cache.read(&medium, at as u64, &mut out).unwrap();
             assert_eq!(out, model[at..at + 200]);
         }
-        assert_eq!(medium.snapshot(), model);
+        cache.settle(&medium).unwrap();
+        assert!(medium.snapshot() == model);
     }
 }

@@ -58,6 +58,12 @@ impl StreamState {
         self.meta[at..at + count as usize * size].copy_from_slice(meta);
     }
 
+    pub(crate) fn uncover(&mut self, first: u64, count: u64) {
+        for index in first..first + count {
+            self.covered[(index / 64) as usize] &= !(1 << (index % 64));
+        }
+    }
+
     pub(crate) fn covered(&self) -> u64 {
         self.covered.iter().map(|w| u64::from(w.count_ones())).sum()
     }

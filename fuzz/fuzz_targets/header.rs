@@ -1,0 +1,43 @@
+//! A header from outside: parsing never panics, opening costs no more than the header's bounded cost, and what
+//! opens can be rewritten and opens again.
+#![no_main]
+
+use lacuna_core::Kind;
+use lacuna_crypto::SeededRandom;
+use lacuna_fuzz::bytes::Bytes;
+use lacuna_fuzz::header_image::{damage, medium, passphrase};
+use lacuna_medium::MemoryMedium;
+use lacuna_volume::{Keyring, PublicHeader, change_keys, open, read_public, update_params};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let mut input = Bytes::new(input);
+    if input.byte() & 7 == 0 {
+        let raw = input.rest();
+        let _ = PublicHeader::parse(raw);
+        let _ = read_public(&MemoryMedium::from_bytes(raw.to_vec()));
+        return;
+    }
+    let medium = medium();
+    damage(&medium, &mut input);
+    let public = read_public(&medium);
+    let Ok(mut unlocked) = open(&medium, &[passphrase()]) else { return };
+    let (public, _) = public.expect("what opens can be shown");
+    assert!(unlocked.header.generation <= public.generation);
+
+    let random = SeededRandom::new(2);
+    let keyring = Keyring::from_opened(&unlocked, vec![passphrase()]).expect("the passphrase that opened it");
+    let cost = unlocked.header.cost;
+    match change_keys(&medium, &mut unlocked, &keyring, cost, &random) {
+        Ok(()) => {}
+        // A medium cut short, or a generation at its end.
+        Err(e) if matches!(e.kind(), Kind::Io | Kind::Corrupt) => return,
+        Err(e) => panic!("refresh: {e}"),
+    }
+    let mut again = open(&medium, &[passphrase()]).expect("a refreshed header opens");
+    assert!(again.notes.is_empty(), "{:?}", again.notes);
+    if update_params(&mut again, &medium, vec![1, 2, 3]).is_ok() {
+        let last = open(&medium, &[passphrase()]).expect("a header with new parameters opens");
+        assert_eq!(last.header.params, [1, 2, 3]);
+    }
+});

@@ -1,0 +1,15 @@
+//! An NBD client that sends requests: the server answers or hangs up.
+#![no_main]
+
+use lacuna_core::ByteDisk;
+use lacuna_fuzz::{nbd_client, ram_disk::RamDisk};
+use libfuzzer_sys::fuzz_target;
+use std::sync::Arc;
+
+const BLOCKS: usize = 64;
+
+fuzz_target!(|input: &[u8]| {
+    let disk = ByteDisk::new(Arc::new(RamDisk::new(BLOCKS)));
+    let len = disk.len();
+    lacuna_nbd::fuzz_serve(&nbd_client::requests(input, len), disk);
+});

@@ -1,0 +1,78 @@
+//! A sealed disk whose medium somebody altered: opening, reading, checking, writing and closing end with a result
+//! or an error. With gcm, what is read was once written there; what is written and flushed afterwards is read
+//! back as long as nobody alters the medium again.
+#![no_main]
+
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_fuzz::bytes::Bytes;
+use lacuna_fuzz::sealed_image::{BLOCKS, image, is_content, open, was_written, write};
+use lacuna_sealed::{Cipher, Layout, SEGMENT_BLOCKS, Sealed};
+use libfuzzer_sys::fuzz_target;
+use std::sync::Arc;
+
+const NEW: u8 = 9;
+/// Blocks read at a time.
+const RUN: usize = 60;
+
+fuzz_target!(|input: &[u8]| {
+    let mut input = Bytes::new(input);
+    let selector = input.byte();
+    let image = image(selector >> 1);
+    let extra = input.byte();
+    let medium = Arc::new(image.altered(&mut input));
+    let Ok(disk) = open(medium.clone(), &image.params, 7, selector & 1 == 1) else { return };
+    let authenticated = image.params.cipher == Cipher::Gcm;
+
+    let mut seen = 0;
+    let report = disk.check(|done| seen = done, |_| {}).expect("memory for 1 MiB");
+    assert_eq!((seen, report.good + report.unwritten + report.bad), (BLOCKS, BLOCKS));
+    each_readable_block(&disk, 0, BLOCKS, |block, data| {
+        let known = !authenticated || was_written(block, data);
+        assert!(known, "block {block} reads as something never written there");
+    });
+    let _ = disk.extents(BlockAddr(0), BLOCKS);
+    if disk.read_only() {
+        return;
+    }
+
+    let first = u64::from(extra) % (BLOCKS - 300);
+    let ranges = [(first, 3), (SEGMENT_BLOCKS + 1, 1), (first + 20, 256)];
+    let written = ranges.map(|(first, count)| write(&disk, NEW, first, count).is_ok());
+    if extra & 1 == 1 {
+        let _ = disk.discard(BlockAddr(SEGMENT_BLOCKS + 10), 4);
+    }
+    let flushed = disk.flush().is_ok();
+    let _ = disk.close();
+    drop(disk);
+    if image.params.layout == Layout::Kv {
+        // The key-value store has no protection of its own against what was done to it.
+        let _ = open(medium, &image.params, 8, false);
+        return;
+    }
+    let Ok(disk) = open(medium, &image.params, 8, false) else {
+        assert!(!flushed, "a disk that took a flush does not open again");
+        return;
+    };
+    for ((first, count), written) in ranges.into_iter().zip(written) {
+        if written && flushed {
+            each_readable_block(&disk, first, count, |block, data| {
+                assert!(is_content(block, data, NEW), "block {block} lost what was flushed");
+            });
+        }
+    }
+});
+
+/// Reads a range in runs, and block by block where a run does not read.
+fn each_readable_block(disk: &Sealed, first: u64, count: u64, mut each: impl FnMut(u64, &[u8])) {
+    let mut data = vec![0; RUN * BLOCK_SIZE];
+    let end = first + count;
+    for start in (first..end).step_by(RUN) {
+        let run = &mut data[..RUN.min((end - start) as usize) * BLOCK_SIZE];
+        let whole = disk.read(BlockAddr(start), run).is_ok();
+        for (block, data) in (start..).zip(run.chunks_exact_mut(BLOCK_SIZE)) {
+            if whole || disk.read(BlockAddr(block), data).is_ok() {
+                each(block, data);
+            }
+        }
+    }
+}

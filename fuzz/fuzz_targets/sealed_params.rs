@@ -1,0 +1,14 @@
+//! The parameters of the sealed format: what parses encodes to the same bytes and gives a geometry that adds up.
+#![no_main]
+
+use lacuna_sealed::Params;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(params) = Params::parse(input) else { return };
+    assert_eq!(params.encode(), input);
+    let g = params.geometry();
+    assert!(g.ring < g.map && g.map < g.kv.0 && g.kv.0 + g.kv.1 <= g.data);
+    assert!(g.homes > g.segments);
+    assert_eq!(g.medium_len(), g.data + u64::from(g.homes) * g.stride);
+});

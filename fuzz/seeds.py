@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Writes the seeds from which fuzzing starts into fuzz/seeds. The files are checked in; run this after changing
+how a target reads its input."""
+
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).parent / "seeds"
+
+
+def put(target, name, data):
+    folder = HERE / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(bytes(data))
+
+
+def header():
+    put("header", "untouched", [1, 0])
+    put("header", "raw-magic", b"\0LACUNA\0\1" + struct.pack("<II", 1, 16384))
+    # flags, then place (bit 15: copy B, bit 14: anywhere), length - 1, bytes
+    change = lambda place, data: struct.pack("<HB", place, len(data) - 1) + bytes(data)
+    for name, place, data in [
+        ("version", 8, [2]), ("length", 12, [1]), ("generation", 16, [9]), ("generation-max", 16, [255] * 8),
+        ("memory", 42, [255] * 4), ("passes", 46, [0] * 4), ("lanes", 50, [16]), ("salt", 54, [1] * 32),
+        ("params-len", 86, [1, 4]), ("slot", 0x4000 | 2048, [7] * 64), ("mac", 0x4000 | 16352, [0] * 32),
+    ]:
+        put("header", name + "-a", b"\1\0" + change(place, data))
+        put("header", name + "-both", b"\1\0" + change(place, data) + change(place | 0x8000, data))
+        put("header", name + "-b-undigested", b"\1\2" + change(place | 0x8000, data))
+    put("header", "cut-short", b"\1\4" + struct.pack("<I", 530000))
+
+
+def params():
+    for cipher in range(4):
+        for layout in range(3):
+            seed = struct.pack("<HBBIQQI12x", 1, cipher, layout, 2, 5000, 8 << 20, 1 << 18)
+            put("sealed_params", f"{cipher}-{layout}", seed)
+
+
+def ring():
+    def batch(entries, blocks):
+        head_len = -(-(64 + 48 * len(entries)) // 4096) * 4096
+        head = b"LACRING1" + struct.pack("<Q16sIII4x16s", 1, b"salt", len(entries), head_len,
+                                         head_len + 4096 * blocks, b"tag")
+        return head + b"".join(entries)
+    entry = lambda kind, count, addr, meta=b"": struct.pack("<B3xIQ32s", kind, count, addr, meta)
+    put("sealed_ring", "empty", batch([], 0))
+    put("sealed_ring", "erase", batch([entry(2, 7, 3)], 0))
+    put("sealed_ring", "move", batch([entry(3, 0, 1, struct.pack("<Q", 2)), entry(3, 0, 0)], 0))
+    put("sealed_ring", "write", batch([entry(1, 0, 5, b"m" * 32)], 1))
+
+
+def medium():
+    for selector in range(32):
+        put("sealed_medium", f"untouched-{selector}", [selector, 1])
+        for place in range(8):
+            # a flipped bit, zeros, a page of the past, a copy from elsewhere
+            changes = [
+                [place, 0, 40, 0, 0, 0, 4],
+                [place, 3, 16, 16, 0, 0, 0, 16],
+                [place, 4, 0, 0, 0, 0, selector, 3],
+                [place, 5, 0, 32, 0, 0, 7, 0, 96, 0, 0, 4],
+            ]
+            change = changes[(selector + place) % 4]
+            put("sealed_medium", f"change-{selector}-{place}", [selector, 2 * place] + change)
+
+
+def nbd():
+    put("nbd_negotiation", "go", [3, 7, 2, 0, 0])
+    put("nbd_negotiation", "info-name", [3, 6, 6, 1, 48, 2, 0, 3, 0, 0, 7, 2, 0, 0])
+    put("nbd_negotiation", "list-abort", [3, 3, 0, 2, 0])
+    put("nbd_negotiation", "structured-meta-go", [3, 8, 0, 10, 3, 0, 1, 0x80, 7, 2, 0, 0])
+    put("nbd_negotiation", "list-meta", [3, 8, 0, 9, 8, 0, 2, 5, 98, 97, 115, 101, 58, 7, 2, 0, 0])
+    put("nbd_negotiation", "export-name", [1, 0x41, 1, 48])
+    put("nbd_negotiation", "tls", [3, 5, 0])
+    put("nbd_negotiation", "untrue-length", [3, 0x87, 2, 0, 0, 255, 255, 255, 255])
+    raw = b"\x80\0\0\0\3IHAVEOPT\0\0\0\7\0\0\0\6\0\0\0\0\0\0"
+    put("nbd_negotiation", "raw-go", raw)
+    put("nbd_negotiation", "raw-short", raw[:-3])
+    for structured in (0, 1):
+        for command in range(10):
+            one = [5, command, 0, 3, 0, 2]  # aligned, two blocks
+            put("nbd_transmission", f"one-{structured}-{command}", [structured] + one)
+            put("nbd_transmission", f"flags-{structured}-{command}", [structured, 5, command, 31, 3, 0, 2])
+            put("nbd_transmission", f"odd-{structured}-{command}", [structured, 8, command, 0, 5, 3, 77])
+            put("nbd_transmission", f"beyond-{structured}-{command}",
+                [structured, 15, command, 0] + [255] * 8 + [255] * 4)
+    put("nbd_transmission", "mixed", [1, 5, 1, 1, 0, 0, 4, 8, 6, 0, 1, 0, 200, 5, 7, 0, 0, 0, 9, 5, 0, 0, 0, 0, 9,
+                                      5, 4, 0, 1, 0, 2, 5, 3, 0, 0, 0, 0, 5, 2, 0, 0, 0, 0])
+    put("nbd_transmission", "left-in-write", [1, 0x85, 1, 0, 0, 0, 8])
+    put("nbd_transmission", "raw", b"\xf1\x25\x60\x95\x13" + bytes(24))
+
+
+header()
+params()
+ring()
+medium()
+nbd()

@@ -1,0 +1,204 @@
+//! Small sealed disks in every cipher and layout, with a history, and an adversary who alters the medium.
+//!
+//! What a block was ever given is known from its address and the phase, so that what an altered disk returns can
+//! be judged.
+
+use crate::bytes::Bytes;
+use crate::sparse::SparseMedium;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_medium::Medium;
+use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
+use std::sync::{Arc, OnceLock};
+
+/// Blocks of each disk: one whole segment and a little of a second one.
+pub const BLOCKS: u64 = SEGMENT_BLOCKS + 40;
+/// Phases of writing before the disk is altered; phase 0 stands for zeros.
+pub const PHASES: u8 = 4;
+/// Changes to the medium in one run at most.
+const CHANGES: usize = 24;
+
+/// A disk with its past.
+pub struct Image {
+    /// Its parameters.
+    pub params: Params,
+    /// The medium at several moments; the last is the present.
+    snapshots: Vec<SparseMedium>,
+}
+
+/// The combinations of cipher and layout that exist.
+fn kinds() -> Vec<(Cipher, Layout)> {
+    let mut kinds = vec![];
+    for cipher in Cipher::ALL {
+        let layouts = if cipher.meta_size() == 0 { &Layout::ALL[..1] } else { &Layout::ALL[..] };
+        kinds.extend(layouts.iter().map(|layout| (cipher, *layout)));
+    }
+    kinds
+}
+
+/// The image that `selector` chooses: by kind, and whether the disk was closed or its power failed.
+pub fn image(selector: u8) -> &'static Image {
+    static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
+    let images = IMAGES.get_or_init(|| {
+        let made = kinds().into_iter().flat_map(|(cipher, layout)| {
+            [false, true].map(|closed| Image::make(cipher, layout, closed).expect("a medium without faults"))
+        });
+        made.collect()
+    });
+    &images[usize::from(selector) % images.len()]
+}
+
+/// The byte of which `phase` fills a block.
+fn filler(block: u64, phase: u8) -> u8 {
+    if phase == 0 { 0 } else { phase.wrapping_mul(29).wrapping_add(block as u8) | 1 }
+}
+
+/// Whether these bytes are what `phase` gives to the block.
+pub fn is_content(block: u64, data: &[u8], phase: u8) -> bool {
+    data == [filler(block, phase); BLOCK_SIZE]
+}
+
+/// Whether these bytes are what some phase gave to the block.
+pub fn was_written(block: u64, data: &[u8]) -> bool {
+    (0..=PHASES).any(|phase| filler(block, phase) == data[0] && is_content(block, data, phase))
+}
+
+/// Opens a disk of [`image`], with a small cache and no thread of its own.
+pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool) -> Result<Sealed> {
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 20),
+        read_only,
+        background: false,
+        random: Arc::new(SeededRandom::new(seed)),
+    };
+    Sealed::open(medium, params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
+}
+
+/// Writes what `phase` gives to a range.
+pub fn write(disk: &Sealed, phase: u8, first: u64, count: u64) -> Result<()> {
+    let mut data = vec![0; count as usize * BLOCK_SIZE];
+    for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+        out.fill(filler(block, phase));
+    }
+    disk.write(BlockAddr(first), &data)
+}
+
+impl Image {
+    fn make(cipher: Cipher, layout: Layout, closed: bool) -> Result<Image> {
+        // Half of the disks have room to grow, which makes the region of a key-value store 32 GiB long.
+        let room = if closed { None } else { Some(1 << 40) };
+        let params = Params::plan(cipher, layout, BLOCKS, room)?;
+        let medium = Arc::new(SparseMedium::new(params.geometry().medium_len()));
+        Sealed::create(&*medium, &params, &Secret::copy_from(&[5; 32]))?;
+        let mut snapshots = vec![medium.snapshot()];
+
+        let disk = open(medium.clone(), &params, 1, false)?;
+        write(&disk, 1, 0, 30)?;
+        write(&disk, 1, SEGMENT_BLOCKS, 40)?;
+        disk.flush()?;
+        snapshots.push(medium.snapshot());
+        disk.close()?;
+        snapshots.push(medium.snapshot());
+
+        let disk = open(medium.clone(), &params, 2, false)?;
+        for first in (0..SEGMENT_BLOCKS).step_by(256) {
+            write(&disk, 2, first, 256)?;
+        }
+        write(&disk, 3, 10, 5)?;
+        disk.discard(BlockAddr(SEGMENT_BLOCKS + 3), 4)?;
+        disk.flush()?;
+        snapshots.push(medium.snapshot());
+        write(&disk, 4, 12, 2)?;
+        write(&disk, 4, SEGMENT_BLOCKS + 5, 3)?;
+        disk.flush()?;
+        if closed {
+            disk.close()?;
+        }
+        snapshots.push(medium.snapshot());
+        Ok(Image { params, snapshots })
+    }
+
+    /// The present medium, altered as `input` says: bits flipped, bytes set, pages of the past put back, ranges
+    /// moved elsewhere or cleared.
+    pub fn altered(&self, input: &mut Bytes<'_>) -> SparseMedium {
+        let medium = self.snapshots[self.snapshots.len() - 1].snapshot();
+        for _ in 0..CHANGES {
+            if input.is_empty() {
+                break;
+            }
+            self.change(&medium, input);
+        }
+        medium
+    }
+
+    fn change(&self, medium: &SparseMedium, input: &mut Bytes<'_>) {
+        let [place, operation] = input.array();
+        let at = self.place(medium, place, input);
+        match operation % 6 {
+            0 => {
+                let mask = input.byte() | 1;
+                medium.alter(at, 1, |_, out| out[0] ^= mask);
+            }
+            1 | 2 => {
+                let len = usize::from(input.byte() % 64) + 1;
+                let bytes = input.take(len);
+                medium.alter(at, bytes.len(), |to, out| {
+                    let from = (to - at) as usize;
+                    out.copy_from_slice(&bytes[from..from + out.len()]);
+                });
+            }
+            3 => {
+                let len = usize::from(input.u16());
+                medium.alter(at, len, |_, out| out.fill(0));
+            }
+            4 => {
+                let past = &self.snapshots[usize::from(input.byte()) % self.snapshots.len()];
+                let pages = u64::from(input.byte() % 16) + 1;
+                copy(past, medium, at / 4096 * 4096, at / 4096 * 4096, pages * 4096);
+            }
+            _ => {
+                let place = input.byte();
+                let from = self.place(medium, place, input);
+                let unit = [16, 32, 48, 64, 4096, 4112, 8192, 65536][usize::from(input.byte() % 8)];
+                copy(medium, medium, from, at, unit);
+            }
+        }
+    }
+
+    /// An offset in one of the regions, mostly where something lies.
+    fn place(&self, medium: &SparseMedium, selector: u8, input: &mut Bytes<'_>) -> u64 {
+        let g = self.params.geometry();
+        let number = u64::from(input.u32());
+        let within = |start: u64, len: u64| start + number % len.max(1);
+        match selector % 8 {
+            0 => within(g.ring, 2 * 4096),
+            1 => within(g.ring + 2 * 4096, 1 << 16),
+            2 => within(g.map, u64::from(g.segments) * 16),
+            3 if g.kv.1 > 0 => within(g.kv.0, 1 << 16),
+            3 => within(g.data + number % u64::from(g.homes) * g.stride + SEGMENT_BLOCKS * 4096, 1 << 14),
+            4 => within(0, g.medium_len()),
+            region => {
+                let range = match region {
+                    5 => g.ring..g.map,
+                    6 => g.map..g.data,
+                    _ => g.data..g.medium_len(),
+                };
+                let used = medium.used_pages(range);
+                match used.get((number >> 12) as usize % used.len().max(1)) {
+                    Some(page) => page + number % 4096,
+                    None => within(0, g.medium_len()),
+                }
+            }
+        }
+    }
+}
+
+fn copy(from: &SparseMedium, to: &SparseMedium, source: u64, target: u64, len: u64) {
+    let room = from.len().saturating_sub(source).min(to.len().saturating_sub(target));
+    if room == 0 {
+        return;
+    }
+    let mut bytes = vec![0; len.min(room) as usize];
+    from.read_at(source, &mut bytes).expect("within the medium");
+    to.write_at(target, &bytes).expect("within the medium");
+}
