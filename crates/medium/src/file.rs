@@ -240,6 +240,9 @@ mod tests {
         medium.read_at(0, &mut back).unwrap();
         assert_eq!(&back, b"kept");
         assert_eq!(FileMedium::open(dir.path(), Access::Read).err().unwrap().kind(), Kind::NotFound);
-        assert_eq!(FileMedium::open(&dir.path().join("no"), Access::Read).err().unwrap().kind(), Kind::NotFound);
+        assert_eq!(
+            FileMedium::open(&dir.path().join("no"), Access::Read).err().unwrap().kind(),
+            Kind::NotFound
+        );
     }
 }

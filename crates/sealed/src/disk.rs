@@ -1,10 +1,10 @@
 //! An open sealed disk: what it consists of, how it is created and opened, and the `Disk` that front ends see.
 
+use crate::Layout;
 use crate::cache::Cache;
 use crate::cipher::BlockCipher;
 use crate::commit::Committer;
 use crate::geometry::{Params, SEGMENT_BLOCKS};
-use crate::Layout;
 use crate::layout::Store;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;

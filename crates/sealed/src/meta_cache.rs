@@ -49,7 +49,10 @@ impl MetaCache {
     pub(crate) fn read(&self, medium: &dyn Medium, offset: u64, out: &mut [u8]) -> Result<()> {
         for_pages(offset, out.len(), |page, within, range| {
             let mut shard = self.shard(page);
-            let place = shard.find_or_load(medium, page, self.pages_per_shard)?;
+            // A reader never writes: where every page is dirty, it reads past the cache.
+            let Some(place) = shard.find_or_load(medium, page, self.pages_per_shard, false)? else {
+                return medium.read_at(page + within as u64, &mut out[range]);
+            };
             out[range.clone()].copy_from_slice(&shard.pages[place].bytes[within..within + range.len()]);
             Ok(())
         })
@@ -59,7 +62,9 @@ impl MetaCache {
     pub(crate) fn write(&self, medium: &dyn Medium, offset: u64, meta: &[u8]) -> Result<()> {
         for_pages(offset, meta.len(), |page, within, range| {
             let mut shard = self.shard(page);
-            let place = shard.find_or_load(medium, page, self.pages_per_shard)?;
+            let Some(place) = shard.find_or_load(medium, page, self.pages_per_shard, true)? else {
+                unreachable!("a writer evicts what it must");
+            };
             let page = &mut shard.pages[place];
             page.bytes[within..within + range.len()].copy_from_slice(&meta[range]);
             page.dirty = true;
@@ -86,7 +91,7 @@ impl MetaCache {
 
     /// Discards whole pages of metadata: they read as zeros.
     pub(crate) fn discard(&self, medium: &dyn Medium, offset: u64, len: u64) -> Result<()> {
-        medium.discard(offset, len)?;
+        // The pages first: evicted in between, they would undo the discard.
         for_pages(offset, len as usize, |page, _, _| {
             let mut shard = self.shard(page);
             if let Some(place) = shard.find(page) {
@@ -94,7 +99,8 @@ impl MetaCache {
                 shard.pages[place].dirty = false;
             }
             Ok(())
-        })
+        })?;
+        medium.discard(offset, len)
     }
 
     /// Hits and misses so far.
@@ -120,39 +126,45 @@ impl Shard {
         Some(place)
     }
 
-    fn find_or_load(&mut self, medium: &dyn Medium, offset: u64, capacity: usize) -> Result<usize> {
-        match self.find(offset) {
-            Some(place) => Ok(place),
-            None => self.load(medium, offset, capacity),
+    /// The place of a page, loaded if it is not here. `None`: every page is dirty and must not be written.
+    fn find_or_load(
+        &mut self,
+        medium: &dyn Medium,
+        offset: u64,
+        capacity: usize,
+        may_write: bool,
+    ) -> Result<Option<usize>> {
+        if let Some(place) = self.find(offset) {
+            return Ok(Some(place));
         }
-    }
-
-    fn load(&mut self, medium: &dyn Medium, offset: u64, capacity: usize) -> Result<usize> {
         self.misses += 1;
-        let mut bytes = Box::new([0; PAGE as usize]);
-        medium.read_at(offset, &mut bytes[..])?;
-        let page = Page { offset, used: true, dirty: false, bytes };
         let place = if self.pages.len() < capacity {
-            self.pages.push(page);
+            self.pages.push(Page { offset, used: true, dirty: false, bytes: Box::new([0; PAGE as usize]) });
             self.pages.len() - 1
         } else {
-            let place = self.victim();
+            let Some(place) = self.victim(may_write) else { return Ok(None) };
             self.pages[place].write(medium)?;
             self.places.remove(&self.pages[place].offset);
-            self.pages[place] = page;
             place
         };
+        let page = &mut self.pages[place];
+        (page.offset, page.used) = (offset, true);
+        // Only a page that was read takes its place in the index; until then nobody finds it.
+        medium.read_at(offset, &mut page.bytes[..])?;
         self.places.insert(offset, place);
-        Ok(place)
+        Ok(Some(place))
     }
 
-    fn victim(&mut self) -> usize {
-        loop {
+    /// A page to give up: one not used since the hand last passed, and clean unless `may_write`.
+    fn victim(&mut self, may_write: bool) -> Option<usize> {
+        for _ in 0..2 * self.pages.len() {
             self.hand = (self.hand + 1) % self.pages.len();
-            if !std::mem::take(&mut self.pages[self.hand].used) {
-                return self.hand;
+            let page = &mut self.pages[self.hand];
+            if (may_write || !page.dirty) && !std::mem::take(&mut page.used) {
+                return Some(self.hand);
             }
         }
+        None
     }
 }
 

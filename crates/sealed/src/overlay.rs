@@ -1,13 +1,15 @@
 //! A medium that is read and never written: what would be written stays in memory. The key-value store writes
 //! to its region whenever it is opened; a disk that is opened read-only must not.
 
-use lacuna_core::Result;
+use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
+/// Changed pages kept at most: 64 MiB.
+const MOST_PAGES: usize = 16384;
 type Pages = BTreeMap<u64, Box<[u8; PAGE]>>;
 
 /// `below`, with the pages that were changed since on top.
@@ -32,8 +34,15 @@ impl Overlay {
         while at < offset + len {
             let (number, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let part = ((offset + len - at) as usize).min(PAGE - within);
+            let full = pages.len() >= MOST_PAGES;
             let page = match pages.entry(number) {
                 Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(_) if full => {
+                    return Err(Error::new(Kind::Memory, "cannot open the key-value store read-only")
+                        .found("a store that wants to change more than fits in memory")
+                        .expected(format!("changes within {MOST_PAGES} pages"))
+                        .remedy("open the disk once without --read-only"));
+                }
                 Entry::Vacant(place) => {
                     let start = number * PAGE as u64;
                     let there = self.below.len().saturating_sub(start).min(PAGE as u64) as usize;

@@ -43,6 +43,10 @@ pub(crate) fn recover(core: &Core) -> Result<()> {
     }
     c.moved.extend(moved);
     for (block, committed) in words {
+        if core.map.get(block / SEGMENT_BLOCKS).is_err() {
+            // Its map entry does not verify: that segment is lost, not the disk.
+            continue;
+        }
         core.cache.commit(block, None, committed);
         c.homeward.insert(block);
     }

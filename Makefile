@@ -1,0 +1,52 @@
+# make demo       see what lacuna is for
+# make test       everything that must hold, in some minutes
+# make test-long  the same with thousands of power cuts more
+# make bench      measure against peers, write tables and plots
+# make lint       formatting, clippy, licences
+# make install    PREFIX=/usr/local: the program, completions and manual pages
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+# Power cuts for each cipher and layout in test-long, and where their randomness begins.
+CUTS ?= 20000
+SEED ?= 1
+LACUNA = target/release/lacuna
+
+.PHONY: all demo test test-long bench lint install packages
+
+all:
+	$(CARGO) build --release -p lacuna-cli
+
+packages:
+	scripts/ensure-packages.sh
+
+demo: packages all
+	scripts/demo.sh $(LACUNA)
+
+test: packages
+	$(CARGO) test --workspace
+
+test-long: packages
+	$(CARGO) test --workspace --release
+	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
+
+bench: packages all
+	$(CARGO) run --release -p lacuna-bench
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
+	else echo "skipped: cargo-deny is not installed (licences and advisories)"; fi
+
+install: all
+	install -Dm755 $(LACUNA) $(DESTDIR)$(PREFIX)/bin/lacuna
+	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
+	$(LACUNA) man $(DESTDIR)$(PREFIX)/share/man/man1
+	mkdir -p $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	mkdir -p $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	mkdir -p $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(LACUNA) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lacuna
+	$(LACUNA) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lacuna
+	$(LACUNA) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lacuna.fish

@@ -1,0 +1,119 @@
+//! The options of the run, and what sizes follow from them.
+
+use clap::{Parser, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Measure lacuna beside its peers.
+#[derive(Parser)]
+#[command(name = "lacuna-bench", version)]
+pub struct Args {
+    /// How often every server has its turn [default: 5, with --quick 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    repeats: Option<u32>,
+    /// Tiny sizes and one repeat, to see that everything works; the figures mean nothing
+    #[arg(long)]
+    quick: bool,
+    /// Measure only this; may be repeated
+    #[arg(long, value_name = "SECTION")]
+    only: Vec<Section>,
+    /// Directory for benchmarks.md and plots [default: docs; nowhere with --quick or --only]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Directory for the disks, on the file system to measure; they need about 20 GiB
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// The lacuna command [default: built with Cargo, or the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub lacuna: Option<PathBuf>,
+}
+
+/// A part of the run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Section {
+    /// lacuna beside nbdkit and qemu-nbd
+    Peers,
+    /// The ciphers and layouts beside each other
+    Ciphers,
+    /// HCTR2 beside another implementation and XTS
+    Hctr2,
+    /// Memory and opening time on a disk of 1 TiB
+    Memory,
+}
+
+/// How large and how long everything is.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// Turns of every server.
+    pub repeats: u32,
+    /// Whether this run only tries everything out.
+    pub quick: bool,
+    /// Bytes of each disk.
+    pub disk: u64,
+    /// Length of a job that compares peers.
+    pub peer_job: Duration,
+    /// Length of a job that compares ciphers.
+    pub cipher_job: Duration,
+    /// Requests to the disk of 1 TiB.
+    pub requests: u32,
+    /// Window for one cipher in memory.
+    pub cipher_window: Duration,
+}
+
+impl Args {
+    /// Whether this section was asked for.
+    pub fn wants(&self, section: Section) -> bool {
+        self.only.is_empty() || self.only.contains(&section)
+    }
+
+    /// Where to write, if anywhere. A partial run must not replace the record of a whole one unasked.
+    pub fn out(&self) -> Option<&Path> {
+        let whole = !self.quick && self.only.is_empty();
+        self.out.as_deref().or_else(|| whole.then_some(Path::new("docs")))
+    }
+
+    /// The sizes of this run.
+    pub fn scale(&self) -> Scale {
+        if self.quick {
+            return Scale {
+                repeats: self.repeats.unwrap_or(1),
+                quick: true,
+                disk: 64 << 20,
+                peer_job: Duration::from_millis(50),
+                cipher_job: Duration::from_millis(50),
+                requests: 500,
+                cipher_window: Duration::from_millis(5),
+            };
+        }
+        Scale {
+            repeats: self.repeats.unwrap_or(5),
+            quick: false,
+            disk: 2 << 30,
+            peer_job: Duration::from_millis(1500),
+            cipher_job: Duration::from_millis(1000),
+            requests: 60_000,
+            cipher_window: Duration::from_millis(250),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_words_fit_together() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn only_a_whole_run_replaces_the_record() {
+        let out =
+            |words: &[&str]| Args::parse_from([&["lacuna-bench"], words].concat()).out().map(Path::to_owned);
+        assert_eq!(out(&[]), Some(PathBuf::from("docs")));
+        assert_eq!(out(&["--quick"]), None);
+        assert_eq!(out(&["--only", "peers"]), None);
+        assert_eq!(out(&["--quick", "--out", "x"]), Some(PathBuf::from("x")));
+    }
+}

@@ -1,0 +1,119 @@
+//! Section 2: what random IVs, authentication, the other layouts and wide blocks cost, beside our own `xts`.
+
+use crate::fio::{Direction, Job, size_name};
+use crate::grid::Grid;
+use crate::requirement::{Bound, Requirement};
+use crate::rounds::Rounds;
+use crate::subject::{Subject, XTS};
+use crate::table::Table;
+use crate::workspace::Workspace;
+use lacuna_core::Result;
+
+/// Request sizes with a promise.
+pub const SIZES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+const SMALL: u32 = 4 << 10;
+const LARGE: u32 = 1 << 20;
+
+/// Random IVs, the default.
+pub const XTS_RANDOM: Subject = Subject::Lacuna { cipher: "xts-random", layout: Some("segment-end") };
+/// Random nonces and tags.
+pub const GCM: Subject = Subject::Lacuna { cipher: "gcm", layout: Some("segment-end") };
+const OTHERS: [Subject; 3] = [
+    Subject::Lacuna { cipher: "xts-random", layout: Some("interleaved") },
+    Subject::Lacuna { cipher: "xts-random", layout: Some("kv") },
+    Subject::Lacuna { cipher: "hctr2", layout: None },
+];
+
+/// What came out.
+pub struct Ciphers {
+    /// The figures.
+    pub grid: Grid,
+}
+
+/// The job for a size: random with 32 under way below 256 KiB, sequential with 8 from there.
+pub fn job(direction: Direction, size: u32) -> Job {
+    let random = size < 256 << 10;
+    Job { direction, random, size, depth: if random { 32 } else { 8 }, fsync: None }
+}
+
+fn random_large(direction: Direction) -> Job {
+    Job { random: true, ..job(direction, LARGE) }
+}
+
+fn synced(size: u32) -> Job {
+    Job { fsync: Some(32), ..job(Direction::Write, size) }
+}
+
+/// Both directions at these sizes.
+fn both(sizes: &[u32]) -> Vec<Job> {
+    sizes.iter().flat_map(|size| [job(Direction::Write, *size), job(Direction::Read, *size)]).collect()
+}
+
+/// The jobs with flushes come first, when the page cache has nothing else to write.
+fn all_jobs() -> Vec<Job> {
+    let mut jobs = vec![synced(SMALL), synced(LARGE)];
+    jobs.extend(both(&SIZES));
+    jobs.extend([random_large(Direction::Write), random_large(Direction::Read)]);
+    jobs
+}
+
+/// Measures all of them.
+pub fn measure(work: &Workspace) -> Result<Ciphers> {
+    let mut rounds = Rounds::new(work, "ciphers", work.scale.cipher_job);
+    for subject in [XTS, XTS_RANDOM, GCM] {
+        rounds.add(subject, &all_jobs());
+    }
+    for subject in OTHERS {
+        rounds.add(subject, &both(&[SMALL, LARGE]));
+    }
+    Ok(Ciphers { grid: rounds.run()? })
+}
+
+impl Ciphers {
+    fn ratio_text(&self, subject: Subject, job: Job) -> String {
+        self.grid.ratio(subject, XTS, job).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+    }
+
+    /// All figures.
+    pub fn tables(&self) -> [Table; 2] {
+        let head = ["job", "xts", "xts-random", "ratio", "gcm", "ratio"];
+        let mut sizes = Table::new("Random IVs and authentication beside xts (segment-end)", &head);
+        for job in all_jobs() {
+            let mut cells = vec![job.name(), self.grid.cell(XTS, job)];
+            for subject in [XTS_RANDOM, GCM] {
+                cells.extend([self.grid.cell(subject, job), self.ratio_text(subject, job)]);
+            }
+            sizes.row(cells);
+        }
+        let names = OTHERS.map(Subject::name);
+        let mut head = vec!["job"];
+        names.iter().for_each(|name| head.extend([name.as_str(), "to xts"]));
+        let mut others = Table::new("The other layouts, and HCTR2 as the cipher of a disk", &head);
+        for job in both(&[SMALL, LARGE]) {
+            let cells = OTHERS.iter().flat_map(|s| [self.grid.cell(*s, job), self.ratio_text(*s, job)]);
+            others.row(std::iter::once(job.name()).chain(cells).collect());
+        }
+        [sizes, others]
+    }
+
+    /// The promises about ciphers.
+    pub fn requirements(&self) -> Vec<Requirement> {
+        let mut all = Vec::new();
+        for (subject, name, writes) in [(XTS_RANDOM, "xts-random", 0.90), (GCM, "gcm", 0.85)] {
+            let mut add = |what: &str, least: f64, jobs: &[Job]| {
+                let line = format!("{name} to xts: {what}");
+                let requirement = jobs.iter().fold(
+                    Requirement::new(line, Bound::AtLeast(least), ""),
+                    |requirement, job| {
+                        requirement.case(size_name(job.size), self.grid.ratio(subject, XTS, *job))
+                    },
+                );
+                all.push(requirement);
+            };
+            add("reads, 4 KiB to 4 MiB", 0.95, &SIZES.map(|size| job(Direction::Read, size)));
+            add("writes, 4 KiB to 4 MiB", writes, &SIZES.map(|size| job(Direction::Write, size)));
+            add("writes, fsync every 32", 0.75, &[synced(SMALL), synced(LARGE)]);
+        }
+        all
+    }
+}

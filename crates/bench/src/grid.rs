@@ -1,0 +1,91 @@
+//! The figures of one section: for each subject and job the rates of all repeats, and what follows from them.
+
+use crate::fio::{Job, Rate};
+use crate::subject::Subject;
+use std::collections::HashMap;
+
+/// Repeated measurements of one thing.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// One more.
+    pub fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// The middle one, or the mean of the two in the middle.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        match sorted.len() {
+            0 => f64::NAN,
+            n if n % 2 == 1 => sorted[middle],
+            _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        }
+    }
+
+    /// From the least to the greatest, in percent of the median.
+    pub fn spread(&self) -> f64 {
+        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (greatest - least) / self.median() * 100.0
+    }
+}
+
+/// All figures of a section.
+#[derive(Default)]
+pub struct Grid {
+    cells: HashMap<(Subject, Job), (Samples, Samples)>,
+}
+
+impl Grid {
+    /// Adds what a subject reached in one repeat.
+    pub fn add(&mut self, subject: Subject, job: Job, rate: Rate) {
+        let (bytes, requests) = self.cells.entry((subject, job)).or_default();
+        bytes.push(rate.bytes);
+        requests.push(rate.requests);
+    }
+
+    /// Whether this subject did this job.
+    pub fn has(&self, subject: Subject, job: Job) -> bool {
+        self.cells.contains_key(&(subject, job))
+    }
+
+    /// Median bytes per second.
+    pub fn median(&self, subject: Subject, job: Job) -> Option<f64> {
+        self.cells.get(&(subject, job)).map(|(bytes, _)| bytes.median())
+    }
+
+    /// The median of one subject over that of another, if both did the job.
+    pub fn ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
+        Some(self.median(subject, job)? / self.median(to, job)?)
+    }
+
+    /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, and the
+    /// spread.
+    pub fn cell(&self, subject: Subject, job: Job) -> String {
+        let Some((bytes, requests)) = self.cells.get(&(subject, job)) else { return "-".into() };
+        if job.size >= 256 << 10 {
+            format!("{:.0} MB/s ({:.0}%)", bytes.median() / 1e6, bytes.spread())
+        } else {
+            format!("{:.1}k/s ({:.0}%)", requests.median() / 1e3, requests.spread())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Samples;
+
+    #[test]
+    fn medians_and_spreads() {
+        let samples = |values: &[f64]| Samples(values.to_vec());
+        assert_eq!(samples(&[3.0, 1.0, 2.0]).median(), 2.0);
+        assert_eq!(samples(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);
+        assert!(samples(&[]).median().is_nan());
+        assert_eq!(samples(&[1.0, 2.0, 3.0]).spread(), 100.0);
+        assert_eq!(samples(&[7.0]).spread(), 0.0);
+    }
+}

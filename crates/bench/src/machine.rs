@@ -1,0 +1,78 @@
+//! The machine and the programs of the run, for the record.
+
+use crate::program;
+use crate::workspace::Workspace;
+
+/// What a figure depends on, as pairs of name and value.
+pub struct Machine(Vec<(&'static str, String)>);
+
+impl Machine {
+    /// The pairs.
+    pub fn facts(&self) -> &[(&'static str, String)] {
+        &self.0
+    }
+
+    /// The value of one of them.
+    pub fn fact(&self, name: &str) -> &str {
+        self.0.iter().find(|(n, _)| *n == name).map_or("unknown", |(_, value)| value)
+    }
+}
+
+/// Looks at this machine.
+pub fn describe(work: &Workspace) -> Machine {
+    let cpu = read("/proc/cpuinfo");
+    let instructions: Vec<&str> = field(&cpu, "flags")
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter(|flag| ["aes", "vaes", "pclmulqdq", "vpclmulqdq", "avx2", "avx512f"].contains(flag))
+        .collect();
+    let memory = read("/proc/meminfo");
+    let kib = field(&memory, "MemTotal").and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
+    let absent = || "not installed".to_owned();
+    let version = |name: &str| program::version(name).unwrap_or_else(absent);
+    Machine(vec![
+        ("processor", field(&cpu, "model name").unwrap_or("unknown").to_owned()),
+        ("instructions", instructions.join(" ")),
+        ("cores", std::thread::available_parallelism().map_or(0, usize::from).to_string()),
+        ("memory", kib.map_or_else(|| "unknown".into(), |k| format!("{:.1} GiB", k as f64 / 1_048_576.0))),
+        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        ("file system", file_system(work).unwrap_or_else(|| "unknown".into())),
+        ("lacuna", version(&work.lacuna.to_string_lossy())),
+        ("fio", version("fio")),
+        ("nbdkit", version("nbdkit")),
+        ("qemu-nbd", version("qemu-nbd")),
+    ])
+}
+
+fn read(path: &str) -> String {
+    // What the kernel does not tell is recorded as unknown.
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The value of the first line `name : value`.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let values = text.lines().filter_map(|line| line.split_once(':'));
+    values.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
+}
+
+/// The type of the file system that the disks are on.
+fn file_system(work: &Workspace) -> Option<String> {
+    let place = std::fs::canonicalize(work.path(".")).ok()?;
+    let mounts = read("/proc/mounts");
+    let fields = mounts.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let holding = fields.filter(|fields| fields.len() > 2 && place.starts_with(fields[1]));
+    // Of two mounts at the same place the later one counts.
+    holding.max_by_key(|fields| fields[1].len()).map(|fields| fields[2].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::field;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "model\t\t: 1\nmodel name\t: Some CPU: fast\n";
+        assert_eq!(field(text, "model name"), Some("Some CPU: fast"));
+        assert_eq!(field(text, "flags"), None);
+    }
+}

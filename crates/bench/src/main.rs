@@ -1,0 +1,81 @@
+//! `lacuna-bench`: what `make bench` runs. Its one job is to measure the `lacuna` command beside its peers, in
+//! one run on one machine, and to write down what came out: on the terminal, in `docs/benchmarks.md` and as
+//! plots.
+//!
+//! Invariants kept here:
+//! - Only one server lives at a time, and all get the same jobs with the same options, in turns.
+//! - A figure is the median of the repeats; a ratio is a ratio of two medians of the same run.
+//! - A missed ratio is a result, not a failure: it is written down, and the exit code stays 0.
+//! - Whatever happens, no server and no file stays behind, except what was asked for.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod args;
+mod ciphers;
+mod date;
+mod fio;
+mod grid;
+mod hctr2;
+mod interrupt;
+mod machine;
+mod memory;
+mod method;
+mod peers;
+mod plot;
+mod program;
+mod report;
+mod requirement;
+mod rounds;
+mod server;
+mod subject;
+mod table;
+mod workspace;
+
+use args::{Args, Section};
+use clap::Parser;
+use interrupt::Interrupt;
+use lacuna_core::Result;
+use report::Report;
+use std::process::ExitCode;
+use workspace::Workspace;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("lacuna-bench: {e}");
+            ExitCode::from(e.kind().exit_code())
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::install()?;
+    fio::available()?;
+    let lacuna = program::lacuna(args.lacuna.as_deref())?;
+    let work = Workspace::new(&args.dir, lacuna, args.scale(), interrupt)?;
+    let mut report = Report::new(machine::describe(&work), args.scale());
+    if args.wants(Section::Peers) {
+        report.peers(peers::measure(&work)?);
+    }
+    if args.wants(Section::Ciphers) {
+        report.ciphers(ciphers::measure(&work)?);
+    }
+    // Removing a file of many small extents can take minutes where the file system discards; the ciphers,
+    // which use no medium, are measured meanwhile.
+    let memory = args.wants(Section::Memory).then(|| memory::measure(&work)).transpose()?;
+    let hctr2 = args.wants(Section::Hctr2).then(|| hctr2::measure(&work)).transpose()?;
+    if let Some(hctr2) = hctr2 {
+        report.hctr2(hctr2);
+    }
+    if let Some((memory, removals)) = memory {
+        report.memory(memory);
+        removals.finish();
+    }
+    println!("\n{}", report.terminal());
+    if let Some(out) = args.out() {
+        report.write(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! Section 4: the memory of a server on a sparse disk of 1 TiB, and how long opening that disk takes.
+
+use crate::ciphers::{GCM, XTS_RANDOM};
+use crate::fio::{self, Amount, Direction, Job, Load};
+use crate::machine::field;
+use crate::requirement::{Bound, Requirement};
+use crate::server::Server;
+use crate::subject::Subject;
+use crate::table::Table;
+use crate::workspace::Workspace;
+use lacuna_core::{Error, Kind, Result};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+const SIZE: u64 = 1 << 40;
+const LIMIT_MIB: f64 = 96.0;
+
+/// Memory of a process in MiB.
+struct Resident {
+    peak: f64,
+    now: f64,
+}
+
+struct Row {
+    subject: Subject,
+    written: Resident,
+    read: Resident,
+    /// Seconds to the greeting: when new, after a clean end, after a kill under load.
+    opened: [f64; 3],
+    /// Requests per second, writes and reads.
+    rates: [f64; 2],
+}
+
+/// What came out.
+pub struct Memory {
+    rows: Vec<Row>,
+    requests: u32,
+}
+
+/// The removal of the disks, under way.
+pub struct Removals(Vec<JoinHandle<()>>);
+
+impl Removals {
+    fn start(&mut self, path: PathBuf) {
+        // What cannot be removed here goes with the whole directory.
+        self.0.push(std::thread::spawn(move || drop(std::fs::remove_file(path))));
+    }
+
+    /// Waits for the end.
+    pub fn finish(self) {
+        self.0.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// Measures the two ciphers with metadata.
+pub fn measure(work: &Workspace) -> Result<(Memory, Removals)> {
+    let mut removals = Removals(Vec::new());
+    let mut rows = Vec::new();
+    for subject in [XTS_RANDOM, GCM] {
+        work.say(&format!("memory: {} on 1 TiB", subject.name()));
+        rows.push(row(work, subject)?);
+        work.settle()?;
+    }
+    for row in &rows {
+        removals.start(row.subject.disk(work));
+    }
+    Ok((Memory { rows, requests: work.scale.requests }, removals))
+}
+
+fn row(work: &Workspace, subject: Subject) -> Result<Row> {
+    let socket = work.path("socket");
+    let start = || Server::start(work, &mut subject.serve(work, &socket), &socket);
+    subject.create(work, SIZE)?;
+    let server = start()?;
+    let fresh = server.ready_after;
+    let writes = load(work, &server, Direction::Write, 1)?;
+    let written = resident(server.pid())?;
+    let reads = load(work, &server, Direction::Read, 1)?;
+    let read = resident(server.pid())?;
+    server.stop()?;
+    let server = start()?;
+    let clean = server.ready_after;
+    load(work, &server, Direction::Write, 2)?;
+    server.kill();
+    let server = start()?;
+    let killed = server.ready_after;
+    server.stop()?;
+    let opened = [fresh, clean, killed].map(|time| time.as_secs_f64());
+    Ok(Row { subject, written, read, opened, rates: [writes, reads] })
+}
+
+/// Random 4 KiB requests over the whole disk; the same addresses for the same seed.
+fn load(work: &Workspace, server: &Server<'_>, direction: Direction, seed: u64) -> Result<f64> {
+    let job = Job { direction, random: true, size: 4096, depth: 32, fsync: None };
+    let amount = Amount::Requests(work.scale.requests);
+    let load = Load { uri: &server.uri(), size: SIZE, amount, seed, jobs: &[job] };
+    Ok(fio::run(work, &load)?[0].requests)
+}
+
+fn resident(pid: u32) -> Result<Resident> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
+    let mib = |name: &str| {
+        let kib =
+            field(&text, name).and_then(|value| value.trim_end_matches("kB").trim().parse::<f64>().ok());
+        kib.map(|kib| kib / 1024.0).ok_or_else(|| {
+            Error::new(Kind::Other, format!("cannot use {path}")).found(format!("no number in {name}"))
+        })
+    };
+    Ok(Resident { peak: mib("VmHWM")?, now: mib("VmRSS")? })
+}
+
+impl Memory {
+    /// The greatest peak under writes, in MiB.
+    pub fn peak(&self) -> f64 {
+        self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max)
+    }
+
+    /// All figures.
+    pub fn table(&self) -> Table {
+        let head = [
+            "disk",
+            "peak after writes",
+            "resident after writes",
+            "peak after reads",
+            "resident after reads",
+            "open, new",
+            "open, after a clean end",
+            "open, after a kill under load",
+            "writes",
+            "reads",
+        ];
+        let title = format!("1 TiB, {} random 4 KiB writes, then as many reads, depth 32", self.requests);
+        let mut table = Table::new(title, &head);
+        for row in &self.rows {
+            let memory = [&row.written, &row.read].map(|r| [r.peak, r.now]);
+            let mut cells = vec![row.subject.name()];
+            cells.extend(memory.iter().flatten().map(|mib| format!("{mib:.1} MiB")));
+            cells.extend(row.opened.map(|seconds| format!("{seconds:.3} s")));
+            cells.extend(row.rates.map(|rate| format!("{:.1}k/s", rate / 1e3)));
+            table.row(cells);
+        }
+        table
+    }
+
+    /// The promises about memory and opening.
+    pub fn requirements(&self) -> Vec<Requirement> {
+        let line = "peak memory on 1 TiB under random writes";
+        let mut memory = Requirement::new(line, Bound::AtMost(LIMIT_MIB), " MiB");
+        let mut open = Requirement::new("opening 1 TiB, least key derivation", Bound::AtMost(1.0), " s");
+        for row in &self.rows {
+            memory = memory.case(row.subject.name(), Some(row.written.peak));
+            for (when, seconds) in ["new", "after a clean end", "after a kill"].iter().zip(row.opened) {
+                open = open.case(format!("{}, {when}", row.subject.name()), Some(seconds));
+            }
+        }
+        vec![memory, open]
+    }
+}

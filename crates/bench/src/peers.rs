@@ -1,0 +1,92 @@
+//! Section 1: lacuna with `xts` beside the servers that people use today.
+
+use crate::fio::{Direction, Job};
+use crate::grid::Grid;
+use crate::requirement::{Bound, Requirement};
+use crate::rounds::Rounds;
+use crate::subject::{Subject, XTS};
+use crate::table::Table;
+use crate::workspace::Workspace;
+use lacuna_core::Result;
+
+const fn job(direction: Direction, random: bool, size: u32, depth: u32) -> Job {
+    Job { direction, random, size, depth, fsync: None }
+}
+
+/// Each job with the ratio required to the better LUKS server and to the server without encryption.
+pub const JOBS: [(Job, f64, f64); 6] = [
+    (job(Direction::Write, false, 1 << 20, 8), 5.0, 0.75),
+    (job(Direction::Read, false, 1 << 20, 8), 2.5, 0.75),
+    (job(Direction::Write, true, 4096, 32), 1.0, 1.0),
+    (job(Direction::Read, true, 4096, 32), 2.5, 1.0),
+    (job(Direction::Write, true, 4096, 1), 1.0, 1.0),
+    (job(Direction::Read, true, 4096, 1), 1.0, 1.0),
+];
+
+/// In the order of their turns.
+pub const SUBJECTS: [Subject; 4] = [XTS, Subject::NbdkitLuks, Subject::QemuLuks, Subject::NbdkitFile];
+
+/// What came out.
+pub struct Peers {
+    /// The figures.
+    pub grid: Grid,
+    /// Who could not take part, and why.
+    pub skipped: Vec<String>,
+}
+
+/// Measures everyone who is installed.
+pub fn measure(work: &Workspace) -> Result<Peers> {
+    let mut rounds = Rounds::new(work, "peers", work.scale.peer_job);
+    let mut skipped = Vec::new();
+    for subject in SUBJECTS {
+        match subject.missing() {
+            Some(why) => {
+                work.say(&why);
+                skipped.push(why);
+            }
+            None => rounds.add(subject, &JOBS.map(|(job, ..)| job)),
+        }
+    }
+    Ok(Peers { grid: rounds.run()?, skipped })
+}
+
+impl Peers {
+    /// The better LUKS server in this job.
+    fn rival(&self, job: Job) -> Option<Subject> {
+        let speed = |subject: &Subject| self.grid.median(*subject, job).unwrap_or(0.0);
+        let rivals = [Subject::NbdkitLuks, Subject::QemuLuks];
+        rivals.into_iter().filter(|s| self.grid.has(*s, job)).max_by(|a, b| speed(a).total_cmp(&speed(b)))
+    }
+
+    /// Ours over the better LUKS server.
+    pub fn to_luks(&self, job: Job) -> Option<f64> {
+        self.grid.ratio(XTS, self.rival(job)?, job)
+    }
+
+    /// All figures.
+    pub fn table(&self) -> Table {
+        let names = SUBJECTS.map(Subject::name);
+        let mut head = vec!["job"];
+        head.extend(names.iter().map(String::as_str));
+        let mut table = Table::new("Beside other servers", &head);
+        for (job, ..) in JOBS {
+            let cells = SUBJECTS.iter().map(|subject| self.grid.cell(*subject, job));
+            table.row(std::iter::once(job.name()).chain(cells).collect());
+        }
+        table
+    }
+
+    /// The promises about peers.
+    pub fn requirements(&self) -> Vec<Requirement> {
+        let luks = JOBS.iter().map(|(job, least, _)| {
+            let line = format!("to the better LUKS server: {}", job.name());
+            Requirement::new(line, Bound::AtLeast(*least), "").case("", self.to_luks(*job))
+        });
+        let plain = JOBS.iter().map(|(job, _, least)| {
+            let line = format!("to nbdkit without encryption: {}", job.name());
+            let ratio = self.grid.ratio(XTS, Subject::NbdkitFile, *job);
+            Requirement::new(line, Bound::AtLeast(*least), "").case("", ratio)
+        });
+        luks.chain(plain).collect()
+    }
+}

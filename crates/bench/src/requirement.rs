@@ -1,0 +1,118 @@
+//! What was promised, beside what was measured.
+
+use crate::table::Table;
+
+/// Whether more or less is better.
+#[derive(Clone, Copy, Debug)]
+pub enum Bound {
+    /// Reached from this value up.
+    AtLeast(f64),
+    /// Reached up to this value.
+    AtMost(f64),
+}
+
+use Bound::{AtLeast, AtMost};
+
+/// One promise and the cases it speaks of; the worst one decides.
+pub struct Requirement {
+    line: String,
+    bound: Bound,
+    unit: &'static str,
+    cases: Vec<(String, f64)>,
+}
+
+impl Requirement {
+    /// A promise about a ratio or, with a unit, an absolute figure.
+    pub fn new(line: impl Into<String>, bound: Bound, unit: &'static str) -> Self {
+        Requirement { line: line.into(), bound, unit, cases: Vec::new() }
+    }
+
+    /// Adds a case; one that was not measured adds nothing.
+    pub fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
+        self.cases.extend(value.map(|value| (name.into(), value)));
+        self
+    }
+
+    /// The case that decides; `None` if none was measured.
+    pub fn worst(&self) -> Option<(&str, f64)> {
+        let worse = |a: &&(String, f64), b: &&(String, f64)| match self.bound {
+            AtLeast(_) => a.1.total_cmp(&b.1),
+            AtMost(_) => b.1.total_cmp(&a.1),
+        };
+        self.cases.iter().min_by(worse).map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// Whether even the worst case keeps the promise; `None` if nothing was measured.
+    pub fn reached(&self) -> Option<bool> {
+        let (_, value) = self.worst()?;
+        Some(match self.bound {
+            AtLeast(least) => value >= least,
+            AtMost(most) => value <= most,
+        })
+    }
+
+    fn row(&self) -> Vec<String> {
+        let bound = match self.bound {
+            AtLeast(least) => format!("at least {least}{}", self.unit),
+            AtMost(most) => format!("at most {most}{}", self.unit),
+        };
+        let missed = self.cases.iter().filter(|(_, value)| match self.bound {
+            AtLeast(least) => *value < least,
+            AtMost(most) => *value > most,
+        });
+        let (measured, reached) = match (self.worst(), self.reached()) {
+            (Some((name, value)), Some(reached)) => {
+                let figure = if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") };
+                let place = if self.cases.len() > 1 { format!(" ({name})") } else { String::new() };
+                let verdict = match (reached, self.cases.len()) {
+                    (true, _) => "yes".into(),
+                    (false, 1) => "NO".into(),
+                    (false, n) => format!("NO, {} of {n} missed", missed.count()),
+                };
+                (format!("{figure}{}{place}", self.unit), verdict)
+            }
+            _ => ("-".into(), "not measured".into()),
+        };
+        vec![self.line.clone(), bound, measured, reached]
+    }
+}
+
+/// The table of all promises.
+pub fn table(requirements: &[Requirement]) -> Table {
+    let mut table = Table::new("Required and measured", &["", "required", "measured, worst case", "reached"]);
+    requirements.iter().for_each(|r| table.row(r.row()));
+    table
+}
+
+/// How many are reached, of how many that were measured.
+pub fn tally(requirements: &[Requirement]) -> (usize, usize) {
+    let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::reached).collect();
+    (verdicts.iter().filter(|v| **v).count(), verdicts.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_case_decides() {
+        let reads =
+            Requirement::new("reads", AtLeast(0.95), "").case("4 KiB", Some(1.1)).case("1 MiB", Some(0.9));
+        assert_eq!(reads.worst(), Some(("1 MiB", 0.9)));
+        assert_eq!(reads.reached(), Some(false));
+        assert_eq!(reads.row()[2..], ["0.90 (1 MiB)", "NO, 1 of 2 missed"]);
+        let memory =
+            Requirement::new("memory", AtMost(96.0), " MiB").case("", Some(64.0)).case("gcm", Some(80.0));
+        assert_eq!(memory.worst(), Some(("gcm", 80.0)));
+        assert_eq!(memory.reached(), Some(true));
+        assert_eq!(tally(&[reads, memory]), (1, 2));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_neither_reached_nor_missed() {
+        let skipped = Requirement::new("peer", AtLeast(5.0), "").case("", None);
+        assert_eq!(skipped.reached(), None);
+        assert_eq!(skipped.row()[3], "not measured");
+        assert_eq!(tally(&[skipped]), (0, 0));
+    }
+}

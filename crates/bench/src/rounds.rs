@@ -1,0 +1,80 @@
+//! The turns: every subject's disk is made and filled, then in each repeat each subject in order gets its jobs.
+
+use crate::fio::{self, Amount, Direction, Job, Load};
+use crate::grid::Grid;
+use crate::server::Server;
+use crate::subject::Subject;
+use crate::workspace::Workspace;
+use lacuna_core::{Error, Result};
+use std::time::Duration;
+
+const FILL: Job = Job { direction: Direction::Write, random: false, size: 1 << 20, depth: 8, fsync: None };
+
+/// The turns of one section.
+pub struct Rounds<'w> {
+    work: &'w Workspace,
+    section: &'static str,
+    time: Duration,
+    entries: Vec<(Subject, Vec<Job>)>,
+}
+
+impl<'w> Rounds<'w> {
+    /// Turns in which each job takes `time`.
+    pub fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
+        Rounds { work, section, time, entries: Vec::new() }
+    }
+
+    /// A subject and its jobs, in this order in every turn.
+    pub fn add(&mut self, subject: Subject, jobs: &[Job]) {
+        self.entries.push((subject, jobs.to_vec()));
+    }
+
+    /// Takes all turns, then removes the disks.
+    pub fn run(self) -> Result<Grid> {
+        for (subject, _) in &self.entries {
+            self.fill(*subject)?;
+        }
+        let mut grid = Grid::default();
+        for repeat in 0..self.work.scale.repeats {
+            self.work.say(&format!("{}: repeat {} of {}", self.section, repeat + 1, self.work.scale.repeats));
+            for (subject, jobs) in &self.entries {
+                self.turn(*subject, jobs, u64::from(repeat) + 1, &mut grid)?;
+            }
+        }
+        for (subject, _) in &self.entries {
+            std::fs::remove_file(subject.disk(self.work))
+                .map_err(|e| Error::io("cannot remove a disk", &e))?;
+        }
+        Ok(grid)
+    }
+
+    fn fill(&self, subject: Subject) -> Result<()> {
+        self.work.say(&format!("{}: filling {}", self.section, subject.name()));
+        subject.create(self.work, self.work.scale.disk)?;
+        let server = self.start(subject)?;
+        fio::run(self.work, &self.load(&server.uri(), Amount::Once, 0, &[FILL]))?;
+        server.stop()?;
+        self.work.settle()
+    }
+
+    fn turn(&self, subject: Subject, jobs: &[Job], seed: u64, grid: &mut Grid) -> Result<()> {
+        let server = self.start(subject)?;
+        let rates = fio::run(self.work, &self.load(&server.uri(), Amount::Time(self.time), seed, jobs))
+            .map_err(|e| e.context(subject.name()))?;
+        server.stop().map_err(|e| e.context(subject.name()))?;
+        for (job, rate) in jobs.iter().zip(rates) {
+            grid.add(subject, *job, rate);
+        }
+        self.work.settle()
+    }
+
+    fn start(&self, subject: Subject) -> Result<Server<'w>> {
+        let socket = self.work.path("socket");
+        Server::start(self.work, &mut subject.serve(self.work, &socket), &socket)
+            .map_err(|e| e.context(subject.name()))
+    }
+
+    fn load<'a>(&self, uri: &'a str, amount: Amount, seed: u64, jobs: &'a [Job]) -> Load<'a> {
+        Load { uri, size: self.work.scale.disk, amount, seed, jobs }
+    }
+}

@@ -1,0 +1,123 @@
+//! One running NBD server: started, awaited, stopped, and killed if it is dropped before.
+
+use crate::workspace::Workspace;
+use lacuna_core::{Error, Kind, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const STOPPED_WITHIN: Duration = Duration::from_secs(300);
+const GREETING: &[u8; 8] = b"NBDMAGIC";
+
+/// A server that accepts connections.
+pub struct Server<'w> {
+    child: Child,
+    socket: PathBuf,
+    log: PathBuf,
+    work: &'w Workspace,
+    /// From the start of the process to its greeting to the first client.
+    pub ready_after: Duration,
+}
+
+impl<'w> Server<'w> {
+    /// Starts `command`, which must listen on `socket`, and waits until it greets a client.
+    pub fn start(work: &'w Workspace, command: &mut Command, socket: &Path) -> Result<Self> {
+        remove(socket);
+        let log = work.path("server.log");
+        let failed = |e| Error::io(format!("cannot start {}", command.get_program().display()), &e);
+        let stderr = File::create(&log).map_err(failed)?;
+        let start = Instant::now();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .map_err(|e| Error::io(format!("cannot start {}", command.get_program().display()), &e))?;
+        let mut server = Server { child, socket: socket.to_owned(), log, work, ready_after: Duration::ZERO };
+        server.wait_for_greeting(start)?;
+        server.ready_after = start.elapsed();
+        Ok(server)
+    }
+
+    fn wait_for_greeting(&mut self, start: Instant) -> Result<()> {
+        while !greets(&self.socket) {
+            self.work.interrupt.check()?;
+            if let Some(status) = self.ended()? {
+                return Err(self.unwell("a server ended before it was ready", status.to_string()));
+            }
+            if start.elapsed() > READY_WITHIN {
+                return Err(self.unwell("a server does not become ready", "no greeting in a minute"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Where clients find it.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// The process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends TERM and waits for the end.
+    pub fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            kill_process(pid, Signal::TERM).map_err(|e| Error::io("cannot stop a server", &e.into()))?;
+        }
+        let start = Instant::now();
+        loop {
+            match self.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.unwell("a server did not end well", status.to_string())),
+                None if start.elapsed() > STOPPED_WITHIN => {
+                    return Err(self.unwell("a server does not end", "still there after five minutes"));
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Kills it without a word, like a power cut of the machine it runs on.
+    pub fn kill(self) {}
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().map_err(|e| Error::io("cannot watch a server", &e))
+    }
+
+    fn unwell(&self, what: &str, found: impl Into<String>) -> Error {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let said = String::from_utf8_lossy(&log[log.len().saturating_sub(1000)..]).trim().to_owned();
+        Error::new(Kind::Other, what).found(format!("{}; it said: {said}", found.into()))
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        // Both fail harmlessly if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        remove(&self.socket);
+    }
+}
+
+fn greets(socket: &Path) -> bool {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return false };
+    let mut greeting = [0; GREETING.len()];
+    let timed = stream.set_read_timeout(Some(Duration::from_secs(5)));
+    timed.is_ok() && stream.read_exact(&mut greeting).is_ok() && greeting == *GREETING
+}
+
+fn remove(socket: &Path) {
+    // Absent is what it should be.
+    let _ = std::fs::remove_file(socket);
+}

@@ -1,0 +1,142 @@
+//! What is measured: a server program with a disk of its own, ours or a peer's.
+
+use crate::program;
+use crate::workspace::Workspace;
+use lacuna_core::{Error, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LUKS_ATTEMPTS: u32 = 20;
+
+/// A server and the kind of disk behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// `lacuna serve`.
+    Lacuna {
+        /// `--cipher`.
+        cipher: &'static str,
+        /// `--layout`, for ciphers with metadata.
+        layout: Option<&'static str>,
+    },
+    /// `nbdkit file`, no encryption.
+    NbdkitFile,
+    /// `nbdkit file` below the luks filter.
+    NbdkitLuks,
+    /// `qemu-nbd` with its LUKS driver.
+    QemuLuks,
+}
+
+/// The address-tweaked baseline.
+pub const XTS: Subject = Subject::Lacuna { cipher: "xts", layout: None };
+
+impl Subject {
+    /// For people.
+    pub fn name(self) -> String {
+        match self {
+            Subject::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
+            Subject::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
+            Subject::NbdkitFile => "nbdkit file".into(),
+            Subject::NbdkitLuks => "nbdkit luks".into(),
+            Subject::QemuLuks => "qemu-nbd LUKS".into(),
+        }
+    }
+
+    /// Why it cannot be measured here, if it cannot.
+    pub fn missing(self) -> Option<String> {
+        let needs: &[(&str, &[&str])] = match self {
+            Subject::Lacuna { .. } => &[],
+            Subject::NbdkitFile => &[("nbdkit", &["file", "--version"])],
+            Subject::NbdkitLuks => {
+                &[("nbdkit", &["--filter=luks", "file", "--version"]), ("qemu-img", &["--version"])]
+            }
+            Subject::QemuLuks => &[("qemu-nbd", &["--version"]), ("qemu-img", &["--version"])],
+        };
+        let absent = needs.iter().find(|(name, args)| !program::runs(name, args))?;
+        Some(format!("{} is skipped: `{} {}` does not run", self.name(), absent.0, absent.1.join(" ")))
+    }
+
+    /// The file of its disk.
+    pub fn disk(self, work: &Workspace) -> PathBuf {
+        work.path(&format!("{}.disk", self.name().replace(' ', "-")))
+    }
+
+    /// Makes the disk, of `size` bytes.
+    pub fn create(self, work: &Workspace, size: u64) -> Result<()> {
+        let disk = self.disk(work);
+        match self {
+            Subject::Lacuna { cipher, layout } => {
+                let mut command = Command::new(&work.lacuna);
+                command.arg("--quiet").arg("create").arg(&disk).args(["--size", &size.to_string()]);
+                command.args(["--cipher", cipher]).arg("--key-file").arg(work.key_file());
+                command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
+                if let Some(layout) = layout {
+                    command.args(["--layout", layout]);
+                }
+                program::output(&mut command).map(drop)
+            }
+            Subject::NbdkitFile => File::create(&disk)
+                .and_then(|file| file.set_len(size))
+                .map_err(|e| Error::io("cannot make a disk for nbdkit", &e)),
+            Subject::NbdkitLuks | Subject::QemuLuks => luks(work, &disk, size),
+        }
+    }
+
+    /// How to serve the disk on `socket`.
+    pub fn serve(self, work: &Workspace, socket: &Path) -> Command {
+        let disk = self.disk(work);
+        let mut command = match self {
+            Subject::Lacuna { .. } => Command::new(&work.lacuna),
+            Subject::NbdkitFile | Subject::NbdkitLuks => Command::new("nbdkit"),
+            Subject::QemuLuks => Command::new("qemu-nbd"),
+        };
+        match self {
+            Subject::Lacuna { .. } => {
+                command.arg("serve").arg(&disk).arg("--socket").arg(socket);
+                command.arg("--key-file").arg(work.key_file());
+            }
+            Subject::NbdkitFile => {
+                command.args(["-f", "-U"]).arg(socket).arg("file").arg(&disk);
+            }
+            Subject::NbdkitLuks => {
+                command.args(["-f", "-U"]).arg(socket).args(["--filter=luks", "file"]).arg(&disk);
+                command.arg(format!("passphrase=+{}", work.key_file().display()));
+            }
+            Subject::QemuLuks => {
+                command.args(["-t", "-e", "8", "-k"]).arg(socket);
+                command.args([
+                    "--cache=writeback",
+                    "--aio=threads",
+                    "--object",
+                    &secret(work),
+                    "--image-opts",
+                ]);
+                let file = disk.display();
+                command.arg(format!("driver=luks,key-secret=key,file.driver=file,file.filename={file}"));
+            }
+        }
+        command
+    }
+}
+
+/// Makes a LUKS disk: a copy of one image for all, because making an image takes seconds.
+fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
+    let image = work.path("luks.image");
+    if !image.exists() {
+        let make = || {
+            let mut command = Command::new("qemu-img");
+            command.args(["create", "-q", "-f", "luks", "--object", &secret(work)]);
+            command.args(["-o", "key-secret=key,iter-time=10"]).arg(&image).arg(size.to_string());
+            program::output(&mut command).map(drop)
+        };
+        // It times its key derivation and gives up where the clock of the process is too coarse for that,
+        // which is a matter of luck.
+        (1..LUKS_ATTEMPTS).find_map(|_| make().ok()).map_or_else(make, Ok)?;
+    }
+    let copied = std::fs::copy(&image, disk);
+    copied.map(drop).map_err(|e| Error::io("cannot copy a LUKS image", &e))
+}
+
+fn secret(work: &Workspace) -> String {
+    format!("secret,id=key,file={}", work.key_file().display())
+}

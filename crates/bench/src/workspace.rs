@@ -1,0 +1,52 @@
+//! The place of one run: a directory that goes away with it, the key file, and the names of sockets and disks.
+
+use crate::args::Scale;
+use crate::interrupt::Interrupt;
+use lacuna_core::{Error, Result};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// What every measurement needs.
+pub struct Workspace {
+    dir: TempDir,
+    /// The `lacuna` command.
+    pub lacuna: PathBuf,
+    /// How large and long.
+    pub scale: Scale,
+    /// Whether to stop.
+    pub interrupt: Interrupt,
+}
+
+impl Workspace {
+    /// A new directory below `parent`.
+    pub fn new(parent: &Path, lacuna: PathBuf, scale: Scale, interrupt: Interrupt) -> Result<Self> {
+        let failed = |e| Error::io(format!("cannot use {} for the disks", parent.display()), &e);
+        let dir = tempfile::Builder::new().prefix("lacuna-bench-").tempdir_in(parent).map_err(failed)?;
+        let work = Workspace { dir, lacuna, scale, interrupt };
+        std::fs::write(work.key_file(), "a passphrase for measurements").map_err(failed)?;
+        Ok(work)
+    }
+
+    /// A file in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The passphrase of every disk.
+    pub fn key_file(&self) -> PathBuf {
+        self.path("key")
+    }
+
+    /// Waits until the file system holds nothing back, so that no server pays for the one before it.
+    pub fn settle(&self) -> Result<()> {
+        let failed = |e| Error::io("cannot sync the file system of the disks", &e);
+        let dir = File::open(self.dir.path()).map_err(failed)?;
+        rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
+    }
+
+    /// A line on standard error about what happens now.
+    pub fn say(&self, what: &str) {
+        eprintln!("{what}");
+    }
+}

@@ -1,0 +1,82 @@
+//! A whole run with tiny sizes, so that the benches do not rot. The figures mean nothing and are not looked at.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const BENCH: &str = env!("CARGO_BIN_EXE_lacuna-bench");
+
+/// The `lacuna` of the same profile, or why there is none.
+fn lacuna() -> Result<PathBuf, String> {
+    let dir = Path::new(BENCH).parent().expect("a program is in a directory");
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    build.args(["build", "--quiet", "-p", "lacuna-cli"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if dir.ends_with("release") {
+        build.arg("--release");
+    }
+    let built = build.output().map_err(|e| format!("cargo does not run: {e}"))?;
+    let path = dir.join("lacuna");
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(format!("the lacuna command is not there: {}", String::from_utf8_lossy(&built.stderr)))
+}
+
+fn fio() -> bool {
+    Command::new("fio").arg("--enghelp=nbd").output().is_ok_and(|out| out.status.success())
+}
+
+fn run(args: &[&str], dirs: [&Path; 2], lacuna: &Path) -> Output {
+    let mut bench = Command::new(BENCH);
+    bench.args(args).arg("--dir").arg(dirs[0]).arg("--out").arg(dirs[1]).arg("--lacuna").arg(lacuna);
+    bench.output().expect("the bench runs")
+}
+
+#[test]
+fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
+    if !fio() {
+        println!("skipped: fio with its nbd engine is not installed");
+        return;
+    }
+    let lacuna = match lacuna() {
+        Ok(path) => path,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let (disks, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let page = out.path().join("benchmarks.md");
+    std::fs::write(&page, "# Kept\n").unwrap();
+
+    let done = run(&["--quick"], [disks.path(), out.path()], &lacuna);
+    let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{errors}");
+    for words in
+        ["Beside other servers", "lacuna xts-random kv", "hctr2-rs", "1 TiB", "requirements are reached"]
+    {
+        assert!(said.contains(words), "{words} is not in:\n{said}");
+    }
+    let text = std::fs::read_to_string(&page).unwrap();
+    for words in ["# Kept\n", "### Method", "### Machine", "### History", "plots/peers.svg"] {
+        assert!(text.contains(words), "{words} is not in:\n{text}");
+    }
+    for plot in ["peers.svg", "ratio-by-size.svg"] {
+        let drawn = std::fs::read_to_string(out.path().join("plots").join(plot)).unwrap();
+        assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");
+    }
+    assert_eq!(std::fs::read_dir(disks.path()).unwrap().count(), 0, "files stay behind");
+
+    let again = run(&["--quick", "--only", "hctr2"], [disks.path(), out.path()], &lacuna);
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert_eq!(text.matches("(quick)").count(), 2, "one line of history per run:\n{text}");
+}
+
+#[test]
+fn without_a_lacuna_the_error_says_what_to_do() {
+    if !fio() {
+        println!("skipped: fio with its nbd engine is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let done = run(&["--quick"], [dir.path(), dir.path()], &dir.path().join("none"));
+    assert_eq!(done.status.code(), Some(4));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("cargo build --release -p lacuna-cli"));
+}

@@ -1,0 +1,379 @@
+//! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
+
+use crate::size::Size;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lacuna_sealed::{Cipher, Layout};
+use lacuna_volume::Location;
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
+4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 13 no space, 20 any other failure.";
+
+/// Encrypted storage for people whose adversary looks more than once.
+///
+/// A LOCATION is the path of a file or block device. Sizes take the suffixes K, M, G and T (powers of 1024).
+#[derive(Parser)]
+#[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// Say nothing but errors and what was asked for
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more about what happens
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Make a new encrypted disk
+    Create(CreateArgs),
+    /// Open a disk and mount its file system, until `lacuna close`
+    Open(OpenArgs),
+    /// Unmount what `open` mounted, and wait until everything is on the medium
+    Close(CloseArgs),
+    /// Serve a disk to NBD clients until INT or TERM
+    Serve(ServeArgs),
+    /// Show what a disk says about itself without a passphrase
+    Info(InfoArgs),
+    /// Show the counters of running servers
+    Status(StatusArgs),
+    /// Read and verify every block; exit code 10 if any is bad
+    Check(CheckArgs),
+    /// Add, change, remove or refresh passphrases
+    #[command(subcommand)]
+    Key(KeyVerb),
+    /// Make a disk larger
+    Resize(ResizeArgs),
+    /// Measure the ciphers and the passphrase cost on this machine
+    Bench(BenchArgs),
+    /// Print shell completions
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(ManArgs),
+}
+
+/// Where passphrases come from.
+#[derive(Args, Clone)]
+pub struct PassphraseArgs {
+    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
+    /// excepted; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub key_file: Vec<PathBuf>,
+    /// Read the passphrase from this open file descriptor; may be repeated
+    #[arg(long, value_name = "N")]
+    pub key_fd: Vec<u32>,
+    /// Run this program, with the prompt as its only argument, and take what it prints as the passphrase
+    #[arg(long, value_name = "CMD")]
+    pub askpass: Option<PathBuf>,
+}
+
+/// Where a new passphrase comes from.
+#[derive(Args)]
+pub struct NewPassphraseArgs {
+    /// Read the new passphrase from this file (`-`: standard input)
+    #[arg(long, value_name = "PATH", conflicts_with = "new_key_fd")]
+    pub new_key_file: Option<PathBuf>,
+    /// Read the new passphrase from this open file descriptor
+    #[arg(long, value_name = "N")]
+    pub new_key_fd: Option<u32>,
+}
+
+/// What stretching a passphrase shall cost.
+#[derive(Args)]
+pub struct CostArgs {
+    /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the limit in any
+    /// case [default: 1G]
+    #[arg(long, value_name = "SIZE")]
+    pub kdf_memory: Option<Size>,
+    /// Skip the measurement, which aims at one second: use exactly --kdf-memory and this many passes. A low
+    /// cost makes passphrases easy to guess; meant for tests and demonstrations
+    #[arg(long, value_name = "N", requires = "kdf_memory", hide_short_help = true)]
+    pub kdf_passes: Option<u32>,
+}
+
+/// `create`.
+#[derive(Args)]
+pub struct CreateArgs {
+    /// File to create, or block device to use
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given
+    #[arg(long)]
+    pub size: Option<Size>,
+    /// How the medium is used
+    #[arg(long, value_enum, default_value_t = Format::Sealed)]
+    pub format: Format,
+    /// How blocks are encrypted; only gcm notices altered data
+    #[arg(long, default_value = "xts-random", value_parser = cipher())]
+    pub cipher: Cipher,
+    /// Where the metadata of each block is kept [default: segment-end]
+    #[arg(long, value_parser = layout())]
+    pub layout: Option<Layout>,
+    /// Overwrite an existing file, or a device that is not blank
+    #[arg(long)]
+    pub force: bool,
+    /// Cost of the passphrase.
+    #[command(flatten)]
+    pub cost: CostArgs,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// The formats of this build.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One encrypted disk with unlinkable overwrites
+    Sealed,
+}
+
+/// `open`.
+#[derive(Args)]
+pub struct OpenArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// An existing directory
+    pub mountpoint: PathBuf,
+    /// Make a file system of this type first, such as ext4; refused if the disk is not blank
+    #[arg(long, value_name = "TYPE")]
+    pub mkfs: Option<String>,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Stay in the foreground
+    #[arg(long)]
+    pub foreground: bool,
+    /// Mount only a file `disk` that is the disk; needs no loop device
+    #[arg(long)]
+    pub raw: bool,
+    /// Memory for all caches
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `close`.
+#[derive(Args)]
+pub struct CloseArgs {
+    /// Where `open` mounted it
+    pub mountpoint: PathBuf,
+}
+
+/// `serve`.
+#[derive(Args)]
+pub struct ServeArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// Listen on a unix socket at this path
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub socket: Option<PathBuf>,
+    /// Listen on a TCP address; port 0 takes any free one
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// Directory with server-cert.pem and server-key.pem; with ca-cert.pem clients must show a certificate
+    #[arg(long, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
+    /// Whether clients may or must encrypt [default with --tls-dir: require]
+    #[arg(long, value_enum, requires = "tls_dir")]
+    pub tls: Option<Tls>,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Go to the background once clients can connect
+    #[arg(long)]
+    pub fork: bool,
+    /// Write the process number to this file
+    #[arg(long, value_name = "F")]
+    pub pid_file: Option<PathBuf>,
+    /// Memory for all caches
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// Threads for each connection [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub workers: Option<u16>,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// Whether clients may or must encrypt.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Tls {
+    /// A client may ask for TLS
+    Allow,
+    /// Nothing but TLS is served
+    Require,
+}
+
+/// `info`.
+#[derive(Args)]
+pub struct InfoArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `status`.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// A location or a mount point; everything that runs if not given
+    pub target: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// Do not write, not even to finish what a crash interrupted; a disk that needs that is refused
+    #[arg(long)]
+    pub read_only: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Memory for all caches
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// What to do with passphrases.
+///
+/// Every key operation rewrites all key slots: passphrases that are not given with --key-file, --key-fd or
+/// --askpass stop working.
+#[derive(Subcommand)]
+pub enum KeyVerb {
+    /// Add a passphrase; give every passphrase that shall go on working, and the new one
+    Add(KeyNewArgs),
+    /// Put a new passphrase in the place of the first one given; give further ones to keep them
+    Change(KeyNewArgs),
+    /// Remove a passphrase; give every passphrase that shall go on working, and the one to remove
+    ///
+    /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
+    Remove(KeyRemoveArgs),
+    /// Write all key slots anew for the passphrases given, and mend damaged header copies
+    Refresh(KeyArgs),
+}
+
+/// What all key operations take.
+#[derive(Args)]
+pub struct KeyArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// Do not ask whether to go on
+    #[arg(long)]
+    pub yes: bool,
+    /// Cost of the passphrases; as before if not given.
+    #[command(flatten)]
+    pub cost: CostArgs,
+    /// The passphrases to keep.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `key add` and `key change`.
+#[derive(Args)]
+pub struct KeyNewArgs {
+    /// What all key operations take.
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// The new passphrase.
+    #[command(flatten)]
+    pub new: NewPassphraseArgs,
+}
+
+/// `key remove`.
+#[derive(Args)]
+pub struct KeyRemoveArgs {
+    /// What all key operations take.
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Read the passphrase to remove from this file (`-`: standard input)
+    #[arg(long, value_name = "PATH", conflicts_with = "remove_key_fd")]
+    pub remove_key_file: Option<PathBuf>,
+    /// Read the passphrase to remove from this open file descriptor
+    #[arg(long, value_name = "N")]
+    pub remove_key_fd: Option<u32>,
+}
+
+/// `resize`.
+#[derive(Args)]
+pub struct ResizeArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// The new size, a multiple of 4096 and not less than the present one
+    #[arg(long)]
+    pub size: Size,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `bench`.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Most memory for the passphrase cost
+    #[arg(long, default_value = "1G", value_name = "SIZE")]
+    pub kdf_memory: Size,
+    /// Milliseconds for each cipher
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub millis: u64,
+}
+
+/// `completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// An existing directory
+    pub dir: PathBuf,
+}
+
+fn cipher() -> impl TypedValueParser<Value = Cipher> {
+    PossibleValuesParser::new(Cipher::ALL.map(Cipher::name))
+        .try_map(|name| Cipher::ALL.into_iter().find(|c| c.name() == name).ok_or("no such cipher"))
+}
+
+fn layout() -> impl TypedValueParser<Value = Layout> {
+    PossibleValuesParser::new(Layout::ALL.map(Layout::name))
+        .try_map(|name| Layout::ALL.into_iter().find(|l| l.name() == name).ok_or("no such layout"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_words_fit_together() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,83 @@
+//! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
+
+use crate::console::Console;
+use lacuna_core::{Error, Kind, Result};
+use lacuna_fuse::{ReadyPipe, Side, daemonize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The server's way of saying that clients can come.
+pub struct Ready(Option<ReadyPipe>);
+
+impl Ready {
+    /// Lets the process that waits in the foreground end, if there is one.
+    pub fn tell(&mut self) -> Result<()> {
+        self.0.take().map_or(Ok(()), ReadyPipe::ready)
+    }
+}
+
+/// Runs `serve`, after a fork if `background`. Before this the process must have started no threads and hold
+/// no random source and no open disk.
+pub fn run(background: bool, serve: impl FnOnce(&mut Ready) -> Result<()>) -> Result<()> {
+    if !background {
+        return serve(&mut Ready(None));
+    }
+    wait_until_alone();
+    match daemonize()? {
+        Side::Parent(started) => started.wait().map(|_| ()),
+        Side::Child(pipe) => {
+            let mut ready = Ready(Some(pipe));
+            let result = serve(&mut ready);
+            let code = match &result {
+                Ok(()) => 0,
+                Err(e) => i32::from(e.kind().exit_code()),
+            };
+            match (result, ready.0.take()) {
+                (Err(e), Some(pipe)) => pipe.failed(&e),
+                (Err(e), None) => to_system_log(&e),
+                (Ok(()), _) => {}
+            }
+            // The parent tells the person; a second voice on the same terminal would only repeat it.
+            std::process::exit(code)
+        }
+    }
+}
+
+/// The threads that stretched the passphrase end by themselves, a moment after their work is done.
+fn wait_until_alone() {
+    for _ in 0..2000 {
+        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if threads == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Calls `stop` at every INT, TERM and HUP. None of them ends the process by itself from now on, so that a
+/// second one cannot cut short what the first one began.
+pub fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
+    let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|e| failed(&e))?;
+    let thread = std::thread::Builder::new().name("lacuna-signals".into());
+    let spawned = thread.spawn(move || signals.forever().for_each(|_| stop()));
+    spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
+}
+
+/// Where a server's messages go: to standard error, or from the background to the system's log.
+pub fn reporter(background: bool, console: Console) -> Arc<dyn Fn(&Error) + Send + Sync> {
+    if background { Arc::new(to_system_log) } else { Arc::new(move |e| console.error(e)) }
+}
+
+/// One message to the system's log, if there is one: facility daemon, level error.
+fn to_system_log(e: &Error) {
+    let message = format!("<27>lacuna[{}]: {e}", std::process::id());
+    let _ = UnixDatagram::unbound().and_then(|socket| {
+        // A log that is stuck must not stop the disk.
+        socket.set_nonblocking(true)?;
+        socket.send_to(message.as_bytes(), "/dev/log")
+    });
+}

@@ -1,0 +1,83 @@
+//! What people see: results on standard output, everything else on standard error.
+//!
+//! Never panics, whatever has become of the streams: a reader that has left has read enough, and a full one is
+//! an error of its own.
+
+use lacuna_core::{Error, Result};
+use serde::Serialize;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+/// How much to say.
+#[derive(Clone, Copy)]
+pub struct Console {
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Console {
+    pub fn new(quiet: bool, verbose: bool) -> Self {
+        Console { quiet, verbose }
+    }
+
+    /// Whether to draw progress bars.
+    pub fn shows_progress(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+
+    /// An error, which `--quiet` does not silence.
+    pub fn error(&self, e: &Error) {
+        to_stderr(&format!("lacuna: {e}"));
+    }
+
+    /// Something a person should know though all goes well.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            to_stderr(&format!("lacuna: note: {text}"));
+        }
+    }
+
+    /// A detail for `--verbose`.
+    pub fn detail(&self, text: &str) {
+        if self.verbose {
+            to_stderr(&format!("lacuna: {text}"));
+        }
+    }
+
+    /// A sentence about what was done, on standard output unless `--quiet`.
+    pub fn done(&self, text: &str) -> Result<()> {
+        if self.quiet { Ok(()) } else { line(text) }
+    }
+}
+
+/// A line of what was asked for.
+pub fn line(text: &str) -> Result<()> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// A JSON document.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::io("cannot write the answer as JSON", &e.into()))?;
+    line(&text)
+}
+
+/// Bytes as they are.
+pub fn bytes(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::io("cannot write to standard output", &e)),
+        _ => Ok(()),
+    }
+}
+
+/// The words of clap, in the form of our errors.
+pub fn usage_error(e: &clap::Error) {
+    let text = e.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    to_stderr(&format!("lacuna: {}", text.trim_end()));
+}
+
+fn to_stderr(text: &str) {
+    // There is nobody left to tell if this fails.
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,111 @@
+//! `key add|change|remove|refresh`. Every one rewrites all key slots for exactly the passphrases that are known
+//! afterwards, so that what happens on the medium is the same whatever there was (deniability contract).
+
+use crate::args::{KeyArgs, KeyNewArgs, KeyRemoveArgs};
+use crate::console::Console;
+use crate::cost::Wanted;
+use crate::passphrase;
+use crate::unlock::{self, Volume};
+use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_crypto::{SystemRandom, constant_time_eq};
+use lacuna_medium::Access;
+use lacuna_volume::{Keyring, LOST_SLOTS_WARNING};
+use std::io::{BufRead, IsTerminal, Write};
+
+/// `lacuna key add`.
+pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
+    let mut session = Session::start(&args.key, console)?;
+    let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
+    session.keyring.add(session.volume.unlocked.level, new)?;
+    session.finish(&args.key, console, "added the passphrase")
+}
+
+/// `lacuna key change`.
+pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
+    let mut session = Session::start(&args.key, console)?;
+    let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
+    session.keyring.change(&session.first, new)?;
+    session.finish(&args.key, console, "changed the passphrase")
+}
+
+/// `lacuna key remove`.
+pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
+    let session = Session::start(&args.key, console)?;
+    let prompt = format!("Passphrase to remove from {}: ", args.key.location);
+    let file = args.remove_key_file.as_deref();
+    let gone = passphrase::one(file, args.remove_key_fd, &args.key.passphrase, &prompt)?;
+    if session.kept.iter().any(|kept| constant_time_eq(kept.expose(), gone.expose())) {
+        return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
+            .found("the same passphrase among those to keep")
+            .remedy("give another one to keep, or use `lacuna key change`"));
+    }
+    // Whoever mistypes here would believe a passphrase gone that still works in nobody's mind but theirs.
+    lacuna_volume::open(&session.volume.medium, &[gone]).map_err(|e| match e.kind() {
+        Kind::Passphrase => Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk")
+            .remedy("to be rid of all but those you know, use `lacuna key refresh`"),
+        _ => e,
+    })?;
+    session.finish(&args.key, console, "removed the passphrase")
+}
+
+/// `lacuna key refresh`.
+pub fn refresh(args: &KeyArgs, console: Console) -> Result<()> {
+    Session::start(args, console)?.finish(args, console, "rewrote the key slots")
+}
+
+/// An unlocked volume and the passphrases that shall go on working.
+struct Session {
+    volume: Volume,
+    keyring: Keyring,
+    first: SecretVec,
+    kept: Vec<SecretVec>,
+    cost: Option<Wanted>,
+}
+
+impl Session {
+    fn start(args: &KeyArgs, console: Console) -> Result<Session> {
+        if !args.yes && !asks() {
+            return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
+                .found("no terminal")
+                .remedy(format!("read this, then give --yes. {LOST_SLOTS_WARNING}")));
+        }
+        let cost = Wanted::from_args(&args.cost)?;
+        let ask = |shown: &str| passphrase::to_keep(&args.passphrase, shown);
+        let mut volume = unlock::unlock_with(&args.location, Access::Write, console, ask)?;
+        let passphrases = std::mem::take(&mut volume.passphrases);
+        let copy = |p: &SecretVec| SecretVec::new(p.expose().to_vec());
+        let kept: Vec<SecretVec> = passphrases.iter().map(copy).collect();
+        let first = copy(&kept[0]);
+        let keyring = Keyring::from_opened(&volume.unlocked, passphrases)?;
+        Ok(Session { volume, keyring, first, kept, cost })
+    }
+
+    fn finish(self, args: &KeyArgs, console: Console, done: &str) -> Result<()> {
+        let Session { mut volume, keyring, cost, .. } = self;
+        console.note(LOST_SLOTS_WARNING);
+        if !args.yes {
+            confirm()?;
+        }
+        let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(console));
+        let random = SystemRandom::new()?;
+        lacuna_volume::change_keys(&volume.medium, &mut volume.unlocked, &keyring, cost, &random)?;
+        let left = keyring.levels().count();
+        let plural = if left == 1 { "" } else { "s" };
+        console.done(&format!("{done}; {left} passphrase{plural} of those given now will work from now on"))
+    }
+}
+
+fn asks() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn confirm() -> Result<()> {
+    let _ = write!(std::io::stderr(), "Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|e| Error::io("cannot read the answer", &e))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))
+}

@@ -1,0 +1,90 @@
+//! `lacuna`: the command line. Its one job is to turn words into calls of the crates below, and results into
+//! text, JSON and exit codes.
+//!
+//! Invariants kept here:
+//! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an argument or
+//!   the environment, and no core dump of the process can hold one.
+//! - Everything that can be refused is refused before anything is written.
+//! - An error is one line on standard error that begins with `lacuna: `; its kind decides the exit code.
+//! - A process that goes to the background unlocks first and starts its threads, its random source and its
+//!   disk afterwards.
+#![warn(missing_docs)]
+
+mod args;
+mod background;
+mod bench;
+mod check;
+mod console;
+mod cost;
+mod create;
+mod descriptor;
+mod info;
+mod key;
+mod manual;
+mod mount;
+mod passphrase;
+mod resize;
+mod serve;
+mod size;
+mod status;
+mod unlock;
+
+use args::{Cli, KeyVerb, Verb};
+use clap::Parser;
+use clap::error::ErrorKind;
+use console::Console;
+use lacuna_core::{Kind, Result};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // A core dump would hold keys. If the system refuses even this, it makes no dumps of ours either.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    let console = Console::new(cli.quiet, cli.verbose);
+    match run(cli.verb, console) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            console.error(&e);
+            ExitCode::from(e.kind().exit_code())
+        }
+    }
+}
+
+fn run(verb: Verb, console: Console) -> Result<()> {
+    match verb {
+        Verb::Create(args) => create::run(&args, console),
+        Verb::Open(args) => mount::open(args, console),
+        Verb::Close(args) => mount::close(&args, console),
+        Verb::Serve(args) => serve::run(args, console),
+        Verb::Info(args) => info::run(&args, console),
+        Verb::Status(args) => status::run(&args, console),
+        Verb::Check(args) => check::run(&args, console),
+        Verb::Key(KeyVerb::Add(args)) => key::add(&args, console),
+        Verb::Key(KeyVerb::Change(args)) => key::change(&args, console),
+        Verb::Key(KeyVerb::Remove(args)) => key::remove(&args, console),
+        Verb::Key(KeyVerb::Refresh(args)) => key::refresh(&args, console),
+        Verb::Resize(args) => resize::run(&args, console),
+        Verb::Bench(args) => bench::run(&args, console),
+        Verb::Completions(args) => manual::completions(&args),
+        Verb::Man(args) => manual::pages(&args),
+    }
+}
+
+/// What clap has to say: help and version are answers, everything else is a wrong use.
+fn usage(e: &clap::Error) -> ExitCode {
+    match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Whoever closed the pipe has read enough.
+            let _ = e.print();
+            ExitCode::SUCCESS
+        }
+        _ => {
+            console::usage_error(e);
+            ExitCode::from(Kind::Usage.exit_code())
+        }
+    }
+}

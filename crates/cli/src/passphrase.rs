@@ -1,0 +1,188 @@
+//! Where passphrases come from: files, descriptors, a helper program, or the terminal.
+
+use crate::args::{NewPassphraseArgs, PassphraseArgs};
+use crate::descriptor;
+use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_crypto::constant_time_eq;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Longest passphrase or key file.
+const LIMIT: usize = 1 << 20;
+
+/// The passphrases to open a disk with, in the order in which they were given.
+pub fn to_open(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
+    let given = given(args)?;
+    if given.is_empty() { Ok(vec![ask(args, &format!("Passphrase for {location}: "))?]) } else { Ok(given) }
+}
+
+/// The passphrases that shall go on working after a key operation. Where a person types, each is asked for in
+/// turn: what is not given is lost.
+pub fn to_keep(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
+    let mut passphrases = to_open(args, location)?;
+    if !(args.key_file.is_empty() && args.key_fd.is_empty() && args.askpass.is_none()) {
+        return Ok(passphrases);
+    }
+    loop {
+        let next = typed_in(&format!("Another passphrase to keep for {location} (empty: no more): "))?;
+        if next.expose().is_empty() {
+            return Ok(passphrases);
+        }
+        passphrases.push(next);
+    }
+}
+
+/// The passphrases for a new disk; asked for twice where a person types.
+pub fn to_create(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
+    let given = given(args)?;
+    if given.is_empty() {
+        Ok(vec![twice(args, &format!("New passphrase for {location}: "))?])
+    } else {
+        Ok(given)
+    }
+}
+
+/// One more passphrase, for `key add` and `key change`.
+pub fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<SecretVec> {
+    match (&new.new_key_file, new.new_key_fd) {
+        (Some(path), _) => from_path(path),
+        (None, Some(number)) => from_descriptor(number),
+        (None, None) => twice(args, &format!("New passphrase for {location}: ")),
+    }
+}
+
+/// One passphrase from a file, a descriptor or a question.
+pub fn one(
+    path: Option<&Path>,
+    number: Option<u32>,
+    args: &PassphraseArgs,
+    prompt: &str,
+) -> Result<SecretVec> {
+    match (path, number) {
+        (Some(path), _) => from_path(path),
+        (None, Some(number)) => from_descriptor(number),
+        (None, None) => ask(args, prompt),
+    }
+}
+
+fn given(args: &PassphraseArgs) -> Result<Vec<SecretVec>> {
+    let files = args.key_file.iter().map(|path| from_path(path));
+    files.chain(args.key_fd.iter().map(|number| from_descriptor(*number))).collect()
+}
+
+fn twice(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {
+    let first = ask(args, prompt)?;
+    let second = ask(args, "The same again: ")?;
+    if constant_time_eq(first.expose(), second.expose()) {
+        return Ok(first);
+    }
+    Err(Error::new(Kind::Usage, "the two passphrases differ").remedy("try again"))
+}
+
+fn ask(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {
+    if let Some(program) = &args.askpass {
+        return from_program(program, prompt);
+    }
+    checked(typed_in(prompt)?, "the terminal")
+}
+
+fn typed_in(prompt: &str) -> Result<SecretVec> {
+    let typed = rpassword::prompt_password(prompt).map_err(|e| {
+        Error::new(Kind::Usage, "cannot ask for a passphrase")
+            .found(e.to_string())
+            .expected("a terminal")
+            .remedy("give --key-file PATH, --key-fd N or --askpass CMD")
+    })?;
+    Ok(SecretVec::new(typed.into_bytes()))
+}
+
+fn from_path(path: &Path) -> Result<SecretVec> {
+    if path == Path::new("-") {
+        return read(descriptor::stdin()?, "standard input");
+    }
+    let shown = path.display().to_string();
+    let file = File::open(path).map_err(|e| {
+        let error = Error::io(format!("cannot read the passphrase from {shown}"), &e);
+        // Exit code 4 would say that the disk is not there.
+        if error.kind() == Kind::NotFound { error.with_kind(Kind::Usage) } else { error }
+    })?;
+    read(file, &shown)
+}
+
+fn from_descriptor(number: u32) -> Result<SecretVec> {
+    read(descriptor::take(number)?, &format!("file descriptor {number}"))
+}
+
+fn from_program(program: &Path, prompt: &str) -> Result<SecretVec> {
+    let shown = program.display().to_string();
+    let failed = |e: &std::io::Error| {
+        Error::new(Kind::Usage, format!("cannot ask {shown} for a passphrase"))
+            .found(e.to_string())
+            .expected("a program that prints the passphrase")
+    };
+    let mut child = Command::new(program)
+        .arg(prompt)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(&e))?;
+    let passphrase = match child.stdout.take() {
+        Some(out) => read(out, &shown),
+        None => Err(Error::new(Kind::Other, "no output to read")),
+    };
+    let status = child.wait().map_err(|e| failed(&e))?;
+    if !status.success() {
+        return Err(failed(&std::io::Error::other(status.to_string())));
+    }
+    passphrase
+}
+
+fn read(from: impl Read, name: &str) -> Result<SecretVec> {
+    // All the room at once: a buffer that grows leaves copies behind.
+    let mut bytes = Vec::with_capacity(LIMIT + 1);
+    let outcome = from.take(LIMIT as u64 + 1).read_to_end(&mut bytes);
+    let too_long = bytes.len() > LIMIT;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    let secret = SecretVec::new(bytes);
+    outcome.map_err(|e| {
+        Error::io(format!("cannot read the passphrase from {name}"), &e).with_kind(Kind::Usage)
+    })?;
+    if too_long {
+        return Err(Error::new(Kind::Usage, format!("cannot use the passphrase from {name}"))
+            .found(format!("more than {LIMIT} bytes"))
+            .expected("a key file of at most 1 MiB"));
+    }
+    checked(secret, name)
+}
+
+fn checked(secret: SecretVec, name: &str) -> Result<SecretVec> {
+    if secret.expose().is_empty() {
+        return Err(Error::new(Kind::Usage, format!("cannot use the passphrase from {name}"))
+            .found("an empty one")
+            .expected("at least one character"));
+    }
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_trailing_newline_is_not_part_of_it() {
+        for (given, kept) in
+            [("word", "word"), ("word\n", "word"), ("word\n\n", "word\n"), ("two\nlines\n", "two\nlines")]
+        {
+            assert_eq!(read(given.as_bytes(), "x").unwrap().expose(), kept.as_bytes());
+        }
+        for empty in ["", "\n"] {
+            assert_eq!(read(empty.as_bytes(), "x").err().unwrap().kind(), Kind::Usage);
+        }
+        assert!(read(&vec![7; LIMIT][..], "x").is_ok());
+        assert!(read(&vec![7; LIMIT + 1][..], "x").is_err());
+    }
+}

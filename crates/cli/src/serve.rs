@@ -1,0 +1,140 @@
+//! `serve`: a disk for NBD clients, until a signal.
+
+use crate::args::{ServeArgs, Tls};
+use crate::background::{self, Ready};
+use crate::console::{self, Console};
+use crate::size::Size;
+use crate::status::{Account, StatusSocket};
+use crate::unlock::{self, Key};
+use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
+use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Least memory for caches.
+const LEAST_CACHE: u64 = 1 << 20;
+
+/// `lacuna serve`.
+pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
+    let listen = listen(&args)?;
+    let budget = budget(args.cache)?;
+    if args.fork {
+        make_absolute(&mut args)?;
+    }
+    let listen = match listen {
+        Listen::Unix(_) => args.socket.clone().map_or(listen, Listen::Unix),
+        other => other,
+    };
+    let volume = unlock::unlock(&args.location, unlock::access(args.read_only), &args.passphrase, console)?;
+    let key = volume.into_key()?;
+    background::run(args.fork, |ready| serve(&args, &listen, key, budget, console, ready))
+}
+
+/// The memory that `--cache` gives.
+pub fn budget(cache: Size) -> Result<Budget> {
+    if cache.0 >= LEAST_CACHE {
+        return Ok(Budget::bytes(cache.0));
+    }
+    Err(Error::new(Kind::Usage, "cannot use this --cache")
+        .found(format!("{} bytes", cache.0))
+        .expected("at least 1M"))
+}
+
+fn listen(args: &ServeArgs) -> Result<Listen> {
+    let activated = std::env::var_os("LISTEN_FDS").is_some();
+    match (&args.socket, &args.listen) {
+        (Some(path), _) => Ok(Listen::Unix(path.clone())),
+        (None, Some(address)) => Ok(Listen::Tcp(address.clone())),
+        (None, None) if activated && !args.fork => Ok(Listen::Activated),
+        (None, None) if activated => Err(Error::new(Kind::Usage, "cannot go to the background")
+            .found("a socket passed by the service manager")
+            .remedy("leave --fork away: the service manager watches this process")),
+        (None, None) => Err(Error::new(Kind::Usage, "nowhere to listen")
+            .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
+            .remedy("give for example --socket /run/user/1000/disk.sock")),
+    }
+}
+
+/// A process in the background has left the directory that relative paths start from.
+fn make_absolute(args: &mut ServeArgs) -> Result<()> {
+    for path in [&mut args.socket, &mut args.tls_dir, &mut args.pid_file].into_iter().flatten() {
+        *path = std::path::absolute(&*path)
+            .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
+    }
+    Ok(())
+}
+
+fn serve(
+    args: &ServeArgs,
+    listen: &Listen,
+    key: Key,
+    budget: Budget,
+    console: Console,
+    ready: &mut Ready,
+) -> Result<()> {
+    let stop = StopHandle::new()?;
+    let stopping = stop.clone();
+    background::on_signal(move || stopping.stop())?;
+    let disk: Arc<dyn Disk> = Arc::new(key.open(args.read_only, budget)?);
+    let served = serve_disk(args, listen, &disk, console, ready, &stop);
+    // Whatever ended the serving, what was acknowledged goes to the medium.
+    let closed = disk.close();
+    served.and(closed)
+}
+
+fn serve_disk(
+    args: &ServeArgs,
+    listen: &Listen,
+    disk: &Arc<dyn Disk>,
+    console: Console,
+    ready: &mut Ready,
+    stop: &StopHandle,
+) -> Result<()> {
+    let say = background::reporter(args.fork, console);
+    let last_error = Arc::new(Mutex::new(None));
+    let remembered = Arc::clone(&last_error);
+    let report = move |e: &Error| {
+        *remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
+        say(e);
+    };
+    let mut options = Options { report: Some(Arc::new(report)), ..Options::default() };
+    if let Some(workers) = args.workers {
+        options.workers = usize::from(workers);
+        options.max_workers = options.max_workers.max(options.workers);
+    }
+    options.tls = match (&args.tls_dir, args.tls) {
+        (None, _) => TlsMode::Off,
+        (Some(_), Some(Tls::Allow)) => TlsMode::Allow,
+        (Some(_), _) => TlsMode::Require,
+    };
+    options.certificates = args.tls_dir.clone();
+    let bytes = ByteDisk::new(Arc::clone(disk));
+    let server = Server::bind(listen, Exports::levels([bytes.clone()]), options)?;
+    let uri = server.uri();
+    let account = Account::of(unlock::path_of(&args.location)?, uri.clone(), bytes, last_error);
+    let _status = StatusSocket::start(account, console);
+    let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    console::line(&uri)?;
+    ready.tell()?;
+    server.run(stop)
+}
+
+/// A file with the process number, removed at the end.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn write(path: &Path) -> Result<Self> {
+        let written = File::create(path).and_then(|mut file| writeln!(file, "{}", std::process::id()));
+        written
+            .map_err(|e| Error::io(format!("cannot write the process number to {}", path.display()), &e))?;
+        Ok(PidFile(path.to_owned()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

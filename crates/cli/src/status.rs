@@ -1,0 +1,203 @@
+//! `status`: what running servers say of themselves, and the socket on which a `serve` says it.
+
+use crate::args::StatusArgs;
+use crate::console::{self, Console};
+use crate::size::human;
+use lacuna_core::{ByteDisk, Error, Kind, Result};
+use serde_json::{Value, json};
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest answer that is read.
+const LIMIT: u64 = 1 << 20;
+/// How long one side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a server knows of itself.
+pub struct Account {
+    location: PathBuf,
+    uri: String,
+    disk: ByteDisk,
+    last_error: Arc<Mutex<Option<String>>>,
+}
+
+impl Account {
+    /// Of a server that serves `disk`, found at `path`, at `uri`.
+    pub fn of(path: &Path, uri: String, disk: ByteDisk, last_error: Arc<Mutex<Option<String>>>) -> Self {
+        Account { location: canonical(path), uri, disk, last_error }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "location": self.location.to_string_lossy(),
+            "front": "nbd",
+            "uri": self.uri,
+            "pid": std::process::id(),
+            "read_only": self.disk.read_only(),
+            "size": self.disk.len(),
+            "items": self.disk.status().items,
+            "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+}
+
+/// The socket that answers every connection with one JSON document. Its file goes when this is dropped.
+pub struct StatusSocket(PathBuf);
+
+impl StatusSocket {
+    /// Listens, if that can be had: a disk is served without it just as well.
+    pub fn start(account: Account, console: Console) -> Option<Self> {
+        match Self::try_start(account) {
+            Ok(socket) => Some(socket),
+            Err(e) => {
+                console.detail(&format!("`lacuna status` will not see this server: {e}"));
+                None
+            }
+        }
+    }
+
+    fn try_start(account: Account) -> Result<Self> {
+        let dir = socket_dir()?;
+        let failed = |e: &io::Error| Error::io(format!("cannot listen in {}", dir.display()), e);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed(&e))?;
+        let owner = fs::metadata(&dir).map_err(|e| failed(&e))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(Error::new(Kind::Permission, format!("cannot use {}", dir.display()))
+                .found(format!("a directory of user {owner}")));
+        }
+        let path = socket_path(&dir, &account.location);
+        // Two servers share a location only if both read; the first one keeps the name.
+        if UnixStream::connect(&path).is_ok() {
+            return Err(Error::new(Kind::Busy, "another server of this location answers already"));
+        }
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(|e| failed(&e))?;
+        let thread = std::thread::Builder::new().name("lacuna-status".into());
+        let answer = move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.set_write_timeout(Some(PATIENCE));
+                let _ = stream.write_all(account.to_json().to_string().as_bytes());
+            }
+        };
+        thread.spawn(answer).map_err(|e| failed(&e))?;
+        Ok(StatusSocket(path))
+    }
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn socket_dir() -> Result<PathBuf> {
+    lacuna_fuse::default_run_base().map(|base| base.join("serve"))
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// A short name for a canonical path (FNV-1a): the path of a socket has room for 107 bytes.
+fn socket_path(dir: &Path, location: &Path) -> PathBuf {
+    let bytes = location.as_os_str().as_bytes();
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    dir.join(format!("{hash:016x}.sock"))
+}
+
+/// `lacuna status`.
+pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
+    let target = args.target.as_deref().map(canonical);
+    let mut servers = nbd_servers(console);
+    servers.extend(mounts(console));
+    if let Some(target) = &target {
+        let names = |server: &Value, field: &str| {
+            server[field].as_str().is_some_and(|path| canonical(Path::new(path)) == *target)
+        };
+        servers.retain(|server| names(server, "location") || names(server, "mountpoint"));
+        if servers.is_empty() {
+            return Err(Error::new(Kind::NotFound, format!("no server for {}", target.display()))
+                .expected("the location or the mount point of a disk that is being served")
+                .remedy("`lacuna status` lists all that this user can see"));
+        }
+    }
+    if args.json {
+        return console::json(&json!({ "servers": servers }));
+    }
+    if servers.is_empty() {
+        return console.done("nothing is being served");
+    }
+    servers.iter().try_for_each(|server| console::line(words(server).trim_end()))
+}
+
+fn nbd_servers(console: Console) -> Vec<Value> {
+    let Ok(dir) = socket_dir() else { return Vec::new() };
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    paths.sort();
+    let answers = paths.into_iter().filter_map(|path| match ask(&path) {
+        Ok(answer) => Some(answer),
+        Err(e) => {
+            console.detail(&format!("no answer from {}: {e}", path.display()));
+            None
+        }
+    });
+    answers.collect()
+}
+
+fn ask(path: &Path) -> io::Result<Value> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = String::new();
+    stream.take(LIMIT).read_to_string(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
+fn mounts(console: Console) -> Vec<Value> {
+    let records = lacuna_fuse::running(None).unwrap_or_default();
+    let answers =
+        records.into_iter().filter_map(|record| match lacuna_fuse::status(&record.mountpoint, None) {
+            Ok(mut status) => Some(json!({
+                "location": record.location,
+                "front": "fuse",
+                "mountpoint": record.mountpoint.to_string_lossy(),
+                "pid": record.pid,
+                "raw": record.raw,
+                "read_only": record.read_only,
+                "items": status["items"].take(),
+            })),
+            Err(e) => {
+                console.detail(&e.to_string());
+                None
+            }
+        });
+    answers.collect()
+}
+
+fn words(server: &Value) -> String {
+    let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
+    let place = if server["front"] == "fuse" { text("mountpoint") } else { text("uri") };
+    let read_only = if server["read_only"] == true { ", read-only" } else { "" };
+    let mut out = format!("{} at {place} (process {}{read_only})\n", text("location"), server["pid"]);
+    if let Some(error) = server["last_error"].as_str() {
+        out.push_str(&format!("  last failure: {error}\n"));
+    }
+    for item in server["items"].as_array().into_iter().flatten() {
+        let name = item["name"].as_str().unwrap_or_default().replace('_', " ");
+        let value = match (item["value"].as_u64(), item["unit"].as_str()) {
+            (Some(bytes), Some("bytes")) => human(bytes),
+            (Some(value), Some(unit)) => format!("{value} {unit}"),
+            _ => String::new(),
+        };
+        out.push_str(&format!("  {name:<24} {value}\n"));
+    }
+    out
+}

@@ -1,0 +1,123 @@
+//! The program dies, and signals come when they please.
+
+use crate::nbd_client::Client;
+use crate::scene::Scene;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCK: u64 = 4096;
+/// Blocks that are written over and over.
+const BLOCKS: u64 = 700;
+
+fn block_of(number: u64) -> u64 {
+    number * 31 % BLOCKS
+}
+
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(BLOCK as usize / 8)
+}
+
+/// Writes numbers, flushing after every eighth, until the server dies; the last number that was flushed and the
+/// last that was sent.
+fn write_until_death(socket: &std::path::Path, progress: &AtomicU64) -> (u64, u64) {
+    let mut client = Client::connect(socket).unwrap();
+    let mut flushed = 0;
+    for number in 1.. {
+        let step = |client: &mut Client| -> io::Result<bool> {
+            client.write_at(block_of(number) * BLOCK, &content(number))?;
+            if number % 8 == 0 {
+                client.flush()?;
+            }
+            Ok(number % 8 == 0)
+        };
+        match step(&mut client) {
+            Ok(true) => flushed = number,
+            Ok(false) => {}
+            Err(_) => return (flushed, number),
+        }
+        progress.store(number, Ordering::Relaxed);
+    }
+    unreachable!()
+}
+
+fn survives_kill(cipher: &str, layout: &str) {
+    let scene = Scene::with_disk(&["--size", "64M", "--cipher", cipher, "--layout", layout]);
+    let mut server = scene.serve(&["--cache", "2M"]);
+    let socket = server.socket.clone();
+    let progress = AtomicU64::new(0);
+    let (flushed, sent) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until_death(&socket, &progress));
+        while progress.load(Ordering::Relaxed) < 3000 && !writer.is_finished() {
+            std::thread::yield_now();
+        }
+        server.kill();
+        writer.join().unwrap()
+    });
+    assert!(flushed >= 2992);
+    // What is left of the dead server's socket is in nobody's way.
+    let server = scene.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    for block in 0..BLOCKS {
+        let data = client.read_at(block * BLOCK, BLOCK as usize).unwrap();
+        let found = u64::from_le_bytes(data[..8].try_into().unwrap());
+        assert!(data == content(found), "block {block} is a mixture");
+        let least = (1..=flushed).rev().find(|n| block_of(*n) == block).unwrap_or(0);
+        assert!(found == 0 || block_of(found) == block);
+        assert!(
+            (least..=sent).contains(&found),
+            "{cipher} {layout}: block {block} holds {found}; flushed were {least}, sent {sent}"
+        );
+    }
+    drop(client);
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn killed_with_xts() {
+    survives_kill("xts", "segment-end");
+}
+
+#[test]
+fn killed_with_xts_random() {
+    survives_kill("xts-random", "segment-end");
+    survives_kill("xts-random", "kv");
+}
+
+#[test]
+fn killed_with_gcm() {
+    survives_kill("gcm", "interleaved");
+}
+
+#[test]
+fn a_disk_that_needs_repair_is_not_opened_read_only() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let mut server = scene.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    client.write_at(0, &content(7)).unwrap();
+    client.flush().unwrap();
+    server.kill();
+    let check = ["check", "disk.img", "--key-file", "key"];
+    scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(20);
+    scene.lacuna(&check).code(0);
+    scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(0);
+}
+
+#[test]
+fn signals_flush_and_end_with_0() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    for signals in [&["-INT"][..], &["-TERM"], &["-HUP"], &["-TERM", "-INT", "-TERM"]] {
+        let server = scene.serve(&["--pid-file", "pid"]);
+        assert!(scene.path("pid").exists());
+        let mut client = Client::connect(&server.socket).unwrap();
+        client.write_at(1 << 20, &content(9)).unwrap();
+        // Not flushed, and the client still there: ending is the server's own doing.
+        signals.iter().for_each(|signal| server.signal(signal));
+        assert_eq!(server.wait(), 0, "{signals:?}");
+        assert!(!scene.path("pid").exists());
+        let server = scene.serve(&["--read-only"]);
+        let data = Client::connect(&server.socket).unwrap().read_at(1 << 20, BLOCK as usize).unwrap();
+        assert!(data == content(9));
+        assert_eq!(server.stop(), 0);
+    }
+}

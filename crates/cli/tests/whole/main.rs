@@ -1,0 +1,12 @@
+//! Whole-program tests: the real binary, driven with real clients. What this machine lacks a program or a
+//! privilege for is skipped, and the test says so.
+
+mod clients;
+mod crash;
+mod damage;
+mod keys;
+mod mounted;
+mod nbd_client;
+mod reading;
+mod refused;
+mod scene;

@@ -1,0 +1,175 @@
+//! A file system on a disk, as people use it.
+
+use crate::scene::{Scene, can_mount, have, noise};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+/// Closes what is open when a test fails, so that no mount outlives it.
+struct Closing<'a>(&'a Scene);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
+    }
+}
+
+fn scene() -> Option<Scene> {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return None;
+    }
+    let scene = Scene::with_disk(&["--size", "512M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    Some(scene)
+}
+
+fn used(scene: &Scene) -> u64 {
+    fs::metadata(scene.path("disk.img")).unwrap().blocks() * 512
+}
+
+/// A few thousand small files.
+fn make_tree(scene: &Scene) {
+    for dir in 0..50u64 {
+        let path = scene.path(&format!("tree/{}/d{dir}", dir % 7));
+        fs::create_dir_all(&path).unwrap();
+        for file in 0..60 {
+            let seed = dir * 60 + file + 1;
+            fs::write(path.join(format!("file {file}")), noise(seed, (seed * 7919 % 20_000) as usize))
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_tree_comes_back_and_trimmed_space_is_given_back() {
+    let Some(scene) = scene() else { return };
+    let _closing = Closing(&scene);
+    let open = ["open", "disk.img", "mnt", "--key-file", "key"];
+    scene.lacuna(&open).code(4);
+    scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
+    make_tree(&scene);
+    scene.tool("cp", &["-r", "tree", "mnt/tree"]);
+    fs::write(scene.path("mnt/large"), noise(5, 60 << 20)).unwrap();
+
+    // While it is open: nobody else gets it, info and status still answer.
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
+    assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["medium"]["in_use"], true);
+    let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
+    assert_eq!(status["servers"][0]["front"], "fuse");
+    assert!(status["servers"][0]["items"].as_array().unwrap().len() > 3);
+    let busy = scene.command(&["close", "."]).current_dir(scene.path("mnt")).output().unwrap();
+    assert_eq!(busy.status.code(), Some(5), "{}", String::from_utf8_lossy(&busy.stderr));
+
+    scene.lacuna(&["close", "mnt"]).code(0);
+    assert!(!scene.path("mnt/large").exists());
+    scene.lacuna(&["close", "mnt"]).code(4);
+    let full = used(&scene);
+    assert!(full > 60 << 20);
+
+    scene.lacuna(&open).code(0);
+    scene.tool("diff", &["-r", "tree", "mnt/tree"]);
+    assert!(fs::read(scene.path("mnt/large")).unwrap() == noise(5, 60 << 20));
+    fs::remove_file(scene.path("mnt/large")).unwrap();
+    scene.tool("sync", &["-f", "mnt"]);
+    scene.tool("fstrim", &["mnt"]);
+    scene.lacuna(&["close", "mnt"]).code(0);
+    let trimmed = used(&scene);
+    assert!(trimmed + (50 << 20) < full, "fstrim left {trimmed} of {full} bytes in use");
+
+    scene.lacuna(&[&open[..], &["--read-only"]].concat()).code(0);
+    scene.tool("diff", &["-r", "tree", "mnt/tree"]);
+    assert!(fs::write(scene.path("mnt/new"), b"no").is_err());
+    scene.lacuna(&["close", "mnt"]).code(0);
+    // Over what is there nothing is made.
+    scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(1);
+}
+
+#[test]
+fn raw_mode_is_a_file_and_the_foreground_ends_by_signal() {
+    let Some(scene) = scene() else { return };
+    let _closing = Closing(&scene);
+    let open = ["open", "disk.img", "mnt", "--raw", "--key-file", "key"];
+    scene.lacuna(&open).code(0);
+    assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 512 << 20);
+    scene.lacuna(&["close", "mnt"]).code(0);
+
+    let mut child = scene.command(&[&open[..], &["--foreground"]].concat()).spawn().unwrap();
+    while !scene.path("mnt/disk").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "the server ended");
+        std::thread::yield_now();
+    }
+    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!scene.path("mnt/disk").exists());
+}
+
+#[test]
+fn what_cannot_be_opened_leaves_nothing_mounted() {
+    let Some(scene) = scene() else { return };
+    fs::write(scene.path("wrong"), "wrong").unwrap();
+    scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "wrong"]).code(2);
+    scene.lacuna(&["open", "disk.img", "nowhere", "--key-file", "key"]).code(4);
+    scene.lacuna(&["open", "disk.img", "key", "--key-file", "key"]).code(1);
+    scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "no-such"]).code(1);
+    // Nobody hears that it is open: so it is not.
+    let mut deaf = scene.command(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]);
+    deaf.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    assert_eq!(deaf.status().unwrap().code(), Some(13));
+    assert_eq!(fs::read_dir(scene.path("mnt")).unwrap().count(), 0);
+    assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).json()["medium"]["in_use"], false);
+}
+
+#[test]
+fn what_a_dead_server_left_mounted_is_cleared_away() {
+    let Some(scene) = scene() else { return };
+    let _closing = Closing(&scene);
+    let open = ["open", "disk.img", "mnt", "--key-file", "key"];
+    scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
+    fs::write(scene.path("mnt/kept"), noise(4, 1 << 20)).unwrap();
+    scene.tool("sync", &["-f", "mnt"]);
+    let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
+    scene.tool("kill", &["-9", &status["servers"][0]["pid"].to_string()]);
+    // The kernel takes a moment to let go of what the dead process held.
+    while scene.lacuna(&["info", "disk.img", "--json"]).json()["medium"]["in_use"] == true {}
+    assert!(scene.lacuna(&["close", "mnt"]).code(0).stderr.contains("died"));
+    scene.lacuna(&open).code(0);
+    assert!(fs::read(scene.path("mnt/kept")).unwrap() == noise(4, 1 << 20));
+    scene.lacuna(&["close", "mnt"]).code(0);
+}
+
+/// A loop device over a file in the scene.
+struct Device(String);
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_filled_and_not_overwritten_by_mistake() {
+    if !can_mount("/dev/loop-control") {
+        return;
+    }
+    let scene = Scene::new();
+    fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
+    let device = Device(scene.tool("losetup", &["-f", "--show", "backing"]).stdout.trim().to_owned());
+    scene.create(&device.0, &["--size", "300M"]).code(1);
+    scene.create(&device.0, &[]).code(0);
+    let info = scene.lacuna(&["info", &device.0, "--json"]).code(0).json();
+    assert_eq!(info["medium"]["size"], 200 << 20);
+    assert!(info["size"].as_u64().unwrap() > 150 << 20);
+    scene.create(&device.0, &[]).code(1);
+    scene.create(&device.0, &["--force", "--cipher", "gcm", "--layout", "kv"]).code(0);
+    scene.lacuna(&["check", &device.0, "--key-file", "key"]).code(0);
+    let resize = ["resize", &device.0, "--size", "1G", "--key-file", "key"];
+    scene.lacuna(&resize).code(1);
+
+    // What the system itself uses is not to be had, even by force.
+    scene.tool("mkfs.ext4", &["-q", "-F", &device.0]);
+    fs::create_dir(scene.path("other")).unwrap();
+    scene.tool("mount", &[&device.0, "other"]);
+    scene.create(&device.0, &["--force"]).code(5);
+    scene.tool("umount", &["other"]);
+}

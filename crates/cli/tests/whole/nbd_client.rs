@@ -1,0 +1,75 @@
+//! A client of a few lines, which sees each error number and dies with its server.
+
+use std::io::{self, Error, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+const OPTION_GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+
+pub struct Client(UnixStream);
+
+impl Client {
+    pub fn connect(socket: &Path) -> io::Result<Client> {
+        let mut client = Client(UnixStream::connect(socket)?);
+        client.read::<18>()?;
+        // Fixed newstyle, no zeroes; then GO for the export "" without further questions.
+        client.0.write_all(&3u32.to_be_bytes())?;
+        client.0.write_all(b"IHAVEOPT")?;
+        client.0.write_all(&[OPTION_GO.to_be_bytes(), 6u32.to_be_bytes()].concat())?;
+        client.0.write_all(&[0; 6])?;
+        loop {
+            let head = client.read::<20>()?;
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let mut body = vec![0; word(16) as usize];
+            client.0.read_exact(&mut body)?;
+            match word(12) {
+                REPLY_ACK => return Ok(client),
+                kind if kind & (1 << 31) != 0 => return Err(Error::other(format!("refused: {kind:#x}"))),
+                _ => {}
+            }
+        }
+    }
+
+    pub fn read_at(&mut self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.request(READ, offset, len, &[])?;
+        let mut data = vec![0; len];
+        self.0.read_exact(&mut data)?;
+        Ok(data)
+    }
+
+    pub fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.request(WRITE, offset, data.len(), data)
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.request(FLUSH, 0, 0, &[])
+    }
+
+    fn request(&mut self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<()> {
+        let mut request = Vec::with_capacity(28 + data.len());
+        request.extend(0x2560_9513u32.to_be_bytes());
+        request.extend(0u16.to_be_bytes());
+        request.extend(command.to_be_bytes());
+        request.extend(1u64.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend((len as u32).to_be_bytes());
+        request.extend(data);
+        self.0.write_all(&request)?;
+        let reply = self.read::<16>()?;
+        assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());
+        match i32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+            0 => Ok(()),
+            number => Err(Error::from_raw_os_error(number)),
+        }
+    }
+
+    fn read<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.0.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}

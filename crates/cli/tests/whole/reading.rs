@@ -1,0 +1,120 @@
+//! The reading verbs: JSON that parses, streams that end early, servers in the background.
+
+use crate::nbd_client::Client;
+use crate::scene::Scene;
+use std::fs;
+use std::process::{Command, Stdio};
+
+#[test]
+fn json_says_what_the_text_says() {
+    let scene = Scene::with_disk(&["--size", "64M", "--cipher", "gcm", "--layout", "interleaved"]);
+    let info = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
+    assert_eq!(info["size"], 64 << 20);
+    assert_eq!(info["cipher"], "gcm");
+    assert_eq!(info["layout"], "interleaved");
+    assert_eq!(info["header"]["format"], "sealed");
+    assert_eq!(info["header"]["generation"], 1);
+    assert_eq!(info["header"]["uuid"].as_str().unwrap().len(), 36);
+    assert_eq!(info["medium"]["size"], fs::metadata(scene.path("disk.img")).unwrap().len());
+    assert!(
+        info["medium"]["used"].as_u64().unwrap() < 16 << 20,
+        "a new disk takes little more than its ring"
+    );
+    assert_eq!(info["notes"].as_array().unwrap().len(), 0);
+    let text = scene.lacuna(&["info", "disk.img"]).code(0).stdout;
+    assert!(text.contains(info["header"]["uuid"].as_str().unwrap()));
+
+    let check = scene.lacuna(&["check", "disk.img", "--key-file", "key", "--json"]).code(0).json();
+    assert_eq!((&check["unwritten"], &check["bad"]), (&16384.into(), &0.into()));
+    let bench = scene.lacuna(&["bench", "--json", "--millis", "5", "--kdf-memory", "16M"]).code(0).json();
+    assert_eq!(bench["ciphers"].as_array().unwrap().len(), 3);
+    assert!(bench["kdf"]["memory_kib"].as_u64().unwrap() <= 16384);
+    assert!(scene.lacuna(&["bench", "--millis", "5", "--kdf-memory", "16M"]).code(0).stdout.contains("GB/s"));
+}
+
+#[test]
+fn a_server_in_the_background_tells_of_itself() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    scene.lacuna(&["status", "disk.img"]).code(4);
+    let serve =
+        ["serve", "disk.img", "--key-file", "key", "--socket", "nbd.sock", "--pid-file", "pid", "--fork"];
+    let started = scene.lacuna(&serve).code(0);
+    assert!(started.stdout.starts_with("nbd+unix:///?socket="));
+    let pid = fs::read_to_string(scene.path("pid")).unwrap().trim().to_owned();
+    let mut client = Client::connect(&scene.path("nbd.sock")).unwrap();
+    client.write_at(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+
+    let status = scene.lacuna(&["status", "disk.img", "--json"]).code(0).json();
+    let server = &status["servers"][0];
+    assert_eq!(server["pid"].to_string(), pid);
+    assert_eq!(server["front"], "nbd");
+    assert_eq!(server["uri"], started.stdout.trim());
+    let items = server["items"].as_array().unwrap();
+    assert!(items.iter().any(|item| item["name"] == "ring_batches" && item["value"].as_u64() > Some(0)));
+    assert!(scene.lacuna(&["status"]).code(0).stdout.contains("disk.img"));
+
+    // What fails after the fork is told by the process that waits.
+    scene.create("other.img", &["--size", "64M"]).code(0);
+    let taken = ["serve", "other.img", "--key-file", "key", "--socket", "nbd.sock", "--fork"];
+    let said = scene.lacuna(&taken).code(5).stderr;
+    assert_eq!(said.lines().filter(|line| line.starts_with("lacuna: ")).count(), 1, "{said}");
+
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    // The pid file goes before the disk is closed; the lock on the medium goes last.
+    while scene.lacuna(&["info", "disk.img", "--json"]).json()["medium"]["in_use"] == true {}
+    assert!(!scene.path("pid").exists() && !scene.path("nbd.sock").exists());
+    scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn a_server_listens_on_tcp() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let args =
+        ["serve", "disk.img", "--key-file", "key", "--listen", "127.0.0.1:0", "--fork", "--pid-file", "pid"];
+    let uri = scene.lacuna(&args).code(0).stdout;
+    assert!(uri.starts_with("nbd://127.0.0.1:") && !uri.trim().ends_with(":0"), "{uri}");
+    let pid = fs::read_to_string(scene.path("pid")).unwrap();
+    assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
+}
+
+#[test]
+fn streams_that_end_early_or_are_full_are_no_panic() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let shell = |script: &str| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+        let out = shell.stdin(Stdio::null()).output().unwrap();
+        (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    for words in [
+        "info disk.img",
+        "info disk.img --json",
+        "--help",
+        "completions bash",
+        "check disk.img --key-file key",
+    ] {
+        let (code, said) = shell(&format!("set -o pipefail; \"$0\" {words} | head -c 0"));
+        assert_eq!((code, said.as_str()), (0, ""), "{words}");
+        let (code, said) = shell(&format!("\"$0\" {words} >/dev/full 2>/dev/full"));
+        assert!(code == 13 || words == "--help", "{words}: {code} {said}");
+        let (_, said) = shell(&format!("\"$0\" {words} >/dev/full"));
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    assert_eq!(shell("\"$0\" info missing 2>/dev/full").0, 4);
+    assert_eq!(shell("\"$0\" -q info disk.img >&-").1, "");
+}
+
+#[test]
+fn completions_and_manual_pages() {
+    let scene = Scene::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(scene.lacuna(&["completions", shell]).code(0).stdout.contains("key-file"));
+    }
+    fs::create_dir(scene.path("man")).unwrap();
+    scene.lacuna(&["man", "man"]).code(0);
+    for page in ["lacuna", "lacuna-create", "lacuna-serve", "lacuna-key-add"] {
+        let text = fs::read_to_string(scene.path(&format!("man/{page}.1"))).unwrap();
+        assert!(text.contains(".TH"), "{page}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Bad input: each gets its exit code and an error of one line, and changes nothing.
+
+use crate::scene::{CHEAP, Scene, noise};
+use std::fs;
+use std::process::{Command, Stdio};
+
+#[test]
+fn sizes() {
+    let scene = Scene::new();
+    for size in ["0", "5", "4097", "1x", "", "-4096", "1.5G", "17T", "99999999999999999999T"] {
+        let ran = scene.create("new.img", &[&format!("--size={size}")]).code(1);
+        assert!(ran.stderr.starts_with("lacuna: "), "{}", ran.stderr);
+        assert!(!scene.path("new.img").exists(), "--size {size:?} left a file");
+    }
+    assert!(scene.create("new.img", &[]).code(1).stderr.contains("--size"));
+    assert!(!scene.path("new.img").exists());
+    scene.create("tiny.img", &["--size", "4096"]).code(0);
+    assert_eq!(scene.lacuna(&["info", "tiny.img", "--json"]).code(0).json()["size"], 4096);
+    scene.lacuna(&["check", "tiny.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn words() {
+    let scene = Scene::new();
+    for args in [
+        &["frobnicate"][..],
+        &["--no-such-option"],
+        &["info"],
+        &["info", "--jsn", "disk.img"],
+        &["create", "new.img", "--size", "64M", "--cipher", "rot13"],
+        &["create", "new.img", "--size", "64M", "--cipher", "xts", "--layout", "kv", "--key-file", "key"],
+        &["create", "new.img", "--size", "64M", "--format", "unheard-of"],
+        &["create", "new.img", "--size", "64M", "--kdf-passes", "1", "--key-file", "key"],
+        &["create", "new.img", "--size", "64M", "--kdf-memory", "1K", "--key-file", "key"],
+        &["serve", "disk.img", "--key-file", "key"],
+        &["serve", "disk.img", "--socket", "a", "--listen", "b:1", "--key-file", "key"],
+        &["serve", "disk.img", "--socket", "a", "--cache", "1K", "--key-file", "key"],
+        &["info", "rados:pool/name"],
+        &[],
+    ] {
+        scene.lacuna(args).code(1);
+    }
+    assert!(!scene.path("new.img").exists());
+    for args in [&["--help"][..], &["--version"], &["help", "create"], &["key", "add", "--help"]] {
+        assert!(!scene.lacuna(args).code(0).stdout.is_empty());
+    }
+}
+
+#[test]
+fn passphrases() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::write(scene.path("empty"), "\n").unwrap();
+    fs::write(scene.path("wrong"), "wrong horse\n").unwrap();
+    let check = |key: &str| scene.lacuna(&["check", "disk.img", "--key-file", key]);
+    check("wrong").code(2);
+    check("empty").code(1);
+    check("missing").code(1);
+    scene.lacuna(&["create", "new.img", "--size", "64M", "--key-file", "empty"]).code(1);
+    scene.lacuna(&["create", "new.img", "--size", "64M", "--key-file", "key", "--key-file", "wrong"]).code(1);
+    // No terminal and no other source.
+    let mut lone = Command::new("setsid");
+    lone.arg("--wait").arg(env!("CARGO_BIN_EXE_lacuna")).args(["check", "disk.img"]);
+    let out = lone.current_dir(scene.path(".")).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
+
+    // Every other source.
+    scene.lacuna_with_input(&["check", "disk.img", "--key-file", "-"], "correct horse").code(0);
+    scene.lacuna_with_input(&["check", "disk.img", "--key-file", "-"], "correct horse\n\n").code(2);
+    let descriptor = |number: &str| {
+        let script = format!("exec \"$0\" check disk.img --key-fd {number} 5<key");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+        shell.stdin(Stdio::null()).output().unwrap().status.code()
+    };
+    assert_eq!(descriptor("5"), Some(0));
+    for not_open in ["6", "2", "3", "5000000000"] {
+        assert_eq!(descriptor(not_open), Some(1), "--key-fd {not_open}");
+    }
+    fs::write(scene.path("ask"), "#!/bin/sh\ntest -n \"$1\" && cat key\n").unwrap();
+    scene.tool("chmod", &["+x", "ask"]);
+    scene.lacuna(&["check", "disk.img", "--askpass", "./ask"]).code(0);
+    scene.lacuna(&["check", "disk.img", "--askpass", "false"]).code(1);
+    scene.lacuna(&["check", "disk.img", "--askpass", "./no-such-program"]).code(1);
+}
+
+#[test]
+fn what_is_there_is_not_overwritten() {
+    let scene = Scene::new();
+    fs::write(scene.path("precious"), b"data").unwrap();
+    scene.create("precious", &["--size", "64M"]).code(1);
+    assert_eq!(fs::read(scene.path("precious")).unwrap(), b"data");
+    // Refused for another reason, so left alone even by force.
+    scene.create("precious", &["--size", "5", "--force"]).code(1);
+    assert_eq!(fs::read(scene.path("precious")).unwrap(), b"data");
+    scene.create("precious", &["--size", "64M", "--force"]).code(0);
+    scene.lacuna(&["check", "precious", "--key-file", "key"]).code(0);
+    scene.create(".", &["--size", "64M", "--force"]).code(1);
+    scene.create("no/such/dir.img", &["--size", "64M"]).code(4);
+}
+
+#[test]
+fn one_at_a_time() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let server = scene.serve(&[]);
+    let again = ["serve", "disk.img", "--socket", "other.sock", "--key-file", "key"];
+    scene.lacuna(&again).code(5);
+    scene.lacuna(&[&again[..], &["--read-only"]].concat()).code(5);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
+    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--key-file", "key"]).code(5);
+    scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(5);
+    scene.create("disk.img", &["--size", "64M", "--force"]).code(5);
+    assert_eq!(server.stop(), 0);
+    assert!(!scene.path("nbd.sock").exists());
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn headers_that_are_damaged_or_not_ours() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let good = fs::read(scene.path("disk.img")).unwrap();
+    let check = |bytes: &[u8]| {
+        fs::write(scene.path("disk.img"), bytes).unwrap();
+        scene.lacuna(&["check", "disk.img", "--key-file", "key"])
+    };
+    let flipped = |at: &[usize]| {
+        let mut bytes = good.clone();
+        at.iter().for_each(|at| bytes[*at] ^= 0x10);
+        bytes
+    };
+    let (a, b) = (lacuna_volume::COPY_A as usize + 20, lacuna_volume::COPY_B as usize + 20);
+    for one in [a, b] {
+        let ran = check(&flipped(&[one])).code(0);
+        assert!(ran.stderr.contains("key refresh"), "{}", ran.stderr);
+        assert!(scene.lacuna(&["info", "disk.img"]).code(0).stderr.contains("key refresh"));
+    }
+    let notes = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
+    assert_eq!(notes["notes"].as_array().unwrap().len(), 1);
+    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--key-file", "key"]).code(0);
+    assert_eq!(scene.lacuna(&["info", "disk.img"]).code(0).stderr, "");
+
+    check(&flipped(&[a, b])).code(10);
+    scene.lacuna(&["info", "disk.img"]).code(10);
+    check(&noise(3, 2 << 20)).code(4);
+    check(b"").code(4);
+    check(&good[..1 << 20]).code(10);
+    check(&good[..good.len() - 4096]).code(10);
+    fs::remove_file(scene.path("disk.img")).unwrap();
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(4);
+    scene.lacuna(&["info", "."]).code(4);
+}
+
+#[test]
+fn a_file_that_could_not_be_made_whole_goes_again() {
+    let scene = Scene::new();
+    // The shell's limit on the size of files makes the system refuse what create wants.
+    let args = ["create", "new.img", "--size", "1G", "--key-file", "key"].into_iter().chain(CHEAP);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lacuna")]);
+    let out = shell.args(args).current_dir(scene.path(".")).output().unwrap();
+    assert_eq!(out.status.code(), Some(20), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(!scene.path("new.img").exists());
+}

@@ -1,0 +1,331 @@
+//! `docs/format/sealed.md` and the medium agree: the tables of the page are parsed and used to find everything on
+//! disks that were just written.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
+use lacuna_crypto::{AesBlock, GcmKey, XtsKey, derive, keyed_hash};
+use lacuna_medium::MemoryMedium;
+use lacuna_sealed::{Cipher, Layout, Params, SEGMENT_BLOCKS};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The cells of the rows of the table under a heading.
+fn rows(heading: &str) -> Vec<Vec<String>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/sealed.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let section = page.split("\n## ").find(|s| s.lines().next() == Some(heading));
+    let lines =
+        section.unwrap_or_else(|| panic!("no section {heading}")).lines().filter(|l| l.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
+    lines.skip(2).map(cells).collect()
+}
+
+/// A table of fields, by name; asserts that they lie one after the other without gaps.
+struct Fields(HashMap<String, Range<usize>>);
+
+impl Fields {
+    fn of(heading: &str, len: usize) -> Fields {
+        let mut end = 0;
+        let mut fields = HashMap::new();
+        for row in rows(heading) {
+            let (offset, len): (usize, usize) = (row[0].parse().unwrap(), row[1].parse().unwrap());
+            assert_eq!(offset, end, "{heading}: {}", row[2]);
+            end = offset + len;
+            fields.insert(row[2].clone(), offset..end);
+        }
+        assert_eq!(end, len, "{heading}");
+        Fields(fields)
+    }
+
+    fn get<'a>(&self, bytes: &'a [u8], name: &str) -> &'a [u8] {
+        &bytes[self.0[name].clone()]
+    }
+
+    fn number(&self, bytes: &[u8], name: &str) -> u64 {
+        let mut number = [0; 8];
+        let field = self.get(bytes, name);
+        number[..field.len()].copy_from_slice(field);
+        u64::from_le_bytes(number)
+    }
+}
+
+fn constant(name: &str) -> u64 {
+    rows("Constants").iter().find(|row| row[0] == name).unwrap()[1].parse().unwrap()
+}
+
+fn master() -> Secret<32> {
+    Secret::copy_from(&MASTER)
+}
+
+/// The geometry by the page's formulas: map, kv and its length, homes, bytes from home to home.
+fn places(p: &Params) -> [u64; 5] {
+    let m = p.cipher.meta_size() as u64;
+    let i = if p.layout == Layout::Kv { 0 } else { m };
+    let map = constant("header area") + p.ring_len;
+    let kv = map + (16 * u64::from(p.map_capacity)).next_multiple_of(constant("block"));
+    let kv_room = (u64::from(p.map_capacity) + u64::from(p.spare)) * 1024 * constant("kv entry room");
+    let kv_len = if p.layout == Layout::Kv { kv_room.max(constant("least kv region")) } else { 0 };
+    [map, kv, kv_len, (kv + kv_len).next_multiple_of(constant("data alignment")), 1024 * (4096 + i)]
+}
+
+#[test]
+fn constants_parameters_and_regions() {
+    assert_eq!(constant("block"), BLOCK_SIZE as u64);
+    assert_eq!(constant("segment blocks"), SEGMENT_BLOCKS);
+    let fields = Fields::of("Parameters", 40);
+    for (c, cipher) in (0..).zip(Cipher::ALL) {
+        assert!(rows("Parameters")[1][3].contains(&format!("{c} = {}", cipher.name())));
+        assert!(
+            rows("Ciphers").iter().any(|r| r[0] == cipher.name() && r[1] == cipher.meta_size().to_string())
+        );
+        for (l, layout) in (0..).zip(Layout::ALL) {
+            assert!(rows("Parameters")[2][3].contains(&format!("{l} = {}", layout.name())));
+            for (blocks, room) in
+                [(100, Some(1 << 40)), (70_000, Some(1 << 40)), (70_000, None), (9_999_999, None)]
+            {
+                let p = Params::plan(cipher, layout, blocks, room).unwrap();
+                let bytes = p.encode();
+                let number = |name| fields.number(&bytes, name);
+                assert_eq!((number("version"), number("cipher")), (1, c));
+                assert_eq!(number("layout"), if cipher.meta_size() > 0 { l } else { 0 });
+                assert_eq!(number("spare"), u64::from(p.spare));
+                assert_eq!((number("blocks"), number("ring length")), (blocks, p.ring_len));
+                assert_eq!(number("map capacity"), u64::from(p.map_capacity));
+                assert!(fields.get(&bytes, "zero").iter().all(|b| *b == 0));
+                let g = p.geometry();
+                assert_eq!([g.map, g.kv.0, g.kv.1, g.data, g.stride], places(&p));
+                assert_eq!(
+                    (g.ring, u64::from(g.homes)),
+                    (1 << 20, blocks.div_ceil(1024) + u64::from(p.spare))
+                );
+                assert_eq!(g.medium_len(), g.data + u64::from(g.homes) * g.stride);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_tebibyte_costs() {
+    let costs: HashMap<String, u64> =
+        rows("What it costs").into_iter().map(|row| (row[0].clone(), row[1].parse().unwrap())).collect();
+    let tebi = (1u64 << 40) / 4096;
+    let region = |cipher, layout| {
+        let g = Params::plan(cipher, layout, tebi, Some(u64::MAX)).unwrap().geometry();
+        (g.kv.0 - g.map, g.kv.1, u64::from(g.segments) * g.stride - (1 << 40))
+    };
+    assert_eq!(costs["map in memory"], 4 * tebi / 1024);
+    assert_eq!(costs["map on the medium"], region(Cipher::Xts, Layout::SegmentEnd).0);
+    assert_eq!(
+        costs["metadata of xts-random on the medium"],
+        region(Cipher::XtsRandom, Layout::Interleaved).2
+    );
+    assert_eq!(costs["metadata of gcm on the medium"], region(Cipher::Gcm, Layout::SegmentEnd).2);
+    let spare = 64 * 1024 * constant("kv entry room");
+    assert_eq!(costs["key-value region on the medium"], region(Cipher::Gcm, Layout::Kv).1 - spare);
+}
+
+/// A batch found by the page: its bytes and the cells of its entries.
+struct Batch {
+    bytes: Vec<u8>,
+    entries: Vec<Vec<u8>>,
+    head: Fields,
+}
+
+impl Batch {
+    /// The batch at an offset of the ring's batches; asserts everything the page says of its head.
+    fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
+        let head = Fields::of("Batch head", 64);
+        let start = (constant("header area") + constant("ring batches") + position) as usize;
+        let bytes = &snapshot[start..];
+        assert_eq!(head.get(bytes, "magic"), b"LACRING1");
+        assert_eq!(head.number(bytes, "number"), number);
+        let (count, area) =
+            (head.number(bytes, "entries") as usize, head.number(bytes, "entry area") as usize);
+        let bytes = bytes[..head.number(bytes, "total") as usize].to_vec();
+        assert_eq!(area, (64 + 48 * count).next_multiple_of(4096));
+        assert!(bytes[64 + 48 * count..area].iter().all(|b| *b == 0));
+        assert_eq!(head.number(&bytes, "zero"), 0);
+
+        let salt: &[u8; 16] = head.get(&bytes, "salt").try_into().unwrap();
+        let key = GcmKey::new(&derive(&master(), "sealed ring", salt)).unwrap();
+        let mut nonce = [0; 12];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        let mut untagged = bytes.clone();
+        untagged[head.0["tag"].clone()].fill(0);
+        assert_eq!(key.seal(&nonce, &untagged, &[], &mut []), *head.get(&bytes, "tag"));
+
+        let entries: Vec<Vec<u8>> = bytes[64..64 + 48 * count].chunks(48).map(<[u8]>::to_vec).collect();
+        let writes = entries.iter().filter(|e| e[0] == 1).count();
+        assert_eq!(bytes.len(), area + 4096 * writes);
+        Batch { bytes, entries, head }
+    }
+
+    fn data(&self, write: usize) -> &[u8] {
+        let at = self.head.number(&self.bytes, "entry area") as usize + 4096 * write;
+        &self.bytes[at..at + 4096]
+    }
+}
+
+/// Decrypts by the page.
+fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
+    let mut plain = vec![0; 4096];
+    let address = u128::from(block).to_le_bytes();
+    match cipher {
+        Cipher::XtsRandom => {
+            let iv: [u8; 16] = Fields::of("Metadata of xts-random", 16).get(meta, "iv").try_into().unwrap();
+            let binder = AesBlock::new(&derive(&master(), "sealed xts-random tweak", &UUID));
+            let mut tweak = binder.encrypt(iv);
+            tweak.iter_mut().zip(address).for_each(|(t, a)| *t ^= a);
+            let key = XtsKey::new(&derive(&master(), "sealed xts-random", &UUID)).unwrap();
+            key.session().decrypt(&binder.encrypt(tweak), data, &mut plain);
+        }
+        Cipher::Gcm => {
+            let fields = Fields::of("Metadata of gcm", 32);
+            assert_eq!(fields.number(meta, "reserved"), 1);
+            let own = derive(&master(), "sealed gcm", &UUID);
+            let key = GcmKey::new(&derive(&own, "segment", &(block / 1024).to_le_bytes())).unwrap();
+            let nonce = fields.get(meta, "nonce").try_into().unwrap();
+            let tag = fields.get(meta, "tag").try_into().unwrap();
+            key.open(nonce, &block.to_le_bytes(), data, tag, &mut plain).unwrap();
+        }
+        Cipher::Xts => {
+            let key = XtsKey::new(&derive(&master(), "sealed xts", &UUID)).unwrap();
+            key.session().decrypt(&address, data, &mut plain);
+        }
+        Cipher::Hctr2 => {
+            let key = lacuna_crypto::Hctr2Key::new(&derive(&master(), "sealed hctr2", &UUID)).unwrap();
+            key.decrypt(&address, data, &mut plain);
+        }
+    }
+    plain
+}
+
+/// The retired record in a place, verified.
+fn retired(snapshot: &[u8], place: u64) -> (u64, u64, u64) {
+    let fields = Fields::of("Retired record", 64);
+    let bytes = &snapshot[(constant("header area") + place * constant("retired place")) as usize..];
+    assert_eq!(fields.get(bytes, "magic"), b"LACRETD1");
+    let key = derive(&master(), "sealed ring retired", &[]);
+    assert_eq!(fields.get(bytes, "tag"), keyed_hash(&key, &[&bytes[..32]]));
+    (fields.number(bytes, "count"), fields.number(bytes, "next"), fields.number(bytes, "position"))
+}
+
+/// The number of the home of a segment, verified.
+fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
+    let fields = Fields::of("Map entry", 16);
+    let bytes = &snapshot[(places(p)[0] + 16 * segment) as usize..][..16];
+    if bytes == [0; 16] {
+        return None;
+    }
+    let key = derive(&master(), "sealed map", &UUID);
+    let tag = keyed_hash(&key, &[&segment.to_le_bytes(), fields.get(bytes, "home")]);
+    assert_eq!(fields.get(bytes, "tag"), &tag[..8]);
+    Some(fields.number(bytes, "home") - 1)
+}
+
+/// Ciphertext and metadata of a block at home. The entries of the layout kv are not looked for.
+fn at_home<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], Option<&'a [u8]>) {
+    let [_, _, _, homes, stride] = places(p);
+    let home = (homes + stride * mapped(snapshot, p, block / 1024).unwrap()) as usize;
+    let (x, m) = ((block % 1024) as usize, p.cipher.meta_size());
+    let (data, meta) = match p.layout {
+        Layout::SegmentEnd => (4096 * x, Some(1024 * 4096 + m * x)),
+        Layout::Interleaved => ((4096 + m) * x, Some((4096 + m) * x + 4096)),
+        Layout::Kv => (4096 * x, None),
+    };
+    (&snapshot[home + data..][..4096], meta.map(|at| &snapshot[home + at..][..m]))
+}
+
+/// A disk with all kinds of entries in its ring: the snapshots after its flushes, and after it was closed.
+fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
+    let medium: Arc<MemoryMedium> = new_disk(p);
+    let disk = open(&medium, p, 1);
+    write(&disk, 3, 2, 1).unwrap();
+    disk.flush().unwrap();
+    // Batch 2 brings a hole, block 900 and the last block; batch 3 moves segment 1 to where the stream is.
+    write(&disk, 1024, 4, 2).unwrap();
+    write(&disk, 900, 1, 3).unwrap();
+    write(&disk, p.blocks - 1, 1, 4).unwrap();
+    disk.discard(BlockAddr(4), 1).unwrap();
+    disk.flush().unwrap();
+    let flushed = medium.snapshot();
+    disk.close().unwrap();
+    (flushed, medium.snapshot())
+}
+
+#[test]
+fn everything_lies_where_the_page_says() {
+    for cipher in Cipher::ALL {
+        for layout in Layout::ALL {
+            let p = params(cipher, layout, 3 * SEGMENT_BLOCKS + 7);
+            let (flushed, closed) = history(&p);
+            check_ring(&p, &flushed);
+            check_homes(&p, &closed);
+        }
+    }
+}
+
+fn check_ring(p: &Params, snapshot: &[u8]) {
+    assert_eq!(retired(snapshot, 0), (1, 1, 0));
+    assert!((0..4).all(|segment| mapped(snapshot, p, segment).is_none()));
+    let fields = Fields::of("Entry", 48);
+    let m = p.cipher.meta_size();
+    let first = Batch::at(snapshot, 0, 1);
+    let second = Batch::at(snapshot, first.bytes.len() as u64, 2);
+    let third = Batch::at(snapshot, (first.bytes.len() + second.bytes.len()) as u64, 3);
+    let check_write = |batch: &Batch, entry: usize, write: usize, block: u64, stamp: u64| {
+        let e = &batch.entries[entry];
+        assert_eq!((fields.number(e, "kind"), fields.number(e, "count")), (1, 0));
+        assert_eq!((fields.number(e, "address"), fields.number(e, "zero")), (block, 0));
+        let meta = fields.get(e, "metadata");
+        assert!(meta[m..].iter().all(|b| *b == 0));
+        assert!(decrypt(p.cipher, block, batch.data(write), &meta[..m]) == content(block, stamp));
+    };
+    assert_eq!((first.entries.len(), second.entries.len(), third.entries.len()), (2, 3, 1));
+    check_write(&first, 0, 0, 3, 1);
+    check_write(&first, 1, 1, 4, 1);
+    check_write(&second, 1, 0, 900, 3);
+    check_write(&second, 2, 1, p.blocks - 1, 4);
+
+    let erase = &second.entries[0];
+    assert_eq!((fields.number(erase, "kind"), fields.number(erase, "count")), (2, 1));
+    assert_eq!(fields.number(erase, "address"), 4);
+    assert!(fields.get(erase, "metadata").iter().all(|b| *b == 0));
+
+    let moved = &third.entries[0];
+    assert_eq!((fields.number(moved, "kind"), fields.number(moved, "count")), (3, 0));
+    assert_eq!(fields.number(moved, "address"), 1);
+    let to = fields.get(moved, "metadata");
+    // The stream took the first free home.
+    assert_eq!((to[0], &to[1..]), (1, &[0; 31][..]));
+}
+
+fn check_homes(p: &Params, snapshot: &[u8]) {
+    let (count, next, position) = retired(snapshot, 1);
+    assert_eq!((count, next), (2, 4));
+    // Three entry areas of one block each, and two, two and no ciphertexts.
+    assert_eq!(position, (3 + 3 + 1) * 4096);
+    assert_eq!(retired(snapshot, 0).0, 1);
+    assert_eq!([0, 1, 2, 3].map(|s| mapped(snapshot, p, s)), [Some(1), Some(0), None, Some(2)]);
+    for (block, stamp) in [(3, 1), (900, 3), (1024, 2), (1027, 2), (p.blocks - 1, 4)] {
+        if let (data, Some(meta)) = at_home(snapshot, p, block) {
+            assert!(decrypt(p.cipher, block, data, meta) == content(block, stamp), "{p:?}, block {block}");
+        }
+    }
+    for unwritten in [0, 4, 5, 1028, 2047, 3 * 1024] {
+        let (data, meta) = at_home(snapshot, p, unwritten);
+        match meta {
+            Some(meta) if p.cipher.meta_size() > 0 => assert!(meta.iter().all(|b| *b == 0)),
+            _ => assert!(p.layout == Layout::Kv || data.iter().all(|b| *b == 0)),
+        }
+    }
+    if p.layout == Layout::Kv {
+        let len = u64::from_le_bytes(snapshot[places(p)[1] as usize..][..8].try_into().unwrap());
+        assert!(len > 0 && len <= places(p)[2] - constant("kv store"));
+        assert_eq!(&snapshot[(places(p)[1] + constant("kv store")) as usize..][..4], b"redb");
+    }
+}

@@ -1,0 +1,185 @@
+//! Requests that arrive in the middle of a commit, made to arrive there: a medium that calls back.
+
+mod fixture;
+
+use fixture::*;
+use lacuna_core::{BlockAddr, Disk, Result};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
+use std::sync::{Arc, Mutex};
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Calls a hook at the next sync or discard, once, before it happens.
+struct Hooked {
+    inner: Arc<MemoryMedium>,
+    at_sync: Mutex<Option<Hook>>,
+    at_discard: Mutex<Option<Hook>>,
+}
+
+impl Hooked {
+    fn new(inner: Arc<MemoryMedium>) -> Arc<Hooked> {
+        Arc::new(Hooked { inner, at_sync: Mutex::new(None), at_discard: Mutex::new(None) })
+    }
+}
+
+fn call(hook: &Mutex<Option<Hook>>) {
+    let hook = hook.lock().unwrap().take();
+    if let Some(hook) = hook {
+        hook();
+    }
+}
+
+impl Medium for Hooked {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.inner.read(batch)
+    }
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.inner.write(batch)
+    }
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.inner.write_durable(batch)
+    }
+    fn sync(&self) -> Result<()> {
+        call(&self.at_sync);
+        self.inner.sync()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        call(&self.at_discard);
+        self.inner.discard(offset, len)
+    }
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.set_len(len)
+    }
+}
+
+fn params() -> Params {
+    fixture::params(Cipher::XtsRandom, Layout::SegmentEnd, 4 * SEGMENT_BLOCKS)
+}
+
+/// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in segment 0.
+fn disk_with_a_stream() -> (Arc<Hooked>, Arc<Sealed>) {
+    let params = params();
+    let inner = new_disk(&params);
+    let disk = open(&inner, &params, 1);
+    write(&disk, SEGMENT_BLOCKS, SEGMENT_BLOCKS, 1).unwrap();
+    disk.close().unwrap();
+    let medium = Hooked::new(inner);
+    let options = OpenOptions { background: true, ..options(2) };
+    let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
+    write(&disk, 0, 64, 2).unwrap();
+    (medium, disk)
+}
+
+fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
+    for &(block, stamp) in expected {
+        assert_eq!(stamp_of(block, &read(disk, block).unwrap()), Some(stamp), "block {block} {when}");
+    }
+}
+
+/// While a flush completes a stream, a mapped segment is discarded and one of its blocks written again.
+#[test]
+fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
+    let (medium, disk) = disk_with_a_stream();
+    let other = disk.clone();
+    *medium.at_sync.lock().unwrap() = Some(Box::new(move || {
+        other.discard(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
+        write(&other, SEGMENT_BLOCKS + 9, 2, 3).unwrap();
+    }));
+    let expected = [(0, 2), (63, 2), (1024 + 8, 0), (1024 + 9, 3), (1024 + 10, 3), (1024 + 11, 0)];
+    disk.flush().unwrap();
+    assert!(medium.at_sync.lock().unwrap().is_none());
+    assert_stamps(&disk, &expected, "after the flush that it met");
+    disk.flush().unwrap();
+    assert_stamps(&disk, &expected, "after the next flush");
+    disk.close().unwrap();
+    drop(disk);
+    let disk = open(&medium.inner, &params(), 3);
+    assert_stamps(&disk, &expected, "after reopening");
+}
+
+/// While a flush completes a stream, small writes and discards go to the very segment and to others.
+#[test]
+fn what_arrives_while_a_stream_is_completed_is_kept() {
+    let (medium, disk) = disk_with_a_stream();
+    let other = disk.clone();
+    *medium.at_sync.lock().unwrap() = Some(Box::new(move || {
+        write(&other, 5, 2, 4).unwrap();
+        write(&other, 70, 1, 5).unwrap();
+        other.discard(BlockAddr(10), 3).unwrap();
+        write(&other, 0, 4, 6).unwrap();
+        write(&other, SEGMENT_BLOCKS + 1, 1, 7).unwrap();
+        write(&other, 2 * SEGMENT_BLOCKS, 300, 8).unwrap();
+    }));
+    let expected = [
+        (0, 6),
+        (3, 6),
+        (4, 2),
+        (5, 4),
+        (6, 4),
+        (10, 0),
+        (12, 0),
+        (13, 2),
+        (70, 5),
+        (71, 0),
+        (1024, 1),
+        (1025, 7),
+        (2048, 8),
+        (2048 + 299, 8),
+    ];
+    disk.flush().unwrap();
+    assert!(medium.at_sync.lock().unwrap().is_none());
+    assert_stamps(&disk, &expected, "after the flush that it met");
+    disk.flush().unwrap();
+    drop(disk);
+    let disk = open(&medium.inner, &params(), 3);
+    assert_stamps(&disk, &expected, "after reopening");
+}
+
+/// The whole segment of the stream is discarded while it is being completed.
+#[test]
+fn a_discard_of_the_segment_that_is_moving_wins() {
+    let (medium, disk) = disk_with_a_stream();
+    let other = disk.clone();
+    *medium.at_sync.lock().unwrap() = Some(Box::new(move || {
+        other.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
+        write(&other, 33, 1, 9).unwrap();
+    }));
+    disk.flush().unwrap();
+    disk.flush().unwrap();
+    let expected = [(0, 0), (32, 0), (33, 9), (34, 0), (1024, 1)];
+    assert_stamps(&disk, &expected, "after the flush");
+    drop(disk);
+    assert_stamps(&open(&medium.inner, &params(), 3), &expected, "after reopening");
+}
+
+/// All spare homes are in use while the home of a discarded segment is given back, and a stream begins there.
+#[test]
+fn a_discarded_segment_always_finds_a_home_again() {
+    let params = params();
+    let inner = new_disk(&params);
+    let disk = open(&inner, &params, 1);
+    for segment in 0..4 {
+        write(&disk, segment * SEGMENT_BLOCKS, 4, 1).unwrap();
+    }
+    disk.close().unwrap();
+    let medium = Hooked::new(inner);
+    let options = OpenOptions { background: true, ..options(2) };
+    let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
+    for segment in 1..=u64::from(params.spare) {
+        write(&disk, segment * SEGMENT_BLOCKS, 700, 2).unwrap();
+    }
+    assert_eq!((status(&disk, "spare_homes"), status(&disk, "shadows")), (0, u64::from(params.spare)));
+    disk.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
+    let other = disk.clone();
+    *medium.at_discard.lock().unwrap() = Some(Box::new(move || write(&other, 0, 64, 3).unwrap()));
+    disk.flush().unwrap();
+    assert!(medium.at_discard.lock().unwrap().is_none());
+    let expected = [(0, 3), (63, 3), (64, 0), (1024, 2), (1024 + 699, 2), (1024 + 700, 0), (3 * 1024, 1)];
+    assert_stamps(&disk, &expected, "after the flush");
+    disk.close().unwrap();
+    assert_stamps(&open(&medium.inner, &params, 3), &expected, "after reopening");
+}

@@ -1,0 +1,63 @@
+#!/bin/sh
+# Makes sure that the programs which the tests and the demonstration drive are here: installs them through apt
+# when root, and otherwise names what is missing. Fast when nothing is.
+set -eu
+
+missing=""
+need() { # PACKAGE PROGRAM...
+    package=$1
+    shift
+    for program in "$@"; do
+        if ! PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1; then
+            missing="$missing $package"
+            return
+        fi
+    done
+}
+
+need qemu-utils qemu-img qemu-io
+need libnbd-bin nbdinfo nbdcopy
+need nbdkit nbdkit
+need fio fio
+need fuse3 fusermount3
+need e2fsprogs mke2fs mkfs.ext4
+need util-linux losetup fstrim setsid blkid
+need diffutils diff cmp
+need openssl openssl
+need gcc cc
+need cmake cmake
+need make make
+[ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "installing:$missing"
+        export DEBIAN_FRONTEND=noninteractive
+        # shellcheck disable=SC2086
+        apt-get install -y -q --no-install-recommends $missing >/dev/null 2>&1 || {
+            apt-get update -q
+            # shellcheck disable=SC2086
+            apt-get install -y -q --no-install-recommends $missing
+        }
+    else
+        echo "missing packages:$missing" >&2
+        echo "tests that need them will skip themselves; as root, this script installs them" >&2
+        case "$missing" in
+        *gcc* | *cmake* | *libc6-dev*)
+            echo "nothing can be built without a C compiler and cmake" >&2
+            exit 1
+            ;;
+        esac
+    fi
+fi
+
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "missing: cargo and rustc, version $wanted or newer; see https://rustup.rs" >&2
+    exit 1
+fi
+found=$(rustc --version | cut -d' ' -f2)
+if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n1)" != "$wanted" ]; then
+    echo "rustc $found is too old; expected $wanted or newer; try: rustup update" >&2
+    exit 1
+fi
