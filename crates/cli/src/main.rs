@@ -10,6 +10,7 @@
 //!   disk afterwards.
 #![warn(missing_docs)]
 
+mod allocator;
 mod args;
 mod background;
 mod bench;
@@ -40,6 +41,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // A core dump would hold keys. If the system refuses even this, it makes no dumps of ours either.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    allocator::keep_small();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return usage(&e),

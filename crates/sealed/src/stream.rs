@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// How far behind the end of an earlier write a write may begin and still continue its stream: requests at
-/// depth arrive out of order.
-const WINDOW: u64 = 4096;
-const REMEMBERED: usize = 16;
+/// How far from the end of an earlier write a write may begin and still continue its stream, in lengths of the
+/// write: requests at depth arrive out of order, but not by much.
+const WINDOW: u64 = 4;
+const REMEMBERED: usize = 8;
 
 /// The ends of recent large writes.
 #[derive(Default)]
@@ -17,7 +17,7 @@ impl StreamDetector {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (ends, next) = &mut *recent;
         let end = first + count;
-        let near = ends.iter().position(|&e| e != 0 && e <= first + WINDOW && first <= e + WINDOW);
+        let near = ends.iter().position(|&e| e != 0 && e.abs_diff(first) <= WINDOW * count);
         match near {
             Some(place) => ends[place] = ends[place].max(end),
             None => {
