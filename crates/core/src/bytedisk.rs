@@ -1,26 +1,29 @@
 //! The wrapper that every front end calls: bytes in, whole blocks out.
 //!
 //! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are widened by
-//! reading the edge blocks; two requests that touch different parts of one block at the same time both take
-//! effect, because the widening holds a lock that stands for the block.
+//! reading the edge blocks; requests that touch different parts of one block at the same time all take effect,
+//! because the widening holds a lock that stands for the block, and so do writes of whole blocks.
 
 use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
-const STRIPES: usize = 64;
+/// Blocks discarded under one hold of the lock.
+const DISCARD_STEP: u64 = 1 << 18;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// A [`Disk`] addressed in bytes, safe to hand to anything that speaks for a stranger.
 #[derive(Clone)]
 pub struct ByteDisk {
     disk: Arc<dyn Disk>,
-    edges: Arc<[Mutex<()>; STRIPES]>,
+    /// Shared by writes of whole blocks and discards, alone for the change of a part of a block: what it read
+    /// must still be there when it writes.
+    whole: Arc<RwLock<()>>,
 }
 
 impl ByteDisk {
     /// Wraps `disk`.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
-        ByteDisk { disk, edges: Arc::new(std::array::from_fn(|_| Mutex::new(()))) }
+        ByteDisk { disk, whole: Arc::default() }
     }
 
     /// Length in bytes.
@@ -71,6 +74,7 @@ impl ByteDisk {
             let left = data.len() - done;
             if within == 0 && left >= BLOCK_SIZE {
                 let whole = left / BLOCK_SIZE * BLOCK_SIZE;
+                let _shared = self.whole.read().unwrap_or_else(PoisonError::into_inner);
                 self.disk.write(BlockAddr(at / BLOCK), &data[done..done + whole])?;
                 done += whole;
             } else {
@@ -92,7 +96,7 @@ impl ByteDisk {
             self.change_edge(offset, (first_whole - offset) as usize, |edge| edge.fill(0))?;
         }
         if first_whole < last_whole {
-            self.disk.discard(BlockAddr(first_whole / BLOCK), (last_whole - first_whole) / BLOCK)?;
+            self.discard_blocks(first_whole / BLOCK, last_whole / BLOCK)?;
         }
         if last_whole < end {
             self.change_edge(last_whole, (end - last_whole) as usize, |edge| edge.fill(0))?;
@@ -105,7 +109,7 @@ impl ByteDisk {
         self.check_write(offset, len)?;
         let first = offset.div_ceil(BLOCK);
         let end = (offset + len) / BLOCK;
-        if first < end { self.disk.discard(BlockAddr(first), end - first) } else { Ok(()) }
+        self.discard_blocks(first, end)
     }
 
     /// Returns when everything acknowledged so far is durable.
@@ -130,15 +134,22 @@ impl ByteDisk {
     fn change_edge(&self, at: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<()> {
         let block = at / BLOCK;
         let within = (at % BLOCK) as usize;
-        let _only_one = self.edge_lock(block);
+        let _alone = self.whole.write().unwrap_or_else(PoisonError::into_inner);
         let mut edge = [0u8; BLOCK_SIZE];
         self.disk.read(BlockAddr(block), &mut edge)?;
         change(&mut edge[within..within + len]);
         self.disk.write(BlockAddr(block), &edge)
     }
 
-    fn edge_lock(&self, block: u64) -> MutexGuard<'_, ()> {
-        self.edges[(block % STRIPES as u64) as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    fn discard_blocks(&self, first: u64, end: u64) -> Result<()> {
+        let mut at = first;
+        while at < end {
+            let step = DISCARD_STEP.min(end - at);
+            let _shared = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+            self.disk.discard(BlockAddr(at), step)?;
+            at += step;
+        }
+        Ok(())
     }
 
     fn check_write(&self, offset: u64, len: u64) -> Result<()> {
@@ -163,6 +174,8 @@ impl ByteDisk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::sync::Mutex;
 
     struct Plain(Mutex<Vec<u8>>);
 
@@ -225,6 +238,37 @@ mod tests {
         let mut all = vec![0; len];
         disk.read_at(0, &mut all).unwrap();
         assert!(all == model);
+    }
+
+    #[test]
+    fn parts_of_a_block_and_the_whole_of_it_do_not_undo_each_other() {
+        let disk = ByteDisk::new(Arc::new(Plain(Mutex::new(vec![0; BLOCK_SIZE]))));
+        std::thread::scope(|scope| {
+            for part in 0..4u64 {
+                let disk = disk.clone();
+                scope.spawn(move || {
+                    for round in 1..=500u16 {
+                        let mine = [round.to_le_bytes()[0]; 512];
+                        disk.write_at(part * 1024, &mine).unwrap();
+                        let mut back = [0; 512];
+                        disk.read_at(part * 1024, &mut back).unwrap();
+                        assert_eq!(back, mine);
+                    }
+                });
+            }
+        });
+        // A whole block written between the read and the write of a change of its part must not be undone.
+        std::thread::scope(|scope| {
+            let part = disk.clone();
+            scope.spawn(move || (0..2000).for_each(|_| part.write_at(0, &[9; 512]).unwrap()));
+            for round in 0..2000u32 {
+                let whole = [round as u8; BLOCK_SIZE];
+                disk.write_at(0, &whole).unwrap();
+                let mut back = [0; BLOCK_SIZE];
+                disk.read_at(0, &mut back).unwrap();
+                assert!(back[512..] == whole[512..]);
+            }
+        });
     }
 
     #[test]

@@ -9,9 +9,14 @@ use std::io::{ErrorKind, IoSlice, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Zeros for media that cannot punch holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// How often, and how far apart, a lock that another process holds is tried again.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a medium is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +77,17 @@ impl FileMedium {
                 .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
                 .expected("a file or a block device"));
         }
-        let locked = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
+        let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
+        let mut locked = lock();
+        // Somebody who only looks (`lacuna info`, a program that a server has just started) holds a lock for a
+        // moment.
+        for _ in 0..LOCK_TRIES {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(LOCK_PAUSE);
+            locked = lock();
+        }
         match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -160,7 +175,9 @@ impl Medium for FileMedium {
                     return self.sync();
                 }
                 Err(e) => {
-                    return Err(self.failed("synced write", extent.offset, extent.data.len() as u64, &e));
+                    // As for a sync.
+                    let len = extent.data.len() as u64;
+                    return Err(self.failed("synced write", extent.offset, len, &e).with_kind(Kind::Io));
                 }
             }
         }
@@ -168,7 +185,10 @@ impl Medium for FileMedium {
     }
 
     fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e))
+        // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
+        self.file
+            .sync_data()
+            .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -14,6 +14,9 @@ const STREAM_START: u64 = 4;
 /// The least that a write within a stream must bring to open a shadow: 64 KiB.
 const STREAM_MIDDLE: u64 = 16;
 
+/// Shadows at a time; each keeps up to 32 KiB of metadata in memory.
+const MOST_SHADOWS: usize = 256;
+
 thread_local! {
     /// Ciphertext and metadata of the chunk in hand. Never holds plaintext.
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
@@ -216,7 +219,13 @@ impl Core {
         self.with_scratch(data.len(), |sealed, meta| {
             self.cipher.seal(first, data, sealed, meta, &*self.random);
             self.store.write_data(stream.home, index, sealed, meta).map_err(|e| {
-                // What was covered there may be torn now; what lies below is whole.
+                // What was covered there may be torn now; what lies below is whole, but older than what was
+                // acknowledged, so the write that failed takes its place.
+                for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+                    if stream.state().covers(block % SEGMENT_BLOCKS) {
+                        self.cache.put(block, data);
+                    }
+                }
                 stream.state().uncover(index, count);
                 self.fail(e.context(format!("write of {count} blocks at block {first}")))
             })?;
@@ -229,8 +238,13 @@ impl Core {
 
     /// Opens a shadow for a segment that has none, unless no home can be spared. Says whether to look again.
     fn open_shadow(&self, segment: u64) -> Result<bool> {
-        if matches!(self.map.get(segment)?, Home::At(_)) && self.map.spare() == 0 && !self.wait_for_spare()? {
-            return Ok(false);
+        let mapped = matches!(self.map.get(segment)?, Home::At(_));
+        let crowded = || self.shadows.len() >= MOST_SHADOWS || (mapped && self.map.spare() == 0);
+        if crowded() {
+            self.wait_for_spare()?;
+            if crowded() {
+                return Ok(false);
+            }
         }
         let _moving = self.locks.segment(segment);
         if self.shadows.get(segment).is_some() {
@@ -265,36 +279,41 @@ impl Core {
 
     /// Whether nothing was ever written to a segment, as far as the map, the shadows and the cache know.
     pub(crate) fn is_untouched(&self, segment: u64) -> Result<bool> {
-        if self.map.get(segment)? != Home::Nowhere || self.shadows.get(segment).is_some() {
+        // In the order in which data moves, or it could pass from a place not yet looked at to one already seen.
+        if self.cache.touches(segment) || self.shadows.get(segment).is_some() {
             return Ok(false);
         }
-        Ok(!self.cache.touches(segment))
+        Ok(self.map.get(segment)? == Home::Nowhere)
     }
 
     fn discard_segment(&self, segment: u64) -> Result<()> {
         let first = segment * SEGMENT_BLOCKS;
         let _moving = self.locks.segment(segment);
         let mapped = matches!(self.map.get(segment)?, Home::At(_));
-        match self.shadows.get(segment) {
-            Some(Shadow::Stream(stream)) if stream.state().frozen => {}
-            Some(Shadow::Stream(stream)) => {
-                self.shadows.remove(segment);
-                self.map.release(stream.home, !mapped);
-            }
-            Some(Shadow::Void) | None => {}
-        }
+        let stream = match self.shadows.get(segment) {
+            Some(Shadow::Stream(stream)) => Some(stream),
+            _ => None,
+        };
+        let frozen = stream.as_ref().is_some_and(|stream| stream.state().frozen);
         // Behind a frozen shadow, or where an unmapped segment has blocks in the ring, holes go the way of
-        // every small write.
-        if mapped && self.shadows.get(segment).is_none() {
+        // every small write. A commit lists shadows without these locks: at no moment may it find neither the
+        // stream nor what follows it.
+        let void = mapped && !frozen;
+        if void {
             self.shadows.insert(segment, Shadow::Void);
         }
-        let void = matches!(self.shadows.get(segment), Some(Shadow::Void));
         for block in first..(first + SEGMENT_BLOCKS).min(self.params.blocks) {
             if void {
                 self.cache.forget_newest(block);
             } else {
                 self.cache.put_hole(block);
             }
+        }
+        if let Some(stream) = stream.filter(|_| !frozen) {
+            if !void {
+                self.shadows.remove(segment);
+            }
+            self.map.release(stream.home, !mapped);
         }
         Ok(())
     }

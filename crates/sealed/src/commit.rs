@@ -1,7 +1,7 @@
 //! How acknowledged writes become durable: a commit.
 //!
-//! One thread at a time commits: it holds the [`Committer`]. A commit first turns shadows into homes, then
-//! appends the cache's newest blocks to the ring. The order within is what keeps invariant 1 of the crate:
+//! One thread at a time commits: it holds the [`Committer`]. A commit turns shadows into homes, then appends
+//! the cache's newest blocks to the ring (a flush appends them before as well). The order within is what keeps invariant 1 of the crate:
 //! a shadow is synced before the record that makes it the home is written; a home is freed only after that
 //! record is durable. What comes after, the way home, is in `homeward.rs`.
 
@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering;
 const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
 /// Records in one batch of moves.
 const MOVES_PER_BATCH: usize = 1024;
+/// Room in the ring that only records of moves may use: five full batches of them.
+const MOVES_RESERVE: usize = 256 << 10;
 
 /// Buffers of batches kept for reuse.
 const BUFFERS: usize = 4;
@@ -136,7 +138,7 @@ impl Core {
     pub(crate) fn upkeep(&self, c: &mut Committer) -> Result<()> {
         let result = if c.ring.is_half_full() {
             self.checkpoint(c)
-        } else if c.homeward_bytes > self.limits.homeward && !self.background {
+        } else if c.homeward_bytes > self.limits.homeward * if self.background { 2 } else { 1 } {
             self.send_home(c)
         } else {
             Ok(())
@@ -165,7 +167,9 @@ impl Core {
         for (segment, _) in self.shadows.list() {
             match self.freeze(segment) {
                 Some(Shadow::Stream(stream)) => {
-                    let moved = stream.state().is_full() && self.commit_one_shadow(c, segment).is_ok();
+                    // Nothing has to be copied for these two; the others need room in the ring.
+                    let easy = stream.state().is_full() || self.map.get(segment).ok() == Some(Home::Nowhere);
+                    let moved = easy && self.commit_one_shadow(c, segment).is_ok();
                     if !moved {
                         let _ = self.decline(c, segment, &stream);
                     }
@@ -180,6 +184,7 @@ impl Core {
     // --- shadows ---
 
     fn commit_shadows(&self, c: &mut Committer, due: impl Fn(&Shadow) -> bool) -> Result<()> {
+        self.make_room(c, 0)?;
         let mut moves = vec![];
         let mut declined = vec![];
         let mut streams = false;
@@ -206,6 +211,7 @@ impl Core {
             self.store.settle()?;
         }
         for moves in moves.chunks(MOVES_PER_BATCH) {
+            self.make_room(c, 0)?;
             self.commit_moves(c, moves)?;
         }
         for (segment, stream) in declined {
@@ -314,8 +320,12 @@ impl Core {
         self.append(c, draft)?;
         for &(segment, home) in moves {
             let old = self.map.get(segment)?;
+            if old == home {
+                continue;
+            }
             if let (Home::At(old), Home::Nowhere) = (old, home) {
-                self.store.give_back(old)?;
+                // A courtesy to the host. Whoever takes this home next makes it blank again.
+                let _ = self.store.give_back(old);
             }
             {
                 let _moving = self.locks.segment(segment);
@@ -348,6 +358,7 @@ impl Core {
         let size = self.cipher.meta_size();
         let covered: Vec<u64> = (0..SEGMENT_BLOCKS).filter(|i| stream.state().covers(*i)).collect();
         for indices in covered.chunks(self.limits.batch_blocks) {
+            self.make_room(c, indices.len())?;
             let mut draft = Draft::with_room(c, indices.len());
             for &index in indices {
                 self.with_scratch(BLOCK_SIZE, |data, meta| {
@@ -378,6 +389,7 @@ impl Core {
     fn commit_newest(&self, c: &mut Committer, blocks: &[u64]) -> Result<()> {
         let size = self.cipher.meta_size();
         for blocks in blocks.chunks(self.limits.batch_blocks) {
+            self.make_room(c, blocks.len())?;
             let mut draft = Draft::with_room(c, blocks.len());
             for &block in blocks {
                 // The lock keeps a discard of the whole segment from coming between the look and the copy.
@@ -399,14 +411,22 @@ impl Core {
         Ok(())
     }
 
+    /// Makes room in the ring before a batch is gathered or a shadow frozen: a checkpoint in between could
+    /// record moves that are later than what was gathered. Room for moves is always left over.
+    fn make_room(&self, c: &mut Committer, blocks: usize) -> Result<()> {
+        let len = Batch::len_for(blocks, blocks);
+        if c.ring.fits(len + MOVES_RESERVE) || (c.last_stand_done && c.ring.fits(len)) {
+            return Ok(());
+        }
+        self.checkpoint(c)
+    }
+
     fn append(&self, c: &mut Committer, draft: Draft) -> Result<()> {
         if draft.batch.is_empty() {
             return Ok(());
         }
-        if !c.ring.fits(draft.batch.len()) {
-            self.checkpoint(c)?;
-        }
         let batch = c.ring.append(draft.batch)?;
+        self.counters.ring_used.store(c.ring.used(), Ordering::Relaxed);
         c.homeward_bytes += batch.len() as u64;
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.ring_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);

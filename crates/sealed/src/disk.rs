@@ -73,6 +73,7 @@ pub(crate) struct Limits {
 pub(crate) struct Counters {
     pub(crate) batches: AtomicU64,
     pub(crate) ring_bytes: AtomicU64,
+    pub(crate) ring_used: AtomicU64,
     pub(crate) moves: AtomicU64,
     pub(crate) homeward_blocks: AtomicU64,
     pub(crate) retirements: AtomicU64,
@@ -81,7 +82,10 @@ pub(crate) struct Counters {
 
 impl Core {
     pub(crate) fn committer(&self) -> MutexGuard<'_, Committer> {
-        self.committer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.committer.lock().unwrap_or_else(|poisoned| {
+            self.fail(Error::new(Kind::Other, "a commit was cut short by a defect of lacuna (a panic)"));
+            poisoned.into_inner()
+        })
     }
 
     /// Enters fail-stop for good and gives the error back.
@@ -252,7 +256,7 @@ impl Disk for Sealed {
                 item("dirty", c.cache.dirty_bytes(), "bytes"),
                 item("shadows", c.shadows.len() as u64, "segments"),
                 item("spare_homes", c.map.spare() as u64, "segments"),
-                item("ring_used", c.committer().ring.used(), "bytes"),
+                item("ring_used", count(&c.counters.ring_used), "bytes"),
                 item("ring_batches", count(&c.counters.batches), "batches"),
                 item("ring_written", count(&c.counters.ring_bytes), "bytes"),
                 item("ring_retirements", count(&c.counters.retirements), "times"),

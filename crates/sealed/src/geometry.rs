@@ -10,12 +10,16 @@ pub const SEGMENT_BLOCKS: u64 = 1024;
 pub(crate) const CHUNK_BLOCKS: u64 = 64;
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
+/// Homes of whole blocks begin at multiples of this: a page cache then holds each chunk in one piece. The gap
+/// after the metadata takes no space in a file.
+const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
 /// Bytes of a map entry.
 pub(crate) const MAP_ENTRY: u64 = 16;
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 40;
 const PARAMS_VERSION: u16 = 1;
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
 /// The largest disk: 16 TiB, so that a segment number with its home fits the map in memory.
 const MAX_BLOCKS: u64 = 1 << 32;
 
@@ -184,7 +188,10 @@ impl Geometry {
             map,
             kv: (kv, kv_len),
             data: (kv + kv_len).next_multiple_of(1 << 20),
-            stride: SEGMENT_BLOCKS * (BLOCK + inline_meta),
+            stride: (SEGMENT_BLOCKS * (BLOCK + inline_meta)).next_multiple_of(match p.layout {
+                Layout::SegmentEnd => ALIGNMENT,
+                _ => BLOCK,
+            }),
         }
     }
 

@@ -17,17 +17,40 @@ impl Core {
     /// Writes every committed version to its home. Not synced: the ring still holds them. Blocks of a segment
     /// that got its first shadow meanwhile stay for the next call.
     pub(crate) fn send_home(&self, c: &mut Committer) -> Result<()> {
-        // A segment that has no home but a shadow gets its home from the shadow.
-        let waiting: BTreeSet<u64> = c.homeward.iter().map(|b| b / SEGMENT_BLOCKS).collect();
-        let nowhere: BTreeSet<u64> = waiting
-            .into_iter()
-            .filter(|s| matches!(self.map.get(*s), Ok(Home::Nowhere)) && self.shadows.get(*s).is_some())
-            .collect();
-        for segment in nowhere {
-            self.commit_one_shadow(c, segment)?;
+        self.house_homeless(c)?;
+        let blocks = std::mem::take(&mut c.homeward);
+        let sent = self.send_runs_home(c, &blocks);
+        if sent.is_err() {
+            // What did go home has no committed version any more and is passed over next time.
+            c.homeward.extend(blocks);
         }
+        c.homeward_bytes = 0;
+        c.recycle();
+        sent
+    }
+
+    /// A segment that has no home but a shadow gets its home from the shadow.
+    fn house_homeless(&self, c: &mut Committer) -> Result<()> {
+        let waiting: BTreeSet<u64> = c.homeward.iter().map(|b| b / SEGMENT_BLOCKS).collect();
+        let mut moves = vec![];
+        for segment in waiting {
+            if matches!(self.map.get(segment), Ok(Home::Nowhere))
+                && let Some(Shadow::Stream(stream)) = self.freeze(segment)
+            {
+                self.complete(segment, &stream)?;
+                moves.push((segment, Home::At(stream.home)));
+            }
+        }
+        if moves.is_empty() {
+            return Ok(());
+        }
+        self.store.settle()?;
+        self.commit_moves(c, &moves)
+    }
+
+    fn send_runs_home(&self, c: &mut Committer, blocks: &BTreeSet<u64>) -> Result<()> {
         let mut run: Vec<(u64, Committed)> = vec![];
-        for block in std::mem::take(&mut c.homeward) {
+        for &block in blocks {
             let Some(committed) = self.cache.committed(block) else { continue };
             if run.last().is_some_and(|(last, previous)| !continues(*last, previous, block, &committed)) {
                 self.send_run_home(c, &run)?;
@@ -35,11 +58,7 @@ impl Core {
             }
             run.push((block, committed));
         }
-        self.send_run_home(c, &run)?;
-        run.clear();
-        c.homeward_bytes = 0;
-        c.recycle();
-        Ok(())
+        self.send_run_home(c, &run)
     }
 
     pub(crate) fn commit_one_shadow(&self, c: &mut Committer, segment: u64) -> Result<()> {
@@ -104,6 +123,8 @@ impl Core {
 
     /// Sends everything home, makes it durable there, then the map, then retires the ring.
     pub(crate) fn checkpoint(&self, c: &mut Committer) -> Result<()> {
+        // After a failure nobody knows what is home: nothing may be retired any more.
+        self.check_alive()?;
         self.send_home(c)?;
         while !c.homeward.is_empty() {
             self.send_home(c)?;
@@ -115,6 +136,7 @@ impl Core {
             self.store.medium.sync()?;
         }
         c.ring.retire()?;
+        self.counters.ring_used.store(0, Ordering::Relaxed);
         self.counters.retirements.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -131,7 +153,7 @@ impl Core {
         // Space back: homes that streams left behind. Nothing depends on it, so nothing is synced.
         let free: BTreeSet<u32> = self.map.free_homes().into_iter().collect();
         for home in c.released.intersection(&free) {
-            self.store.give_back(*home)?;
+            let _ = self.store.give_back(*home);
         }
         Ok(())
     }

@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("metadata");
 /// Entries that wait for a commit at most.
 const WAITING: usize = 16384;
-/// The region begins with the store's length in bytes, alone in its block.
+/// The region begins with the store's length in bytes and the complement of that, alone in their block: a flipped
+/// bit must not pass for a store of another length, least of all for a new one.
 const LEN_BLOCK: u64 = 4096;
 
 pub(crate) struct KvStore {
@@ -36,7 +37,7 @@ impl KvStore {
         let db = Database::builder()
             .set_cache_size(budget.get() as usize)
             .create_with_backend(backend)
-            .map_err(|e| failed("open", &e))?;
+            .map_err(|e| failed("open", e))?;
         let store = KvStore { db, meta_size, waiting: Mutex::default() };
         store.commit()?;
         Ok(store)
@@ -48,10 +49,10 @@ impl KvStore {
         let count = (meta.len() / self.meta_size) as u64;
         // The waiting entries stay locked until the tree was read, or a commit could hide between the two.
         let waiting = self.waiting();
-        let view = self.db.begin_read().map_err(|e| failed("read", &e))?;
-        let table = view.open_table(TABLE).map_err(|e| failed("read", &e))?;
-        for entry in table.range(first..first + count).map_err(|e| failed("read", &e))? {
-            let (key, value) = entry.map_err(|e| failed("read", &e))?;
+        let view = self.db.begin_read().map_err(|e| failed("read", e))?;
+        let table = view.open_table(TABLE).map_err(|e| failed("read", e))?;
+        for entry in table.range(first..first + count).map_err(|e| failed("read", e))? {
+            let (key, value) = entry.map_err(|e| failed("read", e))?;
             if value.value().len() != self.meta_size {
                 return Err(Error::new(Kind::Corrupt, "metadata entry of the key-value store")
                     .found(format!("{} bytes", value.value().len()))
@@ -82,19 +83,19 @@ impl KvStore {
     }
 
     fn commit_locked(&self, waiting: &mut MutexGuard<'_, BTreeMap<u64, [u8; 32]>>) -> Result<()> {
-        let change = self.db.begin_write().map_err(|e| failed("commit", &e))?;
+        let change = self.db.begin_write().map_err(|e| failed("commit", e))?;
         {
-            let mut table = change.open_table(TABLE).map_err(|e| failed("commit", &e))?;
+            let mut table = change.open_table(TABLE).map_err(|e| failed("commit", e))?;
             for (key, value) in waiting.iter() {
                 let value = &value[..self.meta_size];
                 if crate::cipher::is_zero(value) {
-                    table.remove(key).map_err(|e| failed("commit", &e))?;
+                    table.remove(key).map_err(|e| failed("commit", e))?;
                 } else {
-                    table.insert(key, value).map_err(|e| failed("commit", &e))?;
+                    table.insert(key, value).map_err(|e| failed("commit", e))?;
                 }
             }
         }
-        change.commit().map_err(|e| failed("commit", &e))?;
+        change.commit().map_err(|e| failed("commit", e))?;
         waiting.clear();
         Ok(())
     }
@@ -109,8 +110,18 @@ impl KvStore {
     }
 }
 
-fn failed(operation: &str, e: &dyn std::fmt::Display) -> Error {
-    Error::new(Kind::Io, format!("{operation} of the metadata key-value store"))
+fn failed(operation: &str, e: impl Into<redb::Error>) -> Error {
+    let e = e.into();
+    let kind = match &e {
+        redb::Error::Io(io) => match io.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
+            Some(below) => below.kind(),
+            None if io.kind() == io::ErrorKind::InvalidData => Kind::Corrupt,
+            None => Kind::Io,
+        },
+        redb::Error::Corrupted(_) => Kind::Corrupt,
+        _ => Kind::Io,
+    };
+    Error::new(kind, format!("{operation} of the metadata key-value store"))
         .found(e.to_string())
         .remedy("check the medium; `lacuna check` shows what can still be read")
 }
@@ -131,14 +142,16 @@ impl std::fmt::Debug for Region {
 
 impl Region {
     fn open(medium: Arc<dyn Medium>, (start, len): (u64, u64)) -> Result<Self> {
-        let mut stored = [0; 8];
+        let mut stored = [0; 16];
         medium.read_at(start, &mut stored)?;
         let room = len - LEN_BLOCK;
-        let len = u64::from_le_bytes(stored);
-        if len > room {
+        let stored = u128::from_le_bytes(stored);
+        let (len, complement) = (stored as u64, (stored >> 64) as u64);
+        if stored != 0 && (len > room || complement != !len) {
             return Err(Error::new(Kind::Corrupt, "the key-value region's length is not usable")
-                .found(format!("{len} bytes"))
-                .expected(format!("at most {room} bytes")));
+                .found(format!("{len} bytes, with complement {complement:016x}"))
+                .expected(format!("at most {room} bytes, with complement {:016x}", !len))
+                .remedy("restore the disk from a backup"));
         }
         Ok(Region { medium, start, room, len: AtomicU64::new(len) })
     }
@@ -168,7 +181,9 @@ impl StorageBackend for Region {
         if len > old {
             self.medium.discard(self.start + LEN_BLOCK + old, len - old).map_err(io::Error::other)?;
         }
-        self.medium.write_at(self.start, &len.to_le_bytes()).map_err(io::Error::other)?;
+        self.medium
+            .write_at(self.start, &(u128::from(!len) << 64 | u128::from(len)).to_le_bytes())
+            .map_err(io::Error::other)?;
         self.len.store(len, Ordering::SeqCst);
         Ok(())
     }

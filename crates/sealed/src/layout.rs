@@ -168,14 +168,13 @@ impl Store {
 
     /// Gives the space of a free home back to the medium.
     pub(crate) fn give_back(&self, home: u32) -> Result<()> {
-        let (at, len) = (self.geometry.home(home), self.geometry.stride);
         match &self.meta {
             MetaPlace::SegmentEnd(cache) => {
+                self.medium.discard(self.data_at(home, 0), SEGMENT_BLOCKS * BLOCK)?;
                 let meta_len = SEGMENT_BLOCKS * self.meta_size as u64;
-                self.medium.discard(at, len - meta_len)?;
-                cache.discard(&*self.medium, at + len - meta_len, meta_len)
+                cache.discard(&*self.medium, self.meta_at(home, 0), meta_len)
             }
-            _ => self.medium.discard(at, len),
+            _ => self.medium.discard(self.geometry.home(home), self.geometry.stride),
         }
     }
 

@@ -18,12 +18,15 @@
 //!    write torn at 512 bytes, dropped or reordered is never seen: not as a mixture, not as an alarm.
 //! 2. The latest version of a block is, in this order: the cache's newest, the shadow's if it covers the
 //!    block, the cache's committed one (in the ring, not yet home), the home's, zeros.
-//! 3. A home is read and written only under the lock of its chunk of 64 blocks; a thread holds one chunk lock
-//!    at a time, or all of one segment's in ascending order.
+//! 3. A home is read, and one that others can see is written, only under the lock of its chunk of 64 blocks; a
+//!    thread holds one chunk lock at a time, or all of one segment's in ascending order. Homes that nobody
+//!    can see, and what a frozen shadow does not cover, are the committing thread's alone.
 //! 4. A ciphertext is made once per write under fresh randomness and may then be copied as it is; no cipher
 //!    binds the place on the medium, all bind the block address.
-//! 5. After an error on the write path nothing more is written, except one last attempt to put what was
-//!    acknowledged into the ring, where room is always kept for it.
+//! 5. After an error on the write path nothing more is written and nothing is retired. One exception: when a
+//!    write found the medium full, what was acknowledged and waits in the cache is put into the ring, where
+//!    room is kept for it, and then streams as far as the ring has room (in the `kv` layout as far as its
+//!    store still takes commits).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

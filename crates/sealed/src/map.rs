@@ -81,7 +81,7 @@ impl SegmentMap {
             CORRUPT => Err(Error::new(Kind::Corrupt, format!("segment {segment} has no readable home"))
                 .found("a map entry that does not verify")
                 .expected("one that this disk wrote")
-                .remedy("restore the blocks of this segment from a backup; `lacuna check` lists them")),
+                .remedy("restore the disk from a backup; `lacuna check` lists the blocks that are lost")),
             home => Ok(Home::At(home - 1)),
         }
     }

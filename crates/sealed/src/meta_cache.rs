@@ -144,7 +144,10 @@ impl Shard {
         } else {
             let Some(place) = self.victim(may_write) else { return Ok(None) };
             self.pages[place].write(medium)?;
-            self.places.remove(&self.pages[place].offset);
+            // A page whose load failed stands in no index; its number may be another's by now.
+            if self.places.get(&self.pages[place].offset) == Some(&place) {
+                self.places.remove(&self.pages[place].offset);
+            }
             place
         };
         let page = &mut self.pages[place];

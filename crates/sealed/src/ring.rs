@@ -6,8 +6,8 @@
 //!   exactly the durable ones, the first invalid one ends them, and a valid batch beyond it means that the ring
 //!   was altered, not that power failed.
 //! - A batch never wraps: one that does not fit before the end of the region starts at its beginning.
-//! - No batch key is used for two batches with one number: every opening draws a fresh salt, and numbers only
-//!   grow.
+//! - No batch key is used for two batches with one number: every opening draws a fresh salt, and so does an
+//!   append that fails, after which its number is used again.
 //!
 //! Byte-exact: `docs/format/sealed.md`.
 
@@ -64,9 +64,9 @@ impl Batch {
         self.entries == 0
     }
 
-    /// Bytes that it will take in the ring.
-    pub(crate) fn len(&self) -> usize {
-        self.buf.len()
+    /// Bytes that a batch of so many entries and data blocks takes.
+    pub(crate) fn len_for(entries: usize, blocks: usize) -> usize {
+        (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
     }
 
     /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data lies.
@@ -326,7 +326,14 @@ impl Ring {
 
     /// Writes a batch durably and gives its bytes back. The batch must fit.
     pub(crate) fn append(&mut self, mut batch: Batch) -> Result<Arc<Vec<u8>>> {
-        debug_assert!(self.fits(batch.buf.len()) && batch.buf.len() <= MAX_BATCH);
+        if !self.fits(batch.buf.len()) || batch.buf.len() > MAX_BATCH {
+            return Err(Error::new(Kind::Other, "the ring is full").found(format!(
+                "a batch of {} bytes, {} of {} bytes used",
+                batch.buf.len(),
+                self.used,
+                self.region
+            )));
+        }
         batch.finish(self.next_seq, &self.salt, &self.key);
         let (at, _) = self.place_for(batch.buf.len() as u64);
         let offset = self.start + RETIRED_AREA + at;
@@ -342,8 +349,8 @@ impl Ring {
     /// After a failed append the number is used again, for other bytes: never under the same key.
     fn renew_key(&mut self) -> Result<()> {
         let hash = keyed_hash(&self.retired_key, &[&self.salt, &self.next_seq.to_le_bytes()]);
+        self.key = GcmKey::new(&derive(&self.master, "sealed ring", &hash[..16]))?;
         self.salt.copy_from_slice(&hash[..16]);
-        self.key = GcmKey::new(&derive(&self.master, "sealed ring", &self.salt))?;
         Ok(())
     }
 

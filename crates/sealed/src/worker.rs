@@ -2,12 +2,12 @@
 
 use crate::commit::Scope;
 use crate::disk::Core;
-use lacuna_core::{Error, Result};
+use lacuna_core::{Error, Kind, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long acknowledged data stays in memory alone when nobody flushes, at most twice this.
+/// How long the disk must be left alone, twice in a row, before what is in memory alone is committed unasked.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Who waits for what.
@@ -46,6 +46,10 @@ impl Signals {
         self.worker.notify_one();
     }
 
+    fn stopping(&self) -> bool {
+        self.state().stopping
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,6 +70,8 @@ impl Signals {
 impl Core {
     /// After a write: starts or awaits a commit when too much is in memory alone.
     pub(crate) fn keep_within_limits(&self) -> Result<()> {
+        // Who is acknowledged before a failure is found by the last attempt; who comes later is refused here.
+        self.check_alive()?;
         if self.is_work_due() {
             if !self.background {
                 let mut c = self.committer();
@@ -74,23 +80,22 @@ impl Core {
             }
             self.signals.wake_worker();
         }
-        while self.background && self.cache.dirty_bytes() > self.limits.dirty {
+        while self.background && self.cache.dirty_bytes() > self.limits.dirty && !self.signals.stopping() {
             self.check_alive()?;
             self.signals.wait_round(false);
         }
         Ok(())
     }
 
-    /// Waits until a shadow could be opened. `false`: no commit could spare a home.
-    pub(crate) fn wait_for_spare(&self) -> Result<bool> {
+    /// Waits for a commit that ends shadows.
+    pub(crate) fn wait_for_spare(&self) -> Result<()> {
         if self.background {
             self.check_alive()?;
             self.signals.wait_round(true);
         } else {
             self.commit(&mut self.committer(), Scope::All)?;
         }
-        self.check_alive()?;
-        Ok(self.map.spare() > 0)
+        self.check_alive()
     }
 
     fn is_work_due(&self) -> bool {
@@ -101,12 +106,13 @@ impl Core {
             return false;
         }
         let (full, void) = self.shadows.ready();
-        full > self.params.spare as usize / 4 || void > 1024
+        full > self.params.spare as usize / 4 || void > 64
     }
 
     /// One turn of the background thread.
     fn work(&self, idle: bool, spare_wanted: bool) -> Result<()> {
         let mut c = self.committer();
+        self.check_alive()?;
         let nothing_ready = self.shadows.ready() == (0, 0);
         if idle || (spare_wanted && nothing_ready) {
             if self.cache.dirty_bytes() > 0 || self.shadows.len() > 0 {
@@ -140,7 +146,23 @@ impl Worker {
     }
 }
 
+/// A panic of the background thread stops all writing, instead of leaving writers to wait for it.
+struct FailOnPanic<'a>(&'a Core);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Error::new(
+                Kind::Other,
+                "the background thread of the disk ended by a defect (a panic)",
+            ));
+            self.0.signals.stop();
+        }
+    }
+}
+
 fn run(core: &Core) {
+    let _guard = FailOnPanic(core);
     let mut quiet_before = false;
     loop {
         let (wanted, spare_wanted) = {

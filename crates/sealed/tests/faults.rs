@@ -133,8 +133,10 @@ fn run_until_failure(medium: &Arc<Faulty>, params: &Params, model: &mut Model, w
         Ok(()) => {
             model.flushed();
             // What the key-value store does when it is dropped is reported by nobody and must not matter.
-            assert_eq!(medium.fired(), 0, "{what}: every failure is reported");
-            true
+            // Nor does space that could not be given back.
+            let hint = what.contains("op: Discard");
+            assert!(hint || medium.fired() == 0, "{what}: every failure is reported");
+            medium.fired() == 0
         }
         Err(_) => {
             assert_eq!(write(&disk, 0, 1, 1).unwrap_err().kind(), Kind::FailStop, "{what}");

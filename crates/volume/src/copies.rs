@@ -135,7 +135,8 @@ fn neither(a: Unsound, b: Unsound) -> Error {
         (Unsound::Unreadable(error), _) | (_, Unsound::Unreadable(error)) => {
             error.context("cannot read the header")
         }
-        (Unsound::Version(version), _) | (_, Unsound::Version(version)) => unknown_version(version),
+        (Unsound::Version(version), Unsound::Version(_) | Unsound::Missing)
+        | (Unsound::Missing, Unsound::Version(version)) => unknown_version(version),
         (Unsound::Missing, Unsound::Missing) => Error::new(Kind::NotFound, "not a lacuna disk")
             .found("no lacuna header at byte 0 or at byte 524288")
             .expected("a medium made by `lacuna create`"),

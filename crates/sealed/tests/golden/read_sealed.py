@@ -74,6 +74,8 @@ class Disk:
         end_of_map = self.map + -(-16 * capacity // 4096) * 4096
         self.homes = -(-end_of_map // MIB) * MIB
         self.home_len = 1024 * (4096 + self.m)
+        if self.layout == 0:
+            self.home_len = -(-self.home_len // 262144) * 262144
         self.segments = -(-self.blocks // 1024)
         assert len(image) >= self.homes + (self.segments + spare) * self.home_len
         self.read_map()
