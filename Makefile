@@ -2,6 +2,7 @@
 # make test       everything that must hold, in some minutes
 # make test-long  the same with thousands of power cuts more
 # make bench      measure against peers, write tables and plots
+# make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
 # make install    PREFIX=/usr/local: the program, completions and manual pages
 
@@ -11,9 +12,13 @@ CARGO ?= cargo
 # Power cuts for each cipher and layout in test-long, and where their randomness begins.
 CUTS ?= 20000
 SEED ?= 1
+# For each fuzz target.
+FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
+# Where losetup, mkfs and their like are, which not everybody's path has.
+export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all demo test test-long bench lint install packages
+.PHONY: all demo test test-long bench fuzz lint install packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -33,6 +38,9 @@ test-long: packages
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench
+
+fuzz:
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 lint:
 	$(CARGO) fmt --all --check

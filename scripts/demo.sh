@@ -27,7 +27,12 @@ cd "$work"
 mkdir mnt files
 printf 'a passphrase in a file, for the demonstration\n' >key
 
-if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ] && [ -e /dev/fuse ]; then way=mount; else way=nbd; fi
+# Root in a container may lack what root usually has, so it is tried.
+can_mount() {
+    [ "$(id -u)" = 0 ] && [ -r /dev/fuse ] && losetup -f >/dev/null 2>&1 &&
+        mount -t tmpfs lacuna-demo mnt 2>/dev/null && umount mnt
+}
+if can_mount; then way=mount; else way=nbd; fi
 
 # Real files, a bounded amount of them.
 { find /usr/share/doc /usr/share/common-licenses /usr/share/zoneinfo -xdev -type f -size -200k -readable 2>/dev/null || true; } |

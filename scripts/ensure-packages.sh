@@ -21,7 +21,8 @@ need nbdkit nbdkit
 need fio fio
 need fuse3 fusermount3
 need e2fsprogs mke2fs mkfs.ext4
-need util-linux losetup fstrim setsid blkid
+need util-linux fstrim setsid blkid
+need mount losetup mount umount
 need diffutils diff cmp
 need openssl openssl
 need gcc cc
@@ -41,7 +42,12 @@ if [ -n "$missing" ]; then
         }
     else
         echo "missing packages:$missing" >&2
-        echo "tests that need them will skip themselves; as root, this script installs them" >&2
+        if [ "$(id -u)" = 0 ]; then
+            echo "these are their names on Debian; there is no apt-get here, so install them in this system's way" >&2
+        else
+            echo "as root on a Debian system, this script installs them" >&2
+        fi
+        echo "tests that need them will skip themselves" >&2
         case "$missing" in
         *gcc* | *cmake* | *libc6-dev*)
             echo "nothing can be built without a C compiler and cmake" >&2

@@ -1,5 +1,6 @@
 //! A whole run with tiny sizes, so that the benches do not rot. The figures mean nothing and are not looked at.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -21,6 +22,11 @@ fn lacuna() -> Result<PathBuf, String> {
     Err(format!("the lacuna command is not there: {}", String::from_utf8_lossy(&built.stderr)))
 }
 
+/// Says that a test skips itself, past the capture of the test runner.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
 fn fio() -> bool {
     Command::new("fio").arg("--enghelp=nbd").output().is_ok_and(|out| out.status.success())
 }
@@ -34,12 +40,12 @@ fn run(args: &[&str], dirs: [&Path; 2], lacuna: &Path) -> Output {
 #[test]
 fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
     if !fio() {
-        println!("skipped: fio with its nbd engine is not installed");
+        skipped("fio with its nbd engine is not installed");
         return;
     }
     let lacuna = match lacuna() {
         Ok(path) => path,
-        Err(why) => return println!("skipped: {why}"),
+        Err(why) => return skipped(&why),
     };
     let (disks, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let page = out.path().join("benchmarks.md");
@@ -72,7 +78,7 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
 #[test]
 fn without_a_lacuna_the_error_says_what_to_do() {
     if !fio() {
-        println!("skipped: fio with its nbd engine is not installed");
+        skipped("fio with its nbd engine is not installed");
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -153,6 +153,10 @@ pub struct OpenArgs {
     /// Mount only a file `disk` that is the disk; needs no loop device
     #[arg(long)]
     pub raw: bool,
+    /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
+    /// was not unmounted
+    #[arg(long, value_name = "LIST", conflicts_with = "raw")]
+    pub mount_options: Option<String>,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -192,12 +196,15 @@ pub struct ServeArgs {
     /// Go to the background once clients can connect
     #[arg(long)]
     pub fork: bool,
-    /// Write the process number to this file
+    /// Write the process number to this file, which must not exist or hold nothing but a number
     #[arg(long, value_name = "F")]
     pub pid_file: Option<PathBuf>,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
+    /// Connections at a time; more are closed at once
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub max_connections: u16,
     /// Threads for each connection [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,

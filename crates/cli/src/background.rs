@@ -57,14 +57,23 @@ fn wait_until_alone() {
     }
 }
 
-/// Calls `stop` at every INT, TERM and HUP. None of them ends the process by itself from now on, so that a
+/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as `nohup` has it. None of them ends the process by itself from now on, so that a
 /// second one cannot cut short what the first one began.
 pub fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|e| failed(&e))?;
+    let hup = (!ignores_hup()).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hup)).map_err(|e| failed(&e))?;
     let thread = std::thread::Builder::new().name("lacuna-signals".into());
     let spawned = thread.spawn(move || signals.forever().for_each(|_| stop()));
     spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
+}
+
+/// Whether whoever started this process has told it to ignore HUP.
+fn ignores_hup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
 }
 
 /// Where a server's messages go: to standard error, or from the background to the system's log.

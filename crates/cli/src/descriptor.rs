@@ -2,7 +2,7 @@
 
 use lacuna_core::{Error, Kind, Result};
 use std::fs::File;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
 /// The descriptor `number`, once.
 pub fn take(number: u32) -> Result<File> {
@@ -36,9 +36,8 @@ pub fn stdin() -> Result<File> {
 }
 
 /// Whether `raw` is open and survived the start of this program.
-fn inherited(raw: i32) -> bool {
-    let Ok(info) = std::fs::read_to_string(format!("/proc/self/fdinfo/{raw}")) else { return false };
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|text| i32::from_str_radix(text.trim(), 8).ok());
-    flags.is_some_and(|flags| flags & libc::O_CLOEXEC == 0)
+fn inherited(raw: RawFd) -> bool {
+    // SAFETY: F_GETFD touches no memory; on a number that is not open it only fails.
+    let flags = unsafe { libc::fcntl(raw, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }

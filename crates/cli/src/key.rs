@@ -22,6 +22,16 @@ pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
 
 /// `lacuna key change`.
 pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
+    let given = &args.key.passphrase;
+    if !given.key_file.is_empty() && !given.key_fd.is_empty() {
+        // Which of the two kinds came first on the command line is not known here.
+        return Err(Error::new(Kind::Usage, "cannot tell which passphrase to change")
+            .found("both --key-file and --key-fd")
+            .expected("the passphrase to change first, and those to keep in the same way")
+            .remedy(
+                "give all of them with --key-file (/dev/fd/N names descriptor N), or all with --key-fd",
+            ));
+    }
     let mut session = Session::start(&args.key, console)?;
     let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
     session.keyring.change(&session.first, new)?;

@@ -24,6 +24,7 @@ mod key;
 mod manual;
 mod mount;
 mod passphrase;
+mod pid_file;
 mod resize;
 mod serve;
 mod size;
@@ -35,12 +36,14 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use console::Console;
 use lacuna_core::{Kind, Result};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // A core dump would hold keys. If the system refuses even this, it makes no dumps of ours either.
+    // A core dump would hold keys. A program that collects dumps through a pipe is not held by the limit, hence
+    // both. If the system refuses even this, it makes no dumps of ours either.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

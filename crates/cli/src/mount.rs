@@ -71,6 +71,7 @@ fn serve(
     request.mkfs = args.mkfs.clone();
     request.read_only = args.read_only;
     request.raw = args.raw;
+    request.mount_options = args.mount_options.clone();
     request.log = background::reporter(!args.foreground, console);
     let opened = Opened::start(request)?;
     let stopper = opened.stopper();

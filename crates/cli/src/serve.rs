@@ -3,23 +3,26 @@
 use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
+use crate::pid_file::{self, PidFile};
 use crate::size::Size;
 use crate::status::{Account, StatusSocket};
 use crate::unlock::{self, Key};
 use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Least memory for caches.
 const LEAST_CACHE: u64 = 1 << 20;
+/// Failures that are told one by one. Whoever reads standard error may have stopped, and a server that went on
+/// would come to wait for them.
+const TOLD: u64 = 32;
 
 /// `lacuna serve`.
 pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let listen = listen(&args)?;
     let budget = budget(args.cache)?;
+    args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {
         make_absolute(&mut args)?;
     }
@@ -78,9 +81,12 @@ fn serve(
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
     let disk: Arc<dyn Disk> = Arc::new(key.open(args.read_only, budget)?);
-    let served = serve_disk(args, listen, &disk, console, ready, &stop);
+    let mut pid_file = None;
+    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut pid_file);
     // Whatever ended the serving, what was acknowledged goes to the medium.
     let closed = disk.close();
+    // Whoever waits for the file to go may take the disk away then.
+    drop(pid_file);
     served.and(closed)
 }
 
@@ -91,15 +97,25 @@ fn serve_disk(
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
+    pid_file: &mut Option<PidFile>,
 ) -> Result<()> {
     let say = background::reporter(args.fork, console);
     let last_error = Arc::new(Mutex::new(None));
     let remembered = Arc::clone(&last_error);
+    let failures = AtomicU64::new(0);
     let report = move |e: &Error| {
         *remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
-        say(e);
+        match failures.fetch_add(1, Ordering::Relaxed) {
+            0..TOLD => say(e),
+            TOLD => say(&Error::new(Kind::Io, "more requests failed; `lacuna status` shows the last one")),
+            _ => {}
+        }
     };
-    let mut options = Options { report: Some(Arc::new(report)), ..Options::default() };
+    let mut options = Options {
+        report: Some(Arc::new(report)),
+        max_connections: usize::from(args.max_connections),
+        ..Options::default()
+    };
     if let Some(workers) = args.workers {
         options.workers = usize::from(workers);
         options.max_workers = options.max_workers.max(options.workers);
@@ -115,26 +131,8 @@ fn serve_disk(
     let uri = server.uri();
     let account = Account::of(unlock::path_of(&args.location)?, uri.clone(), bytes, last_error);
     let _status = StatusSocket::start(account, console);
-    let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     console::line(&uri)?;
     ready.tell()?;
     server.run(stop)
-}
-
-/// A file with the process number, removed at the end.
-struct PidFile(PathBuf);
-
-impl PidFile {
-    fn write(path: &Path) -> Result<Self> {
-        let written = File::create(path).and_then(|mut file| writeln!(file, "{}", std::process::id()));
-        written
-            .map_err(|e| Error::io(format!("cannot write the process number to {}", path.display()), &e))?;
-        Ok(PidFile(path.to_owned()))
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }

@@ -18,6 +18,8 @@ use std::time::Duration;
 const LIMIT: u64 = 1 << 20;
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait after a failure to accept.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a server knows of itself.
 pub struct Account {
@@ -80,9 +82,15 @@ impl StatusSocket {
         let listener = UnixListener::bind(&path).map_err(|e| failed(&e))?;
         let thread = std::thread::Builder::new().name("lacuna-status".into());
         let answer = move || {
-            for mut stream in listener.incoming().flatten() {
-                let _ = stream.set_write_timeout(Some(PATIENCE));
-                let _ = stream.write_all(account.to_json().to_string().as_bytes());
+            loop {
+                match listener.accept() {
+                    Ok((mut stream, _)) => {
+                        let _ = stream.set_write_timeout(Some(PATIENCE));
+                        let _ = stream.write_all(account.to_json().to_string().as_bytes());
+                    }
+                    // A system that has, for example, no more file descriptors is left alone for a while.
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
             }
         };
         thread.spawn(answer).map_err(|e| failed(&e))?;
@@ -104,13 +112,9 @@ fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// A short name for a canonical path (FNV-1a): the path of a socket has room for 107 bytes.
+/// A short name for a canonical path: the path of a socket has room for 107 bytes.
 fn socket_path(dir: &Path, location: &Path) -> PathBuf {
-    let bytes = location.as_os_str().as_bytes();
-    let hash = bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
-    dir.join(format!("{hash:016x}.sock"))
+    dir.join(format!("{:016x}.sock", lacuna_fuse::fnv1a(location.as_os_str().as_bytes())))
 }
 
 /// `lacuna status`.

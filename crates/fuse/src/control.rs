@@ -7,6 +7,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub(crate) const STATUS: &str = "status";
 const WORD_LIMIT: u64 = 64;
 const ANSWER_LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to leave a system alone that has, for example, no more file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A client that waits for the end of a close.
 pub(crate) struct Waiting(UnixStream);
@@ -32,6 +35,7 @@ impl Waiting {
 /// The listening thread. Dropping it ends the thread.
 pub(crate) struct Control {
     listener: Arc<UnixListener>,
+    ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -41,22 +45,27 @@ impl Control {
         // A dead server's socket would be in the way. The caller holds the lock, so it is nobody's.
         let _ = std::fs::remove_file(path);
         let listener = Arc::new(UnixListener::bind(path).map_err(failed)?);
-        let theirs = Arc::clone(&listener);
+        let ending = Arc::new(AtomicBool::new(false));
+        let (theirs, told) = (Arc::clone(&listener), Arc::clone(&ending));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
             .spawn(move || {
-                while let Ok((stream, _)) = theirs.accept() {
-                    // A client that misbehaves loses its connection and nothing else happens.
-                    let _ = serve(stream, &disk, &events);
+                while !told.load(Ordering::SeqCst) {
+                    match theirs.accept() {
+                        // A client that misbehaves loses its connection and nothing else happens.
+                        Ok((stream, _)) => _ = serve(stream, &disk, &events),
+                        Err(_) => std::thread::sleep(PAUSE),
+                    }
                 }
             })
             .map_err(failed)?;
-        Ok(Control { listener, thread: Some(thread) })
+        Ok(Control { listener, ending, thread: Some(thread) })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
+        self.ending.store(true, Ordering::SeqCst);
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -35,5 +35,5 @@ mod watch;
 pub use close::{Closed, close, running, status};
 pub use daemon::{ReadyPipe, Side, Started, daemonize};
 pub use open::{Log, OpenRequest, Opened, Stopper};
-pub use run_directory::{Record, default_run_base};
+pub use run_directory::{Record, default_run_base, fnv1a};
 pub use system_call::become_io_flusher;

@@ -27,7 +27,14 @@ impl LoopDevice {
             args.push(backing.as_os_str());
             tool::succeed("cannot attach a loop device", "losetup", &args)
         };
-        let shown = attach("--direct-io=on").or_else(|_| attach("--direct-io=off"))?.stdout;
+        let shown = attach("--direct-io=on").or_else(|_| {
+            // losetup attaches first and asks for direct I/O then: what it gave up on half way may be attached.
+            for left in resting_on(backing) {
+                detach_from(&left, backing)?;
+            }
+            attach("--direct-io=off")
+        });
+        let shown = shown?.stdout;
         let node = PathBuf::from(shown);
         if !node.starts_with("/dev") {
             return Err(Error::new(Kind::Other, "cannot attach a loop device")

@@ -1,9 +1,14 @@
 //! What is on the disk, and making a file system where there is nothing.
 
 use crate::tool;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
 use std::ffi::OsStr;
 use std::path::Path;
+
+/// Range of one question about what is written, which bounds its answer to 1 MiB.
+const WINDOW: u64 = 256 << 20;
+/// What is read at a time.
+const PIECE: usize = 1 << 20;
 
 /// Checks the name of a file system type before it becomes part of a program's name.
 pub(crate) fn check_type(name: &str) -> Result<()> {
@@ -16,24 +21,71 @@ pub(crate) fn check_type(name: &str) -> Result<()> {
         .expected("a type such as ext4, xfs or btrfs"))
 }
 
-/// Makes sure that `device`, on which `found` is, holds a file system: makes one of type `wanted` if it is blank and one is wanted,
-/// and refuses to overwrite anything recognizable.
-pub(crate) fn prepare(device: &Path, found: Option<Content>, wanted: Option<&str>) -> Result<()> {
+/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one of type
+/// `wanted` if it is blank and one is wanted, and refuses to overwrite anything.
+pub(crate) fn prepare(
+    device: &Path,
+    disk: &ByteDisk,
+    found: Option<Content>,
+    wanted: Option<&str>,
+) -> Result<()> {
     match (found, wanted) {
         (Some(found), None) if found.mountable => Ok(()),
         (Some(found), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
             .found(found.name)
             .expected("a file system on the whole disk")
-            .remedy("serve it with `lacuna serve --socket PATH`, or use `lacuna open --raw`, and mount its parts")),
-        (Some(found), Some(wanted)) => Err(Error::new(Kind::Usage, format!("refused to make {wanted}"))
-            .found(format!("{} already on the disk", found.name))
-            .expected("a blank disk")
-            .remedy("open it without --mkfs, or discard the whole disk first (`lacuna open --raw`, then blkdiscard or wipefs)")),
+            .remedy(
+                "serve it with `lacuna serve --socket PATH`, or use `lacuna open --raw`, and mount its parts",
+            )),
+        (Some(found), Some(wanted)) => {
+            Err(not_blank(wanted, format!("{} already on the disk", found.name), disk.len()))
+        }
         (None, None) => Err(Error::new(Kind::NotFound, "cannot mount the disk")
             .found("no file system that is known here")
             .remedy("on a new disk give `--mkfs ext4` to make one")),
-        (None, Some(wanted)) => make(device, wanted),
+        (None, Some(wanted)) => match first_data(disk)? {
+            Some(at) => {
+                let found = format!("data of no known kind from byte {at} on");
+                Err(not_blank(wanted, found, disk.len()))
+            }
+            None => make(device, wanted),
+        },
     }
+}
+
+fn not_blank(wanted: &str, found: String, len: u64) -> Error {
+    Error::new(Kind::Usage, format!("refused to make {wanted}")).found(found).expected("a blank disk").remedy(
+        format!(
+            "open it without --mkfs; or, to lose what is there, open it with `lacuna open --raw`, \
+             run `fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk`, and close it"
+        ),
+    )
+}
+
+/// Where the first byte lies that is not zero.
+///
+/// What was never written is not read. What counts as written may still be zeros, since not every format keeps
+/// account of single blocks.
+fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    while at < disk.len() {
+        let end = disk.len().min(at + WINDOW);
+        for extent in disk.extents(at, end - at)? {
+            let until = end.min(at.saturating_add(extent.blocks.saturating_mul(BLOCK_SIZE as u64)));
+            while extent.written && at < until {
+                let part = &mut piece[..(until - at).min(PIECE as u64) as usize];
+                disk.read_at(at, part)?;
+                if let Some(offset) = part.iter().position(|byte| *byte != 0) {
+                    return Ok(Some(at + offset as u64));
+                }
+                at += part.len() as u64;
+            }
+            at = until;
+        }
+        at = end;
+    }
+    Ok(None)
 }
 
 /// Something recognizable on a disk.

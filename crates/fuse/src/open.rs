@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// How long the kernel may take to let go of the loop device after its last mount is gone. Longer means that
 /// the file system is still mounted elsewhere, in another namespace.
-const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Takes what a server has to say while it runs: requests that failed, and why it could not end when asked.
 pub type Log = Arc<dyn Fn(&Error) + Send + Sync>;
@@ -34,11 +34,9 @@ pub struct OpenRequest {
     pub mkfs: Option<String>,
     /// Refuse writes even if the disk takes them.
     pub read_only: bool,
-    /// Let the file system tell at once what it deletes (`-o discard`). `fstrim` works without it.
-    pub discard: bool,
     /// Mount only the FUSE file. Needs neither root nor a loop device.
     pub raw: bool,
-    /// More options for `mount -o`, such as `noload`.
+    /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
     /// Directory of the run directories, if not [`default_run_base`].
     pub run_base: Option<PathBuf>,
@@ -55,7 +53,6 @@ impl OpenRequest {
             mountpoint: mountpoint.into(),
             mkfs: None,
             read_only: false,
-            discard: false,
             raw: false,
             mount_options: None,
             run_base: None,
@@ -150,11 +147,12 @@ impl Opened {
         };
         // Written before there is anything to clean up, and again when the loop device is known.
         run.write_record(&record)?;
-        let fuse = FuseMount::start(filesystem, &fuse_at, read_only)?;
+        let fuse = FuseMount::start(filesystem, &fuse_at, read_only, Arc::clone(&watch))?;
         let mounted = if request.raw {
             None
         } else {
-            let mounted = Mounted::set_up(&request, &fuse.disk_file(), mountpoint, read_only, &watch)?;
+            let mounted =
+                Mounted::set_up(&request, &bytes, &fuse.disk_file(), mountpoint, read_only, &watch)?;
             record.loop_device = Some(mounted.device.node().to_owned());
             run.write_record(&record)?;
             Some(mounted)
@@ -194,7 +192,15 @@ impl Opened {
                 (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
                 (Err(e), Event::Close(waiting)) => waiting.answer(&Err(e)),
-                (Err(e), _) => (self.log)(&e.context("still serving")),
+                (Err(e), _) => {
+                    // Whoever sent a signal may not be able to wait: a kill that follows shall cost nothing that
+                    // has come this far.
+                    let flushed = self.disk.flush();
+                    (self.log)(&e.context("still serving"));
+                    if let Err(e) = flushed {
+                        (self.log)(&e.context("cannot flush the disk"));
+                    }
+                }
             }
         }
         self.finish(None)
@@ -242,6 +248,7 @@ impl Opened {
 impl Mounted {
     fn set_up(
         request: &OpenRequest,
+        disk: &ByteDisk,
         file: &Path,
         mountpoint: PathBuf,
         read_only: bool,
@@ -259,11 +266,8 @@ impl Mounted {
         if let Some(failure) = watch.first_failure() {
             return Err(failure.context(&what));
         }
-        mkfs::prepare(device.node(), found?, request.mkfs.as_deref()).map_err(from_disk)?;
+        mkfs::prepare(device.node(), disk, found?, request.mkfs.as_deref()).map_err(from_disk)?;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
-        if request.discard {
-            options.push("discard");
-        }
         options.extend(request.mount_options.as_deref());
         let options = options.join(",");
         let args = [

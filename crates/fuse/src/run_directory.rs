@@ -203,8 +203,9 @@ fn create_dir(dir: &Path) -> Result<()> {
         .map_err(|e| Error::io(format!("cannot create the directory {}", dir.display()), &e))
 }
 
-/// FNV-1a: a short name for a path. Two paths with one name would only be refused as busy.
-fn fnv1a(bytes: &[u8]) -> u64 {
+/// FNV-1a: a short name for a path, for where the path itself has no room. Two paths with one name must do no
+/// worse than to refuse one of them as busy.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -1,13 +1,16 @@
 //! A FUSE mount and the threads that serve it.
 
 use crate::filesystem::{DISK_NAME, DiskFilesystem};
+use crate::open::RELEASE_LIMIT;
 use crate::system_call::become_io_flusher;
+use crate::watch::Watch;
 use crate::{mount_table, tool, users};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where FUSE is reached.
 const DEVICE: &str = "/dev/fuse";
@@ -17,13 +20,19 @@ pub(crate) const SOURCE: &str = "lacuna";
 /// A mounted FUSE file system. Dropping it unmounts it if nobody uses it.
 pub(crate) struct FuseMount {
     mountpoint: PathBuf,
+    watch: Arc<Watch>,
     /// Taken when the mount is gone.
     session: Option<BackgroundSession>,
 }
 
 impl FuseMount {
     /// Mounts `filesystem` at the directory `mountpoint` and serves it.
-    pub(crate) fn start(filesystem: DiskFilesystem, mountpoint: &Path, read_only: bool) -> Result<Self> {
+    pub(crate) fn start(
+        filesystem: DiskFilesystem,
+        mountpoint: &Path,
+        read_only: bool,
+        watch: Arc<Watch>,
+    ) -> Result<Self> {
         let device = File::options().read(true).write(true).open(DEVICE);
         if let Err(e) = &device
             && e.kind() == std::io::ErrorKind::NotFound
@@ -33,8 +42,8 @@ impl FuseMount {
         }
         let config = config(read_only, device.is_ok());
         let at = mountpoint.to_owned();
-        // The flusher flag belongs to a thread and what that thread starts: the serving threads get it, the
-        // programs run from elsewhere do not.
+        // The flusher flag belongs to a thread, and to the threads and processes that it starts. It is set here
+        // for the serving threads, which need it even where the program has not set it for all that it does.
         let starter = std::thread::Builder::new().name("lacuna-fuse".to_owned()).spawn(move || {
             become_io_flusher();
             Session::new(filesystem, at, &config).and_then(Session::spawn)
@@ -45,7 +54,9 @@ impl FuseMount {
         };
         let session = starter.map_err(|e| failed(&e))?.join();
         match session {
-            Ok(Ok(session)) => Ok(FuseMount { mountpoint: mountpoint.to_owned(), session: Some(session) }),
+            Ok(Ok(session)) => {
+                Ok(FuseMount { mountpoint: mountpoint.to_owned(), watch, session: Some(session) })
+            }
             Ok(Err(e)) => Err(failed(&e)),
             Err(_) => Err(Error::new(Kind::Other, "the thread that mounts FUSE ended unexpectedly")),
         }
@@ -73,6 +84,10 @@ impl FuseMount {
 
 impl Drop for FuseMount {
     fn drop(&mut self) {
+        if self.session.is_some() {
+            // A loop device that was just detached may rest on the file for another moment.
+            self.watch.wait_released(RELEASE_LIMIT);
+        }
         // If this fails, the session's drop closes the connection after a last attempt.
         let _ = self.unmount();
     }

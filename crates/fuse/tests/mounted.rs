@@ -6,7 +6,7 @@
 #[path = "memory/mod.rs"]
 mod memory;
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, Stopper, close, running, status};
 use memory::MemoryDisk;
 use std::fs::{self, File};
@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tempfile::TempDir;
 
-/// Why this machine cannot run a test, if it cannot.
+/// Why this machine cannot run a test, if it cannot. Root in a container may lack what root usually has, so it is
+/// tried.
 fn lacking(loops: bool) -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse");
@@ -27,11 +28,35 @@ fn lacking(loops: bool) -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root");
     }
-    if loops && !Path::new("/dev/loop-control").exists() {
-        return Some("there is no /dev/loop-control");
+    let opens = |path: &str| File::options().read(true).write(true).open(path).is_ok();
+    if !opens("/dev/fuse") {
+        return Some("/dev/fuse may not be used");
+    }
+    if !mounts() {
+        return Some("mounting is not permitted");
+    }
+    if loops && !opens("/dev/loop-control") {
+        return Some("there is no /dev/loop-control that may be used");
     }
     let no_mkfs = Command::new("mkfs.ext4").arg("-V").stderr(Stdio::null()).status().is_err();
     (loops && no_mkfs).then_some("there is no mkfs.ext4")
+}
+
+/// Whether a file system without a device can be mounted.
+fn mounts() -> bool {
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "lacuna-test", text(at.path())]).stderr(Stdio::null());
+    let mounted = mount.status().is_ok_and(|status| status.success());
+    if mounted {
+        run("umount", &[text(at.path())]);
+    }
+    mounted
+}
+
+fn skipped(why: &str) {
+    // Not println, which the test runner would keep to itself.
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// One test at a time: while one starts a program, the new process has for a moment every file that the others
@@ -42,7 +67,7 @@ macro_rules! needs {
     ($loops:expr) => {
         let _only = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = lacking($loops) {
-            println!("skipped: {why}");
+            skipped(why);
             return;
         }
     };
@@ -140,10 +165,11 @@ impl Server {
 
     /// Asks until it ends: something on the machine may look into the mount at the wrong moment.
     fn stop(mut self) -> Result<()> {
-        while self.thread.as_ref().is_some_and(|t| !t.is_finished()) {
+        wait_until("the end of the server", || {
             self.stopper.request();
             std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+            self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        });
         self.ended()
     }
 
@@ -372,7 +398,9 @@ fn busy_file_system_stays_and_names_its_user() {
     let error = place.close().unwrap_err();
     assert_eq!(error.kind(), Kind::Busy);
     assert!(error.to_string().contains(&format!("in use by cat (process {})", user.0.id())), "{error}");
+    let flushes = disk.flushes.load(Ordering::SeqCst);
     server.stopper.request();
+    wait_until("a flush, though it is busy", || disk.flushes.load(Ordering::SeqCst) > flushes);
     fs::write(place.mountpoint().join("still"), b"served").unwrap();
     drop(user);
     // The stop that came while the file system was busy may yet be pending, and then ends the server first.
@@ -456,6 +484,37 @@ fn refusals_say_what_to_do() {
     place.assert_nothing_left();
 }
 
+#[test]
+fn unknown_data_is_not_overwritten() {
+    needs!(true);
+    let place = Place::new();
+    let disk = Arc::new(MemoryDisk::new(64));
+    let mkfs = || {
+        let mut request = place.request(&disk);
+        request.mkfs = Some("ext4".to_owned());
+        Opened::start(request).err().expect("a refusal").to_string()
+    };
+    // Written and given back again, and only in part: blank. One byte further on: not.
+    disk.write(BlockAddr(5000), &pattern(8192)).unwrap();
+    disk.discard(BlockAddr(5000), 2).unwrap();
+    let mut block = vec![0; 4096];
+    block[77] = 1;
+    disk.write(BlockAddr(9000), &block).unwrap();
+    let said = mkfs();
+    assert!(said.contains("data of no known kind from byte 36864077 on"), "{said}");
+    place.assert_nothing_left();
+
+    // The remedy in the words of the error.
+    let server = place.raw(&disk);
+    let file = place.mountpoint().join("disk");
+    let line = said.split("`fallocate ").nth(1).unwrap().split('`').next().unwrap();
+    let line = line.replace("MOUNTPOINT/disk", text(&file));
+    run("fallocate", &line.split(' ').collect::<Vec<_>>());
+    server.stop().unwrap();
+    place.ext4(&disk, true).stop().unwrap();
+    place.assert_nothing_left();
+}
+
 /// The example that serves a disk from a process of its own. It is built along with the tests.
 fn memory_server() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
@@ -467,7 +526,7 @@ fn memory_server() -> Option<PathBuf> {
 fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
     needs!(true);
     let Some(program) = memory_server() else {
-        println!("skipped: the example memory_server is not built");
+        skipped("the example memory_server is not built");
         return;
     };
     let place = Place::new();
@@ -489,19 +548,21 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
     // Dead, and in use all the same.
     let kill = |started: &std::process::Output| {
         assert!(started.status.success());
-        run("kill", &["-KILL", String::from_utf8_lossy(&started.stdout).trim()]);
+        let number = String::from_utf8_lossy(&started.stdout).trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(number).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     };
     let started = start(&["mkfs=ext4"]);
     let mut user = Command::new("cat");
     let user = Process(user.current_dir(place.mountpoint()).stdin(Stdio::piped()).spawn().unwrap());
     kill(&started);
-    let busy = loop {
+    let mut busy = String::new();
+    wait_until("the end of the server", || {
         let error = place.close().unwrap_err();
         assert_eq!(error.kind(), Kind::Busy);
-        if error.to_string().contains("in use by") {
-            break error.to_string();
-        }
-    };
+        busy = error.to_string();
+        busy.contains("in use by")
+    });
     assert!(busy.contains(&format!("cat (process {})", user.0.id())), "{busy}");
     drop(user);
 
@@ -521,11 +582,22 @@ fn server_in_the_background_closes_and_what_a_dead_one_leaves_is_cleared() {
 
 /// Closes after a kill. Until the kernel has finished with the dead process, the server seems to be busy.
 fn wait_closed(place: &Place) -> Closed {
-    loop {
-        match place.close() {
-            Ok(closed) => return closed,
-            Err(e) if e.kind() == Kind::Busy => std::thread::yield_now(),
-            Err(e) => panic!("{e}"),
+    let mut closed = None;
+    wait_until("the end of the server", || match place.close() {
+        Ok(how) => closed.insert(how) == &how,
+        Err(e) if e.kind() == Kind::Busy => false,
+        Err(e) => panic!("{e}"),
+    });
+    closed.unwrap()
+}
+
+/// Waits until something that must happen has happened.
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if done() {
+            return;
         }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
+    panic!("never happened: {what}");
 }

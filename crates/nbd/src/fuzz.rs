@@ -1,6 +1,7 @@
 //! The seam for fuzz targets.
 
 use crate::exports::Exports;
+use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, TlsState, handshake};
 use crate::stream::Replay;
 use crate::transmit::{Connection, Crew};
@@ -17,7 +18,8 @@ pub fn fuzz_serve(bytes: &[u8], disk: ByteDisk) -> u64 {
         handshake(&mut &client, &Exports::levels([disk]), TlsState::Offered)
     {
         let crew = Crew { workers: 1, max_workers: 1 };
-        Connection::new(&client, session, None, &AtomicBool::new(false), crew).run();
+        let memory = ServerMemory::new(64 << 20);
+        Connection::new(&client, session, None, &AtomicBool::new(false), crew, &memory).run();
     }
     client.sent()
 }

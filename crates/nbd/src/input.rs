@@ -3,6 +3,7 @@
 use crate::stream::Transport;
 use crate::wire::REQUEST_LEN;
 use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
 
 const CAPACITY: usize = 64 << 10;
 
@@ -13,11 +14,59 @@ pub(crate) struct Input {
     end: usize,
     /// No more requests are to be read.
     pub(crate) ended: bool,
+    patience: Patience,
+}
+
+/// How long a reader looks for the next request before it sleeps: waking a sleeper costs more than most requests,
+/// and a client that asks one thing at a time pays that for each.
+#[derive(Default)]
+struct Patience {
+    /// Looks in a row that found nothing.
+    vain: u32,
+    /// Requests for which the reader goes to sleep at once.
+    resting: u32,
+}
+
+/// How long one look lasts.
+const LOOK: Duration = Duration::from_micros(50);
+
+impl Patience {
+    /// Bytes that come within the look, or `None`: sleep then. Looks that keep finding nothing become rare.
+    fn watch<T: Transport>(&mut self, transport: &T, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        if !T::CAN_LOOK {
+            return Ok(None);
+        }
+        if self.resting > 0 {
+            self.resting -= 1;
+            return Ok(None);
+        }
+        let began = Instant::now();
+        loop {
+            let got = transport.recv_now(buf)?;
+            if got.is_some() {
+                self.vain = 0;
+                return Ok(got);
+            }
+            if began.elapsed() >= LOOK {
+                self.vain = (self.vain + 1).min(10);
+                self.resting = (1 << self.vain) >> 2;
+                return Ok(None);
+            }
+            // Whoever else wants this processor has it.
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Input {
     pub(crate) fn new() -> Self {
-        Input { bytes: vec![0; CAPACITY].into_boxed_slice(), start: 0, end: 0, ended: false }
+        Input {
+            bytes: vec![0; CAPACITY].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            ended: false,
+            patience: Patience::default(),
+        }
     }
 
     /// Bytes that wait to be understood.
@@ -38,10 +87,14 @@ impl Input {
                 self.end -= self.start;
                 self.start = 0;
             }
-            match transport.recv(&mut self.bytes[self.end..])? {
-                0 => return Ok(None),
-                got => self.end += got,
+            let got = match self.patience.watch(transport, &mut self.bytes[self.end..])? {
+                Some(got) => got,
+                None => transport.recv(&mut self.bytes[self.end..])?,
+            };
+            if got == 0 {
+                return Ok(None);
             }
+            self.end += got;
         }
         let header = self.peek().copied();
         self.start += REQUEST_LEN;

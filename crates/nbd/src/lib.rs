@@ -3,11 +3,13 @@
 //!
 //! Invariants kept here:
 //! - Nothing is known of formats: a disk is a [`lacuna_core::ByteDisk`], which checks every range.
-//! - Whatever a client sends, it gets an answer or its connection is closed. Memory is bounded per connection:
-//!   64 MiB for requests over 2 MiB, and at most 2 MiB for each thread besides. A client that does nothing, or does
+//! - Whatever a client sends, it gets an answer or its connection is closed. Memory is bounded: a
+//!   thread has at most 512 KiB of its own, all threads of a server keep 64 MiB more between them, and what is
+//!   larger shares 64 MiB in each connection and 256 MiB in the server. A client that does nothing, or does
 //!   not take its replies, delays nobody else.
 //! - A WRITE whose payload does not arrive whole is not performed at all. A request that was read whole is carried
-//!   out, even when the client leaves or the server stops meanwhile.
+//!   out, even when the client leaves or the server stops meanwhile; only zeroing without holes, which may cover
+//!   4 GiB, is then given up half way, and the client told so.
 //! - What a disk says about a failure goes to the server's own side; the client gets an error number only.
 //! - The smallest block advertised is the disk's own, 4096 bytes, but requests of any alignment are served exactly.
 #![warn(missing_docs)]
@@ -17,6 +19,7 @@ mod extents;
 mod fuzz;
 mod input;
 mod listen;
+mod memory;
 mod negotiate;
 mod perform;
 mod server;

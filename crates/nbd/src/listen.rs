@@ -13,8 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const BACKLOG: i32 = 128;
+/// Tries for the lock on a socket's directory, [`LOCK_PAUSE`] apart.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,11 +112,19 @@ fn open_unix(path: &Path) -> Result<Listener> {
     Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
 }
 
+/// `None` if it cannot be had soon: whoever may read the directory can hold its lock for ever, and shall not keep
+/// a server from starting.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(parent).ok()?;
-    rustix::fs::flock(&directory, FlockOperation::LockExclusive).ok()?;
-    Some(directory)
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(directory),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 fn unix_socket(extra: SocketFlags) -> rustix::io::Result<OwnedFd> {

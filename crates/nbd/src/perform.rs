@@ -5,6 +5,7 @@ use crate::negotiate::Session;
 use crate::server::Reporter;
 use crate::wire::{Command, Errno, Head, MAX_REQUEST, Request};
 use lacuna_core::{ByteDisk, Error, Kind, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Piece in which zeros are written and caches are filled.
 const PIECE: usize = 1 << 20;
@@ -35,14 +36,16 @@ pub(crate) fn memory_needed(request: &Request) -> usize {
     }
 }
 
-/// Carries `request` out, whose payload or room for data is `memory`.
+/// Carries `request` out, whose payload or room for data is `memory`. Only what takes very long and can be left
+/// half done looks at `stopping`.
 pub(crate) fn perform(
     session: &Session,
     report: Option<&Reporter>,
+    stopping: &AtomicBool,
     request: &Request,
     memory: &mut [u8],
 ) -> Reply {
-    match attempt(session, request, memory) {
+    match attempt(session, stopping, request, memory) {
         Ok(reply) => reply,
         Err(error) => {
             if let Some(report) = report
@@ -70,7 +73,7 @@ fn errno(request: &Request, error: &Error) -> Errno {
     }
 }
 
-fn attempt(session: &Session, request: &Request, memory: &mut [u8]) -> Result<Reply> {
+fn attempt(session: &Session, stopping: &AtomicBool, request: &Request, memory: &mut [u8]) -> Result<Reply> {
     let disk = &session.disk;
     let (offset, length) = (request.offset, u64::from(request.length));
     match request.command {
@@ -89,11 +92,15 @@ fn attempt(session: &Session, request: &Request, memory: &mut [u8]) -> Result<Re
             return Ok(Reply { head, body: Body::Extents(extents) });
         }
         Command::Write => disk.write_at(offset, memory)?,
-        Command::WriteZeroes if request.no_hole() => write_real_zeroes(disk, offset, length, memory)?,
+        Command::WriteZeroes if request.no_hole() => {
+            if !write_real_zeroes(disk, stopping, offset, length, memory)? {
+                return Ok(refusal(session, request, Errno::SHUTTING_DOWN));
+            }
+        }
         Command::WriteZeroes => disk.write_zeroes(offset, length)?,
         Command::Trim => disk.discard(offset, length)?,
         Command::Flush => disk.flush()?,
-        Command::Cache => warm(disk, offset, length, memory)?,
+        Command::Cache => warm(disk, stopping, offset, length, memory)?,
         Command::Disconnect | Command::Unknown(_) => {
             return Err(Error::new(Kind::Usage, "a request without a meaning"));
         }
@@ -108,36 +115,47 @@ pub(crate) fn in_range(disk: &ByteDisk, offset: u64, length: u64) -> bool {
     offset.checked_add(length).is_some_and(|end| end <= disk.len())
 }
 
-/// Zeros that take their place on the medium, for a client that wants no hole.
-fn write_real_zeroes(disk: &ByteDisk, offset: u64, length: u64, memory: &mut [u8]) -> Result<()> {
+/// Zeros that take their place on the medium, for a client that wants no hole. `false`: given up half way.
+fn write_real_zeroes(
+    disk: &ByteDisk,
+    stopping: &AtomicBool,
+    offset: u64,
+    length: u64,
+    memory: &mut [u8],
+) -> Result<bool> {
     if !in_range(disk, offset, length) {
         // The disk's own refusal, before the first piece is written.
-        return disk.write_zeroes(offset, length);
+        return disk.write_zeroes(offset, length).map(|()| true);
     }
     memory.fill(0);
-    pieces(offset, length, memory.len(), |at, len| disk.write_at(at, &memory[..len]))
+    pieces(stopping, offset, length, memory.len(), |at, len| disk.write_at(at, &memory[..len]))
 }
 
 /// Reads the beginning of the range, so that it lies in whatever caches there are.
-fn warm(disk: &ByteDisk, offset: u64, length: u64, memory: &mut [u8]) -> Result<()> {
+fn warm(disk: &ByteDisk, stopping: &AtomicBool, offset: u64, length: u64, memory: &mut [u8]) -> Result<()> {
     if !in_range(disk, offset, length) {
         return Err(Error::new(Kind::Usage, "request outside the disk"));
     }
     let length = length.min(u64::from(MAX_REQUEST));
-    pieces(offset, length, memory.len(), |at, len| disk.read_at(at, &mut memory[..len]))
+    pieces(stopping, offset, length, memory.len(), |at, len| disk.read_at(at, &mut memory[..len])).map(|_| ())
 }
 
+/// `false`: the server stops, and not every piece was done.
 fn pieces(
+    stopping: &AtomicBool,
     offset: u64,
     length: u64,
     piece: usize,
     mut each: impl FnMut(u64, usize) -> Result<()>,
-) -> Result<()> {
+) -> Result<bool> {
     let mut done = 0;
     while done < length {
+        if done > 0 && stopping.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
         let part = (length - done).min(piece as u64);
         each(offset + done, part as usize)?;
         done += part;
     }
-    Ok(())
+    Ok(true)
 }

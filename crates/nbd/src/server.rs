@@ -2,6 +2,7 @@
 
 use crate::exports::Exports;
 use crate::listen::{self, Listen, Listener};
+use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, Session, TlsState, handshake, negotiate};
 use crate::stream::{Socket, Timed, Transport};
 use crate::tls::{self, TlsMode, TlsStream};
@@ -36,6 +37,9 @@ pub struct Options {
     pub max_workers: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
+    /// Memory for requests of more than 512 KiB, of all connections together; a request that finds none in a few
+    /// seconds fails with ENOMEM.
+    pub large_memory: usize,
     /// How long a client may be silent before it has chosen an export.
     pub handshake_timeout: Duration,
     /// How long clients may take to accept their last replies when the server stops.
@@ -53,6 +57,7 @@ impl Default for Options {
             workers: cores.clamp(2, 16),
             max_workers: 16,
             max_connections: 64,
+            large_memory: 256 << 20,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
             report: None,
@@ -95,6 +100,7 @@ pub struct Server {
     exports: Exports,
     options: Options,
     tls: Option<Arc<ServerConfig>>,
+    memory: ServerMemory,
 }
 
 impl Server {
@@ -113,7 +119,8 @@ impl Server {
         for listener in &listeners {
             listener.set_nonblocking().map_err(|e| Error::io("cannot set up the listening socket", &e))?;
         }
-        Ok(Server { listeners, exports, options, tls })
+        let memory = ServerMemory::new(options.large_memory);
+        Ok(Server { listeners, exports, options, tls, memory })
     }
 
     /// The URI of the default export, for clients: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in place of `nbd`
@@ -200,7 +207,8 @@ impl Server {
     fn transmit<T: Transport>(&self, transport: &T, session: Session, stopping: &AtomicBool) {
         let workers = self.options.workers.max(1);
         let crew = Crew { workers, max_workers: self.options.max_workers.max(workers) };
-        Connection::new(transport, session, self.options.report.as_ref(), stopping, crew).run();
+        let report = self.options.report.as_ref();
+        Connection::new(transport, session, report, stopping, crew, &self.memory).run();
     }
 }
 

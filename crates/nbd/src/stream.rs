@@ -1,7 +1,8 @@
 //! What a connection runs over: a socket, a socket under TLS (`tls.rs`), or bytes in memory.
 
 use lacuna_core::{Error, Result};
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +15,12 @@ use std::time::{Duration, Instant};
 pub(crate) trait Transport: Send + Sync {
     /// Waits for bytes; 0 is the end.
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize>;
+    /// Whether `recv_now` is worth calling more than once.
+    const CAN_LOOK: bool = false;
+    /// Takes bytes that are there; `None` if there are none, or if this transport cannot tell.
+    fn recv_now(&self, _buf: &mut [u8]) -> io::Result<Option<usize>> {
+        Ok(None)
+    }
     /// Sends everything, waiting as long as it takes.
     fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()>;
     /// Sends what can be sent without waiting and leaves the rest in `slices`.
@@ -74,7 +81,7 @@ impl Socket {
             let mut none = SendAncillaryBuffer::default();
             match rustix::net::sendmsg(self, slices, &mut none, flags | SendFlags::NOSIGNAL) {
                 Ok(sent) => IoSlice::advance_slices(slices, sent),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
         }
@@ -83,6 +90,8 @@ impl Socket {
 }
 
 impl Transport for Socket {
+    const CAN_LOOK: bool = true;
+
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             let got = match self {
@@ -93,6 +102,14 @@ impl Transport for Socket {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 other => return other,
             }
+        }
+    }
+
+    fn recv_now(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::net::recv(self, buf, RecvFlags::DONTWAIT) {
+            Ok((got, _)) => Ok(Some(got)),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+            Err(e) => Err(e.into()),
         }
     }
 

@@ -36,7 +36,10 @@ pub(crate) fn load(directory: &Path) -> Result<Arc<ServerConfig>> {
         .with_safe_default_protocol_versions()
         .map_err(|e| refused(directory, &e))?;
     let authority = directory.join(CLIENT_AUTHORITY);
-    let builder = if authority.exists() {
+    // Only a file that is not there means that clients need no certificate: one that is there and cannot be read
+    // must not open the door.
+    let found = std::fs::symlink_metadata(&authority);
+    let builder = if found.is_ok() || found.is_err_and(|e| e.kind() != ErrorKind::NotFound) {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in certificates(&authority)? {
             roots.add(certificate).map_err(|e| refused(&authority, &e))?;

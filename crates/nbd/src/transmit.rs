@@ -12,6 +12,7 @@
 //! A thread that would have to wait for the client to take its replies passes the turn on first.
 
 use crate::input::Input;
+use crate::memory::{Kept, Pool, ServerMemory, Share};
 use crate::negotiate::Session;
 use crate::perform::{Body, Reply, memory_needed, perform, refusal};
 use crate::server::Reporter;
@@ -21,7 +22,7 @@ use crate::wire::{Command, Errno, MAX_REQUEST, Request};
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
@@ -31,9 +32,7 @@ const BATCH: usize = 4;
 const SMALL: usize = 256 << 10;
 /// The longest request that joins a batch.
 const BATCHED_REQUEST: usize = 64 << 10;
-/// Memory that a worker keeps between requests.
-const KEPT: usize = 2 << 20;
-/// Memory that all requests of one connection above [`KEPT`] share.
+/// Memory that those requests of one connection share for which no worker keeps memory.
 const LARGE_BUDGET: usize = 2 * MAX_REQUEST as usize;
 /// Mean time of an operation above which a disk is slow.
 const SLOW_NANOS: u32 = 50_000;
@@ -61,17 +60,19 @@ pub(crate) struct Connection<'a, T> {
     threads: AtomicUsize,
     /// Running mean of the time that operations take which wait for a device, in nanoseconds; others count as 0.
     pace: AtomicU32,
-    large: LargeMemory,
+    large: Pool,
+    server: &'a ServerMemory,
 }
 
 /// What a worker holds while it serves.
-struct Hands {
+struct Hands<'a> {
     memory: PageBuffer,
+    kept: Kept<'a>,
     jobs: Vec<Job>,
     batches: u32,
 }
 
-impl Hands {
+impl Hands<'_> {
     /// A watch for one batch in four, because reading it costs two system calls.
     fn watch(&mut self) -> Option<Watch> {
         self.batches = self.batches.wrapping_add(1);
@@ -105,6 +106,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         report: Option<&'a Reporter>,
         stopping: &'a AtomicBool,
         crew: Crew,
+        server: &'a ServerMemory,
     ) -> Self {
         Connection {
             transport,
@@ -117,7 +119,8 @@ impl<'a, T: Transport> Connection<'a, T> {
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(1),
             pace: AtomicU32::new(0),
-            large: LargeMemory::default(),
+            large: Pool::new(LARGE_BUDGET),
+            server,
         }
     }
 
@@ -140,7 +143,8 @@ impl<'a, T: Transport> Connection<'a, T> {
     /// One worker. An error means that the connection is of no more use.
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
         let memory = PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?;
-        let mut hands = Hands { memory, jobs: Vec::with_capacity(BATCH), batches: 0 };
+        let kept = self.server.keep();
+        let mut hands = Hands { memory, kept, jobs: Vec::with_capacity(BATCH), batches: 0 };
         let mut kept = None;
         loop {
             let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else {
@@ -163,7 +167,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             let replies = self.carry_out(&mut hands);
             self.answer(&hands, &replies, &mut kept, scope)?;
             drop(large);
-            if hands.memory.len() > KEPT {
+            if hands.memory.len() > hands.kept.bytes() {
                 hands.memory = PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?;
             }
         }
@@ -226,19 +230,18 @@ impl<'a, T: Transport> Connection<'a, T> {
         if request.command == Command::Disconnect || self.stopping.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let verdict = request.check(self.session.structured, self.session.allocation);
-        if verdict.is_err() {
-            if request.command == Command::Write {
-                input.skip(self.transport, u64::from(request.length))?;
-            }
-            hands.jobs.push(Job { request, verdict, memory: 0..0 });
-            return Ok(Some(self.large.share(0)));
-        }
         let needed = memory_needed(&request);
-        let large = self.large.share(needed);
-        if needed > hands.memory.len() {
-            hands.memory = PageBuffer::try_new(needed).ok_or(ErrorKind::OutOfMemory)?;
-        }
+        let verdict = request.check(self.session.structured, self.session.allocation);
+        let large = match verdict.and_then(|()| self.room(hands, needed)) {
+            Ok(large) => large,
+            Err(errno) => {
+                if request.command == Command::Write {
+                    input.skip(self.transport, u64::from(request.length))?;
+                }
+                hands.jobs.push(Job { request, verdict: Err(errno), memory: 0..0 });
+                return Ok(Some(None));
+            }
+        };
         if request.command == Command::Write {
             input.payload(self.transport, &mut hands.memory[..needed])?;
         }
@@ -247,6 +250,21 @@ impl<'a, T: Transport> Connection<'a, T> {
             self.join_jobs(input, hands)?;
         }
         Ok(Some(large))
+    }
+
+    /// Makes `hands` hold `needed` bytes. What the worker may not keep is shared with other requests: those of the
+    /// same connection are waited for as long as they take, those of others only for a while.
+    fn room(&self, hands: &mut Hands, needed: usize) -> Result<LargeShare<'_>, Errno> {
+        let share = if hands.kept.covers(needed) {
+            None
+        } else {
+            let own = self.large.share(needed, None).ok_or(Errno::NO_MEMORY)?;
+            Some((own, self.server.share(needed).ok_or(Errno::NO_MEMORY)?))
+        };
+        if needed > hands.memory.len() {
+            hands.memory = PageBuffer::try_new(needed).ok_or(Errno::NO_MEMORY)?;
+        }
+        Ok(share)
     }
 
     /// Adds the small requests that are buffered whole.
@@ -277,7 +295,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             replies.push(match job.verdict {
                 Ok(()) => {
                     let memory = &mut hands.memory[job.memory.clone()];
-                    perform(&self.session, self.report, &job.request, memory)
+                    perform(&self.session, self.report, self.stopping, &job.request, memory)
                 }
                 Err(errno) => refusal(&self.session, &job.request, errno),
             });
@@ -354,42 +372,5 @@ impl<T: Transport> Drop for HangUpOnPanic<'_, T> {
     }
 }
 
-/// Bounds the memory of one connection's large requests: a client that sends many waits for itself.
-struct LargeMemory {
-    free: Mutex<usize>,
-    freed: Condvar,
-}
-
-impl Default for LargeMemory {
-    fn default() -> Self {
-        LargeMemory { free: Mutex::new(LARGE_BUDGET), freed: Condvar::new() }
-    }
-}
-
-impl LargeMemory {
-    fn share(&self, needed: usize) -> LargeShare<'_> {
-        let bytes = if needed > KEPT { needed.min(LARGE_BUDGET) } else { 0 };
-        if bytes > 0 {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            while *free < bytes {
-                free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
-            }
-            *free -= bytes;
-        }
-        LargeShare { from: self, bytes }
-    }
-}
-
-struct LargeShare<'a> {
-    from: &'a LargeMemory,
-    bytes: usize,
-}
-
-impl Drop for LargeShare<'_> {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            lock(&self.from.free, |free| *free += self.bytes);
-            self.from.freed.notify_all();
-        }
-    }
-}
+/// Memory of the connection and of the server that a request has taken, if it has.
+type LargeShare<'a> = Option<(Share<'a>, Share<'a>)>;

@@ -129,6 +129,8 @@ pub struct Errno(pub(crate) u32);
 impl Errno {
     pub(crate) const INVALID: Errno = Errno(libc::EINVAL as u32);
     pub(crate) const OVERFLOW: Errno = Errno(libc::EOVERFLOW as u32);
+    pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM as u32);
+    pub(crate) const SHUTTING_DOWN: Errno = Errno(libc::ESHUTDOWN as u32);
     pub(crate) const NO_SPACE: Errno = Errno(libc::ENOSPC as u32);
 
     /// The number nearest to `error` among the few that the protocol knows.

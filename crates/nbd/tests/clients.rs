@@ -3,9 +3,9 @@
 mod harness;
 
 use harness::client::{Client, OPT_LIST, OPT_STARTTLS};
-use harness::{Memory, Running, have, noise, run, text};
+use harness::{Memory, Running, have, noise, run, skipped, text};
 use lacuna_core::BLOCK_SIZE;
-use lacuna_nbd::{Exports, Listen, Options, TlsMode};
+use lacuna_nbd::{Exports, Listen, Options, Server, TlsMode};
 use std::path::Path;
 use std::process::Command;
 
@@ -127,7 +127,7 @@ fn fio_finds_what_it_wrote() {
     }
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
     if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
-        println!("skipped: this fio has no nbd engine");
+        skipped("this fio has no nbd engine");
         return;
     }
     let disk = Memory::new(BLOCKS);
@@ -221,4 +221,10 @@ fn tls_protects_tcp_and_unix_sockets() {
     use std::io::Write;
     plain.stream.write_all(&noise(1, 1000)).unwrap();
     assert!(plain.closed());
+
+    // An authority that cannot be read must not let everyone in.
+    std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
+    let listen = Listen::Tcp("127.0.0.1:0".into());
+    let refused = Server::bind(&listen, Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
+    assert!(refused.to_string().contains("ca-cert.pem"), "{refused}");
 }

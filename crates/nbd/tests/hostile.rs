@@ -147,7 +147,7 @@ fn nonsense_ends_the_connection_and_no_other() {
 fn silence_before_an_export_is_chosen_ends() {
     let disk = Memory::new(4);
     let options =
-        Options { handshake_timeout: Duration::from_millis(50), max_connections: 2, ..Options::default() };
+        Options { handshake_timeout: Duration::from_secs(1), max_connections: 2, ..Options::default() };
     let server = Running::unix(disk.exports(), options);
     for said in [&b""[..], b"\0\0", b"\0\0\0\x03", b"\0\0\0\x03IHAVE"] {
         let mut stream = UnixStream::connect(server.socket()).unwrap();
@@ -157,7 +157,7 @@ fn silence_before_an_export_is_chosen_ends() {
     }
     // In transmission silence is allowed: the limit is gone.
     let mut client = Client::connect(&server.socket(), true);
-    std::thread::sleep(Duration::from_millis(150));
+    std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(client.read(0, 1), [0]);
 }
 
@@ -197,6 +197,24 @@ fn a_client_that_takes_no_replies_delays_nobody() {
         assert_eq!(client.read(round, 200_000), data);
     }
     // Dropping the server with stalled clients around must end all the same.
+}
+
+#[test]
+fn requests_that_find_no_memory_are_answered() {
+    let disk = Memory::new(4096);
+    let server = Running::unix(disk.exports(), Options { large_memory: 4 << 20, ..Options::default() });
+    let mut client = Client::connect(&server.socket(), true);
+    const ENOMEM: u32 = 12;
+    client.send(0, READ, 0, 8 << 20, &[]);
+    assert_eq!(client.receive(|_| Some(8 << 20)).1, Reply::Failed(ENOMEM));
+    client.send(0, WRITE, 0, 8 << 20, &vec![1; 8 << 20]);
+    assert_eq!(client.receive(|_| None).1, Reply::Failed(ENOMEM));
+    assert_eq!(disk.writes.load(Ordering::SeqCst), 0);
+    for len in [1 << 20, 3 << 20, 2 << 20, 100] {
+        let data = noise(len, len as usize);
+        client.write(5, &data);
+        assert_eq!(client.read(5, len as u32), data);
+    }
 }
 
 #[test]

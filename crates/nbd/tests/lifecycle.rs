@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::client::*;
-use harness::{Memory, Running, have, run, text, wait_until};
+use harness::{Memory, Running, have, run, skipped, text, wait_until};
 use lacuna_core::Kind;
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use std::os::unix::fs::PermissionsExt;
@@ -127,6 +127,35 @@ fn stopping_while_busy_ends() {
 }
 
 #[test]
+fn zeroing_at_length_is_given_up_when_the_server_stops() {
+    const ESHUTDOWN: u32 = 108;
+    let disk = Memory::new(16 << 10);
+    let mut server = Running::unix(disk.exports(), Options::default());
+    let mut client = Client::connect(&server.socket(), true);
+    let idle = Client::connect(&server.socket(), true);
+    disk.gate_writes.store(true, Ordering::SeqCst);
+    disk.open_gate(false);
+    client.send(NO_HOLE, WRITE_ZEROES, 0, 64 << 20, &[]);
+    wait_until("the first piece in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
+    server.stop.stop();
+    // Closed only after every connection has been told to stop.
+    assert!(idle.closed());
+    disk.open_gate(true);
+    assert_eq!(client.receive(|_| None).1, Reply::Failed(ESHUTDOWN));
+    server.join();
+    assert_eq!(disk.writes.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_lock_held_by_another_keeps_no_server_from_starting() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = std::fs::File::open(directory.path()).unwrap();
+    other.lock().unwrap();
+    let server = bind(&Listen::Unix(directory.path().join("s"))).unwrap();
+    drop((server, other));
+}
+
+#[test]
 fn a_stop_before_the_start_counts() {
     let server = bind(&Listen::Tcp("127.0.0.1:0".into())).unwrap();
     let stop = StopHandle::new().unwrap();
@@ -141,7 +170,7 @@ fn sockets_are_taken_over_from_a_service_manager() {
         return;
     }
     if !example.exists() {
-        println!("skipped: examples/serve is not built");
+        skipped("examples/serve is not built");
         return;
     }
     // Socket activation is how libnbd starts a server for itself.

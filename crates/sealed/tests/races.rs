@@ -6,20 +6,27 @@ use fixture::*;
 use lacuna_core::{BlockAddr, Disk, Result};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
 use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
-use std::sync::{Arc, Mutex};
+use lacuna_sim::CrashMedium;
+use std::sync::{Arc, Barrier, Mutex};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Calls a hook at the next sync or discard, once, before it happens.
+/// Calls a hook at the next write, sync or discard, once, before it happens.
 struct Hooked {
     inner: Arc<MemoryMedium>,
+    at_write: Mutex<Option<Hook>>,
     at_sync: Mutex<Option<Hook>>,
     at_discard: Mutex<Option<Hook>>,
 }
 
 impl Hooked {
     fn new(inner: Arc<MemoryMedium>) -> Arc<Hooked> {
-        Arc::new(Hooked { inner, at_sync: Mutex::new(None), at_discard: Mutex::new(None) })
+        Arc::new(Hooked {
+            inner,
+            at_write: Mutex::new(None),
+            at_sync: Mutex::new(None),
+            at_discard: Mutex::new(None),
+        })
     }
 }
 
@@ -38,6 +45,7 @@ impl Medium for Hooked {
         self.inner.read(batch)
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        call(&self.at_write);
         self.inner.write(batch)
     }
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -182,4 +190,76 @@ fn a_discarded_segment_always_finds_a_home_again() {
     assert_stamps(&disk, &expected, "after the flush");
     disk.close().unwrap();
     assert_stamps(&open(&medium.inner, &params, 3), &expected, "after reopening");
+}
+
+/// Writes and commits small pieces in one segment until everything in the ring is sent home.
+fn send_all_home(disk: &Sealed, segment: u64, stamp: u64) {
+    let before = status(disk, "sent_home");
+    for piece in 1..100 {
+        write(disk, segment * SEGMENT_BLOCKS + piece * 8, 8, stamp).unwrap();
+        disk.flush().unwrap();
+        if status(disk, "sent_home") > before {
+            return;
+        }
+    }
+    panic!("nothing was sent home");
+}
+
+/// While the one block of a segment is written home, the segment is discarded, or asked for its extents.
+#[test]
+fn a_block_on_its_way_home_is_seen_by_discard_and_extents() {
+    for discard in [true, false] {
+        let medium = Hooked::new(new_disk(&params()));
+        let disk = Arc::new(open_with(medium.clone(), &params(), options(1)).unwrap());
+        write(&disk, SEGMENT_BLOCKS + 9, 1, 1).unwrap();
+        disk.flush().unwrap();
+        let request = Arc::new(Mutex::new(None));
+        let (other, slot) = (disk.clone(), request.clone());
+        // The chunk is locked during the write, so the request can only end after it.
+        *medium.at_write.lock().unwrap() = Some(Box::new(move || {
+            let begun = Arc::new(Barrier::new(2));
+            let there = begun.clone();
+            let ask = move || {
+                there.wait();
+                if discard {
+                    other.discard(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
+                } else {
+                    let extents = other.extents(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
+                    assert!(extents.iter().any(|e| e.written && e.blocks == 1), "{extents:?}");
+                }
+            };
+            *slot.lock().unwrap() = Some(std::thread::spawn(ask));
+            begun.wait();
+        }));
+        send_all_home(&disk, 3, 2);
+        request.lock().unwrap().take().expect("a write home").join().unwrap();
+        let expected = [(SEGMENT_BLOCKS + 9, u64::from(!discard)), (3 * SEGMENT_BLOCKS + 8, 2)];
+        assert_stamps(&disk, &expected, "after the request");
+        disk.close().unwrap();
+        assert_stamps(&open(&medium.inner, &params(), 2), &expected, "after reopening");
+    }
+}
+
+/// Writes that begin ever new segments: what streams keep in memory stays within bounds.
+#[test]
+fn the_beginnings_of_many_segments_open_a_bounded_number_of_shadows() {
+    const SEGMENTS: u64 = 2000;
+    let plan = fixture::params(Cipher::XtsRandom, Layout::SegmentEnd, SEGMENTS * SEGMENT_BLOCKS);
+    let params = Params { ring_len: 8 << 20, ..plan };
+    for background in [false, true] {
+        let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+        create(&*medium, &params);
+        let options = OpenOptions { background, ..options(1) };
+        let disk = open_with(medium.clone(), &params, options).unwrap();
+        for segment in 0..SEGMENTS {
+            write(&disk, segment * SEGMENT_BLOCKS, 4, segment + 1).unwrap();
+            let shadows = status(&disk, "shadows");
+            assert!(shadows <= 256, "{shadows} shadows after segment {segment}");
+        }
+        disk.close().unwrap();
+        let disk = open_with(medium, &params, fixture::options(2)).unwrap();
+        for segment in 0..SEGMENTS {
+            assert_stamps(&disk, &[(segment * SEGMENT_BLOCKS + 3, segment + 1)], "after reopening");
+        }
+    }
 }

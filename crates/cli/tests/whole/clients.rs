@@ -1,6 +1,6 @@
 //! What other people's clients put in comes out again, with every cipher and layout.
 
-use crate::scene::{Scene, have, noise};
+use crate::scene::{Scene, have, noise, skipped};
 use std::fs;
 use std::process::Command;
 
@@ -59,7 +59,7 @@ fn image_survives(options: &[&str]) {
 fn fio_verifies(scene: &Scene) {
     let engines = Command::new("fio").arg("--enghelp").output();
     if !engines.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).split_whitespace().any(|e| e == "nbd")) {
-        println!("skipped: this machine has no fio with the nbd engine");
+        skipped("this machine has no fio with the nbd engine");
         return;
     }
     let server = scene.serve(&["--cache", "4M"]);

@@ -50,6 +50,11 @@ fn passphrases_come_and_go() {
     key(&scene, &[&["remove", "--remove-key-file", "third"], &keep[..]].concat()).code(0);
     works([true, true, false]);
 
+    // Which is the first one of two kinds would be a guess.
+    let both = ["change", "--new-key-file", "third", "--key-fd", "0", "--yes"];
+    assert!(key(&scene, &both).code(1).stderr.contains("--key-fd"));
+    works([true, true, false]);
+
     // The first one given is changed, the others stay.
     key(&scene, &[&["change", "--new-key-file", "third"], &keep[..]].concat()).code(0);
     works([false, true, true]);

@@ -1,6 +1,6 @@
 //! A file system on a disk, as people use it.
 
-use crate::scene::{Scene, can_mount, have, noise};
+use crate::scene::{Scene, Signal, can_mount, have, noise, send, wait_until};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -80,6 +80,10 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     scene.tool("diff", &["-r", "tree", "mnt/tree"]);
     assert!(fs::write(scene.path("mnt/new"), b"no").is_err());
     scene.lacuna(&["close", "mnt"]).code(0);
+    scene.lacuna(&[&open[..], &["--read-only", "--mount-options", "noload,noatime"]].concat()).code(0);
+    let options = scene.tool("findmnt", &["-no", "OPTIONS", "--mountpoint", "mnt"]).stdout;
+    assert!(options.contains("norecovery") || options.contains("noload"), "{options}");
+    scene.lacuna(&["close", "mnt"]).code(0);
     // Over what is there nothing is made.
     scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(1);
 }
@@ -94,12 +98,11 @@ fn raw_mode_is_a_file_and_the_foreground_ends_by_signal() {
     scene.lacuna(&["close", "mnt"]).code(0);
 
     let mut child = scene.command(&[&open[..], &["--foreground"]].concat()).spawn().unwrap();
-    while !scene.path("mnt/disk").exists() {
+    wait_until("the file of the disk", || {
         assert!(child.try_wait().unwrap().is_none(), "the server ended");
-        std::thread::yield_now();
-    }
-    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    assert!(status.success());
+        scene.path("mnt/disk").exists()
+    });
+    send(Signal::TERM, child.id());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!scene.path("mnt/disk").exists());
 }
@@ -129,9 +132,9 @@ fn what_a_dead_server_left_mounted_is_cleared_away() {
     fs::write(scene.path("mnt/kept"), noise(4, 1 << 20)).unwrap();
     scene.tool("sync", &["-f", "mnt"]);
     let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
-    scene.tool("kill", &["-9", &status["servers"][0]["pid"].to_string()]);
+    send(Signal::KILL, &status["servers"][0]["pid"]);
     // The kernel takes a moment to let go of what the dead process held.
-    while scene.lacuna(&["info", "disk.img", "--json"]).json()["medium"]["in_use"] == true {}
+    scene.wait_until_free("disk.img");
     assert!(scene.lacuna(&["close", "mnt"]).code(0).stderr.contains("died"));
     scene.lacuna(&open).code(0);
     assert!(fs::read(scene.path("mnt/kept")).unwrap() == noise(4, 1 << 20));

@@ -1,7 +1,7 @@
 //! The reading verbs: JSON that parses, streams that end early, servers in the background.
 
 use crate::nbd_client::Client;
-use crate::scene::Scene;
+use crate::scene::{Scene, Signal, send};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -60,9 +60,9 @@ fn a_server_in_the_background_tells_of_itself() {
     let said = scene.lacuna(&taken).code(5).stderr;
     assert_eq!(said.lines().filter(|line| line.starts_with("lacuna: ")).count(), 1, "{said}");
 
-    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
-    // The pid file goes before the disk is closed; the lock on the medium goes last.
-    while scene.lacuna(&["info", "disk.img", "--json"]).json()["medium"]["in_use"] == true {}
+    send(Signal::TERM, &pid);
+    // The pid file goes when the disk is closed; the lock on the medium goes last.
+    scene.wait_until_free("disk.img");
     assert!(!scene.path("pid").exists() && !scene.path("nbd.sock").exists());
     scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
 }
@@ -75,7 +75,8 @@ fn a_server_listens_on_tcp() {
     let uri = scene.lacuna(&args).code(0).stdout;
     assert!(uri.starts_with("nbd://127.0.0.1:") && !uri.trim().ends_with(":0"), "{uri}");
     let pid = fs::read_to_string(scene.path("pid")).unwrap();
-    assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
+    send(Signal::TERM, pid);
+    scene.wait_until_free("disk.img");
 }
 
 #[test]

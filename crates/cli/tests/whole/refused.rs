@@ -1,6 +1,6 @@
 //! Bad input: each gets its exit code and an error of one line, and changes nothing.
 
-use crate::scene::{CHEAP, Scene, noise};
+use crate::scene::{CHEAP, Scene, can_mount, noise};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -96,6 +96,36 @@ fn what_is_there_is_not_overwritten() {
     scene.lacuna(&["check", "precious", "--key-file", "key"]).code(0);
     scene.create(".", &["--size", "64M", "--force"]).code(1);
     scene.create("no/such/dir.img", &["--size", "64M"]).code(4);
+}
+
+#[test]
+fn a_process_number_overwrites_nothing() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    let serve = ["serve", "disk.img", "--key-file", "key", "--socket", "s", "--pid-file", "disk.img"];
+    assert!(scene.lacuna(&serve).code(1).stderr.contains("process number"));
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before);
+    fs::write(scene.path("stale"), "4711\n").unwrap();
+    let server = scene.serve(&["--pid-file", "stale", "--max-connections", "3"]);
+    assert_ne!(fs::read_to_string(scene.path("stale")).unwrap(), "4711\n");
+    assert_eq!(server.stop(), 0);
+    assert!(!scene.path("stale").exists());
+}
+
+#[test]
+fn a_descriptor_works_for_everyone() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    if !can_mount("/proc/self/status") {
+        return;
+    }
+    // As nobody, who may not look into processes that keep their memory to themselves.
+    scene.tool("chmod", &["a+rwx", "."]);
+    scene.tool("chmod", &["a+rw", "disk.img", "key"]);
+    let script = "exec setpriv --reuid 65534 --clear-groups \"$0\" check disk.img --key-fd 5 5<key";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+    let out = shell.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! A temporary directory with a disk in it, and the program.
 
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A cost that no real disk should have.
@@ -97,11 +100,24 @@ impl Scene {
     pub fn serve_disk(&self, disk: &str, options: &[&str]) -> Serving {
         let mut args = vec!["serve", disk, "--socket", "nbd.sock", "--key-file", "key"];
         args.extend(options);
-        let mut child = self.command(&args).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        self.served_by(&mut self.command(&args))
+    }
+
+    /// What `command` serves on `nbd.sock`.
+    pub fn served_by(&self, command: &mut Command) -> Serving {
+        command.current_dir(self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut uri).unwrap();
         assert!(uri.starts_with("nbd+unix:///?socket="), "the server said {uri:?}");
         Serving { child, uri: uri.trim().to_owned(), socket: self.path("nbd.sock") }
+    }
+
+    /// Waits until no server holds `disk`.
+    pub fn wait_until_free(&self, disk: &str) {
+        wait_until("the end of the server", || {
+            self.lacuna(&["info", disk, "--json"]).json()["medium"]["in_use"] == false
+        });
     }
 
     /// Another program, which must succeed.
@@ -120,14 +136,13 @@ pub struct Serving {
 }
 
 impl Serving {
-    pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
-        assert!(status.success());
+    pub fn signal(&self, signal: Signal) {
+        send(signal, self.child.id());
     }
 
     /// Ends it as a service manager would; its exit code.
     pub fn stop(mut self) -> i32 {
-        self.signal("-TERM");
+        self.signal(Signal::TERM);
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
@@ -150,26 +165,54 @@ impl Drop for Serving {
     }
 }
 
+/// Sends a signal to the process of this number.
+#[track_caller]
+pub fn send(signal: Signal, process: impl ToString) {
+    let pid = process.to_string().trim().parse().ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Waits until something that must happen has happened.
+#[track_caller]
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never happened: {what}");
+}
+
+/// Says that a test skips itself, past the capture of the test runner.
+pub fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
+}
+
 /// Whether a program can be started; says so if not.
 pub fn have(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
-        println!("skipped: this machine has no {program}");
+        skipped(&format!("this machine has no {program}"));
     }
     found.is_ok()
 }
 
-/// Whether file systems can be mounted here; says so if not.
+/// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if not.
 pub fn can_mount(needs: &str) -> bool {
-    let root = Command::new("id").arg("-u").output().is_ok_and(|out| out.stdout == b"0\n");
-    if !root {
-        println!("skipped: mounting needs root");
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "lacuna-test"]).arg(at.path()).stderr(Stdio::null());
+    if !mount.status().is_ok_and(|status| status.success()) {
+        skipped("mounting is not permitted");
         return false;
     }
-    if !Path::new(needs).exists() {
-        println!("skipped: this machine has no {needs}");
+    assert!(Command::new("umount").arg(at.path()).status().unwrap().success());
+    let usable = fs::OpenOptions::new().read(true).write(needs.starts_with("/dev/")).open(needs);
+    if let Err(e) = &usable {
+        skipped(&format!("{needs} cannot be used: {e}"));
     }
-    Path::new(needs).exists()
+    usable.is_ok()
 }
 
 /// Bytes that look like nothing, the same for the same seed.

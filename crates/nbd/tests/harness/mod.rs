@@ -5,6 +5,7 @@ pub mod client;
 
 use lacuna_core::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub struct Memory {
     gate: Mutex<bool>,
     gate_moved: Condvar,
     pub at_gate: AtomicU64,
+    /// Writes wait at the gate as well.
+    pub gate_writes: AtomicBool,
     pub closed: AtomicBool,
 }
 
@@ -43,6 +46,7 @@ impl Memory {
             gate: Mutex::new(true),
             gate_moved: Condvar::new(),
             at_gate: AtomicU64::new(0),
+            gate_writes: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
     }
@@ -62,6 +66,15 @@ impl Memory {
     pub fn open_gate(&self, open: bool) {
         *self.gate.lock().unwrap() = open;
         self.gate_moved.notify_all();
+    }
+
+    fn pass_gate(&self) {
+        self.at_gate.fetch_add(1, Ordering::SeqCst);
+        let mut open = self.gate.lock().unwrap();
+        while !*open {
+            open = self.gate_moved.wait(open).unwrap();
+        }
+        self.at_gate.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn check(&self, first: BlockAddr, count: u64) -> Result<()> {
@@ -84,6 +97,9 @@ impl Disk for Memory {
     }
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         self.check(first, (data.len() / BLOCK_SIZE) as u64)?;
+        if self.gate_writes.load(Ordering::SeqCst) {
+            self.pass_gate();
+        }
         let at = first.0 as usize * BLOCK_SIZE;
         self.bytes.write().unwrap()[at..at + data.len()].copy_from_slice(data);
         self.written.write().unwrap()[first.0 as usize..][..data.len() / BLOCK_SIZE].fill(true);
@@ -97,12 +113,7 @@ impl Disk for Memory {
         Ok(())
     }
     fn flush(&self) -> Result<()> {
-        self.at_gate.fetch_add(1, Ordering::SeqCst);
-        let mut open = self.gate.lock().unwrap();
-        while !*open {
-            open = self.gate_moved.wait(open).unwrap();
-        }
-        self.at_gate.fetch_sub(1, Ordering::SeqCst);
+        self.pass_gate();
         self.flushes.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -177,9 +188,14 @@ impl Drop for Running {
 pub fn have(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
     if !found.status.success() {
-        println!("skipped: this machine has no {program}");
+        skipped(&format!("this machine has no {program}"));
     }
     found.status.success()
+}
+
+/// Says that a test skips itself, past the capture of the test runner.
+pub fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// Runs a program that must succeed.

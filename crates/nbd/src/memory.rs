@@ -1,0 +1,150 @@
+//! How much memory requests may take: of one connection, and of the whole server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Memory that a worker may keep between requests without asking.
+pub(crate) const KEPT: usize = 512 << 10;
+/// Memory that a worker keeps at most, as long as the server has some to keep.
+const MOST_KEPT: usize = 2 << 20;
+/// What all workers of a server keep above [`KEPT`].
+const KEPT_BY_SERVER: usize = 64 << 20;
+/// How long a request waits for memory that the requests of other connections hold. Longer than good clients
+/// make each other wait, and short enough for the client to hear of it before it gives up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the requests of all connections share.
+pub(crate) struct ServerMemory {
+    large: Pool,
+    kept: AtomicUsize,
+}
+
+impl ServerMemory {
+    /// `large` bytes for the requests for which no worker keeps memory.
+    pub(crate) fn new(large: usize) -> Self {
+        ServerMemory { large: Pool::new(large), kept: AtomicUsize::new(0) }
+    }
+
+    /// A part of the memory for large requests; `None` if there is none to be had.
+    pub(crate) fn share(&self, bytes: usize) -> Option<Share<'_>> {
+        self.large.share(bytes, Some(PATIENCE))
+    }
+
+    /// A right to keep memory, of no bytes yet.
+    pub(crate) fn keep(&self) -> Kept<'_> {
+        Kept { from: self, bytes: 0 }
+    }
+}
+
+/// A worker's right to keep memory above [`KEPT`], so that requests of the usual large sizes cost no allocation.
+pub(crate) struct Kept<'a> {
+    from: &'a ServerMemory,
+    bytes: usize,
+}
+
+impl Kept<'_> {
+    /// How much the worker may keep.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.max(KEPT)
+    }
+
+    /// Whether the worker may have and keep `bytes`; asks the server for more if it must.
+    pub(crate) fn covers(&mut self, bytes: usize) -> bool {
+        if bytes <= self.bytes() {
+            return true;
+        }
+        let more = bytes - self.bytes;
+        let grow = |kept: usize| kept.checked_add(more).filter(|sum| *sum <= KEPT_BY_SERVER);
+        let granted = bytes <= MOST_KEPT
+            && self.from.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_ok();
+        if granted {
+            self.bytes = bytes;
+        }
+        granted
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.from.kept.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A number of bytes that may be in use at a time.
+pub(crate) struct Pool {
+    size: usize,
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+impl Pool {
+    pub(crate) fn new(size: usize) -> Self {
+        Pool { size, free: Mutex::new(size), freed: Condvar::new() }
+    }
+
+    /// Waits for `bytes`, for `patience` at most if there is one. `None`: they cannot be had.
+    pub(crate) fn share(&self, bytes: usize, patience: Option<Duration>) -> Option<Share<'_>> {
+        if bytes > self.size {
+            return None;
+        }
+        let until = patience.map(|patience| Instant::now() + patience);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while *free < bytes {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            free = match left {
+                Some(Duration::ZERO) => return None,
+                Some(left) => self.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.freed.wait(free).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        *free -= bytes;
+        Some(Share { from: self, bytes })
+    }
+}
+
+/// A part of a [`Pool`], given back on drop.
+pub(crate) struct Share<'a> {
+    from: &'a Pool,
+    bytes: usize,
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        *self.from.free.lock().unwrap_or_else(PoisonError::into_inner) += self.bytes;
+        self.from.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_gives_what_it_has() {
+        let pool = Pool::new(10);
+        let at_once = Some(Duration::ZERO);
+        let held = pool.share(7, at_once).unwrap();
+        assert!(pool.share(4, at_once).is_none());
+        assert!(pool.share(11, None).is_none());
+        let rest = pool.share(3, at_once).unwrap();
+        drop(held);
+        assert!(pool.share(7, at_once).is_some());
+        drop(rest);
+        assert!(pool.share(10, at_once).is_some());
+    }
+
+    #[test]
+    fn workers_keep_no_more_than_the_server_grants() {
+        let server = ServerMemory::new(0);
+        let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
+        assert!(all.iter_mut().all(|kept| kept.covers(KEPT) && kept.covers(1 << 20) && kept.covers(1 << 20)));
+        let mut late = server.keep();
+        assert!(late.covers(KEPT) && !late.covers(1 << 20) && !all[0].covers(2 << 20));
+        all.truncate(63);
+        assert!(late.covers(1 << 20) && !late.covers((1 << 20) + 1) && late.bytes() == 1 << 20);
+        drop((all, late));
+        assert!(!server.keep().covers(MOST_KEPT + 1));
+        assert_eq!(server.kept.load(Ordering::Relaxed), 0);
+    }
+}
