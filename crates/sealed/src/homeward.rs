@@ -133,7 +133,7 @@ impl Core {
         if !c.moved.is_empty() {
             let moved: Vec<u64> = std::mem::take(&mut c.moved).into_iter().collect();
             self.map.write(&*self.store.medium, &moved)?;
-            self.store.medium.sync()?;
+            self.store.sync()?;
         }
         c.ring.retire()?;
         self.counters.ring_used.store(0, Ordering::Relaxed);

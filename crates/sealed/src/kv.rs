@@ -189,7 +189,8 @@ impl StorageBackend for Region {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.medium.sync().map_err(io::Error::other)
+        // As for `Store::sync`.
+        self.medium.sync().map_err(|e| io::Error::other(e.with_kind(Kind::Io)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {

@@ -7,7 +7,7 @@ use crate::geometry::{Geometry, SEGMENT_BLOCKS};
 use crate::kv::KvStore;
 use crate::meta_cache::MetaCache;
 use crate::{Params, cipher};
-use lacuna_core::{BLOCK_SIZE, Budget, Result};
+use lacuna_core::{BLOCK_SIZE, Budget, Kind, Result};
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
@@ -185,7 +185,13 @@ impl Store {
             MetaPlace::SegmentEnd(cache) => cache.settle(&*self.medium)?,
             MetaPlace::None | MetaPlace::Interleaved => {}
         }
-        self.medium.sync()
+        self.sync()
+    }
+
+    /// Syncs the medium. A sync that fails never counts as a full medium, whatever it says: what was dropped is
+    /// unknown, so nobody may go on as after a refused write.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.medium.sync().map_err(|e| e.with_kind(Kind::Io))
     }
 
     /// Hits and misses of the metadata cache.

@@ -339,7 +339,8 @@ impl Ring {
         let offset = self.start + RETIRED_AREA + at;
         if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &batch.buf }]) {
             self.renew_key()?;
-            return Err(e);
+            // As for a sync (`Store::sync`): whether it is durable is unknown.
+            return Err(e.with_kind(Kind::Io));
         }
         self.take_place(at, batch.buf.len() as u64);
         self.next_seq += 1;

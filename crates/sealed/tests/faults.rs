@@ -541,7 +541,6 @@ fn a_sync_that_fails_once_loses_nothing_flushed() {
 
 /// Streams were not kept either: what they covered must not replace what was flushed before.
 #[test]
-#[ignore = "known defect: the last attempt trusts what shadows hold after a failed sync"]
 fn a_sync_that_fails_and_drops_streams_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();
     fail_one_sync(&params, &inner, 0..u64::MAX, "everything dropped by a failed sync");
