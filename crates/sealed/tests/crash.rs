@@ -12,7 +12,7 @@ use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed}
 use lacuna_sim::{CrashMedium, Image, Rng};
 use std::sync::Arc;
 
-const BLOCKS: u64 = 4 * SEGMENT_BLOCKS + 300;
+const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 300;
 const MASTER: [u8; 32] = [5; 32];
 const UUID: [u8; 16] = [6; 16];
 
@@ -82,18 +82,18 @@ impl Round<'_> {
 
     fn step(&mut self) -> Result<()> {
         match self.rng.below(100) {
-            0..45 => {
+            0..52 => {
                 let count = 1 + self.rng.below(6);
                 let first = self.rng_first(count);
                 self.write(first, count)
             }
-            45..55 => {
+            52..58 => {
                 let count = 16 + self.rng.below(300);
                 let first = self.rng_first(count);
                 self.write(first, count)
             }
-            55..65 => self.stream(),
-            65..70 => {
+            58..63 => self.stream(),
+            63..70 => {
                 let count = 1 + self.rng.below(100);
                 let first = self.rng_first(count);
                 self.discard(first, count)
@@ -125,7 +125,7 @@ impl Round<'_> {
     fn stream(&mut self) -> Result<()> {
         let first = self.rng.below(BLOCKS / SEGMENT_BLOCKS) * SEGMENT_BLOCKS;
         let mut at = first;
-        let end = first + 1 + self.rng.below(2 * SEGMENT_BLOCKS).min(BLOCKS - first - 1);
+        let end = first + 1 + self.rng.below(SEGMENT_BLOCKS * 5 / 4).min(BLOCKS - first - 1);
         while at < end {
             let count = (64 + self.rng.below(200)).min(end - at);
             self.write(at, count)?;
@@ -221,8 +221,8 @@ fn simulate(cipher: Cipher, layout: Layout, seed: u64, cuts: u64, lie: bool) -> 
         medium.ignore_syncs(lie);
         medium.ignore_durable_writes(lie);
         // Long rounds retire the ring; short ones meet every step of recovery and of a first commit.
-        let long = rng.chance(1, 4);
-        let limit = if rng.chance(1, 8) { rng.below(20) } else { rng.below(if long { 1200 } else { 300 }) };
+        let long = rng.chance(1, 6);
+        let limit = if rng.chance(1, 8) { rng.below(20) } else { rng.below(if long { 1200 } else { 150 }) };
         medium.cut_after(limit);
         if let Ok(disk) = open(&medium, &params, rng.next_u64()) {
             let operations = 40 + rng.below(if long { 180 } else { 100 });
