@@ -32,7 +32,8 @@ demo: packages all
 test: packages
 	$(CARGO) test --workspace
 
-test-long: packages
+test-long: packages all
+	scripts/tree.sh $(LACUNA)
 	$(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 

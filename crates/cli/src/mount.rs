@@ -44,8 +44,10 @@ fn check_mountpoint(args: &mut OpenArgs) -> Result<()> {
             .found(if args.raw { "--mkfs with --raw" } else { "--mkfs with --read-only" })
             .remedy("leave one of them away"));
     }
-    args.mountpoint =
-        std::path::absolute(&args.mountpoint).map_err(|e| Error::io(format!("cannot find {shown}"), &e))?;
+    // The path by which it will be known when other mounts have come and gone; a dead mount has only its name.
+    args.mountpoint = std::fs::canonicalize(&args.mountpoint)
+        .or_else(|_| std::path::absolute(&args.mountpoint))
+        .map_err(|e| Error::io(format!("cannot find {shown}"), &e))?;
     Ok(())
 }
 
