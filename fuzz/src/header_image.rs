@@ -5,7 +5,7 @@ use crate::sparse::SparseMedium;
 use lacuna_core::SecretVec;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_medium::Medium;
-use lacuna_volume::{COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, create};
+use lacuna_volume::{COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader};
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
 
@@ -32,7 +32,8 @@ pub fn medium() -> SparseMedium {
             levels: &[vec![passphrase()]],
             uuid: None,
         };
-        create(&medium, new, &SeededRandom::new(1)).expect("a header on a medium without faults");
+        let header = NewHeader::build(new, &SeededRandom::new(1)).expect("a header of one passphrase");
+        header.write(&medium, |_| Ok(())).expect("a medium without faults");
         medium
     });
     made.snapshot()

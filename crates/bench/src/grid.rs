@@ -26,6 +26,12 @@ impl Samples {
         }
     }
 
+    /// Each measurement over the one of the same repeat; `None` if there are not as many of both.
+    fn ratios(&self, to: &Samples) -> Option<Samples> {
+        let pairs = self.0.iter().zip(&to.0).map(|(ours, theirs)| ours / theirs);
+        (self.0.len() == to.0.len()).then(|| Samples(pairs.collect()))
+    }
+
     /// From the least to the greatest, in percent of the median.
     pub fn spread(&self) -> f64 {
         let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
@@ -58,9 +64,11 @@ impl Grid {
         self.cells.get(&(subject, job)).map(|(bytes, _)| bytes.median())
     }
 
-    /// The median of one subject over that of another, if both did the job.
+    /// One subject to another: the median of the ratios that the repeats gave, if both did the job in all.
     pub fn ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
-        Some(self.median(subject, job)? / self.median(to, job)?)
+        let (ours, _) = self.cells.get(&(subject, job))?;
+        let (theirs, _) = self.cells.get(&(to, job))?;
+        ours.ratios(theirs).map(|ratios| ratios.median())
     }
 
     /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, and the
@@ -87,5 +95,8 @@ mod tests {
         assert!(samples(&[]).median().is_nan());
         assert_eq!(samples(&[1.0, 2.0, 3.0]).spread(), 100.0);
         assert_eq!(samples(&[7.0]).spread(), 0.0);
+        let ratios = samples(&[1.0, 9.0, 4.0]).ratios(&samples(&[2.0, 3.0, 4.0])).unwrap();
+        assert_eq!(ratios.median(), 1.0);
+        assert!(samples(&[1.0]).ratios(&samples(&[])).is_none());
     }
 }

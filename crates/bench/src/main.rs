@@ -4,7 +4,7 @@
 //!
 //! Invariants kept here:
 //! - Only one server lives at a time, and all get the same jobs with the same options, in turns.
-//! - A figure is the median of the repeats; a ratio is a ratio of two medians of the same run.
+//! - A figure is the median of the repeats; a ratio is the median of the ratios of the repeats of one run.
 //! - A missed ratio is a result, not a failure: it is written down, and the exit code stays 0.
 //! - Whatever happens, no server and no file stays behind, except what was asked for.
 #![forbid(unsafe_code)]

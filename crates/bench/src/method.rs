@@ -22,13 +22,13 @@ all reads find data in the page cache.\n\
 - The page cache is on for every server, and each acknowledges writes before they are on the medium; only a \
 flush (or a job with fsync) makes them durable. A job without fsync shows the cost of the server, not the \
 speed of the medium.\n\
-- Servers take turns, A B C D, A B C D, {repeats} times; one is alive at a time. A server is started for its \
-turn, does all its jobs ({peer} ms each beside peers, {cipher} ms each beside other ciphers), and is ended; \
-then the file system is synced, so that no server pays for another's dirty pages. Within a turn all jobs \
-follow each other at once, those with fsync first. The addresses of random jobs differ between repeats and are \
-the same for all servers.\n\
+- Each job goes to one server after another, {repeats} times, the order reversed every other time; one server is \
+alive at a time. It is started for the job, does it ({peer} ms beside peers, {cipher} ms beside other ciphers), \
+and is ended; then the file system is synced, so that no server pays for another's dirty pages. The addresses of \
+random jobs differ between repeats and are the same for all servers.\n\
 - A figure is the median of the repeats; in parentheses the distance from the least to the greatest, in \
-percent of the median. A ratio is the ratio of two medians.\n\
+percent of the median. A ratio is the median of the ratios of the repeats: what is compared ran within seconds, \
+on a machine whose speed drifts.\n\
 - Peers: `nbdkit file`, the same with its luks filter, and `qemu-nbd` with LUKS (`--cache=writeback \
 --aio=threads`); both LUKS images come from `qemu-img create -f luks` with its default cipher, AES-256-XTS on \
 sectors of 512 bytes. lacuna runs with its defaults and the cipher named. LUKS and our `xts` hide the \

@@ -1,4 +1,5 @@
-//! The turns: every subject's disk is made and filled, then in each repeat each subject in order gets its jobs.
+//! The turns: every subject's disk is made and filled, then in each repeat each job goes to one subject after
+//! another, so that what a ratio compares was measured within seconds.
 
 use crate::fio::{self, Amount, Direction, Job, Load};
 use crate::grid::Grid;
@@ -24,7 +25,7 @@ impl<'w> Rounds<'w> {
         Rounds { work, section, time, entries: Vec::new() }
     }
 
-    /// A subject and its jobs, in this order in every turn.
+    /// A subject and its jobs.
     pub fn add(&mut self, subject: Subject, jobs: &[Job]) {
         self.entries.push((subject, jobs.to_vec()));
     }
@@ -35,10 +36,18 @@ impl<'w> Rounds<'w> {
             self.fill(*subject)?;
         }
         let mut grid = Grid::default();
+        let jobs = self.all_jobs();
         for repeat in 0..self.work.scale.repeats {
             self.work.say(&format!("{}: repeat {} of {}", self.section, repeat + 1, self.work.scale.repeats));
-            for (subject, jobs) in &self.entries {
-                self.turn(*subject, jobs, u64::from(repeat) + 1, &mut grid)?;
+            for job in &jobs {
+                let mut takers: Vec<Subject> = self.takers(*job).collect();
+                // Nobody always has the place behind the same neighbour.
+                if repeat % 2 == 1 {
+                    takers.reverse();
+                }
+                for subject in takers {
+                    self.turn(subject, *job, u64::from(repeat) + 1, &mut grid)?;
+                }
             }
         }
         for (subject, _) in &self.entries {
@@ -57,15 +66,28 @@ impl<'w> Rounds<'w> {
         self.work.settle()
     }
 
-    fn turn(&self, subject: Subject, jobs: &[Job], seed: u64, grid: &mut Grid) -> Result<()> {
+    fn turn(&self, subject: Subject, job: Job, seed: u64, grid: &mut Grid) -> Result<()> {
         let server = self.start(subject)?;
-        let rates = fio::run(self.work, &self.load(&server.uri(), Amount::Time(self.time), seed, jobs))
+        let rates = fio::run(self.work, &self.load(&server.uri(), Amount::Time(self.time), seed, &[job]))
             .map_err(|e| e.context(subject.name()))?;
         server.stop().map_err(|e| e.context(subject.name()))?;
-        for (job, rate) in jobs.iter().zip(rates) {
-            grid.add(subject, *job, rate);
-        }
+        rates.into_iter().for_each(|rate| grid.add(subject, job, rate));
         self.work.settle()
+    }
+
+    /// Every job of any subject, once, in the order of their first mention.
+    fn all_jobs(&self) -> Vec<Job> {
+        let mut jobs: Vec<Job> = Vec::new();
+        for job in self.entries.iter().flat_map(|(_, jobs)| jobs) {
+            if !jobs.contains(job) {
+                jobs.push(*job);
+            }
+        }
+        jobs
+    }
+
+    fn takers(&self, job: Job) -> impl Iterator<Item = Subject> {
+        self.entries.iter().filter(move |(_, jobs)| jobs.contains(&job)).map(|(subject, _)| *subject)
     }
 
     fn start(&self, subject: Subject) -> Result<Server<'w>> {

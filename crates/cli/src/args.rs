@@ -54,7 +54,6 @@ pub enum Verb {
     /// Print shell completions
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory
-    #[command(hide = true)]
     Man(ManArgs),
 }
 

@@ -1,6 +1,7 @@
 //! `check`: reads and verifies everything.
 
 use crate::args::CheckArgs;
+use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
 use crate::serve::budget;
 use crate::unlock;
@@ -38,21 +39,25 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let disk = volume.into_key()?.open(args.read_only, budget)?;
     let bar = progress_bar(disk.blocks(), console);
     let mut named = Vec::new();
+    let mut runs = BadRuns::default();
     let mut unsaid = Ok(());
     let report = disk.check(
         |done| bar.set_position(done * BLOCK_SIZE as u64),
-        |BadBlock { block, error }| {
+        |bad| {
             if !args.json {
-                let said = bar.suspend(|| console::line(&format!("block {}: {error}", block.0)));
+                let line = runs.push(bad);
+                let said = line.map_or(Ok(()), |line| bar.suspend(|| console::line(&line)));
                 if unsaid.is_ok() {
                     unsaid = said;
                 }
             } else if named.len() < NAMED {
+                let BadBlock { block, error } = bad;
                 named.push(Named { block: block.0, error: error.to_string() });
             }
         },
     );
     bar.finish_and_clear();
+    let unsaid = unsaid.and(runs.finish().map_or(Ok(()), |line| console::line(&line)));
     let closed = disk.close();
     let report = report?;
     if args.json {
@@ -71,8 +76,11 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     unsaid?;
     if report.bad > 0 {
         return Err(Error::new(Kind::Corrupt, format!("{} has bad blocks", args.location))
-            .found(format!("{} blocks that cannot be read", report.bad))
-            .remedy("restore them from a backup, or write them anew; all other blocks are good"));
+            .found(format!("{} that cannot be read", blocks(report.bad)))
+            .remedy(
+                "restore what lies there from a backup: a block that is written anew is good again; all other \
+                 blocks can be read",
+            ));
     }
     closed
 }
@@ -85,7 +93,7 @@ fn verifies(cipher: Cipher) -> bool {
 fn summary(report: &CheckReport, cipher: Cipher) -> String {
     let good = if verifies(cipher) { "verified" } else { "readable" };
     let hint = if verifies(cipher) { "" } else { "; the cipher of this disk cannot tell altered data" };
-    format!("{} blocks {good}, {} never written, {} bad{hint}", report.good, report.unwritten, report.bad)
+    format!("{} {good}, {} never written, {} bad{hint}", blocks(report.good), report.unwritten, report.bad)
 }
 
 fn progress_bar(blocks: u64, console: Console) -> ProgressBar {

@@ -1,7 +1,7 @@
 //! `create`: lays a new disk on a file or block device.
 //!
-//! The header comes last. Until it is written nothing on the medium looks like a disk, so a power cut leaves
-//! either none or a whole one.
+//! What can be refused is refused before a passphrase is asked for, and what shall be overwritten is held against
+//! other processes from then on.
 
 use crate::args::{CreateArgs, Format};
 use crate::console::Console;
@@ -11,9 +11,9 @@ use crate::size::{Size, human};
 use crate::unlock::path_of;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
-use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium};
+use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_sealed::{Layout, Params, Sealed};
-use lacuna_volume::{COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, Unlocked};
+use lacuna_volume::{CreateHeader, FormatId, HEADER_AREA, NewHeader, Unlocked};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -32,7 +32,7 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
     if passphrases.len() != 1 {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
             .found(format!("{} passphrases", passphrases.len()))
-            .expected("one: the sealed format has one level")
+            .expected("one to begin with")
             .remedy("create the disk with one, then use `lacuna key add`"));
     }
     let header = CreateHeader {
@@ -43,10 +43,7 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
         uuid: None,
     };
     let random = SystemRandom::new()?;
-    // In memory first: the header's own place on the medium stays empty until everything else is durable.
-    let draft = MemoryMedium::new(HEADER_AREA);
-    let unlocked = lacuna_volume::create(&draft, header, &random)?;
-    place.write(path, &params, &unlocked, &draft.snapshot())?;
+    let unlocked = place.write(path, &params, NewHeader::build(header, &random)?)?;
     console.done(&format!(
         "created {}: {}, {}, {}, UUID {}",
         args.location,
@@ -60,7 +57,7 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
 /// What is at the path before anything is written.
 enum Place {
     Nothing,
-    File,
+    File(FileMedium),
     Device(FileMedium),
 }
 
@@ -89,7 +86,7 @@ impl Place {
                 .expected("a path where nothing exists, or a block device"));
         }
         if force {
-            return Ok(Place::File);
+            return FileMedium::open(path, Access::Write).map(Place::File);
         }
         Err(refused()
             .found("a file that exists already")
@@ -114,15 +111,21 @@ impl Place {
     }
 
     /// Lays the disk down. A file that was made here goes again if that fails.
-    fn write(self, path: &Path, params: &Params, unlocked: &Unlocked, header: &[u8]) -> Result<()> {
+    fn write(self, path: &Path, params: &Params, header: NewHeader) -> Result<Unlocked> {
         let len = params.geometry().medium_len();
+        let lay = |medium: &FileMedium| {
+            header.write(medium, |unlocked| Sealed::create(medium, params, &unlocked.master_keys[0]))
+        };
         match self {
-            Place::Device(medium) => lay(&medium, params, unlocked, header),
-            Place::File => lay(&FileMedium::create(path, len, true)?, params, unlocked, header),
-            Place::Nothing => FileMedium::create(path, 0, false).and_then(|medium| {
+            Place::Device(medium) => lay(&medium),
+            Place::File(medium) => {
+                medium.set_len(0).and_then(|()| medium.set_len(len)).and_then(|()| lay(&medium))
+            }
+            Place::Nothing => FileMedium::create(path, 0).and_then(|medium| {
                 // From here on there is a file to remove.
-                let laid = medium.set_len(len).and_then(|()| lay(&medium, params, unlocked, header));
-                laid.and_then(|()| sync_directory(path)).inspect_err(|_| remove(path))
+                let laid = medium.set_len(len).and_then(|()| lay(&medium));
+                laid.and_then(|unlocked| sync_directory(path).map(|()| unlocked))
+                    .inspect_err(|_| remove(path))
             }),
         }
         .map_err(|e| e.context(format!("cannot create {}", path.display())))
@@ -132,18 +135,6 @@ impl Place {
 /// Removes the file that could not be made whole. That it was ours is sure: it was created by this process.
 fn remove(path: &Path) {
     let _ = std::fs::remove_file(path);
-}
-
-fn lay(medium: &FileMedium, params: &Params, unlocked: &Unlocked, header: &[u8]) -> Result<()> {
-    medium.discard(0, HEADER_AREA)?;
-    medium.sync()?;
-    Sealed::create(medium, params, &unlocked.master_keys[0])?;
-    medium.sync()?;
-    for copy in [COPY_A, COPY_B] {
-        medium.write_at(copy, &header[copy as usize..][..HEADER_LEN])?;
-        medium.sync()?;
-    }
-    Ok(())
 }
 
 /// Makes the name of a new file durable.

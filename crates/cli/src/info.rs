@@ -31,10 +31,19 @@ pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
     let (header, notes) = lacuna_volume::read_public(&medium.start).map_err(naming)?;
     let params = params_of(&header).map_err(naming)?;
     if args.json {
-        return console::json(&to_json(path, &header, &params, &medium, &notes));
+        console::json(&to_json(path, &header, &params, &medium, &notes))?;
+    } else {
+        notes.iter().for_each(|note| console.note(note));
+        console::bytes(words(path, &header, &params, &medium).as_bytes())?;
     }
-    notes.iter().for_each(|note| console.note(note));
-    console::bytes(words(path, &header, &params, &medium).as_bytes())
+    let needed = params.geometry().medium_len();
+    if medium.len >= needed {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("{} was cut short", path.display()))
+        .found(format!("{} bytes", medium.len))
+        .expected(format!("at least {needed} bytes"))
+        .remedy("restore it whole from a backup"))
 }
 
 impl Medium {
@@ -68,7 +77,12 @@ fn to_json(path: &Path, header: &PublicHeader, params: &Params, medium: &Medium,
         "layout": params.layout.name(),
         "ring": params.ring_len,
         "data_offset": params.geometry().data,
-        "medium": { "size": medium.len, "used": medium.used, "in_use": medium.in_use },
+        "medium": {
+            "size": medium.len,
+            "needed": params.geometry().medium_len(),
+            "used": medium.used,
+            "in_use": medium.in_use,
+        },
         "notes": notes,
     })
 }

@@ -80,6 +80,8 @@ impl Session {
                 .remedy(format!("read this, then give --yes. {LOST_SLOTS_WARNING}")));
         }
         let cost = Wanted::from_args(&args.cost)?;
+        // Before anything is asked for: whoever answers shall know what the answers mean.
+        console.note(LOST_SLOTS_WARNING);
         let ask = |shown: &str| passphrase::to_keep(&args.passphrase, shown);
         let mut volume = unlock::unlock_with(&args.location, Access::Write, console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
@@ -92,7 +94,6 @@ impl Session {
 
     fn finish(self, args: &KeyArgs, console: Console, done: &str) -> Result<()> {
         let Session { mut volume, keyring, cost, .. } = self;
-        console.note(LOST_SLOTS_WARNING);
         if !args.yes {
             confirm()?;
         }

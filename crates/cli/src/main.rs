@@ -13,6 +13,7 @@
 mod allocator;
 mod args;
 mod background;
+mod bad_runs;
 mod bench;
 mod check;
 mod console;

@@ -13,9 +13,17 @@ use std::sync::mpsc;
 /// `lacuna open`.
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    check_mountpoint(&mut args)?;
+    check_mountpoint(&mut args, console)?;
     let path = unlock::path_of(&args.location)?;
     let shown = path.canonicalize().unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
+    for left in lacuna_fuse::died(None).unwrap_or_default() {
+        if left.location == shown && left.mountpoint != args.mountpoint {
+            let at = left.mountpoint.display();
+            console.note(&format!(
+                "a server that had it open at {at} died; `lacuna close {at}` clears away what it left"
+            ));
+        }
+    }
     let volume = unlock::unlock(&args.location, unlock::access(args.read_only), &args.passphrase, console)?;
     let key = volume.into_key()?;
     background::run(!args.foreground, |ready| serve(&args, shown, key, budget, console, ready))?;
@@ -23,31 +31,18 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
 }
 
 /// Refuses what could not be mounted on, before a passphrase is asked for.
-fn check_mountpoint(args: &mut OpenArgs) -> Result<()> {
-    let shown = args.mountpoint.display().to_string();
-    let meta = std::fs::metadata(&args.mountpoint);
-    match meta {
-        Ok(meta) if !meta.is_dir() => {
-            return Err(Error::new(Kind::Usage, format!("cannot mount at {shown}"))
-                .found("a file")
-                .expected("an existing directory"));
-        }
-        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => {
-            return Err(Error::io(format!("cannot mount at {shown}"), &e)
-                .remedy(format!("create the directory: mkdir -p {shown}")));
-        }
-        // Anything else is told better by the mount itself, which knows servers that died.
-        _ => {}
-    }
+fn check_mountpoint(args: &mut OpenArgs, console: Console) -> Result<()> {
     if args.mkfs.is_some() && (args.raw || args.read_only) {
         return Err(Error::new(Kind::Usage, "cannot make a file system")
             .found(if args.raw { "--mkfs with --raw" } else { "--mkfs with --read-only" })
             .remedy("leave one of them away"));
     }
-    // The path by which it will be known when other mounts have come and gone; a dead mount has only its name.
-    args.mountpoint = std::fs::canonicalize(&args.mountpoint)
-        .or_else(|_| std::path::absolute(&args.mountpoint))
-        .map_err(|e| Error::io(format!("cannot find {shown}"), &e))?;
+    // The path by which it will be known when other mounts have come and gone.
+    args.mountpoint = lacuna_fuse::check_mountpoint(&args.mountpoint, None)?;
+    if std::fs::read_dir(&args.mountpoint).is_ok_and(|mut entries| entries.next().is_some()) {
+        let shown = args.mountpoint.display();
+        console.note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {shown}`"));
+    }
     Ok(())
 }
 

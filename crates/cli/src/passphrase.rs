@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 
 /// Longest passphrase or key file.
 const LIMIT: usize = 1 << 20;
+/// How often a new passphrase that was not repeated alike is asked for.
+const ATTEMPTS: u32 = 3;
 
 /// The passphrases to open a disk with, in the order in which they were given.
 pub fn to_open(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
@@ -72,13 +74,22 @@ fn given(args: &PassphraseArgs) -> Result<Vec<SecretVec>> {
     files.chain(args.key_fd.iter().map(|number| from_descriptor(*number))).collect()
 }
 
+/// Asks until the same was given twice in a row, but not for ever.
 fn twice(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {
-    let first = ask(args, prompt)?;
-    let second = ask(args, "The same again: ")?;
-    if constant_time_eq(first.expose(), second.expose()) {
-        return Ok(first);
+    let mut prompt = prompt.to_owned();
+    for attempt in 0..ATTEMPTS {
+        let first = ask(args, &prompt)?;
+        let second = ask(args, "The same again: ")?;
+        if constant_time_eq(first.expose(), second.expose()) {
+            return Ok(first);
+        }
+        if attempt == 0 {
+            prompt.insert_str(0, "The two differ. ");
+        }
     }
-    Err(Error::new(Kind::Usage, "the two passphrases differ").remedy("try again"))
+    Err(Error::new(Kind::Usage, "cannot take a new passphrase")
+        .found(format!("two that differ, {ATTEMPTS} times"))
+        .expected("the same twice"))
 }
 
 fn ask(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {

@@ -4,6 +4,7 @@ use crate::args::StatusArgs;
 use crate::console::{self, Console};
 use crate::size::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
+use lacuna_fuse::Record;
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
@@ -20,6 +21,8 @@ const LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait after a failure to accept.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How old a socket must be before it is taken for a dead server's.
+const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// What a server knows of itself.
 pub struct Account {
@@ -109,7 +112,10 @@ fn socket_dir() -> Result<PathBuf> {
 }
 
 fn canonical(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+    // What a dead server left mounted has no more than its name.
+    let by_name = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let found = path.canonicalize().ok().or_else(by_name).or_else(|| std::path::absolute(path).ok());
+    found.unwrap_or_else(|| path.to_owned())
 }
 
 /// A short name for a canonical path: the path of a socket has room for 107 bytes.
@@ -150,11 +156,21 @@ fn nbd_servers(console: Console) -> Vec<Value> {
     let answers = paths.into_iter().filter_map(|path| match ask(&path) {
         Ok(answer) => Some(answer),
         Err(e) => {
+            if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
+                // Nobody listens any more: its server died.
+                let _ = fs::remove_file(&path);
+            }
             console.detail(&format!("no answer from {}: {e}", path.display()));
             None
         }
     });
     answers.collect()
+}
+
+/// Whether a socket is older than the moment that a server needs between making it and listening on it.
+fn is_old(path: &Path) -> bool {
+    let made = fs::symlink_metadata(path).and_then(|meta| meta.modified()).ok();
+    made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > STALE_AFTER)
 }
 
 fn ask(path: &Path) -> io::Result<Value> {
@@ -166,30 +182,46 @@ fn ask(path: &Path) -> io::Result<Value> {
 }
 
 fn mounts(console: Console) -> Vec<Value> {
-    let records = lacuna_fuse::running(None).unwrap_or_default();
-    let answers =
-        records.into_iter().filter_map(|record| match lacuna_fuse::status(&record.mountpoint, None) {
-            Ok(mut status) => Some(json!({
-                "location": record.location,
-                "front": "fuse",
-                "mountpoint": record.mountpoint.to_string_lossy(),
-                "pid": record.pid,
-                "raw": record.raw,
-                "read_only": record.read_only,
-                "items": status["items"].take(),
-            })),
+    let alive = lacuna_fuse::running(None).unwrap_or_default().into_iter().filter_map(|record| {
+        match lacuna_fuse::status(&record.mountpoint, None) {
+            Ok(status) => Some(mount(&record, status)),
             Err(e) => {
                 console.detail(&e.to_string());
                 None
             }
-        });
-    answers.collect()
+        }
+    });
+    let died =
+        lacuna_fuse::died(None).unwrap_or_default().into_iter().map(|record| mount(&record, Value::Null));
+    alive.chain(died).collect()
+}
+
+/// What is known of a mounted disk; `status` is what its server says, or null if it died.
+fn mount(record: &Record, mut status: Value) -> Value {
+    json!({
+        "location": record.location,
+        "front": "fuse",
+        "mountpoint": record.mountpoint.to_string_lossy(),
+        "pid": record.pid,
+        "raw": record.raw,
+        "read_only": record.read_only,
+        "died": status.is_null(),
+        "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
+        "last_error": status.get_mut("last_error").map(Value::take),
+    })
 }
 
 fn words(server: &Value) -> String {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let place = if server["front"] == "fuse" { text("mountpoint") } else { text("uri") };
     let read_only = if server["read_only"] == true { ", read-only" } else { "" };
+    if server["died"] == true {
+        return format!(
+            "{} at {place}: its server died (process {}); `lacuna close {place}` clears away what it left\n",
+            text("location"),
+            server["pid"]
+        );
+    }
     let mut out = format!("{} at {place} (process {}{read_only})\n", text("location"), server["pid"]);
     if let Some(error) = server["last_error"].as_str() {
         out.push_str(&format!("  last failure: {error}\n"));

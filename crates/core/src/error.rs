@@ -119,6 +119,12 @@ impl Error {
         self
     }
 
+    /// What failed and what was found, without the advice: for lists of many errors that give it once.
+    pub fn finding(&self) -> String {
+        let found = self.found.as_ref().map_or_else(String::new, |found| format!("; found: {found}"));
+        format!("{}{found}", self.what)
+    }
+
     /// What this error means.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -163,6 +169,7 @@ mod tests {
             e.to_string(),
             "cannot create a.img; found: size 5; expected: a multiple of 4096; give --size a multiple of 4096"
         );
+        assert_eq!(e.finding(), "cannot create a.img; found: size 5");
         assert_eq!(e.kind().exit_code(), 1);
     }
 

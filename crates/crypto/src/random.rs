@@ -23,27 +23,12 @@ const SHARDS: usize = 8;
 pub trait RandomSource: Send + Sync {
     /// Fills `buf` with random bytes.
     fn fill(&self, buf: &mut [u8]);
-
-    /// `N` random bytes, for what is not secret: salts, nonces, identifiers.
-    fn array<const N: usize>(&self) -> [u8; N]
-    where
-        Self: Sized,
-    {
-        random_array(self)
-    }
 }
 
 impl<T: RandomSource + ?Sized> RandomSource for Arc<T> {
     fn fill(&self, buf: &mut [u8]) {
         (**self).fill(buf);
     }
-}
-
-/// `N` random bytes, for what is not secret: salts, nonces, identifiers.
-pub fn random_array<const N: usize>(random: &dyn RandomSource) -> [u8; N] {
-    let mut bytes = [0; N];
-    random.fill(&mut bytes);
-    bytes
 }
 
 /// A fresh random key, made where it will live.
@@ -234,7 +219,8 @@ mod tests {
             for _ in 0..16 {
                 scope.spawn(|| {
                     for _ in 0..200 {
-                        let bytes: [u8; 16] = random.array();
+                        let mut bytes = [0; 16];
+                        random.fill(&mut bytes);
                         assert!(drawn.lock().unwrap().insert(bytes));
                     }
                 });

@@ -64,7 +64,8 @@ fn ended_without_answer(lock: &File, paths: &RunPaths, mountpoint: &Path) -> Res
     result
 }
 
-/// The counters of the disk that is open at `mountpoint`, as its server gives them.
+/// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk, and
+/// `last_error`, the last request that failed, or null.
 pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let failed = |found: String| {
@@ -77,12 +78,31 @@ pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::
 
 /// Every disk that a living server of this user has open.
 pub fn running(run_base: Option<&Path>) -> Result<Vec<Record>> {
-    let base = base(run_base)?;
-    let alive = |paths: &RunPaths| match paths.lock_file() {
-        Ok(Some(lock)) => matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
-        _ => false,
-    };
-    Ok(RunPaths::all(&base).iter().filter(|p| alive(p)).filter_map(RunPaths::record).collect())
+    Ok(records(&base(run_base)?, true))
+}
+
+/// Every disk whose server died without closing it: [`close`] clears away what it left.
+pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
+    Ok(records(&base(run_base)?, false))
+}
+
+/// Whether a server that had `mountpoint`, which is canonical, died without closing it.
+pub(crate) fn has_died(mountpoint: &Path, run_base: Option<&Path>) -> bool {
+    base(run_base).is_ok_and(|base| is_alive(&RunPaths::of(&base, mountpoint)) == Some(false))
+}
+
+fn records(base: &Path, alive: bool) -> Vec<Record> {
+    let all = RunPaths::all(base);
+    all.iter().filter(|paths| is_alive(paths) == Some(alive)).filter_map(RunPaths::record).collect()
+}
+
+/// Whether the server of a run directory lives; `None` if there is no such run directory, or it cannot be told.
+fn is_alive(paths: &RunPaths) -> Option<bool> {
+    match paths.lock_file().ok()??.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
 }
 
 /// Clears away what a dead server left in its run directory: the mounted file system, its loop device and the

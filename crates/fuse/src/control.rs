@@ -2,6 +2,7 @@
 
 use crate::open::Event;
 use crate::outcome;
+use crate::watch::Watch;
 use lacuna_core::{ByteDisk, Error, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -40,7 +41,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    pub(crate) fn start(path: &Path, disk: ByteDisk, events: Sender<Event>) -> Result<Self> {
+    pub(crate) fn start(
+        path: &Path,
+        disk: ByteDisk,
+        watch: Arc<Watch>,
+        events: Sender<Event>,
+    ) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
         // A dead server's socket would be in the way. The caller holds the lock, so it is nobody's.
         let _ = std::fs::remove_file(path);
@@ -53,7 +59,7 @@ impl Control {
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
-                        Ok((stream, _)) => _ = serve(stream, &disk, &events),
+                        Ok((stream, _)) => _ = serve(stream, &disk, &watch, &events),
                         Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
@@ -73,7 +79,7 @@ impl Drop for Control {
     }
 }
 
-fn serve(mut stream: UnixStream, disk: &ByteDisk, events: &Sender<Event>) -> io::Result<()> {
+fn serve(mut stream: UnixStream, disk: &ByteDisk, watch: &Watch, events: &Sender<Event>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut word = String::new();
@@ -81,7 +87,9 @@ fn serve(mut stream: UnixStream, disk: &ByteDisk, events: &Sender<Event>) -> io:
     match word.trim_end() {
         CLOSE => events.send(Event::Close(Waiting(stream))).map_err(io::Error::other),
         STATUS => {
-            let mut text = serde_json::to_string(&disk.status())?;
+            let last_error = watch.last_failure().map(|e| e.to_string());
+            let answer = serde_json::json!({ "items": disk.status().items, "last_error": last_error });
+            let mut text = answer.to_string();
             text.push('\n');
             stream.write_all(text.as_bytes())
         }

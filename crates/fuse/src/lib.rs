@@ -32,8 +32,8 @@ mod tool;
 mod users;
 mod watch;
 
-pub use close::{Closed, close, running, status};
+pub use close::{Closed, close, died, running, status};
 pub use daemon::{ReadyPipe, Side, Started, daemonize};
-pub use open::{Log, OpenRequest, Opened, Stopper};
+pub use open::{Log, OpenRequest, Opened, Stopper, check_mountpoint};
 pub use run_directory::{Record, default_run_base, fnv1a};
 pub use system_call::become_io_flusher;

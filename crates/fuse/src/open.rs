@@ -122,7 +122,7 @@ impl Opened {
     fn set_up(request: OpenRequest) -> Result<Self> {
         check_request(&request)?;
         let base = request.run_base.clone().map_or_else(default_run_base, Ok)?;
-        let mountpoint = check_mountpoint(&request.mountpoint)?;
+        let mountpoint = check_mountpoint(&request.mountpoint, Some(&base))?;
         let run = RunDirectory::claim(&base, &mountpoint)?;
         close::clean_up(run.paths(), None)?;
         let read_only = request.read_only || request.disk.read_only();
@@ -157,7 +157,7 @@ impl Opened {
             run.write_record(&record)?;
             Some(mounted)
         };
-        let control = Some(Control::start(&run.paths().control(), bytes, wake.clone())?);
+        let control = Some(Control::start(&run.paths().control(), bytes, Arc::clone(&watch), wake.clone())?);
         let (disk, log) = (request.disk, request.log);
         Ok(Opened { mounted, control, fuse, run, disk, watch, events, wake, record, log })
     }
@@ -349,21 +349,29 @@ fn offer_others(error: Error) -> Error {
     )
 }
 
-/// The canonical path of a directory on which nothing is mounted.
-fn check_mountpoint(given: &Path) -> Result<PathBuf> {
+/// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
+/// the run directories, if not [`default_run_base`].
+///
+/// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something is mounted there,
+/// which a server that died may have left.
+pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
     let shown = given.display();
     let what = format!("cannot mount at {shown}");
     let path = given.canonicalize().map_err(|e| {
         let error = Error::io(&what, &e);
         match e.raw_os_error() {
             Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {shown}")),
-            Some(libc::ENOTCONN) => error
-                .with_kind(Kind::Busy)
-                .remedy(format!("a server died here; clean up with `lacuna close {shown}`")),
+            Some(libc::ENOTCONN) => left_by_dead(&what, given),
+            _ if std::path::absolute(given).is_ok_and(|path| close::has_died(&path, run_base)) => {
+                left_by_dead(&what, given)
+            }
             _ => error,
         }
     })?;
     if mount_table::at(&path)?.is_some() {
+        if close::has_died(&path, run_base) {
+            return Err(left_by_dead(&what, given));
+        }
         return Err(Error::new(Kind::Busy, what)
             .found("something mounted there already")
             .remedy(format!("close it (`lacuna close {shown}`), unmount it, or choose another directory")));
@@ -372,4 +380,10 @@ fn check_mountpoint(given: &Path) -> Result<PathBuf> {
         return Err(Error::new(Kind::Usage, what).found("a file").expected("a directory"));
     }
     Ok(path)
+}
+
+fn left_by_dead(what: &str, mountpoint: &Path) -> Error {
+    Error::new(Kind::Busy, what)
+        .found("what a lacuna server left mounted there when it died")
+        .remedy(format!("clear it away with `lacuna close {}`, then open again", mountpoint.display()))
 }

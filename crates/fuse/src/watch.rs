@@ -17,6 +17,7 @@ struct WatchState {
     ended: bool,
     failures: u64,
     first_failure: Option<Error>,
+    last_failure: Option<Error>,
 }
 
 impl Watch {
@@ -50,10 +51,16 @@ impl Watch {
         self.lock().first_failure.clone()
     }
 
+    /// The last request that failed.
+    pub(crate) fn last_failure(&self) -> Option<Error> {
+        self.lock().last_failure.clone()
+    }
+
     /// Counts a failure, and gives how many there were before.
     pub(crate) fn fail(&self, error: &Error) -> u64 {
         let mut state = self.lock();
         state.first_failure.get_or_insert_with(|| error.clone());
+        state.last_failure = Some(error.clone());
         state.failures += 1;
         state.failures - 1
     }

@@ -48,19 +48,13 @@ impl FileMedium {
         Self::locked(file, path, access)
     }
 
-    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused, unless
-    /// `replace`; an existing block device must be opened instead.
-    pub fn create(path: &Path, len: u64, replace: bool) -> Result<Self> {
+    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; whoever wants to
+    /// overwrite one opens it, which takes the lock, and sets its length.
+    pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).mode(0o600);
-        let file = if replace { options.create(true).truncate(false) } else { options.create_new(true) }
-            .open(path)
-            .map_err(|e| open_error(path, &e))?;
+        options.read(true).write(true).mode(0o600).create_new(true);
+        let file = options.open(path).map_err(|e| open_error(path, &e))?;
         let medium = Self::locked(file, path, Access::Write)?;
-        if replace {
-            // Only now that the lock is ours may the old content go.
-            medium.set_len(0)?;
-        }
         medium.set_len(len)?;
         Ok(medium)
     }
@@ -230,7 +224,7 @@ mod tests {
     fn keeps_what_it_is_given_and_punches_holes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m");
-        let medium = FileMedium::create(&path, 1 << 20, false).unwrap();
+        let medium = FileMedium::create(&path, 1 << 20).unwrap();
         assert_eq!(medium.len(), 1 << 20);
         medium.write_durable(&[WriteExtent { offset: 8192, data: &[3; 65536] }]).unwrap();
         medium.write_at(0, b"start").unwrap();
@@ -247,11 +241,10 @@ mod tests {
     fn one_writer_and_no_silent_overwrite() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m");
-        let medium = FileMedium::create(&path, 4096, false).unwrap();
+        let medium = FileMedium::create(&path, 4096).unwrap();
         assert_eq!(FileMedium::open(&path, Access::Write).err().unwrap().kind(), Kind::Busy);
         assert_eq!(FileMedium::open(&path, Access::Read).err().unwrap().kind(), Kind::Busy);
-        assert_eq!(FileMedium::create(&path, 4096, false).err().unwrap().kind(), Kind::Usage);
-        assert_eq!(FileMedium::create(&path, 4096, true).err().unwrap().kind(), Kind::Busy);
+        assert_eq!(FileMedium::create(&path, 4096).err().unwrap().kind(), Kind::Usage);
         medium.write_at(0, b"kept").unwrap();
         drop(medium);
         let medium = FileMedium::open(&path, Access::Read).unwrap();

@@ -51,7 +51,8 @@ fn main() {
     let jobs: Vec<String> = args.collect();
     let cipher = Cipher::ALL.into_iter().find(|c| c.name() == name).expect("a cipher");
     let params = Params::plan(cipher, Layout::SegmentEnd, BLOCKS, None).unwrap();
-    let medium = FileMedium::create(path.as_ref(), params.geometry().medium_len(), true).unwrap();
+    let _ = std::fs::remove_file(&path);
+    let medium = FileMedium::create(path.as_ref(), params.geometry().medium_len()).unwrap();
     let master = Secret::copy_from(&[1; 32]);
     Sealed::create(&medium, &params, &master).unwrap();
     let options = OpenOptions {

@@ -11,180 +11,23 @@
 //!
 //! Byte-exact: `docs/format/sealed.md`.
 
-use crate::map::Home;
+mod batch;
+
+pub use batch::fuzz_parse;
+pub(crate) use batch::{Batch, Entry, ParsedBatch};
+
+use batch::{BatchHead, HEAD, MAX_BATCH};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_crypto::{GcmKey, derive, keyed_hash};
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
 
-pub(crate) const HEAD: usize = 64;
-pub(crate) const ENTRY: usize = 48;
-const MAGIC: [u8; 8] = *b"LACRING1";
 const RETIRED_MAGIC: [u8; 8] = *b"LACRETD1";
 const RETIRED_LEN: usize = 64;
 /// The two places of the retired record, each in a block of its own.
 pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
-/// No batch is longer: bounds what a reader allocates.
-pub(crate) const MAX_BATCH: usize = 8 << 20;
-
 /// Unverifiable later heads that are forgiven.
 const PLANTED_HEADS: u32 = 16;
-
-/// What a batch says of one block or segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// The next data block of the batch is the ciphertext of `block`, with this metadata.
-    Write { block: u64, meta: [u8; 32] },
-    /// These blocks are unwritten now.
-    Erase { block: u64, count: u32 },
-    /// The segment lives there now, all of it; earlier entries for its blocks are void.
-    Move { segment: u64, home: Home },
-}
-
-/// A batch under construction, in the bytes in which it will be written.
-pub(crate) struct Batch {
-    buf: Vec<u8>,
-    entries: usize,
-    max_entries: usize,
-    head_len: usize,
-}
-
-impl Batch {
-    /// An empty batch with room for `entries` entries, `blocks` of which carry data, in a buffer of an earlier
-    /// batch or an empty one.
-    pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> Batch {
-        let head_len = (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
-        buf.clear();
-        buf.reserve_exact(head_len + blocks * BLOCK_SIZE);
-        buf.resize(head_len, 0);
-        Batch { buf, entries: 0, max_entries: entries, head_len }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries == 0
-    }
-
-    /// Bytes that a batch of so many entries and data blocks takes.
-    pub(crate) fn len_for(entries: usize, blocks: usize) -> usize {
-        (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
-    }
-
-    /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data lies.
-    pub(crate) fn write(&mut self, block: u64, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) -> usize {
-        let at = self.buf.len();
-        self.buf.resize(at + BLOCK_SIZE, 0);
-        let mut meta = [0; 32];
-        fill(&mut self.buf[at..], &mut meta);
-        self.entry(1, 0, block, &meta);
-        at
-    }
-
-    pub(crate) fn erase(&mut self, block: u64, count: u32) {
-        self.entry(2, count, block, &[0; 32]);
-    }
-
-    pub(crate) fn move_segment(&mut self, segment: u64, home: Home) {
-        let mut meta = [0; 32];
-        if let Home::At(home) = home {
-            meta[..8].copy_from_slice(&(u64::from(home) + 1).to_le_bytes());
-        }
-        self.entry(3, 0, segment, &meta);
-    }
-
-    fn entry(&mut self, kind: u8, count: u32, addr: u64, meta: &[u8; 32]) {
-        assert!(self.entries < self.max_entries, "a batch holds no more entries than it was made for");
-        let at = HEAD + self.entries * ENTRY;
-        let out = &mut self.buf[at..at + ENTRY];
-        out[0] = kind;
-        out[4..8].copy_from_slice(&count.to_le_bytes());
-        out[8..16].copy_from_slice(&addr.to_le_bytes());
-        out[16..].copy_from_slice(meta);
-        self.entries += 1;
-    }
-
-    fn finish(&mut self, seq: u64, salt: &[u8; 16], key: &GcmKey) {
-        let total = self.buf.len() as u32;
-        self.buf[..8].copy_from_slice(&MAGIC);
-        self.buf[8..16].copy_from_slice(&seq.to_le_bytes());
-        self.buf[16..32].copy_from_slice(salt);
-        self.buf[32..36].copy_from_slice(&(self.entries as u32).to_le_bytes());
-        self.buf[36..40].copy_from_slice(&(self.head_len as u32).to_le_bytes());
-        self.buf[40..44].copy_from_slice(&total.to_le_bytes());
-        let tag = key.seal(&nonce(seq), &self.buf, &[], &mut []);
-        self.buf[48..64].copy_from_slice(&tag);
-    }
-}
-
-/// A batch read back.
-pub(crate) struct ParsedBatch {
-    pub(crate) seq: u64,
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) data_at: usize,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// The plain head of a batch: enough to know how much to read.
-struct BatchHead {
-    seq: u64,
-    salt: [u8; 16],
-    entries: usize,
-    head_len: usize,
-    total: usize,
-}
-
-impl BatchHead {
-    fn parse(bytes: &[u8; HEAD]) -> Option<BatchHead> {
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize;
-        let head = BatchHead {
-            seq: u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes")),
-            salt: bytes[16..32].try_into().expect("16 bytes"),
-            entries: u32_at(32),
-            head_len: u32_at(36),
-            total: u32_at(40),
-        };
-        let sane = bytes[..8] == MAGIC
-            && head.total <= MAX_BATCH
-            && head.head_len <= head.total
-            && head.entries <= MAX_BATCH / ENTRY
-            && HEAD + head.entries * ENTRY <= head.head_len
-            && head.head_len.is_multiple_of(BLOCK_SIZE)
-            && head.total.is_multiple_of(BLOCK_SIZE);
-        sane.then_some(head)
-    }
-}
-
-/// Parses the entries of a batch whose tag was verified; `None` if no writer of ours could have made them.
-fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
-    let table = bytes.get(HEAD..HEAD + head.entries * ENTRY)?;
-    let mut writes = 0;
-    let mut entries = Vec::with_capacity(head.entries);
-    for e in table.as_chunks::<ENTRY>().0 {
-        let count = u32::from_le_bytes(e[4..8].try_into().ok()?);
-        let addr = u64::from_le_bytes(e[8..16].try_into().ok()?);
-        let meta: [u8; 32] = e[16..].try_into().ok()?;
-        entries.push(match e[0] {
-            1 => {
-                writes += 1;
-                Entry::Write { block: addr, meta }
-            }
-            2 => Entry::Erase { block: addr, count },
-            3 => {
-                let home = u64::from_le_bytes(meta[..8].try_into().ok()?);
-                let home = if home == 0 { Home::Nowhere } else { Home::At(u32::try_from(home - 1).ok()?) };
-                Entry::Move { segment: addr, home }
-            }
-            _ => return None,
-        });
-    }
-    (head.head_len + writes * BLOCK_SIZE == head.total).then_some(entries)
-}
-
-/// For the fuzz target: parses a batch without a key. Must neither panic nor allocate beyond its input.
-#[doc(hidden)]
-pub fn fuzz_parse(bytes: &[u8]) -> usize {
-    let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return 0 };
-    if bytes.len() < head.total { 0 } else { parse_entries(bytes, &head).map_or(0, |e| e.len()) }
-}
 
 /// How far the ring has been retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,26 +168,23 @@ impl Ring {
     }
 
     /// Writes a batch durably and gives its bytes back. The batch must fit.
-    pub(crate) fn append(&mut self, mut batch: Batch) -> Result<Arc<Vec<u8>>> {
-        if !self.fits(batch.buf.len()) || batch.buf.len() > MAX_BATCH {
-            return Err(Error::new(Kind::Other, "the ring is full").found(format!(
-                "a batch of {} bytes, {} of {} bytes used",
-                batch.buf.len(),
-                self.used,
-                self.region
-            )));
+    pub(crate) fn append(&mut self, batch: Batch) -> Result<Arc<Vec<u8>>> {
+        let len = batch.len();
+        if !self.fits(len) || len > MAX_BATCH {
+            return Err(Error::new(Kind::Other, "the ring is full")
+                .found(format!("a batch of {len} bytes, {} of {} bytes used", self.used, self.region)));
         }
-        batch.finish(self.next_seq, &self.salt, &self.key);
-        let (at, _) = self.place_for(batch.buf.len() as u64);
+        let bytes = batch.finish(self.next_seq, &self.salt, &self.key);
+        let (at, _) = self.place_for(len as u64);
         let offset = self.start + RETIRED_AREA + at;
-        if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &batch.buf }]) {
+        if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &bytes }]) {
             self.renew_key()?;
             // As for a sync (`Store::sync`): whether it is durable is unknown.
             return Err(e.with_kind(Kind::Io));
         }
-        self.take_place(at, batch.buf.len() as u64);
+        self.take_place(at, len as u64);
         self.next_seq += 1;
-        Ok(Arc::new(batch.buf))
+        Ok(Arc::new(bytes))
     }
 
     /// After a failed append the number is used again, for other bytes: never under the same key.
@@ -391,17 +231,8 @@ impl Ring {
         let Some(head) = self.read_head(at)? else { return Ok(None) };
         let mut bytes = vec![0; head.total];
         self.medium.read_at(self.start + RETIRED_AREA + at, &mut bytes)?;
-        let mut tag = [0; 16];
-        tag.copy_from_slice(&bytes[48..64]);
-        bytes[48..64].fill(0);
         let key = GcmKey::new(&derive(&self.master, "sealed ring", &head.salt))?;
-        if key.open(&nonce(head.seq), &bytes, &[], &tag, &mut []).is_err() {
-            return Ok(None);
-        }
-        // The head may have changed between the two reads; what was verified is what counts.
-        let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return Ok(None) };
-        let Some(entries) = parse_entries(&bytes, &head) else { return Ok(None) };
-        Ok(Some(ParsedBatch { seq: head.seq, entries, data_at: head.head_len, bytes }))
+        Ok(ParsedBatch::verify(bytes, &head, &key))
     }
 
     /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off from it.
@@ -440,15 +271,10 @@ impl MaxByCount for Option<Retired> {
     }
 }
 
-fn nonce(seq: u64) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[..8].copy_from_slice(&seq.to_le_bytes());
-    nonce
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::Home;
     use lacuna_medium::MemoryMedium;
 
     const LEN: u64 = 64 * 4096;

@@ -237,7 +237,7 @@ fn hctr2() {
 fn on_a_file() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("concurrent.img");
     let params = params(Cipher::Gcm, Layout::SegmentEnd, BLOCKS);
-    let medium = FileMedium::create(&path, params.geometry().medium_len(), true).unwrap();
+    let medium = FileMedium::create(&path, params.geometry().medium_len()).unwrap();
     threads_agree(Arc::new(medium), &params, 50, 250);
     std::fs::remove_file(path).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time.
+//! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time; and the second
+//! reader that checks what a medium holds.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same bytes, the
@@ -15,6 +16,7 @@ mod image;
 mod latency;
 mod loss;
 mod operation;
+mod python;
 mod record;
 mod rng;
 
@@ -24,5 +26,6 @@ pub use image::{Image, PAGE_SIZE};
 pub use latency::{LatencyMedium, LatencyModel};
 pub use loss::{Loss, SECTOR_SIZE, Tear};
 pub use operation::OpKind;
+pub use python::python_reader;
 pub use record::{Record, Recorder};
 pub use rng::Rng;

@@ -25,41 +25,62 @@ pub struct CreateHeader<'a> {
     pub uuid: Option<Uuid>,
 }
 
-/// Makes a header with new master keys and writes both copies, durably. Whatever lay in the first
-/// [`HEADER_AREA`] bytes is gone.
-pub fn create(medium: &dyn Medium, new: CreateHeader<'_>, random: &dyn RandomSource) -> Result<Unlocked> {
-    let entries = check_levels(new.levels)?;
-    if medium.len() < HEADER_AREA {
-        return Err(Error::new(Kind::Usage, "cannot create a disk on this medium")
-            .found(format!("{} bytes", medium.len()))
-            .expected(format!("more than the {HEADER_AREA} bytes that the header takes")));
+/// A header that is on no medium yet. Making it stretches the passphrases, and so takes its time.
+pub struct NewHeader {
+    unlocked: Unlocked,
+    image: HeaderImage,
+}
+
+impl NewHeader {
+    /// Makes a header with new master keys.
+    pub fn build(new: CreateHeader<'_>, random: &dyn RandomSource) -> Result<NewHeader> {
+        let entries = check_levels(new.levels)?;
+        let mut public = PublicHeader {
+            version: VERSION,
+            generation: 1,
+            uuid: new.uuid.unwrap_or_else(|| Uuid::random(random)),
+            format: new.format,
+            cost: new.cost,
+            salt: [0; 32],
+            params: new.params,
+        };
+        random.fill(&mut public.salt);
+        let master_keys: Vec<_> = new.levels.iter().map(|_| random_secret(random)).collect();
+        let image = HeaderImage::build(public.clone(), &master_keys[0], HeaderCopy::A, |area| {
+            keyslot::seal_all(area, &public, &entries, &master_keys, random)
+        })?;
+        let unlocked = Unlocked {
+            header: public,
+            level: (master_keys.len() - 1) as u8,
+            master_keys,
+            notes: Vec::new(),
+            opened_levels: entries.iter().map(|(level, _)| *level).collect(),
+            slots: image.bytes()[layout::SLOTS.range()].to_vec(),
+            first: HeaderCopy::A,
+            write_failed: false,
+        };
+        Ok(NewHeader { unlocked, image })
     }
-    let mut public = PublicHeader {
-        version: VERSION,
-        generation: 1,
-        uuid: new.uuid.unwrap_or_else(|| Uuid::random(random)),
-        format: new.format,
-        cost: new.cost,
-        salt: [0; 32],
-        params: new.params,
-    };
-    random.fill(&mut public.salt);
-    let master_keys: Vec<_> = new.levels.iter().map(|_| random_secret(random)).collect();
-    let image = HeaderImage::build(public.clone(), &master_keys[0], HeaderCopy::A, |area| {
-        keyslot::seal_all(area, &public, &entries, &master_keys, random)
-    })?;
-    clear(medium)?;
-    store(medium, &image)?;
-    Ok(Unlocked {
-        header: public,
-        level: (master_keys.len() - 1) as u8,
-        master_keys,
-        notes: Vec::new(),
-        opened_levels: entries.iter().map(|(level, _)| *level).collect(),
-        slots: image.bytes()[layout::SLOTS.range()].to_vec(),
-        first: HeaderCopy::A,
-        write_failed: false,
-    })
+
+    /// Lays a disk on `medium`: whatever lay in the first [`HEADER_AREA`] bytes goes, `contents` writes what is
+    /// behind them, and once that is durable both copies of the header follow, durably. A power cut leaves no disk
+    /// or a whole one.
+    pub fn write(
+        self,
+        medium: &dyn Medium,
+        contents: impl FnOnce(&Unlocked) -> Result<()>,
+    ) -> Result<Unlocked> {
+        if medium.len() < HEADER_AREA {
+            return Err(Error::new(Kind::Usage, "cannot create a disk on this medium")
+                .found(format!("{} bytes", medium.len()))
+                .expected(format!("more than the {HEADER_AREA} bytes that the header takes")));
+        }
+        clear(medium)?;
+        contents(&self.unlocked)?;
+        medium.sync()?;
+        store(medium, &self.image)?;
+        Ok(self.unlocked)
+    }
 }
 
 fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {

@@ -10,9 +10,9 @@ use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
 use lacuna_medium::Medium;
 
 /// What the command line shows before a key operation. It is the same text for every disk.
-pub const LOST_SLOTS_WARNING: &str = "This rewrites all key slots. Every passphrase that you have not given now \
-stops working, and a level that only such passphrases open is lost for ever. Give all passphrases that shall \
-go on working.";
+pub const LOST_SLOTS_WARNING: &str = "This rewrites all key slots. Every passphrase that you do not give now \
+stops working, and what only such passphrases open is lost for ever. Give all passphrases that shall go on \
+working.";
 
 /// The passphrases that shall exist after a key operation, each with the level that it opens.
 ///
@@ -97,7 +97,7 @@ impl Keyring {
 pub(crate) fn passphrase_in_use() -> Error {
     Error::new(Kind::Usage, "cannot use the same passphrase twice")
         .found("a passphrase that is already in the list")
-        .expected("a different one: of equal passphrases only the deepest level would ever open")
+        .expected("passphrases that all differ")
 }
 
 /// Refuses lists that do not fit the slots.

@@ -37,8 +37,9 @@
 //! - after the second sync: both are new.
 //!
 //! So at every moment one sound copy is durable, and the old passphrases open until the moment when the new
-//! ones do. [`create()`] has no earlier state to keep: it first makes both places zero and durable, so that a cut
-//! leaves no disk or the new one, never an older disk that happened to lie on the same medium.
+//! ones do. [`NewHeader::write`] has no earlier state to keep: it first makes both places zero and durable, and writes
+//! the header when everything else is durable, so that a cut leaves no disk or the new one, never an older disk that
+//! happened to lie on the same medium.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -53,7 +54,7 @@ mod seal;
 mod unlock;
 
 pub use copies::{HeaderCopy, read_public, store};
-pub use create::{CreateHeader, create, update_params};
+pub use create::{CreateHeader, NewHeader, update_params};
 pub use keyring::{Keyring, LOST_SLOTS_WARNING, change_keys, rekey};
 pub use layout::{COPY_A, COPY_B, HEADER_AREA, HEADER_LEN, KEY_SLOTS, MAX_LEVELS, PARAMS_MAX};
 pub use location::Location;

@@ -5,6 +5,7 @@ mod fixture;
 use fixture::*;
 use lacuna_core::Kind;
 use lacuna_crypto::SeededRandom;
+use lacuna_medium::Medium;
 use lacuna_sim::{CrashMedium, Loss, Rng};
 use lacuna_volume::{COPY_A, COPY_B, HEADER_AREA, Keyring, change_keys, open, update_params};
 
@@ -103,18 +104,27 @@ fn every_cut_of_a_parameter_change_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn a_cut_creation_never_brings_an_older_disk_back() {
-    for cut in 0..7 {
+fn a_cut_creation_leaves_no_disk_or_a_whole_one_and_never_an_older_one() {
+    for cut in 0..9 {
         for seed in 0..20 {
-            let medium = fresh(seed);
+            let medium = CrashMedium::new(HEADER_AREA + 4096);
+            make(&medium, &[&["old"]], seed).unwrap();
+            let medium = CrashMedium::from_image(medium.durable_image());
             medium.cut_after(cut);
-            let done = make(&medium, &[&["new"]], seed + 100).is_ok();
-            assert_eq!(done, cut == 6);
+            let contents = |medium: &CrashMedium| medium.write_at(HEADER_AREA, &[7; 4096]);
+            let done = make_with(&medium, &[&["new"]], seed + 100, |_| contents(&medium)).is_ok();
+            assert_eq!(done, cut == 8);
             let left = CrashMedium::from_image(medium.after_cut(&mut Rng::new(seed)));
             let (old, new) = (level_of(&left, &["old"]), level_of(&left, &["new"]));
             assert!(new == Ok(0) || !done);
             // Once the old header is durably gone it stays gone.
             assert!(old != Ok(0) || cut < 2, "cut {cut}, seed {seed}");
+            let mut found = [0; 4096];
+            left.read_at(HEADER_AREA, &mut found).unwrap();
+            assert!(
+                new != Ok(0) || found == [7; 4096],
+                "a header before its contents: cut {cut}, seed {seed}"
+            );
         }
     }
 }

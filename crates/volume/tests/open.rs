@@ -7,7 +7,8 @@ use lacuna_core::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_volume::{
-    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, create, open, read_public, update_params,
+    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, open, read_public,
+    update_params,
 };
 
 #[test]
@@ -88,8 +89,7 @@ fn creation_refuses_small_media_and_long_parameters() {
         levels: &levels,
         uuid: None,
     };
-    let medium = MemoryMedium::new(HEADER_AREA);
-    assert_eq!(create(&medium, new, &SeededRandom::new(8)).err().unwrap().kind(), Kind::Usage);
+    assert_eq!(NewHeader::build(new, &SeededRandom::new(8)).err().unwrap().kind(), Kind::Usage);
 }
 
 /// Every byte near the ends of the fields, and a sample of the rest.

@@ -104,6 +104,25 @@ fn a_disk_that_needs_repair_is_not_opened_read_only() {
 }
 
 #[test]
+fn what_a_dead_server_answered_on_is_cleared_away() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let mut server = scene.serve(&[]);
+    scene.lacuna(&["status", "disk.img"]).code(0);
+    server.kill();
+    let root = rustix::process::geteuid().is_root();
+    let base = if root { "/run/lacuna".into() } else { scene.path("lacuna") };
+    let name =
+        lacuna_fuse::fnv1a(scene.path("disk.img").canonicalize().unwrap().as_os_str().as_encoded_bytes());
+    let socket = base.join(format!("serve/{name:016x}.sock"));
+    // One that was made this moment might be about to listen.
+    scene.lacuna(&["status", "disk.img"]).code(4);
+    assert!(socket.exists());
+    scene.tool("touch", &["-d", "1 minute ago", socket.to_str().unwrap()]);
+    scene.lacuna(&["status", "disk.img"]).code(4);
+    assert!(!socket.exists());
+}
+
+#[test]
 fn signals_flush_and_end_with_0() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     use Signal as S;

@@ -62,7 +62,8 @@ fn a_flipped_bit_costs_one_block_of_a_gcm_disk() {
 
     let check = ["check", "disk.img", "--key-file", "key"];
     let said = scene.lacuna(&check).code(10);
-    assert!(said.stdout.contains("block 5: "), "{}", said.stdout);
+    assert!(said.stdout.contains("block 5: does not verify"), "{}", said.stdout);
+    assert!(said.stderr.contains("1 block that cannot be read"), "{}", said.stderr);
     assert!(said.stdout.contains("15 blocks verified"), "{}", said.stdout);
     let said = scene.lacuna(&[&check[..], &["--json", "--read-only"]].concat()).code(10).json();
     assert_eq!(said["bad"], 1);

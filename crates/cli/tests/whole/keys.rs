@@ -1,7 +1,7 @@
 //! Passphrases come and go, and disks grow.
 
 use crate::nbd_client::Client;
-use crate::scene::{Ran, Scene, noise};
+use crate::scene::{CHEAP, Ran, Scene, noise};
 use std::fs;
 
 /// A disk, and two more passphrases in files.
@@ -36,8 +36,12 @@ fn passphrases_come_and_go() {
     works([true, false, false]);
 
     let ran = key(&scene, &["add", "--new-key-file", "second", "--yes"]).code(0);
-    assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("rewrites all key slots").count(), 1, "{}", ran.stderr);
+    assert!(!ran.stderr.contains("level"), "{}", ran.stderr);
     works([true, true, false]);
+    // It is said before anything is asked for.
+    let ran = scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--askpass", "false"]).code(1);
+    assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
     key(&scene, &["add", "--new-key-file", "second", "--key-file", "second", "--yes"]).code(1);
     key(&scene, &["add", "--key-file", "second", "--new-key-file", "third", "--yes"]).code(0);
     works([true, true, true]);
@@ -62,6 +66,29 @@ fn passphrases_come_and_go() {
     // Refreshing keeps what is given, and nothing else.
     scene.lacuna(&["key", "refresh", "disk.img", "--key-file", "third", "--yes"]).code(0);
     works([false, false, true]);
+}
+
+#[test]
+fn a_new_passphrase_is_asked_for_until_it_is_repeated_alike_but_not_for_ever() {
+    let scene = Scene::new();
+    // Answers with the lines of `answers` in turn, and keeps what it was asked.
+    let script = "#!/bin/sh\necho \"$1\" >>asked\nsed -n \"$(wc -l <asked)p\" answers\n";
+    fs::write(scene.path("ask"), script).unwrap();
+    scene.tool("chmod", &["+x", "ask"]);
+    let create = |name: &str, answers: &str| {
+        fs::write(scene.path("answers"), answers).unwrap();
+        let _ = fs::remove_file(scene.path("asked"));
+        let args = ["create", name, "--size", "64M", "--askpass", "./ask"];
+        (scene.lacuna(&[&args[..], &CHEAP].concat()), fs::read_to_string(scene.path("asked")).unwrap())
+    };
+    let (ran, asked) = create("disk.img", "one\nother\ncorrect horse\ncorrect horse\n");
+    ran.code(0);
+    assert_eq!(asked.lines().filter(|line| line.starts_with("The two differ. ")).count(), 1, "{asked}");
+    assert!(opens(&scene, "key"));
+    let (ran, asked) = create("never.img", "1\n2\n3\n4\n5\n6\n7\n7\n");
+    assert!(ran.code(1).stderr.contains("3 times"));
+    assert_eq!(asked.lines().count(), 6);
+    assert!(!scene.path("never.img").exists());
 }
 
 #[test]

@@ -45,8 +45,10 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     let Some(scene) = scene() else { return };
     let _closing = Closing(&scene);
     let open = ["open", "disk.img", "mnt", "--key-file", "key"];
-    scene.lacuna(&open).code(4);
-    scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
+    fs::write(scene.path("mnt/below"), b"hidden").unwrap();
+    assert!(scene.lacuna(&open).code(4).stderr.contains("is not empty"));
+    fs::remove_file(scene.path("mnt/below")).unwrap();
+    assert_eq!(scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0).stderr, "");
     make_tree(&scene);
     scene.tool("cp", &["-r", "tree", "mnt/tree"]);
     fs::write(scene.path("mnt/large"), noise(5, 60 << 20)).unwrap();
@@ -135,7 +137,16 @@ fn what_a_dead_server_left_mounted_is_cleared_away() {
     send(Signal::KILL, &status["servers"][0]["pid"]);
     // The kernel takes a moment to let go of what the dead process held.
     scene.wait_until_free("disk.img");
+    let dead = || scene.lacuna(&["status", "mnt"]).stdout.contains("its server died");
+    wait_until("that status tells of it", dead);
+    for status in [&["status"][..], &["status", "mnt"], &["status", "disk.img"]] {
+        assert!(scene.lacuna(status).code(0).stdout.contains("its server died"), "{status:?}");
+    }
+    assert_eq!(scene.lacuna(&["status", "mnt", "--json"]).code(0).json()["servers"][0]["died"], true);
+    let said = scene.lacuna(&open).code(5).stderr;
+    assert!(said.contains("died") && said.contains("lacuna close"), "{said}");
     assert!(scene.lacuna(&["close", "mnt"]).code(0).stderr.contains("died"));
+    scene.lacuna(&["status", "mnt"]).code(4);
     scene.lacuna(&open).code(0);
     assert!(fs::read(scene.path("mnt/kept")).unwrap() == noise(4, 1 << 20));
     scene.lacuna(&["close", "mnt"]).code(0);

@@ -114,6 +114,7 @@ fn completions_and_manual_pages() {
     }
     fs::create_dir(scene.path("man")).unwrap();
     scene.lacuna(&["man", "man"]).code(0);
+    assert!(scene.lacuna(&["--help"]).code(0).stdout.contains("Write the manual pages"));
     for page in ["lacuna", "lacuna-create", "lacuna-serve", "lacuna-key-add"] {
         let text = fs::read_to_string(scene.path(&format!("man/{page}.1"))).unwrap();
         assert!(text.contains(".TH"), "{page}");

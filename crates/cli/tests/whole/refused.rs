@@ -138,7 +138,11 @@ fn one_at_a_time() {
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
     scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--key-file", "key"]).code(5);
     scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(5);
-    scene.create("disk.img", &["--size", "64M", "--force"]).code(5);
+    // Before a passphrase is asked for.
+    fs::write(scene.path("ask"), "#!/bin/sh\ntouch asked; cat key\n").unwrap();
+    scene.tool("chmod", &["+x", "ask"]);
+    scene.lacuna(&["create", "disk.img", "--size", "64M", "--force", "--askpass", "./ask"]).code(5);
+    assert!(!scene.path("asked").exists());
     assert_eq!(server.stop(), 0);
     assert!(!scene.path("nbd.sock").exists());
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
@@ -173,6 +177,10 @@ fn headers_that_are_damaged_or_not_ours() {
     check(&noise(3, 2 << 20)).code(4);
     check(b"").code(4);
     check(&good[..1 << 20]).code(10);
+    let info = scene.lacuna(&["info", "disk.img"]).code(10);
+    assert!(info.stdout.contains("UUID") && info.stderr.contains("1048576 bytes"), "{}", info.stderr);
+    let info = scene.lacuna(&["info", "disk.img", "--json"]).code(10).json();
+    assert_eq!((&info["medium"]["size"], &info["medium"]["needed"]), (&(1 << 20).into(), &good.len().into()));
     check(&good[..good.len() - 4096]).code(10);
     fs::remove_file(scene.path("disk.img")).unwrap();
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(4);

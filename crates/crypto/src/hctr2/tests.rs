@@ -1,11 +1,17 @@
 //! HCTR2 against published vectors, an independent crate, and itself on the other engine.
 
 use super::*;
-use crate::random::{RandomSource, SeededRandom, random_array};
+use crate::random::{RandomSource, SeededRandom};
 use sha2::{Digest, Sha256};
 
 fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+}
+
+fn random_key(random: &SeededRandom) -> [u8; 32] {
+    let mut key = [0; 32];
+    random.fill(&mut key);
+    key
 }
 
 /// Every engine that this machine can run.
@@ -23,8 +29,8 @@ fn engines(key: &[u8; 32]) -> Vec<(&'static str, Hctr2Key)> {
     engines
 }
 
-/// Key, tweak, plaintext, ciphertext: from github.com/google/hctr2 (HCTR2_AES256), the last three also in
-/// the Linux kernel (crypto/testmgr.h).
+/// Key, tweak, plaintext, ciphertext: the first three as in github.com/google/hctr2 (HCTR2_AES256), the last
+/// three as in the Linux kernel (crypto/testmgr.h).
 const VECTORS: &[[&str; 4]] = &[
     [
         "7fc7152ae1f5fda4176769aec92bba82a314e7cfadfd8540da7b7d24bdf17d07",
@@ -105,7 +111,7 @@ fn engines_agree_with_an_independent_crate() {
         65543,
     ]);
     for (round, len) in lengths.enumerate() {
-        let key: [u8; 32] = random_array(&random);
+        let key = random_key(&random);
         let peer = hctr2_rs::Hctr2_256::new(&key);
         let mut plain = vec![0; len];
         random.fill(&mut plain);
@@ -118,10 +124,6 @@ fn engines_agree_with_an_independent_crate() {
             let mut out = vec![0; len];
             engine.encrypt(&tweak, &plain, &mut out);
             assert!(out == expected, "encrypt {context}");
-            engine.decrypt_in_place(&tweak, &mut out);
-            assert!(out == plain, "decrypt in place {context}");
-            engine.encrypt_in_place(&tweak, &mut out);
-            assert!(out == expected, "encrypt in place {context}");
             engine.decrypt(&tweak, &expected, &mut out);
             assert!(out == plain, "decrypt {context}");
         }
@@ -131,7 +133,7 @@ fn engines_agree_with_an_independent_crate() {
 #[test]
 fn nothing_is_read_or_written_outside_the_message() {
     let random = SeededRandom::new(9);
-    for (name, engine) in engines(&random_array(&random)) {
+    for (name, engine) in engines(&random_key(&random)) {
         for len in [16, 17, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097] {
             for shift in [0, 1, 16, 33] {
                 let mut src = vec![0u8; len + 128];
@@ -150,7 +152,7 @@ fn nothing_is_read_or_written_outside_the_message() {
 #[test]
 fn one_bit_changes_the_whole_block() {
     let random = SeededRandom::new(4);
-    for (name, engine) in engines(&random_array(&random)) {
+    for (name, engine) in engines(&random_key(&random)) {
         let mut plain = vec![0; 4096];
         random.fill(&mut plain);
         let mut first = vec![0; 4096];

@@ -1,0 +1,100 @@
+//! Bad blocks as a person reads them: one line for each run of neighbours with one verdict.
+
+use lacuna_core::{Error, Kind};
+use lacuna_sealed::BadBlock;
+
+/// The run that is being gathered, in the order of the blocks.
+#[derive(Default)]
+pub struct BadRuns(Option<Run>);
+
+struct Run {
+    first: u64,
+    last: u64,
+    kind: Kind,
+    verdict: String,
+}
+
+impl BadRuns {
+    /// Takes the next bad block. The line of the run before it, if that ends here.
+    pub fn push(&mut self, BadBlock { block, error }: BadBlock) -> Option<String> {
+        let (block, kind, verdict) = (block.0, error.kind(), verdict(block.0, &error));
+        match &mut self.0 {
+            Some(run) if run.last + 1 == block && run.kind == kind && run.is_like(&verdict) => {
+                run.last = block;
+                None
+            }
+            _ => self.0.replace(Run { first: block, last: block, kind, verdict }).map(Run::line),
+        }
+    }
+
+    /// The line of the last run.
+    pub fn finish(self) -> Option<String> {
+        self.0.map(Run::line)
+    }
+}
+
+impl Run {
+    /// What the system says of a failed read names the place, which differs from block to block: the first stands
+    /// for all.
+    fn is_like(&self, verdict: &str) -> bool {
+        self.kind != Kind::Corrupt || self.verdict == verdict
+    }
+
+    fn line(self) -> String {
+        let Run { first, last, verdict, .. } = self;
+        if first == last {
+            format!("block {first}: {verdict}")
+        } else {
+            format!("blocks {first}-{last}: {verdict}")
+        }
+    }
+}
+
+/// The words of an error without the number of the block, which stands in front of the line.
+fn verdict(block: u64, error: &Error) -> String {
+    let text = error.finding();
+    text.strip_prefix(&format!("block {block} ")).map_or(text.clone(), str::to_owned)
+}
+
+/// A number of blocks in words.
+pub fn blocks(count: u64) -> String {
+    format!("{count} block{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_core::BlockAddr;
+
+    fn lines(bad: impl IntoIterator<Item = (u64, Error)>) -> Vec<String> {
+        let mut runs = BadRuns::default();
+        let bad = bad.into_iter().map(|(block, error)| BadBlock { block: BlockAddr(block), error });
+        let mut lines: Vec<String> = bad.filter_map(|bad| runs.push(bad)).collect();
+        lines.extend(runs.finish());
+        lines
+    }
+
+    #[test]
+    fn neighbours_with_one_verdict_are_one_line() {
+        let altered =
+            |b: u64| (b, Error::new(Kind::Corrupt, format!("block {b} does not verify")).found("noise"));
+        let unmapped =
+            |b: u64| (b, Error::new(Kind::Corrupt, "segment 0 has no sound home").remedy("restore it"));
+        let unread = |b: u64| (b, Error::new(Kind::Io, format!("read of 4096 bytes at byte {}", b * 4096)));
+        let bad = [3, 12, 13, 14]
+            .map(altered)
+            .into_iter()
+            .chain([15, 16].map(unmapped))
+            .chain([17, 18].map(unread));
+        assert_eq!(
+            lines(bad),
+            [
+                "block 3: does not verify; found: noise",
+                "blocks 12-14: does not verify; found: noise",
+                "blocks 15-16: segment 0 has no sound home",
+                "blocks 17-18: read of 4096 bytes at byte 69632",
+            ]
+        );
+        assert!(lines([]).is_empty());
+    }
+}

@@ -1,0 +1,199 @@
+//! One batch of the ring: how it is put together, and how it is read back.
+//!
+//! Invariant: bytes of a medium are parsed without a panic, and nothing is allocated beyond [`MAX_BATCH`], whatever
+//! they say.
+
+use crate::map::Home;
+use lacuna_core::BLOCK_SIZE;
+use lacuna_crypto::GcmKey;
+
+/// Bytes of the head, with which a batch begins.
+pub(super) const HEAD: usize = 64;
+const ENTRY: usize = 48;
+const MAGIC: [u8; 8] = *b"LACRING1";
+/// No batch is longer: bounds what a reader allocates.
+pub(super) const MAX_BATCH: usize = 8 << 20;
+
+/// What a batch says of one block or segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// The next data block of the batch is the ciphertext of `block`, with this metadata.
+    Write { block: u64, meta: [u8; 32] },
+    /// These blocks are unwritten now.
+    Erase { block: u64, count: u32 },
+    /// The segment lives there now, all of it; earlier entries for its blocks are void.
+    Move { segment: u64, home: Home },
+}
+
+/// A batch under construction, in the bytes in which it will be written.
+pub(crate) struct Batch {
+    buf: Vec<u8>,
+    entries: usize,
+    max_entries: usize,
+    head_len: usize,
+}
+
+impl Batch {
+    /// An empty batch with room for `entries` entries, `blocks` of which carry data, in a buffer of an earlier
+    /// batch or an empty one.
+    pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> Batch {
+        let head_len = (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
+        buf.clear();
+        buf.reserve_exact(head_len + blocks * BLOCK_SIZE);
+        buf.resize(head_len, 0);
+        Batch { buf, entries: 0, max_entries: entries, head_len }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Bytes that a batch of so many entries and data blocks takes.
+    pub(crate) fn len_for(entries: usize, blocks: usize) -> usize {
+        (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE) + blocks * BLOCK_SIZE
+    }
+
+    /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data lies.
+    pub(crate) fn write(&mut self, block: u64, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) -> usize {
+        let at = self.buf.len();
+        self.buf.resize(at + BLOCK_SIZE, 0);
+        let mut meta = [0; 32];
+        fill(&mut self.buf[at..], &mut meta);
+        self.entry(1, 0, block, &meta);
+        at
+    }
+
+    pub(crate) fn erase(&mut self, block: u64, count: u32) {
+        self.entry(2, count, block, &[0; 32]);
+    }
+
+    pub(crate) fn move_segment(&mut self, segment: u64, home: Home) {
+        let mut meta = [0; 32];
+        if let Home::At(home) = home {
+            meta[..8].copy_from_slice(&(u64::from(home) + 1).to_le_bytes());
+        }
+        self.entry(3, 0, segment, &meta);
+    }
+
+    fn entry(&mut self, kind: u8, count: u32, addr: u64, meta: &[u8; 32]) {
+        assert!(self.entries < self.max_entries, "a batch holds no more entries than it was made for");
+        let at = HEAD + self.entries * ENTRY;
+        let out = &mut self.buf[at..at + ENTRY];
+        out[0] = kind;
+        out[4..8].copy_from_slice(&count.to_le_bytes());
+        out[8..16].copy_from_slice(&addr.to_le_bytes());
+        out[16..].copy_from_slice(meta);
+        self.entries += 1;
+    }
+
+    /// Bytes of the batch.
+    pub(super) fn len(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// The batch under its number and tag, as it is written.
+    pub(super) fn finish(self, seq: u64, salt: &[u8; 16], key: &GcmKey) -> Vec<u8> {
+        let mut buf = self.buf;
+        let total = buf.len() as u32;
+        buf[..8].copy_from_slice(&MAGIC);
+        buf[8..16].copy_from_slice(&seq.to_le_bytes());
+        buf[16..32].copy_from_slice(salt);
+        buf[32..36].copy_from_slice(&(self.entries as u32).to_le_bytes());
+        buf[36..40].copy_from_slice(&(self.head_len as u32).to_le_bytes());
+        buf[40..44].copy_from_slice(&total.to_le_bytes());
+        let tag = key.seal(&nonce(seq), &buf, &[], &mut []);
+        buf[48..64].copy_from_slice(&tag);
+        buf
+    }
+}
+
+/// A batch read back.
+pub(crate) struct ParsedBatch {
+    pub(crate) seq: u64,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) data_at: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl ParsedBatch {
+    /// The batch in `bytes`, which were read as `head` says; `None` if its tag does not verify under `key`.
+    pub(super) fn verify(mut bytes: Vec<u8>, head: &BatchHead, key: &GcmKey) -> Option<ParsedBatch> {
+        let place = bytes.get_mut(48..64)?;
+        let tag: [u8; 16] = (&*place).try_into().ok()?;
+        place.fill(0);
+        key.open(&nonce(head.seq), &bytes, &[], &tag, &mut []).ok()?;
+        // The head may have changed between the two reads; what was verified is what counts.
+        let head = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse)?;
+        let entries = parse_entries(&bytes, &head)?;
+        Some(ParsedBatch { seq: head.seq, entries, data_at: head.head_len, bytes })
+    }
+}
+
+/// The plain head of a batch: enough to know how much to read.
+pub(super) struct BatchHead {
+    pub(super) seq: u64,
+    pub(super) salt: [u8; 16],
+    entries: usize,
+    head_len: usize,
+    pub(super) total: usize,
+}
+
+impl BatchHead {
+    pub(super) fn parse(bytes: &[u8; HEAD]) -> Option<BatchHead> {
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize;
+        let head = BatchHead {
+            seq: u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes")),
+            salt: bytes[16..32].try_into().expect("16 bytes"),
+            entries: u32_at(32),
+            head_len: u32_at(36),
+            total: u32_at(40),
+        };
+        let sane = bytes[..8] == MAGIC
+            && head.total <= MAX_BATCH
+            && head.head_len <= head.total
+            && head.entries <= MAX_BATCH / ENTRY
+            && HEAD + head.entries * ENTRY <= head.head_len
+            && head.head_len.is_multiple_of(BLOCK_SIZE)
+            && head.total.is_multiple_of(BLOCK_SIZE);
+        sane.then_some(head)
+    }
+}
+
+/// Parses the entries of a batch whose tag was verified; `None` if no writer of ours could have made them.
+fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
+    let table = bytes.get(HEAD..HEAD + head.entries * ENTRY)?;
+    let mut writes = 0;
+    let mut entries = Vec::with_capacity(head.entries);
+    for e in table.as_chunks::<ENTRY>().0 {
+        let count = u32::from_le_bytes(e[4..8].try_into().ok()?);
+        let addr = u64::from_le_bytes(e[8..16].try_into().ok()?);
+        let meta: [u8; 32] = e[16..].try_into().ok()?;
+        entries.push(match e[0] {
+            1 => {
+                writes += 1;
+                Entry::Write { block: addr, meta }
+            }
+            2 => Entry::Erase { block: addr, count },
+            3 => {
+                let home = u64::from_le_bytes(meta[..8].try_into().ok()?);
+                let home = if home == 0 { Home::Nowhere } else { Home::At(u32::try_from(home - 1).ok()?) };
+                Entry::Move { segment: addr, home }
+            }
+            _ => return None,
+        });
+    }
+    (head.head_len + writes * BLOCK_SIZE == head.total).then_some(entries)
+}
+
+/// For the fuzz target: parses a batch without a key. Must neither panic nor allocate beyond its input.
+#[doc(hidden)]
+pub fn fuzz_parse(bytes: &[u8]) -> usize {
+    let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return 0 };
+    if bytes.len() < head.total { 0 } else { parse_entries(bytes, &head).map_or(0, |e| e.len()) }
+}
+
+fn nonce(seq: u64) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[..8].copy_from_slice(&seq.to_le_bytes());
+    nonce
+}

@@ -1,0 +1,148 @@
+//! Failures on the way home: the ring keeps what did not get there.
+
+use crate::fixture::*;
+use crate::model::*;
+use lacuna_core::{Budget, Disk, Error, Kind, Result};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS};
+use lacuna_sim::{Fault, FaultMedium, OpKind};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A small disk with the smallest ring, all of its segments mapped, and homes for four streams.
+fn mapped_disk() -> (Params, Arc<MemoryMedium>) {
+    let plan = params(Cipher::Xts, Layout::SegmentEnd, 8 * SEGMENT_BLOCKS);
+    let params = Params { spare: 4, ..plan };
+    assert_eq!(params.ring_len, 8 << 20);
+    let inner = new_disk(&params);
+    let disk = open(&inner, &params, 1);
+    for segment in 0..8 {
+        write(&disk, segment * SEGMENT_BLOCKS, 4, 1).unwrap();
+    }
+    disk.close().unwrap();
+    (params, inner)
+}
+
+/// Small writes after the beginning of the later segments, none of which is part of a stream.
+fn small_writes() -> impl Iterator<Item = u64> {
+    (0..4 * 100).map(|n| (4 + n / 100) * SEGMENT_BLOCKS + (1 + n % 100) * 8)
+}
+
+/// Fills the ring to nearly its half with what was flushed, and streams with more than its other half; then
+/// arms a failure and writes on until the ring should be retired and is not, ever.
+fn fail_on_the_way_home(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
+    let options = OpenOptions { budget: Budget::bytes(64 << 20), ..options(2) };
+    let disk = open_with(medium, params, options).unwrap();
+    let mut model = Model::default();
+    (0..8).for_each(|segment| model.set(segment * SEGMENT_BLOCKS, 4, 1));
+    model.flushed();
+    let mut places = small_writes();
+    while status(&disk, "ring_used") < 3_800_000 {
+        perform(&disk, Op::Write(places.next().unwrap(), 8), 2, &mut model).unwrap();
+        perform(&disk, Op::Flush, 0, &mut model).unwrap();
+    }
+    for segment in 0..4 {
+        perform(&disk, Op::Write(segment * SEGMENT_BLOCKS, 400), 3, &mut model).unwrap();
+    }
+    let retired = status(&disk, "ring_retirements");
+    arm();
+    let error = places.find_map(|at| perform(&disk, Op::Write(at, 8), 4, &mut model).err());
+    let error = error.unwrap_or_else(|| panic!("{what}: no failure"));
+    assert!(matches!(error.kind(), Kind::Io | Kind::NoSpace), "{what}: {error}");
+    for _ in 0..2 {
+        assert_eq!(disk.flush().unwrap_err().kind(), Kind::FailStop, "{what}");
+        assert!(disk.close().is_err(), "{what}");
+    }
+    assert_eq!(status(&disk, "ring_retirements"), retired, "{what}: the ring was retired");
+    model
+}
+
+/// A write home fails once, and what the last attempt gathers is more than the ring has room for.
+#[test]
+fn a_ring_with_blocks_that_did_not_get_home_is_never_retired() {
+    let (params, inner) = mapped_disk();
+    let before = inner.snapshot();
+    for error in [Kind::NoSpace, Kind::Io] {
+        // The first is the batch that goes to the ring, all others are on their way home.
+        for nth in [1, 2, 3, 20] {
+            let what = format!("{error:?} at write {nth}");
+            let inner = Arc::new(MemoryMedium::from_bytes(before.clone()));
+            let medium = Arc::new(FaultMedium::new(inner.clone()));
+            let arm = || medium.add(Fault::FailNth { op: OpKind::Write, nth, error });
+            let model = fail_on_the_way_home(medium.clone(), &params, arm, &what);
+            assert_eq!(medium.fired(), 1, "{what}");
+            model.assert_allows(&open(&inner, &params, 3), &what);
+        }
+    }
+}
+
+/// One sync finds the medium full and drops what it should have kept, as page caches do; the next succeeds.
+struct DroppingSync {
+    inner: Arc<MemoryMedium>,
+    armed: AtomicBool,
+    /// Where it drops writes.
+    drops: Range<u64>,
+    /// What was below every write there since the last sync.
+    below: Mutex<Vec<(u64, Vec<u8>)>>,
+}
+
+impl Medium for DroppingSync {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.inner.read(batch)
+    }
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        for extent in batch.iter().filter(|e| self.drops.contains(&e.offset)) {
+            let mut old = vec![0; extent.data.len()];
+            self.inner.read_at(extent.offset, &mut old)?;
+            self.below.lock().unwrap().push((extent.offset, old));
+        }
+        self.inner.write(batch)
+    }
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.inner.write_durable(batch)
+    }
+    fn sync(&self) -> Result<()> {
+        let below = std::mem::take(&mut *self.below.lock().unwrap());
+        if !self.armed.swap(false, Ordering::SeqCst) {
+            return self.inner.sync();
+        }
+        for (offset, old) in below.into_iter().rev() {
+            self.inner.write_at(offset, &old)?;
+        }
+        Err(Error::new(Kind::NoSpace, "no space left on the medium"))
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.set_len(len)
+    }
+}
+
+fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, what: &str) {
+    let below = Mutex::default();
+    let medium = Arc::new(DroppingSync { inner: inner.clone(), armed: AtomicBool::new(false), drops, below });
+    let arm = || medium.armed.store(true, Ordering::SeqCst);
+    let model = fail_on_the_way_home(medium.clone(), params, arm, what);
+    assert!(!medium.armed.load(Ordering::SeqCst));
+    model.assert_allows(&open(inner, params, 3), what);
+}
+
+/// Everything went home but was not kept there; that a later sync succeeds means nothing.
+#[test]
+fn a_sync_that_fails_once_loses_nothing_flushed() {
+    let (params, inner) = mapped_disk();
+    let g = params.geometry();
+    fail_one_sync(&params, &inner, g.data..g.data + 8 * g.stride, "homes dropped by a failed sync");
+}
+
+/// Streams were not kept either: what they covered must not replace what was flushed before.
+#[test]
+fn a_sync_that_fails_and_drops_streams_loses_nothing_flushed() {
+    let (params, inner) = mapped_disk();
+    fail_one_sync(&params, &inner, 0..u64::MAX, "everything dropped by a failed sync");
+}

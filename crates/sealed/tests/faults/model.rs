@@ -1,0 +1,85 @@
+//! What a disk may hold after a failure: the versions of every block, and the operations that make them.
+
+use crate::fixture::*;
+use lacuna_core::{BlockAddr, Disk, Result};
+use lacuna_sealed::{Cipher, Layout, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_sim::{CrashMedium, Image};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub const BLOCKS: u64 = 3 * SEGMENT_BLOCKS + 100;
+pub const FORMATS: [(Cipher, Layout); 5] = [
+    (Cipher::Xts, Layout::SegmentEnd),
+    (Cipher::XtsRandom, Layout::SegmentEnd),
+    (Cipher::XtsRandom, Layout::Interleaved),
+    (Cipher::Gcm, Layout::SegmentEnd),
+    (Cipher::Gcm, Layout::Kv),
+];
+
+/// Versions a block may have when the disk is opened again: the first is the last flushed.
+#[derive(Clone, Default)]
+pub struct Model(pub BTreeMap<u64, Vec<u64>>);
+
+impl Model {
+    pub fn set(&mut self, first: u64, count: u64, stamp: u64) {
+        (first..first + count).for_each(|b| self.0.entry(b).or_insert_with(|| vec![0]).push(stamp));
+    }
+
+    pub fn flushed(&mut self) {
+        self.0.values_mut().for_each(|versions| *versions = vec![*versions.last().unwrap()]);
+    }
+
+    pub fn may_be(&self, block: u64, stamp: u64) -> bool {
+        self.0.get(&block).map_or(stamp == 0, |versions| versions.contains(&stamp))
+    }
+
+    pub fn assert_allows(&self, disk: &Sealed, what: &str) {
+        for &block in self.0.keys() {
+            let data = read(disk, block).unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
+            let stamp = stamp_of(block, &data).unwrap_or_else(|| panic!("{what}: block {block} is mixed"));
+            assert!(self.may_be(block, stamp), "{what}: block {block} reads {stamp}: {:?}", self.0[&block]);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub enum Op {
+    Write(u64, u64),
+    Discard(u64, u64),
+    Flush,
+}
+
+pub fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+    match op {
+        Op::Write(first, count) => {
+            model.set(first, count, stamp);
+            write(disk, first, count, stamp)
+        }
+        Op::Discard(first, count) => {
+            model.set(first, count, 0);
+            disk.discard(BlockAddr(first), count)
+        }
+        Op::Flush => disk.flush().map(|()| model.flushed()),
+    }
+}
+
+/// A disk that was in use and not closed: homes, a map, and batches in the ring.
+pub fn used_disk(params: &Params) -> (Image, Model) {
+    let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+    create(&*medium, params);
+    let mut model = Model::default();
+    let disk = open_with(medium.clone(), params, options(1)).unwrap();
+    for (op, stamp) in [Op::Write(0, 12), Op::Write(300, 2)].into_iter().zip(1..) {
+        perform(&disk, op, stamp, &mut model).unwrap();
+    }
+    disk.close().unwrap();
+    let disk = open_with(medium.clone(), params, options(2)).unwrap();
+    for (op, stamp) in
+        [Op::Write(2, 2), Op::Write(SEGMENT_BLOCKS, 2), Op::Discard(300, 1)].into_iter().zip(10..)
+    {
+        perform(&disk, op, stamp, &mut model).unwrap();
+    }
+    disk.flush().unwrap();
+    model.flushed();
+    (medium.image(), model)
+}
