@@ -119,7 +119,9 @@ impl Place {
         match self {
             Place::Device(medium) => lay(&medium),
             Place::File(medium) => {
-                medium.set_len(0).and_then(|()| medium.set_len(len)).and_then(|()| lay(&medium))
+                // A length that the file system refuses shall cost nothing of what is there.
+                let emptied = medium.set_len(medium.len().max(len)).and_then(|()| medium.set_len(0));
+                emptied.and_then(|()| medium.set_len(len)).and_then(|()| lay(&medium))
             }
             Place::Nothing => FileMedium::create(path, 0).and_then(|medium| {
                 // From here on there is a file to remove.

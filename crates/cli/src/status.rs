@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -167,9 +167,10 @@ fn nbd_servers(console: Console) -> Vec<Value> {
     answers.collect()
 }
 
-/// Whether a socket is older than the moment that a server needs between making it and listening on it.
+/// Whether it is a socket, and older than the moment that a server needs between making it and listening on it.
 fn is_old(path: &Path) -> bool {
-    let made = fs::symlink_metadata(path).and_then(|meta| meta.modified()).ok();
+    let meta = fs::symlink_metadata(path).ok().filter(|meta| meta.file_type().is_socket());
+    let made = meta.and_then(|meta| meta.modified().ok());
     made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > STALE_AFTER)
 }
 

@@ -1,6 +1,7 @@
 //! Closing an open disk from another process, and clearing away what a dead server left.
 
-use crate::run_directory::{Record, RunPaths, default_run_base};
+use crate::mount_table::Entry;
+use crate::run_directory::{Record, RunPaths, default_run_base, lock_past_probes};
 use crate::session::{busy_or_failed, unmount_dead};
 use crate::{control, loop_device, mount_table, outcome, tool};
 use lacuna_core::{Error, Kind, Result};
@@ -27,7 +28,7 @@ pub enum Closed {
 pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let Some(lock) = paths.lock_file()? else { return Err(not_open(&mountpoint)) };
-    match lock.try_lock() {
+    match lock_past_probes(&lock) {
         Ok(()) => return ended_without_answer(&lock, &paths, &mountpoint),
         Err(TryLockError::WouldBlock) => {}
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
@@ -86,9 +87,18 @@ pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
     Ok(records(&base(run_base)?, false))
 }
 
-/// Whether a server that had `mountpoint`, which is canonical, died without closing it.
-pub(crate) fn has_died(mountpoint: &Path, run_base: Option<&Path>) -> bool {
-    base(run_base).is_ok_and(|base| is_alive(&RunPaths::of(&base, mountpoint)) == Some(false))
+/// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
+pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> bool {
+    let Ok(base) = base(run_base) else { return false };
+    let paths = RunPaths::of(&base, mountpoint);
+    let raw = || paths.record().is_some_and(|record| record.raw) && top.is_our_fuse();
+    let backing = paths.fuse().join(crate::filesystem::DISK_NAME);
+    is_alive(&paths) == Some(false) && (rests_on(top, &loop_device::resting_on(&backing)) || raw())
+}
+
+/// Whether one of these loop devices is what is mounted.
+fn rests_on(top: &Entry, devices: &[PathBuf]) -> bool {
+    devices.iter().any(|device| number_of(device).as_ref() == Some(&top.device))
 }
 
 fn records(base: &Path, alive: bool) -> Vec<Record> {
@@ -98,7 +108,10 @@ fn records(base: &Path, alive: bool) -> Vec<Record> {
 
 /// Whether the server of a run directory lives; `None` if there is no such run directory, or it cannot be told.
 fn is_alive(paths: &RunPaths) -> Option<bool> {
-    match paths.lock_file().ok()??.try_lock_shared() {
+    let lock = paths.lock_file().ok()??;
+    match lock.try_lock_shared() {
+        // One that ended meanwhile has removed its directory, and another may have made one in its place.
+        Ok(()) if lock.metadata().is_ok_and(|meta| meta.nlink() == 0) => None,
         Ok(()) => Some(false),
         Err(TryLockError::WouldBlock) => Some(true),
         Err(TryLockError::Error(_)) => None,
@@ -116,8 +129,7 @@ pub(crate) fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()
     if let Some(at) = at
         && let Some(top) = mount_table::at(at)?
     {
-        let on_ours = devices.iter().any(|d| number_of(d).as_ref() == Some(&top.device));
-        if on_ours {
+        if rests_on(&top, &devices) {
             let finished = tool::run("umount", &[OsStr::new("--"), at.as_os_str()])?;
             if !finished.success() {
                 return Err(busy_or_failed(at, &finished));

@@ -361,16 +361,17 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         let error = Error::io(&what, &e);
         match e.raw_os_error() {
             Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {shown}")),
-            Some(libc::ENOTCONN) => left_by_dead(&what, given),
-            _ if std::path::absolute(given).is_ok_and(|path| close::has_died(&path, run_base)) => {
-                left_by_dead(&what, given)
-            }
+            Some(libc::ENOTCONN) => error
+                .with_kind(Kind::Busy)
+                .remedy("a FUSE server died on the way there; `lacuna status` says whether it was lacuna's"),
             _ => error,
         }
     })?;
-    if mount_table::at(&path)?.is_some() {
-        if close::has_died(&path, run_base) {
-            return Err(left_by_dead(&what, given));
+    if let Some(top) = mount_table::at(&path)? {
+        if close::left_by_dead(&path, &top, run_base) {
+            return Err(Error::new(Kind::Busy, what)
+                .found("what a lacuna server left mounted there when it died")
+                .remedy(format!("clear it away with `lacuna close {shown}`, then open again")));
         }
         return Err(Error::new(Kind::Busy, what)
             .found("something mounted there already")
@@ -380,10 +381,4 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         return Err(Error::new(Kind::Usage, what).found("a file").expected("a directory"));
     }
     Ok(path)
-}
-
-fn left_by_dead(what: &str, mountpoint: &Path) -> Error {
-    Error::new(Kind::Busy, what)
-        .found("what a lacuna server left mounted there when it died")
-        .remedy(format!("clear it away with `lacuna close {}`, then open again", mountpoint.display()))
 }

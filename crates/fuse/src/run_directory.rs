@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
@@ -18,6 +19,9 @@ const FUSE: &str = "fuse";
 const RECORD_LIMIT: u64 = 64 << 10;
 /// How often a lock is tried again after its directory vanished under it.
 const LOCK_ATTEMPTS: usize = 16;
+/// How often, and how long after one another, a lock is tried that a probe may hold.
+const PROBE_TRIES: usize = 5;
+const PROBE_PAUSE: Duration = Duration::from_millis(2);
 
 /// What an open disk is, for whoever closes or lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,7 +169,7 @@ fn try_claim(paths: &RunPaths, mountpoint: &Path) -> Result<Option<File>> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io(format!("cannot create {}", path.display()), &e)),
     };
-    match lock.try_lock() {
+    match lock_past_probes(&lock) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(busy(mountpoint)),
         Err(TryLockError::Error(e)) => return Err(Error::io(format!("cannot lock {}", path.display()), &e)),
@@ -175,6 +179,17 @@ fn try_claim(paths: &RunPaths, mountpoint: &Path) -> Result<Option<File>> {
         _ => false,
     };
     Ok(same.then_some(lock))
+}
+
+/// Takes a lock that others may hold for the moment of a look whether the server lives.
+pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..PROBE_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PROBE_PAUSE),
+            other => return other,
+        }
+    }
+    lock.try_lock()
 }
 
 fn busy(mountpoint: &Path) -> Error {

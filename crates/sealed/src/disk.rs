@@ -167,7 +167,7 @@ impl Sealed {
         };
         let dirty = (options.budget.get() / 8).min(params.ring_len / 4).max(64 * BLOCK_SIZE as u64);
         let core = Core {
-            store: Store::open(homes, params, options.budget.share(1, 2))?,
+            store: Store::open(homes, params, options.budget.share(3, 8))?,
             cipher: BlockCipher::new(params.cipher, master, uuid)?,
             map,
             locks: ChunkLocks::new(),
