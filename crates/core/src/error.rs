@@ -31,6 +31,14 @@ pub enum Kind {
     FailStop,
     /// The disk is read-only: exit code 20.
     ReadOnly,
+    /// It is there already: exit code 5.
+    Exists,
+    /// It is not what it was when last seen: exit code 5.
+    Changed,
+    /// Another client has taken the disk over: exit code 5.
+    Fenced,
+    /// No answer in the time allowed: exit code 20.
+    TimedOut,
     /// Anything else: exit code 20.
     Other,
 }
@@ -43,10 +51,10 @@ impl Kind {
             Kind::Passphrase | Kind::Permission => 2,
             Kind::Memory => 3,
             Kind::NotFound => 4,
-            Kind::Busy => 5,
+            Kind::Busy | Kind::Exists | Kind::Changed | Kind::Fenced => 5,
             Kind::Corrupt => 10,
             Kind::NoSpace => 13,
-            Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::Other => 20,
+            Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::TimedOut | Kind::Other => 20,
         }
     }
 
@@ -57,7 +65,10 @@ impl Kind {
             Kind::Passphrase | Kind::Permission => libc::EPERM,
             Kind::Memory => libc::ENOMEM,
             Kind::NotFound => libc::ENOENT,
-            Kind::Busy => libc::EBUSY,
+            Kind::Busy | Kind::Changed => libc::EBUSY,
+            Kind::Exists => libc::EEXIST,
+            Kind::Fenced => libc::ESHUTDOWN,
+            Kind::TimedOut => libc::ETIMEDOUT,
             Kind::NoSpace => libc::ENOSPC,
             Kind::ReadOnly => libc::EROFS,
             Kind::Corrupt | Kind::Io | Kind::FailStop | Kind::Other => libc::EIO,

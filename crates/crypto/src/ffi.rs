@@ -50,7 +50,20 @@ impl XtsContext {
     /// Runs one data unit from `src` to `dst`, which have the same length.
     pub(crate) fn run(&mut self, tweak: &[u8; 16], src: &[u8], dst: &mut [u8]) {
         assert_eq!(src.len(), dst.len(), "XTS source and destination differ in length");
-        let len = src.len();
+        // SAFETY: both slices are valid for `src.len()` bytes and, being borrowed apart, do not overlap.
+        unsafe { self.run_raw(tweak, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
+    }
+
+    /// Runs one data unit over itself.
+    pub(crate) fn run_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
+        let unit = buf.as_mut_ptr();
+        // SAFETY: `unit` is valid for `buf.len()` bytes; aws-lc allows source and destination to be equal.
+        unsafe { self.run_raw(tweak, unit, unit, buf.len()) }
+    }
+
+    /// # Safety
+    /// `src` and `dst` are valid for `len` bytes, and either equal or disjoint.
+    unsafe fn run_raw(&mut self, tweak: &[u8; 16], src: *const u8, dst: *mut u8, len: usize) {
         assert!((16..=Self::MAX_UNIT).contains(&len), "XTS unit of {len} bytes");
         let ctx = self.0.as_ptr();
         // SAFETY: the context is live and keyed; a null cipher and key keep both, `tweak` has the 16 bytes
@@ -58,9 +71,8 @@ impl XtsContext {
         let set = unsafe {
             lc::EVP_CipherInit_ex(ctx, ptr::null(), ptr::null_mut(), ptr::null(), tweak.as_ptr(), -1)
         };
-        // SAFETY: the context is live; both slices are valid for `len` bytes and, being borrowed apart, do not
-        // overlap.
-        let done = unsafe { lc::EVP_Cipher(ctx, dst.as_mut_ptr(), src.as_ptr(), len) };
+        // SAFETY: the context is live, and the caller vouches for both pointers.
+        let done = unsafe { lc::EVP_Cipher(ctx, dst, src, len) };
         assert!(set == 1 && done == 1, "AES-XTS refused a unit of {len} bytes");
     }
 }
@@ -125,16 +137,46 @@ impl GcmContext {
         dst: &mut [u8],
     ) -> bool {
         assert_eq!(src.len(), dst.len(), "GCM source and destination differ in length");
-        // SAFETY: the context is live; every pointer is valid for the length beside it; `dst` is as long as
-        // `src` and, being borrowed apart, does not overlap it.
+        // SAFETY: `src` and `dst` are valid for `src.len()` bytes and, being borrowed apart, do not overlap.
+        let good = unsafe { self.open_raw(nonce, aad, src.as_ptr(), dst.as_mut_ptr(), src.len(), tag) };
+        if !good {
+            dst.fill(0);
+        }
+        good
+    }
+
+    /// Whether the tag verified. If not, `buf` is zeroed.
+    pub(crate) fn open_in_place(&self, nonce: &[u8; 12], aad: &[u8], buf: &mut [u8], tag: &[u8; 16]) -> bool {
+        let text = buf.as_mut_ptr();
+        // SAFETY: `text` is valid for `buf.len()` bytes; aws-lc allows source and destination to be equal.
+        let good = unsafe { self.open_raw(nonce, aad, text, text, buf.len(), tag) };
+        if !good {
+            buf.fill(0);
+        }
+        good
+    }
+
+    /// # Safety
+    /// `src` and `dst` are valid for `len` bytes, and either equal or disjoint.
+    unsafe fn open_raw(
+        &self,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+        tag: &[u8; 16],
+    ) -> bool {
+        // SAFETY: the context is live; nonce, tag and aad are valid for the lengths beside them; the caller
+        // vouches for `src` and `dst`.
         let opened = unsafe {
             lc::EVP_AEAD_CTX_open_gather(
                 self.0.as_ptr(),
-                dst.as_mut_ptr(),
+                dst,
                 nonce.as_ptr(),
                 nonce.len(),
-                src.as_ptr(),
-                src.len(),
+                src,
+                len,
                 tag.as_ptr(),
                 tag.len(),
                 aad.as_ptr(),
@@ -145,7 +187,6 @@ impl GcmContext {
             // SAFETY: takes no arguments. A failed open leaves an entry in this thread's error queue, which
             // would otherwise be read by the next user of the library on the thread.
             unsafe { lc::ERR_clear_error() }
-            dst.fill(0);
         }
         opened == 1
     }

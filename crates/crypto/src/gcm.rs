@@ -52,4 +52,15 @@ impl GcmKey {
     ) -> std::result::Result<(), TagMismatch> {
         self.0.open(nonce, aad, src, tag, dst).then_some(()).ok_or(TagMismatch)
     }
+
+    /// Decrypts `buf` where it lies if `tag` verifies; otherwise `buf` is zeroed.
+    pub fn open_in_place(
+        &self,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; 16],
+    ) -> std::result::Result<(), TagMismatch> {
+        self.0.open_in_place(nonce, aad, buf, tag).then_some(()).ok_or(TagMismatch)
+    }
 }

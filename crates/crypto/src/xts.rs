@@ -75,6 +75,18 @@ impl XtsSession<'_> {
         debug_assert_eq!(src.len() % 16, 0);
         self.pair().decrypt.run(tweak, src, dst);
     }
+
+    /// Encrypts one unit where it lies.
+    pub fn encrypt_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
+        debug_assert_eq!(buf.len() % 16, 0);
+        self.pair().encrypt.run_in_place(tweak, buf);
+    }
+
+    /// Decrypts one unit where it lies.
+    pub fn decrypt_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
+        debug_assert_eq!(buf.len() % 16, 0);
+        self.pair().decrypt.run_in_place(tweak, buf);
+    }
 }
 
 impl Drop for XtsSession<'_> {

@@ -74,17 +74,17 @@ fn xts_of_a_whole_block() {
     let key = ieee_key();
     let mut session = key.session();
     let tweak = 0x1_2345_6789_u128.to_le_bytes();
-    let mut block = vec![0; 4096];
-    session.encrypt(&tweak, &pattern(4096), &mut block);
+    let mut block = pattern(4096);
+    session.encrypt_in_place(&tweak, &mut block);
     assert_eq!(&block[..16], hex("4d8f737084be47064807ad330aafbf04"));
     assert_eq!(&block[4080..], hex("6b76490df7f9e9f84bced92ea4f54382"));
     let digest = "5e9bff3972e73a0ea70ce4ac20fe89eab46a668567db1f913ad74bf336938bfa";
     assert_eq!(Sha256::digest(&block).as_slice(), hex(digest));
-    let mut back = vec![0; 4096];
-    session.decrypt(&0x1_2345_6788_u128.to_le_bytes(), &block, &mut back);
-    assert_ne!(back, pattern(4096));
-    session.decrypt(&tweak, &block, &mut back);
-    assert_eq!(back, pattern(4096));
+    let mut other = block.clone();
+    session.decrypt_in_place(&0x1_2345_6788_u128.to_le_bytes(), &mut other);
+    assert_ne!(other, pattern(4096));
+    session.decrypt_in_place(&tweak, &mut block);
+    assert_eq!(block, pattern(4096));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn xts_refuses_equal_halves() {
 #[test]
 #[should_panic(expected = "XTS unit of 0 bytes")]
 fn xts_refuses_an_empty_unit() {
-    ieee_key().session().encrypt(&[0; 16], &[], &mut []);
+    ieee_key().session().encrypt_in_place(&[0; 16], &mut []);
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn xts_sessions_of_many_threads_do_not_disturb_each_other() {
     let key = ieee_key();
     let expected: Vec<Vec<u8>> = (0..64u128)
         .map(|n| {
-            let mut block = vec![0; 512];
-            key.session().encrypt(&n.to_le_bytes(), &pattern(512), &mut block);
+            let mut block = pattern(512);
+            key.session().encrypt_in_place(&n.to_le_bytes(), &mut block);
             block
         })
         .collect();
@@ -115,13 +115,12 @@ fn xts_sessions_of_many_threads_do_not_disturb_each_other() {
                 for round in 0..20 {
                     let (mut outer, mut inner) = (key.session(), key.session());
                     for (n, expected) in expected.iter().enumerate() {
-                        let (mut block, mut back) = ([0; 512], [0; 512]);
+                        let mut block = pattern(512);
                         let session = if round % 2 == 0 { &mut outer } else { &mut inner };
-                        let tweak = (n as u128).to_le_bytes();
-                        session.encrypt(&tweak, &pattern(512), &mut block);
-                        assert_eq!(&block[..], expected);
-                        session.decrypt(&tweak, &block, &mut back);
-                        assert_eq!(&back[..], pattern(512));
+                        session.encrypt_in_place(&(n as u128).to_le_bytes(), &mut block);
+                        assert_eq!(&block, expected);
+                        session.decrypt_in_place(&(n as u128).to_le_bytes(), &mut block);
+                        assert_eq!(block, pattern(512));
                     }
                 }
             });
@@ -178,11 +177,17 @@ fn gcm_gives_the_results_of_its_specification_and_refuses_any_other() {
         assert_eq!(out, cipher);
         assert_eq!(key.open(&nonce, &aad, &cipher, &tag, &mut out), Ok(()));
         assert_eq!(out, plain);
+        let mut in_place = cipher.clone();
+        assert_eq!(key.open_in_place(&nonce, &aad, &mut in_place, &tag), Ok(()));
+        assert_eq!(in_place, plain);
 
         let mut refused = |nonce: &[u8; 12], aad: &[u8], cipher: &[u8], tag: &[u8; 16]| {
             out.fill(0xee);
             assert_eq!(key.open(nonce, aad, cipher, tag, &mut out), Err(TagMismatch));
             assert!(out.iter().all(|b| *b == 0), "what did not verify was returned");
+            let mut in_place = cipher.to_vec();
+            assert_eq!(key.open_in_place(nonce, aad, &mut in_place, tag), Err(TagMismatch));
+            assert!(in_place.iter().all(|b| *b == 0), "what did not verify was returned");
         };
         for bit in 0..128 {
             let mut tag = tag;

@@ -5,13 +5,24 @@
 //! - Reads return exactly what was asked or an error; a short read or write of the system is finished or
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
+//! - `unsafe` is confined to the seam to librados.
 #![warn(missing_docs)]
+#![deny(unsafe_code)]
 
 mod file;
 mod memory;
+mod memory_objects;
+mod memory_pages;
+mod object;
+mod rados;
+mod striped;
 
 pub use file::{Access, FileMedium};
 pub use memory::MemoryMedium;
+pub use memory_objects::{MemoryObject, MemoryObjects};
+pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+pub use rados::{ClusterOptions, RadosObjects, RadosPool, WriterLock};
+pub use striped::StripedMedium;
 
 use lacuna_core::Result;
 

@@ -48,6 +48,16 @@ impl Hctr2Key {
         self.run(Direction::Decrypt, tweak, src, dst);
     }
 
+    /// Encrypts `buf` where it lies.
+    pub fn encrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
+        self.run_in_place(Direction::Encrypt, tweak, buf);
+    }
+
+    /// Decrypts `buf` where it lies.
+    pub fn decrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
+        self.run_in_place(Direction::Decrypt, tweak, buf);
+    }
+
     fn run(&self, direction: Direction, tweak: &[u8], src: &[u8], dst: &mut [u8]) {
         assert!(src.len() >= 16, "HCTR2 message of {} bytes", src.len());
         assert_eq!(src.len(), dst.len(), "HCTR2 source and destination differ in length");
@@ -58,6 +68,15 @@ impl Hctr2Key {
                 dst.copy_from_slice(src);
                 key.run_in_place(direction, tweak, dst);
             }
+        }
+    }
+
+    fn run_in_place(&self, direction: Direction, tweak: &[u8], buf: &mut [u8]) {
+        assert!(buf.len() >= 16, "HCTR2 message of {} bytes", buf.len());
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Vector(key) => key.run_in_place(direction, tweak, buf),
+            Engine::Portable(key) => key.run_in_place(direction, tweak, buf),
         }
     }
 }

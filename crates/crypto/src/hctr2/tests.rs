@@ -124,6 +124,10 @@ fn engines_agree_with_an_independent_crate() {
             let mut out = vec![0; len];
             engine.encrypt(&tweak, &plain, &mut out);
             assert!(out == expected, "encrypt {context}");
+            engine.decrypt_in_place(&tweak, &mut out);
+            assert!(out == plain, "decrypt in place {context}");
+            engine.encrypt_in_place(&tweak, &mut out);
+            assert!(out == expected, "encrypt in place {context}");
             engine.decrypt(&tweak, &expected, &mut out);
             assert!(out == plain, "decrypt {context}");
         }

@@ -70,10 +70,19 @@ impl VectorKey {
         // SAFETY: `new` detected the features; both slices are valid for the length, and disjoint.
         unsafe { cipher(&self.0, direction, tweak, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
     }
+
+    /// `buf` has at least 16 bytes.
+    pub(super) fn run_in_place(&self, direction: Direction, tweak: &[u8], buf: &mut [u8]) {
+        assert!(buf.len() >= 16);
+        let text = buf.as_mut_ptr();
+        // SAFETY: `new` detected the features; `text` is valid for the length, and source and destination
+        // may be equal.
+        unsafe { cipher(&self.0, direction, tweak, text, text, buf.len()) }
+    }
 }
 
 /// # Safety
-/// `src` and `dst` are valid for `len` bytes, at least 16, and disjoint.
+/// `src` and `dst` are valid for `len` bytes, at least 16, and either equal or disjoint.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 unsafe fn cipher(
     schedule: &Schedule,

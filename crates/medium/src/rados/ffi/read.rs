@@ -1,0 +1,210 @@
+//! A read operation: bytes and keys of one version of one object.
+
+use super::super::error::Code;
+use super::symbols::{Api, api};
+use super::{Handle, Pairs, check};
+use std::ffi::{CStr, c_char, c_int, c_uchar};
+use std::marker::PhantomData;
+use std::ptr;
+
+/// Where librados says how a read of bytes went.
+struct ReadCell {
+    len: usize,
+    result: c_int,
+}
+
+/// Where librados says how a read of keys went.
+struct KeysCell {
+    iterator: Handle,
+    more: c_uchar,
+    result: c_int,
+}
+
+/// A buffer to fill, and what was filled.
+struct Extent {
+    buf: *mut u8,
+    len: usize,
+    cell: *mut ReadCell,
+}
+
+/// Keys with their values, and whether the store held more back.
+pub(super) struct FoundKeys {
+    pub(super) pairs: Pairs,
+    pub(super) more: bool,
+}
+
+/// A read operation being put together. It borrows the buffers that it will fill.
+pub(in super::super) struct ReadOp<'a> {
+    api: &'static Api,
+    pub(super) raw: Handle,
+    extents: Vec<Extent>,
+    keys: *mut KeysCell,
+    buffers: PhantomData<&'a mut [u8]>,
+}
+
+impl Drop for ReadOp<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the operation, its cells and its iterator are ours alone: it was never started, or has completed (the
+        // batch that starts it waits for that).
+        unsafe {
+            (self.api.rados_release_read_op)(self.raw);
+            for extent in &self.extents {
+                drop(Box::from_raw(extent.cell));
+            }
+            if !self.keys.is_null() {
+                let keys = Box::from_raw(self.keys);
+                if !keys.iterator.is_null() {
+                    (self.api.rados_omap_get_end)(keys.iterator);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> ReadOp<'a> {
+    /// An operation of no steps.
+    pub(in super::super) fn new() -> lacuna_core::Result<ReadOp<'a>> {
+        let api = api()?;
+        // SAFETY: no arguments; librados aborts rather than give null.
+        let raw = unsafe { (api.rados_create_read_op)() };
+        Ok(ReadOp { api, raw, extents: Vec::new(), keys: ptr::null_mut(), buffers: PhantomData })
+    }
+
+    /// Fails unless the object is there; what reads bytes or keys does so anyway.
+    pub(super) fn assert_exists(&mut self) {
+        // SAFETY: the operation is live and only ours.
+        unsafe { (self.api.rados_read_op_assert_exists)(self.raw) }
+    }
+
+    /// Fails unless the object has this version, which is not 0.
+    pub(in super::super) fn assert_version(&mut self, version: u64) {
+        // SAFETY: the operation is live and only ours.
+        unsafe { (self.api.rados_read_op_assert_version)(self.raw, version) }
+    }
+
+    /// Fills a buffer; past the end of the object with zeros.
+    pub(in super::super) fn read(&mut self, offset: u64, buf: &'a mut [u8]) {
+        if buf.is_empty() {
+            // To librados a length of 0 means everything.
+            return;
+        }
+        let cell = Box::into_raw(Box::new(ReadCell { len: 0, result: 0 }));
+        let extent = Extent { buf: buf.as_mut_ptr(), len: buf.len(), cell };
+        // SAFETY: as above; buffer and cell live, and are touched by nobody else, until the operation has completed.
+        unsafe {
+            (self.api.rados_read_op_read)(
+                self.raw,
+                offset,
+                extent.len,
+                extent.buf.cast(),
+                &raw mut (*cell).len,
+                &raw mut (*cell).result,
+            );
+        }
+        self.extents.push(extent);
+    }
+
+    /// A cell for the one step about keys that an operation may have.
+    fn keys_cell(&mut self) -> *mut KeysCell {
+        assert!(self.keys.is_null(), "one step about keys in an operation");
+        self.keys = Box::into_raw(Box::new(KeysCell { iterator: ptr::null_mut(), more: 0, result: 0 }));
+        self.keys
+    }
+
+    /// Fetches these keys.
+    pub(in super::super) fn these_keys(&mut self, keys: &[Vec<u8>]) {
+        let cell = self.keys_cell();
+        let (at, lens): (Vec<*const c_char>, Vec<usize>) =
+            keys.iter().map(|key| (key.as_ptr().cast(), key.len())).unzip();
+        // SAFETY: as for reading bytes; the keys are copied.
+        unsafe {
+            (self.api.rados_read_op_omap_get_vals_by_keys2)(
+                self.raw,
+                at.as_ptr(),
+                at.len(),
+                lens.as_ptr(),
+                &raw mut (*cell).iterator,
+                &raw mut (*cell).result,
+            );
+        }
+    }
+
+    /// Fetches, in order, keys that follow `after` and begin with `prefix`, at most `most`.
+    pub(in super::super) fn keys_after(&mut self, after: &CStr, prefix: &CStr, most: u64) {
+        let cell = self.keys_cell();
+        // SAFETY: as for reading bytes; the strings are copied.
+        unsafe {
+            (self.api.rados_read_op_omap_get_vals2)(
+                self.raw,
+                after.as_ptr(),
+                prefix.as_ptr(),
+                most,
+                &raw mut (*cell).iterator,
+                &raw mut (*cell).more,
+                &raw mut (*cell).result,
+            );
+        }
+    }
+
+    /// Whether it reads neither bytes nor keys.
+    pub(super) fn reads_nothing(&self) -> bool {
+        self.extents.is_empty() && self.keys.is_null()
+    }
+
+    /// Puts zeros where nothing was read, and hands out the keys.
+    ///
+    /// # Safety
+    /// The operation must have completed with `result`.
+    pub(super) unsafe fn collect(&mut self, result: Result<(), Code>) -> Result<FoundKeys, Code> {
+        for extent in &self.extents {
+            // SAFETY: nobody else touches cell and buffer any more, and the buffer, borrowed for 'a, has `len` bytes.
+            unsafe {
+                let read = if result.is_ok() { (*extent.cell).len.min(extent.len) } else { 0 };
+                ptr::write_bytes(extent.buf.add(read), 0, extent.len - read);
+            }
+        }
+        result?;
+        for extent in &self.extents {
+            // SAFETY: as above.
+            check(unsafe { (*extent.cell).result })?;
+        }
+        // SAFETY: as above.
+        match unsafe { self.keys.as_ref() } {
+            None => Ok(FoundKeys { pairs: Vec::new(), more: false }),
+            Some(cell) => {
+                check(cell.result)?;
+                // SAFETY: the operation succeeded, so librados has made the iterator ready.
+                let pairs = unsafe { pairs(self.api, cell.iterator)? };
+                Ok(FoundKeys { pairs, more: cell.more != 0 })
+            }
+        }
+    }
+}
+
+/// Everything that an iterator gives.
+///
+/// # Safety
+/// The iterator must be live, and of an operation that succeeded.
+unsafe fn pairs(api: &Api, iterator: Handle) -> Result<Pairs, Code> {
+    let mut pairs = Vec::new();
+    loop {
+        let (mut key, mut value) = (ptr::null_mut::<c_char>(), ptr::null_mut::<c_char>());
+        let (mut key_len, mut value_len) = (0, 0);
+        // SAFETY: the iterator is live; the four places outlive the call.
+        check(unsafe {
+            (api.rados_omap_get_next2)(iterator, &mut key, &mut value, &mut key_len, &mut value_len)
+        })?;
+        if key.is_null() {
+            return Ok(pairs);
+        }
+        // SAFETY: until the iterator is closed there are `key_len` bytes at `key`.
+        let key = unsafe { std::slice::from_raw_parts(key.cast::<u8>(), key_len) };
+        let value = if value.is_null() || value_len == 0 {
+            &[]
+        } else {
+            // SAFETY: likewise.
+            unsafe { std::slice::from_raw_parts(value.cast::<u8>(), value_len) }
+        };
+        pairs.push((key.to_vec(), value.to_vec()));
+    }
+}

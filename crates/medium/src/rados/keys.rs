@@ -1,0 +1,120 @@
+//! How keys are written in the store.
+//!
+//! librados can list keys only from behind a C string on, and ours hold any bytes. So in the store a byte 0, 1 or 2 is
+//! written as a 2 followed by 1, 2 or 3, and a key ends in a 1. That keeps the order, holds no NUL, and lets the
+//! written key without its end stand exactly before the key itself: no other key falls between the two.
+
+/// Ends every key; less than whatever may follow a key's beginning in a longer one.
+const END: u8 = 1;
+/// Stands before a byte that is written otherwise.
+const ESCAPE: u8 = 2;
+
+/// A key as it stands in the store, without its end.
+fn open(key: &[u8]) -> Vec<u8> {
+    let mut written = Vec::with_capacity(key.len() + 4);
+    for &byte in key {
+        match byte {
+            0..=ESCAPE => written.extend([ESCAPE, byte + 1]),
+            _ => written.push(byte),
+        }
+    }
+    written
+}
+
+/// A key as it stands in the store.
+pub(super) fn written(key: &[u8]) -> Vec<u8> {
+    let mut written = open(key);
+    written.push(END);
+    written
+}
+
+/// What stands right before a key in the store.
+pub(super) fn before(key: &[u8]) -> Vec<u8> {
+    open(key)
+}
+
+/// What every key from `first` on and before `end` begins with in the store.
+pub(super) fn shared(first: &[u8], end: &[u8]) -> Vec<u8> {
+    let (mut first, end) = (written(first), written(end));
+    let same = first.iter().zip(&end).take_while(|(a, b)| a == b).count();
+    first.truncate(same);
+    first
+}
+
+/// The key that stands so in the store; `None` if none of ours does.
+pub(super) fn read(written: &[u8]) -> Option<Vec<u8>> {
+    let (&END, body) = written.split_last()? else { return None };
+    let mut key = Vec::with_capacity(body.len());
+    let mut bytes = body.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            ESCAPE => match *bytes.next()? {
+                code @ 1..=3 => key.push(code - 1),
+                _ => return None,
+            },
+            0 | END => return None,
+            _ => key.push(byte),
+        }
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every key of up to three bytes out of those that matter.
+    fn keys() -> Vec<Vec<u8>> {
+        let mut keys = vec![vec![]];
+        for at in 0.. {
+            if keys.get(at).is_none_or(|key: &Vec<u8>| key.len() == 3) {
+                break;
+            }
+            for byte in [0, 1, 2, 3, b'p', 254, 255] {
+                let longer = [keys[at].as_slice(), &[byte]].concat();
+                keys.push(longer);
+            }
+        }
+        keys.sort();
+        keys
+    }
+
+    #[test]
+    fn order_is_kept_and_keys_come_back() {
+        let keys = keys();
+        for pair in keys.windows(2) {
+            assert!(written(&pair[0]) < written(&pair[1]));
+        }
+        for key in &keys {
+            assert!(!written(key).contains(&0));
+            assert_eq!(read(&written(key)).as_ref(), Some(key));
+        }
+    }
+
+    #[test]
+    fn ranges_begin_and_end_where_they_should() {
+        let keys = keys();
+        for first in &keys {
+            let from_here = keys.iter().filter(|key| written(key) > before(first)).min();
+            assert_eq!(from_here, Some(first));
+        }
+        for (at, first) in keys.iter().enumerate().step_by(7) {
+            for end in &keys[at + 1..] {
+                let shared = shared(first, end);
+                assert!(!before(first).is_empty() || first.is_empty());
+                assert!(
+                    keys.iter()
+                        .filter(|key| *key >= first && *key < end)
+                        .all(|key| written(key).starts_with(&shared))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn foreign_keys_are_not_ours() {
+        for foreign in [&b""[..], b"name", &[0, 1], &[1, 1], &[2, 1], &[2, 9, 1]] {
+            assert_eq!(read(foreign), None);
+        }
+    }
+}

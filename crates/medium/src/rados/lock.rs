@@ -1,0 +1,255 @@
+//! One writer at a time: an exclusive lock on an object, and a watch by which its holder shows that it lives.
+//!
+//! Whoever finds the lock held asks the holder by a notification. One that lives answers, and is left alone unless the
+//! lock is to be stolen; one that does not answer is dead. Either way, before the lock changes hands against the
+//! holder's will, the cluster is told to answer its connection no more: what it may still have under way can never
+//! arrive later.
+
+use super::error::Code;
+use super::ffi::{IoContext, Locker, Watch, WriteOp};
+use super::pool::RadosPool;
+use super::settings::c_string;
+use lacuna_core::{Error, Kind, Result};
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The name of the lock on its object.
+const LOCK: &CStr = c"lacuna.writer";
+/// How long the holder may take to answer before it counts as dead.
+const ANSWER_MS: u64 = 5000;
+/// Seconds for which the cluster keeps a watch whose client cannot be reached.
+const WATCH_SECONDS: u32 = 30;
+/// Seconds for which a client that was shut out stays so: longer than anything it left under way may linger.
+const FENCE_SECONDS: u32 = 30 * 24 * 3600;
+/// How often the lock is tried again while it changes hands under us.
+const TRIES: u32 = 8;
+/// How long a lost watch waits between tries to renew it.
+const RENEW_PAUSE: Duration = Duration::from_secs(1);
+/// How long giving the lock back may take before it is left to the cluster.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Tells the locks of one connection apart.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// What is locked, and as whom.
+struct Claim {
+    pool: Arc<RadosPool>,
+    context: Arc<IoContext>,
+    object: CString,
+    cookie: CString,
+}
+
+/// What the thread that keeps a watch is told.
+enum Event {
+    Lost,
+    Stop,
+}
+
+/// The right to write, which ends when this is dropped. It never expires by itself; but another client may take it
+/// over, and then everything through this connection fails with [`Kind::Fenced`]. So it does if the locked object is
+/// removed, and the lock with it.
+pub struct WriterLock {
+    events: Sender<Event>,
+    ended: Receiver<()>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl RadosPool {
+    /// Takes the lock on `object`, which is made if it is not there. From a holder that does not answer any more it is
+    /// taken over, and the holder's connection shut out of the cluster; with `steal`, from any other connection.
+    ///
+    /// Errors: [`Kind::Busy`] if another holds it; [`Kind::Permission`] if the key allows no lock, or no shutting out.
+    pub fn lock_writer(self: &Arc<Self>, object: &str, steal: bool) -> Result<WriterLock> {
+        let claim = Claim {
+            pool: self.clone(),
+            context: Arc::new(self.context()?),
+            object: c_string(object, "the object to lock")?,
+            cookie: c_string(&format!("{}", TAKEN.fetch_add(1, Ordering::Relaxed)), "the cookie")?,
+        };
+        let (events, inbox) = channel();
+        // Watching comes first: a holder must be able to answer from the first moment on.
+        let watch = claim.first_watch(&events)?;
+        claim.take(steal)?;
+        claim.keep(watch, events, inbox)
+    }
+}
+
+impl Claim {
+    fn what(&self) -> String {
+        format!("cannot lock object `{}` of pool `{}`", self.object.to_string_lossy(), self.pool.name())
+    }
+
+    fn failed(&self, code: Code) -> Error {
+        self.pool.failed(code, self.what())
+    }
+
+    fn make_object(&self) -> Result<()> {
+        let mut op = WriteOp::new()?;
+        op.create(false);
+        let made = self.context.write_all(std::iter::once(Ok((self.object.clone(), op)))).remove(0)?;
+        made.map(drop).map_err(|code| self.failed(code))
+    }
+
+    fn first_watch(&self, events: &Sender<Event>) -> Result<Watch> {
+        let mut tries = 0..TRIES;
+        loop {
+            self.make_object()?;
+            match self.watch(events) {
+                // It was removed again meanwhile.
+                Err(Code::NO_ENTRY) if tries.next().is_some() => {}
+                watch => return watch.map_err(|code| self.failed(code)),
+            }
+        }
+    }
+
+    fn watch(&self, events: &Sender<Event>) -> std::result::Result<Watch, Code> {
+        let events = events.clone();
+        // The keeper is gone only when there is nothing to keep any more.
+        let lost = Box::new(move |_| drop(events.send(Event::Lost)));
+        Watch::new(&self.context, &self.object, WATCH_SECONDS, lost)
+    }
+
+    fn take(&self, steal: bool) -> Result<()> {
+        let about = format!("lacuna, process {}", std::process::id());
+        let about = c_string(&about, "the description of the lock")?;
+        for _ in 0..TRIES {
+            match self.context.lock(&self.object, LOCK, &self.cookie, &about) {
+                Ok(()) => return Ok(()),
+                Err(Code::BUSY) => {}
+                Err(code) => return Err(self.failed(code)),
+            }
+            let lockers = self.lockers()?;
+            // None: it was given back just now.
+            let Some(holder) = lockers.first() else { continue };
+            if holder.instance() == Some(self.pool.cluster().instance()) {
+                return Err(Error::new(Kind::Busy, self.what())
+                    .found("this very process holds it")
+                    .remedy("close it there first"));
+            }
+            if !steal {
+                if self.lives(holder)? {
+                    return Err(self.busy(holder));
+                }
+                if self.lockers()?.first() != Some(holder) {
+                    // It did not die: it gave the lock back, and only then stopped answering for it.
+                    continue;
+                }
+            }
+            self.take_from(holder)?;
+        }
+        Err(Error::new(Kind::Busy, self.what()).found("it keeps changing hands").remedy("try again"))
+    }
+
+    fn lockers(&self) -> Result<Vec<Locker>> {
+        self.context.lockers(&self.object, LOCK).map_err(|code| self.failed(code))
+    }
+
+    fn lives(&self, holder: &Locker) -> Result<bool> {
+        let Some(instance) = holder.instance() else { return Ok(true) };
+        let answered = self.context.notify(&self.object, ANSWER_MS).map_err(|code| self.failed(code))?;
+        Ok(answered.contains(&instance))
+    }
+
+    fn busy(&self, holder: &Locker) -> Error {
+        let (client, address) = (holder.client.to_string_lossy(), holder.address.to_string_lossy());
+        Error::new(Kind::Busy, self.what())
+            .found(format!("{client} at {address} holds it, and lives"))
+            .remedy("close it there first, or take it over with --steal, which shuts the other client out")
+    }
+
+    /// Shuts the holder out of the cluster, and only then takes the lock from it.
+    fn take_from(&self, holder: &Locker) -> Result<()> {
+        self.pool.cluster().blocklist(&holder.address, FENCE_SECONDS).map_err(|code| {
+            let address = holder.address.to_string_lossy();
+            let what = format!("{}: cannot shut out its holder at {address}", self.what());
+            let error = self.pool.failed(code, what);
+            if code.is_refusal() {
+                return error
+                    .remedy("the key needs the right to (`mon 'profile rbd'`); or ask whoever has it");
+            }
+            error
+        })?;
+        match self.context.break_lock(&self.object, LOCK, holder) {
+            // It was given back, or taken by somebody else, meanwhile.
+            Ok(()) | Err(Code::NO_ENTRY) => Ok(()),
+            Err(code) => Err(self.failed(code)),
+        }
+    }
+
+    fn is_ours(&self) -> std::result::Result<bool, Code> {
+        let lockers = self.context.lockers(&self.object, LOCK)?;
+        let instance = self.pool.cluster().instance();
+        Ok(lockers.iter().any(|holder| holder.instance() == Some(instance) && holder.cookie == self.cookie))
+    }
+
+    fn give_back(&self) {
+        // A lock that cannot be given back is taken over from us later, as from the dead.
+        let _left_to_the_cluster = self.context.unlock(&self.object, LOCK, &self.cookie);
+    }
+
+    /// Starts the thread that keeps the watch and in the end gives the lock back.
+    fn keep(self, watch: Watch, events: Sender<Event>, inbox: Receiver<Event>) -> Result<WriterLock> {
+        let (ending, ended) = channel();
+        let renewing = events.clone();
+        let what = self.what();
+        let keeper = std::thread::Builder::new().name("lacuna-lock".to_owned()).spawn(move || {
+            keep_watching(&self, watch, &renewing, &inbox);
+            // Taken back before the answer, so that the connection is not used once the lock is said to be gone.
+            drop(self);
+            drop(ending);
+        });
+        let keeper = keeper.map_err(|e| Error::io(what, &e))?;
+        Ok(WriterLock { events, ended, keeper: Some(keeper) })
+    }
+}
+
+/// Renews the watch whenever it is lost, until told to stop, or until the lock turns out to be no longer ours.
+fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Receiver<Event>) {
+    let mut watch = Some(watch);
+    while let Ok(Event::Lost) = inbox.recv() {
+        drop(watch.take());
+        watch = match renewed(claim, events, inbox) {
+            Some(watch) => Some(watch),
+            None => break,
+        };
+    }
+    // The watch goes last: as long as we hold the lock we answer for it.
+    claim.give_back();
+}
+
+/// A new watch in the place of a lost one; `None` if it is not wanted any more.
+fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Option<Watch> {
+    loop {
+        // In this order: nobody takes the lock from one who watches and answers.
+        match claim.watch(events).and_then(|watch| Ok((watch, claim.is_ours()?))) {
+            Ok((watch, true)) => return Some(watch),
+            // Removed together with its object, it is not ours either.
+            Ok((_, false)) | Err(Code::FENCED | Code::NO_ENTRY) => {
+                claim.pool.fence();
+                return None;
+            }
+            Err(_) => {}
+        }
+        match inbox.recv_timeout(RENEW_PAUSE) {
+            Ok(Event::Lost) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+impl Drop for WriterLock {
+    fn drop(&mut self) {
+        let _ended_already = self.events.send(Event::Stop);
+        let waited = self.ended.recv_timeout(FAREWELL);
+        // A cluster that does not answer keeps the thread waiting, but not us.
+        if waited == Err(RecvTimeoutError::Disconnected)
+            && let Some(keeper) = self.keeper.take()
+        {
+            let _panicked = keeper.join();
+        }
+    }
+}

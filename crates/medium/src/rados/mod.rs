@@ -1,0 +1,27 @@
+//! Objects in a pool of Ceph RADOS, through librados, which is loaded when it is first needed.
+//!
+//! Invariants kept here:
+//! - One transaction is one write operation of RADOS: atomic, and acknowledged once every replica has it on stable
+//!   storage.
+//! - A batch is started whole before any of it is waited for.
+//! - The absence of an object is told from the absence of its pool: a pool that was deleted never reads as zeros.
+//! - A client that lost the lock which it holds through this module performs nothing any more ([`Kind::Fenced`]).
+//! - A full pool answers; it lets nobody wait.
+//!
+//! librados starts threads when it connects, so connect after forking.
+//!
+//! [`Kind::Fenced`]: lacuna_core::Kind::Fenced
+
+mod error;
+#[allow(unsafe_code)]
+mod ffi;
+mod keys;
+mod lock;
+mod objects;
+mod pool;
+mod settings;
+
+pub use lock::WriterLock;
+pub use objects::RadosObjects;
+pub use pool::RadosPool;
+pub use settings::ClusterOptions;
