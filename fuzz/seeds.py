@@ -65,6 +65,26 @@ def medium():
             put("sealed_medium", f"change-{selector}-{place}", [selector, 2 * place] + change)
 
 
+def book():
+    tag = bytes(32)
+    record = lambda number, state, name: struct.pack("<IBB2xQQQQ24x64s", number, state, len(name), 1 << 30, 5000, 7, 8, name)
+    table = lambda newest, *records: struct.pack("<8sIIQ8x", b"LACSNAP1", newest, len(records), 1) + tag + b"".join(records)
+    put("sealed_book", "empty", table(0))
+    put("sealed_book", "one", table(1, record(1, 0, b"a")))
+    put("sealed_book", "two", table(9, record(2, 2, b"a.b"), record(9, 1, b"n" * 64)))
+    put("sealed_book", "page", struct.pack("<8sQIIQ", b"LACLEDG1", 1, 2, 1, 3) + tag + struct.pack("<Q", 77))
+
+
+def objects():
+    for selector in range(20):
+        put("sealed_objects", f"untouched-{selector}", [selector, 0])
+        put("sealed_objects", f"rollback-{selector}", [selector, 3])
+        for operation in range(8):
+            for place in (0, 4, 1, 5):
+                rest = [4 * selector, 1, 0, 0, 2, 3, 4]
+                put("sealed_objects", f"change-{selector}-{operation}-{place}", [selector, 2, operation, place] + rest)
+
+
 def nbd():
     put("nbd_negotiation", "go", [3, 7, 2, 0, 0])
     put("nbd_negotiation", "info-name", [3, 6, 6, 1, 48, 2, 0, 3, 0, 0, 7, 2, 0, 0])
@@ -95,4 +115,6 @@ header()
 params()
 ring()
 medium()
+book()
+objects()
 nbd()

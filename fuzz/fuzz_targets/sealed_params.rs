@@ -1,10 +1,15 @@
-//! The parameters of the sealed format: what parses encodes to the same bytes and gives a geometry that adds up.
+//! The parameters of the sealed format, on flat media and on objects: what parses encodes to the same bytes and gives
+//! a geometry that adds up.
 #![no_main]
 
-use lacuna_sealed::Params;
+use lacuna_sealed::{ObjectParams, Params};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
+    if let Ok(params) = ObjectParams::parse(input) {
+        assert_eq!(params.encode(), input);
+        assert!(params.segments() * 1024 >= params.blocks);
+    }
     let Ok(params) = Params::parse(input) else { return };
     assert_eq!(params.encode(), input);
     let g = params.geometry();

@@ -11,6 +11,7 @@
 pub mod bytes;
 pub mod header_image;
 pub mod nbd_client;
+pub mod objects_image;
 pub mod ram_disk;
 pub mod sealed_image;
 pub mod sparse;

@@ -49,7 +49,7 @@ pub fn image(selector: u8) -> &'static Image {
 }
 
 /// The byte of which `phase` fills a block.
-fn filler(block: u64, phase: u8) -> u8 {
+pub fn filler(block: u64, phase: u8) -> u8 {
     if phase == 0 { 0 } else { phase.wrapping_mul(29).wrapping_add(block as u8) | 1 }
 }
 
@@ -60,7 +60,12 @@ pub fn is_content(block: u64, data: &[u8], phase: u8) -> bool {
 
 /// Whether these bytes are what some phase gave to the block.
 pub fn was_written(block: u64, data: &[u8]) -> bool {
-    (0..=PHASES).any(|phase| filler(block, phase) == data[0] && is_content(block, data, phase))
+    was_written_until(block, data, PHASES)
+}
+
+/// Whether these bytes are what some phase up to this one gave to the block.
+pub fn was_written_until(block: u64, data: &[u8], last: u8) -> bool {
+    (0..=last).any(|phase| filler(block, phase) == data[0] && is_content(block, data, phase))
 }
 
 /// Opens a disk of [`image`], with a small cache and no thread of its own.

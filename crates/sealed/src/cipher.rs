@@ -6,8 +6,9 @@
 
 use lacuna_core::Secret;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, RandomSource, XtsKey, derive};
+use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, RandomSource, TagMismatch, XtsKey, derive};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// How blocks are encrypted.
@@ -62,7 +63,7 @@ impl Cipher {
 
 /// Segment keys kept ready: at most about 2 MiB of them.
 const GCM_KEYS: usize = 2048;
-/// What a GCM entry holds after nonce and tag.
+/// What a GCM entry holds after nonce and tag where no snapshot number is bound.
 const GCM_RESERVED: [u8; 4] = [1, 0, 0, 0];
 
 /// A cipher with its keys.
@@ -75,12 +76,30 @@ pub(crate) struct BlockCipher {
 enum Keys {
     Xts(XtsKey),
     XtsRandom { data: XtsKey, binder: AesBlock },
-    Gcm { master: Secret<32>, segments: RwLock<HashMap<u64, Arc<GcmKey>>> },
+    Gcm { master: Secret<32>, segments: RwLock<HashMap<u64, Arc<GcmKey>>>, bound: Bound },
     Hctr2(Hctr2Key),
+}
+
+/// What a GCM tag covers beside the data.
+enum Bound {
+    /// The block address.
+    Address,
+    /// The block address and the number of the newest snapshot at the time of the write, which the entry ends
+    /// with. Held here: the number now, above which no entry can be genuine.
+    AddressAndSnapshot(AtomicU32),
 }
 
 impl BlockCipher {
     pub(crate) fn new(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
+        Self::with(cipher, master, uuid, Bound::Address)
+    }
+
+    /// For objects: entries of the cipher that has room for it carry the number of the newest snapshot.
+    pub(crate) fn for_objects(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Self> {
+        Self::with(cipher, master, uuid, Bound::AddressAndSnapshot(AtomicU32::new(0)))
+    }
+
+    fn with(cipher: Cipher, master: &Secret<32>, uuid: &[u8; 16], bound: Bound) -> Result<Self> {
         let keys = match cipher {
             Cipher::Xts => Keys::Xts(XtsKey::new(&derive(master, "sealed xts", uuid))?),
             Cipher::XtsRandom => Keys::XtsRandom {
@@ -90,6 +109,7 @@ impl BlockCipher {
             Cipher::Gcm => Keys::Gcm {
                 master: derive(master, "sealed gcm", uuid),
                 segments: RwLock::new(HashMap::new()),
+                bound,
             },
             Cipher::Hctr2 => Keys::Hctr2(Hctr2Key::new(&derive(master, "sealed hctr2", uuid))?),
         };
@@ -98,6 +118,13 @@ impl BlockCipher {
 
     pub(crate) fn meta_size(&self) -> usize {
         self.cipher.meta_size()
+    }
+
+    /// From now on entries carry this number, and those with a higher one are refused.
+    pub(crate) fn set_snapshot_number(&self, number: u32) {
+        if let Keys::Gcm { bound: Bound::AddressAndSnapshot(newest), .. } = &self.keys {
+            newest.store(number, Ordering::Release);
+        }
     }
 
     /// Encrypts whole blocks from `plain` into `sealed` and writes their metadata (`meta_size` bytes each).
@@ -128,15 +155,16 @@ impl BlockCipher {
                     session.encrypt(&bound_tweak(binder, iv, addr), from, to);
                 }
             }
-            Keys::Gcm { .. } => {
+            Keys::Gcm { bound, .. } => {
                 random.fill(meta);
                 let mut key = None;
+                let last = bound.now();
                 for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.chunks_exact_mut(32)) {
                     let key = self.segment_key(addr, &mut key);
                     let nonce = entry.first_chunk().expect("an entry begins with its nonce");
-                    let tag = key.seal(nonce, &addr.to_le_bytes(), from, to);
+                    let tag = key.seal(nonce, bound.data(addr, &last).bytes(), from, to);
                     entry[12..28].copy_from_slice(&tag);
-                    entry[28..].copy_from_slice(&GCM_RESERVED);
+                    entry[28..].copy_from_slice(&last);
                 }
             }
             Keys::Hctr2(key) => {
@@ -168,20 +196,66 @@ impl BlockCipher {
                     }
                 }
             }
-            Keys::Gcm { .. } => {
+            Keys::Gcm { bound, .. } => {
                 let mut key = None;
                 for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.chunks_exact(32)) {
                     if is_zero(entry) {
                         to.fill(0);
                     } else {
                         let key = self.segment_key(addr, &mut key);
-                        open_gcm(key, addr, from, entry, to)?;
+                        let opened = bound
+                            .parse(addr, entry)
+                            .map(|(nonce, data, tag)| key.open(nonce, data.bytes(), from, tag, to));
+                        verdict(addr, opened)?;
                     }
                 }
             }
             Keys::Hctr2(key) => {
                 for (addr, (from, to)) in (first..).zip(blocks) {
                     if is_zero(from) { to.fill(0) } else { key.decrypt(&address(addr), from, to) }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`BlockCipher::open`], where the blocks lie.
+    pub(crate) fn open_in_place(&self, first: u64, blocks: &mut [u8], meta: &[u8]) -> Result<()> {
+        let blocks = (first..).zip(blocks.chunks_exact_mut(BLOCK_SIZE));
+        match &self.keys {
+            Keys::Xts(key) => {
+                let mut session = key.session();
+                for (addr, block) in blocks.filter(|(_, block)| !is_zero(block)) {
+                    session.decrypt_in_place(&address(addr), block);
+                }
+            }
+            Keys::XtsRandom { data, binder } => {
+                let mut session = data.session();
+                for ((addr, block), iv) in blocks.zip(meta.chunks_exact(16)) {
+                    if is_zero(iv) {
+                        block.fill(0);
+                    } else {
+                        session.decrypt_in_place(&bound_tweak(binder, iv, addr), block);
+                    }
+                }
+            }
+            Keys::Gcm { bound, .. } => {
+                let mut key = None;
+                for ((addr, block), entry) in blocks.zip(meta.chunks_exact(32)) {
+                    if is_zero(entry) {
+                        block.fill(0);
+                    } else {
+                        let key = self.segment_key(addr, &mut key);
+                        let opened = bound
+                            .parse(addr, entry)
+                            .map(|(nonce, data, tag)| key.open_in_place(nonce, data.bytes(), block, tag));
+                        verdict(addr, opened)?;
+                    }
+                }
+            }
+            Keys::Hctr2(key) => {
+                for (addr, block) in blocks.filter(|(_, block)| !is_zero(block)) {
+                    key.decrypt_in_place(&address(addr), block);
                 }
             }
         }
@@ -201,7 +275,9 @@ impl BlockCipher {
     }
 
     fn find_segment_key(&self, segment: u64) -> Arc<GcmKey> {
-        let Keys::Gcm { master, segments } = &self.keys else { unreachable!("only GCM has segment keys") };
+        let Keys::Gcm { master, segments, .. } = &self.keys else {
+            unreachable!("only GCM has segment keys")
+        };
         if let Some(key) = segments.read().unwrap_or_else(PoisonError::into_inner).get(&segment) {
             return key.clone();
         }
@@ -215,10 +291,50 @@ impl BlockCipher {
     }
 }
 
-fn open_gcm(key: &GcmKey, addr: u64, from: &[u8], entry: &[u8], to: &mut [u8]) -> Result<()> {
-    let nonce: &[u8; 12] = entry[..12].try_into().expect("12 bytes");
-    let tag: &[u8; 16] = entry[12..28].try_into().expect("16 bytes");
-    if entry[28..] == GCM_RESERVED && key.open(nonce, &addr.to_le_bytes(), from, tag, to).is_ok() {
+impl Bound {
+    /// How an entry written now ends.
+    fn now(&self) -> [u8; 4] {
+        match self {
+            Bound::Address => GCM_RESERVED,
+            Bound::AddressAndSnapshot(newest) => newest.load(Ordering::Acquire).to_le_bytes(),
+        }
+    }
+
+    /// The associated data of a block whose entry ends with `last`.
+    fn data(&self, addr: u64, last: &[u8; 4]) -> AssociatedData {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&addr.to_le_bytes());
+        bytes[8..].copy_from_slice(last);
+        AssociatedData { bytes, len: if matches!(self, Bound::Address) { 8 } else { 12 } }
+    }
+
+    /// Nonce, associated data and tag of an entry; `None` for one that this disk cannot have written.
+    fn parse<'a>(&self, addr: u64, entry: &'a [u8]) -> Option<(&'a [u8; 12], AssociatedData, &'a [u8; 16])> {
+        let (nonce, rest) = entry.split_first_chunk::<12>()?;
+        let (tag, last) = rest.split_first_chunk::<16>()?;
+        let last: &[u8; 4] = last.try_into().ok()?;
+        let possible = match self {
+            Bound::Address => *last == GCM_RESERVED,
+            Bound::AddressAndSnapshot(newest) => u32::from_le_bytes(*last) <= newest.load(Ordering::Acquire),
+        };
+        possible.then(|| (nonce, self.data(addr, last), tag))
+    }
+}
+
+struct AssociatedData {
+    bytes: [u8; 12],
+    len: usize,
+}
+
+impl AssociatedData {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What to say of a block whose tag was checked, or whose entry cannot be one of ours.
+fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> Result<()> {
+    if let Some(Ok(())) = opened {
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, format!("block {addr} does not verify"))
@@ -271,6 +387,9 @@ mod tests {
             let mut back = vec![0; plain.len()];
             cipher.open(1022, &data, &meta, &mut back).unwrap();
             assert!(back == plain);
+            back.copy_from_slice(&data);
+            cipher.open_in_place(1022, &mut back, &meta).unwrap();
+            assert!(back == plain);
             cipher.open(5, &vec![0; data.len()], &vec![0; meta.len()], &mut back).unwrap();
             assert!(is_zero(&back));
         }
@@ -298,5 +417,26 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(cipher.open(0, &data, &bad, &mut [0; BLOCK_SIZE]).is_err());
         }
+    }
+
+    #[test]
+    fn an_entry_is_bound_to_its_snapshot_number_and_later_ones_are_refused() {
+        let key = Secret::copy_from(&[9; 32]);
+        let cipher = BlockCipher::for_objects(Cipher::Gcm, &key, &[1; 16]).unwrap();
+        cipher.set_snapshot_number(4);
+        let (data, meta) = sealed(&cipher, 7, &[3; BLOCK_SIZE], 1);
+        assert_eq!(meta[28..], 4u32.to_le_bytes());
+        let opens = |meta: &[u8]| cipher.open(7, &data, meta, &mut [0; BLOCK_SIZE]).is_ok();
+        assert!(opens(&meta));
+        for bit in 0..256 {
+            let mut bad = meta.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(!opens(&bad));
+            assert!(cipher.open_in_place(7, &mut data.clone(), &bad).is_err());
+        }
+        cipher.set_snapshot_number(5);
+        assert!(opens(&meta));
+        cipher.set_snapshot_number(3);
+        assert!(!opens(&meta));
     }
 }

@@ -43,6 +43,7 @@ mod layout;
 mod locks;
 mod map;
 mod meta_cache;
+mod objects;
 mod overlay;
 mod recovery;
 mod ring;
@@ -55,5 +56,11 @@ pub use cipher::Cipher;
 pub use disk::{OpenOptions, Sealed};
 pub use geometry::{Geometry, Params, SEGMENT_BLOCKS};
 pub use layout::Layout;
+pub use objects::{
+    ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, SnapshotRecord, SnapshotState, Stores,
+    list_snapshots,
+};
+#[doc(hidden)]
+pub use objects::{fuzz_parse_ledger_page, fuzz_parse_snapshots};
 #[doc(hidden)]
 pub use ring::fuzz_parse as fuzz_parse_ring;

@@ -1,0 +1,281 @@
+//! The layout `adaptive`: data as in the layouts that keep none between it, and the entries of 64 blocks each as
+//! one *page* under a key of the object.
+//!
+//! Pages are remembered. A small write to a page that is not leaves its entries under keys of their own, *apart*
+//! from the page, without reading anything first; whoever reads the page fetches those with it and lets them
+//! count. A write that covers a page, or finds it in memory, sets the page and removes what stands apart, once
+//! that has become too much. With the page in memory, reading a block costs what it costs without metadata.
+//!
+//! Keys: `p` and the number of the chunk for a page; the same, `d` and the index in the chunk for an entry apart.
+//! What stands apart is always newer than the page: both change in one transaction.
+
+use super::pages::{Page, Pages};
+use super::placement::{CHUNK_BLOCKS, Change, Chunks, Learned, Placement, Source, strange_key};
+use lacuna_core::{Budget, Result};
+use lacuna_medium::{Key, Keys, Step};
+use std::ops::Range;
+
+/// As many entries of a page may stand apart before a write to the page in memory takes them in.
+const MOST_APART: u32 = 8;
+
+pub(crate) struct Adaptive {
+    meta: usize,
+    pages: Pages,
+}
+
+/// The part of a change that falls into one chunk: the entries of consecutive blocks.
+struct Part<'a> {
+    /// The first, by its index in the chunk.
+    index: u64,
+    entries: &'a [u8],
+}
+
+/// The steps on keys of one transaction, gathered.
+#[derive(Default)]
+struct KeySteps {
+    set: Vec<(Key, Vec<u8>)>,
+    removed: Vec<Key>,
+    cleared: Vec<(Key, Key)>,
+}
+
+fn page_key(chunk: u64) -> Key {
+    vec![b'p', chunk as u8]
+}
+
+fn apart_key(chunk: u64, index: u64) -> Key {
+    vec![b'p', chunk as u8, b'd', index as u8]
+}
+
+/// Where entries apart from the page of a chunk lie: behind its page, before the next.
+fn apart_range(chunk: u64) -> (Key, Key) {
+    (vec![b'p', chunk as u8, b'd'], vec![b'p', chunk as u8, b'd' + 1])
+}
+
+impl Adaptive {
+    pub(crate) fn new(meta: usize, budget: Budget) -> Self {
+        Adaptive { meta, pages: Pages::new(CHUNK_BLOCKS as usize * meta, budget) }
+    }
+
+    fn page_len(&self) -> usize {
+        CHUNK_BLOCKS as usize * self.meta
+    }
+
+    /// Writes the parts of one chunk.
+    fn write_chunk(&self, change: &Change, chunk: u64, parts: &[Part<'_>], keys: &mut KeySteps) {
+        let blocks: usize = parts.iter().map(|part| part.entries.len() / self.meta).sum();
+        let known = self.pages.with(change.segment, chunk, |page| {
+            let fresh = parts.iter().fold(0, |set, part| set | part.mask(self.meta));
+            self.overlay(parts, &mut page.entries);
+            if (page.apart | fresh).count_ones() <= MOST_APART {
+                page.apart |= fresh;
+                self.set_apart(chunk, parts, keys);
+            } else {
+                let apart = std::mem::take(&mut page.apart);
+                keys.removed.extend(ones(apart).map(|index| apart_key(chunk, index)));
+                keys.set.push((page_key(chunk), page.entries.to_vec()));
+            }
+        });
+        if known.is_some() {
+            return;
+        }
+        if change.absent || blocks == CHUNK_BLOCKS as usize {
+            let mut entries = vec![0; self.page_len()].into_boxed_slice();
+            self.overlay(parts, &mut entries);
+            keys.set.push((page_key(chunk), entries.to_vec()));
+            if !change.absent {
+                keys.cleared.push(apart_range(chunk));
+            }
+            self.pages.put(change.segment, chunk, Page { entries, apart: 0 });
+        } else {
+            self.set_apart(chunk, parts, keys);
+        }
+    }
+
+    fn overlay(&self, parts: &[Part<'_>], page: &mut [u8]) {
+        for part in parts {
+            let at = part.index as usize * self.meta;
+            page[at..at + part.entries.len()].copy_from_slice(part.entries);
+        }
+    }
+
+    fn set_apart(&self, chunk: u64, parts: &[Part<'_>], keys: &mut KeySteps) {
+        for part in parts {
+            let entries = part.entries.chunks_exact(self.meta);
+            let pairs = (part.index..).zip(entries).map(|(i, entry)| (apart_key(chunk, i), entry.to_vec()));
+            keys.set.extend(pairs);
+        }
+    }
+
+    /// The pages of the chunks `missing`, from the pairs of an answer that covers them.
+    fn assemble(&self, missing: Chunks, pairs: &[(Key, Vec<u8>)]) -> Result<Learned> {
+        let mut learned: Learned = ones(u64::from(missing))
+            .map(|chunk| (chunk, Page { entries: vec![0; self.page_len()].into(), apart: 0 }))
+            .collect();
+        for (key, value) in pairs {
+            let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
+            match key.as_slice() {
+                [b'p', chunk] if value.len() == self.page_len() => {
+                    if page_of(*chunk) {
+                        page_mut(&mut learned, *chunk).entries.copy_from_slice(value);
+                    }
+                }
+                [b'p', chunk, b'd', index]
+                    if value.len() == self.meta && u64::from(*index) < CHUNK_BLOCKS =>
+                {
+                    // Keys are sorted: the page came first.
+                    if page_of(*chunk) {
+                        let page = page_mut(&mut learned, *chunk);
+                        let at = usize::from(*index) * self.meta;
+                        page.entries[at..at + self.meta].copy_from_slice(value);
+                        page.apart |= 1 << index;
+                    }
+                }
+                _ => return Err(strange_key(key, value)),
+            }
+        }
+        Ok(learned)
+    }
+
+    /// Calls `f(chunk, range of blocks in the chunk, range of bytes of the entries)` for each chunk of a range.
+    fn each_chunk(&self, range: &Range<u64>, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
+        let mut at = range.start;
+        while at < range.end {
+            let chunk = at / CHUNK_BLOCKS;
+            let end = ((chunk + 1) * CHUNK_BLOCKS).min(range.end);
+            let within = (at % CHUNK_BLOCKS) as usize * self.meta;
+            let (from, to) = ((at - range.start) as usize, (end - range.start) as usize);
+            let bytes = from * self.meta..to * self.meta;
+            f(chunk, within..within + bytes.len(), bytes);
+            at = end;
+        }
+    }
+}
+
+impl Placement for Adaptive {
+    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>) {
+        let mut keys = KeySteps::default();
+        let mut left = &change.entries[..];
+        let mut open: Option<(u64, Vec<Part<'a>>)> = None;
+        for run in &change.runs {
+            self.each_chunk(&(run.index..run.index + run.count), |chunk, within, bytes| {
+                let (entries, rest) = left.split_at(bytes.len());
+                left = rest;
+                let part = Part { index: (within.start / self.meta) as u64, entries };
+                match &mut open {
+                    Some((same, parts)) if *same == chunk => parts.push(part),
+                    _ => {
+                        if let Some((chunk, parts)) = open.replace((chunk, vec![part])) {
+                            self.write_chunk(change, chunk, &parts, &mut keys);
+                        }
+                    }
+                }
+            });
+        }
+        if let Some((chunk, parts)) = open {
+            self.write_chunk(change, chunk, &parts, &mut keys);
+        }
+        keys.into_steps(steps);
+    }
+
+    fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
+        let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
+        let most = (last - first + 1) * (CHUNK_BLOCKS + 1);
+        // An end that begins like the last page lets a store that looks for beginnings pass over all others.
+        Source::Keys(Keys::Range(page_key(first), apart_range(last).1, most as usize))
+    }
+
+    fn recall(&self, segment: u64, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
+        let mut missing = 0;
+        self.each_chunk(range, |chunk, within, bytes| {
+            let found = self.pages.with(segment, chunk, |page| {
+                entries[bytes].copy_from_slice(&page.entries[within]);
+            });
+            self.pages.count(found.is_some());
+            if found.is_none() {
+                missing |= 1 << chunk;
+            }
+        });
+        missing
+    }
+
+    fn is_still(&self, segment: u64, range: &Range<u64>, entries: &[u8]) -> bool {
+        let mut same = true;
+        self.each_chunk(range, |chunk, within, bytes| {
+            let equal = |page: &mut Page| page.entries[within] == entries[bytes];
+            same &= self.pages.with(segment, chunk, equal).unwrap_or(false);
+        });
+        same
+    }
+
+    fn take(
+        &self,
+        range: &Range<u64>,
+        missing: Chunks,
+        pairs: &[(Key, Vec<u8>)],
+        entries: &mut [u8],
+    ) -> Result<Learned> {
+        let learned = self.assemble(missing, pairs)?;
+        let mut pages = learned.iter().peekable();
+        self.each_chunk(range, |chunk, within, bytes| {
+            if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
+                entries[bytes].copy_from_slice(&page.entries[within]);
+            }
+        });
+        Ok(learned)
+    }
+
+    fn learn(&self, segment: u64, learned: Learned) {
+        for (chunk, page) in learned {
+            self.pages.put(segment, chunk, page);
+        }
+    }
+
+    fn forget(&self, segment: u64) {
+        self.pages.forget(segment);
+    }
+
+    fn forget_all(&self) {
+        self.pages.forget_all();
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        self.pages.counts()
+    }
+}
+
+impl Part<'_> {
+    /// The blocks of the chunk that it changes.
+    fn mask(&self, meta: usize) -> u64 {
+        let blocks = self.entries.len() / meta;
+        (u64::MAX >> (64 - blocks)) << self.index
+    }
+}
+
+impl KeySteps {
+    /// Removals first: a page set in the same transaction must stand.
+    fn into_steps(self, steps: &mut Vec<Step<'_>>) {
+        steps.extend(self.cleared.into_iter().map(|(first, end)| Step::RemoveKeyRange(first, end)));
+        if !self.removed.is_empty() {
+            steps.push(Step::RemoveKeys(self.removed));
+        }
+        if !self.set.is_empty() {
+            steps.push(Step::SetKeys(self.set));
+        }
+    }
+}
+
+fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
+    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
+    &mut place.expect("the chunk is among those asked for").1
+}
+
+/// The numbers of the bits that are set, ascending.
+fn ones(mut set: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        (set != 0).then(|| {
+            let lowest = set.trailing_zeros();
+            set &= set - 1;
+            u64::from(lowest)
+        })
+    })
+}

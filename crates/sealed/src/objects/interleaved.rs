@@ -1,0 +1,30 @@
+//! The layout `interleaved`: the entry of each block right behind it (the paper's *unaligned*).
+
+use super::placement::{Change, Chunks, Placement, Source};
+use lacuna_core::BLOCK_SIZE;
+use lacuna_medium::Step;
+use std::ops::Range;
+
+pub(crate) struct Interleaved {
+    meta: usize,
+}
+
+impl Interleaved {
+    pub(crate) fn new(meta: usize) -> Self {
+        Interleaved { meta }
+    }
+}
+
+impl Placement for Interleaved {
+    fn slot(&self) -> usize {
+        BLOCK_SIZE + self.meta
+    }
+
+    fn write<'a>(&self, _: &'a Change, _: &mut Vec<Step<'a>>) {
+        // The slots hold the entries.
+    }
+
+    fn source(&self, _: &Range<u64>, _: Chunks) -> Source {
+        Source::Slots
+    }
+}

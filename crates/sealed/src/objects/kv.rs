@@ -1,0 +1,70 @@
+//! The layout `kv`: the entry of each block under a key of its own (the paper's *OMAP*).
+//!
+//! The key is the index of the block in its segment, two bytes, most significant first, so that the keys of
+//! consecutive blocks are consecutive.
+
+use super::placement::{Change, Chunks, Learned, Placement, Source, strange_key};
+use lacuna_core::Result;
+use lacuna_medium::{Key, Keys, Step};
+use std::ops::Range;
+
+pub(crate) struct Kv {
+    meta: usize,
+}
+
+impl Kv {
+    pub(crate) fn new(meta: usize) -> Self {
+        Kv { meta }
+    }
+}
+
+fn key(index: u64) -> Key {
+    (index as u16).to_be_bytes().to_vec()
+}
+
+impl Placement for Kv {
+    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>) {
+        let mut entries = change.entries.chunks_exact(self.meta);
+        let (mut set, mut removed) = (vec![], vec![]);
+        for run in &change.runs {
+            for (index, entry) in (run.index..run.index + run.count).zip(entries.by_ref()) {
+                if run.written {
+                    set.push((key(index), entry.to_vec()));
+                } else {
+                    removed.push(key(index));
+                }
+            }
+        }
+        if !set.is_empty() {
+            steps.push(Step::SetKeys(set));
+        }
+        if !removed.is_empty() && !change.absent {
+            steps.push(Step::RemoveKeys(removed));
+        }
+    }
+
+    fn source(&self, range: &Range<u64>, _: Chunks) -> Source {
+        Source::Keys(Keys::Range(key(range.start), key(range.end), (range.end - range.start) as usize))
+    }
+
+    fn take(
+        &self,
+        range: &Range<u64>,
+        _: Chunks,
+        pairs: &[(Key, Vec<u8>)],
+        entries: &mut [u8],
+    ) -> Result<Learned> {
+        entries.fill(0);
+        for (key, value) in pairs {
+            let index = key.as_slice().try_into().map(u16::from_be_bytes).map(u64::from);
+            match index {
+                Ok(index) if range.contains(&index) && value.len() == self.meta => {
+                    let at = (index - range.start) as usize * self.meta;
+                    entries[at..at + self.meta].copy_from_slice(value);
+                }
+                _ => return Err(strange_key(key, value)),
+            }
+        }
+        Ok(Learned::new())
+    }
+}

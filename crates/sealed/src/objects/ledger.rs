@@ -1,0 +1,395 @@
+//! The ledger of a disk whose cipher authenticates: how many transactions each object has seen, kept apart from
+//! the objects, so that one that was deleted, or put back as it was earlier, is noticed.
+//!
+//! Every transaction on a data object rewrites the object's seal with a counter one higher. The ledger holds the
+//! counters. At the first touch of an object in a session its seal is fetched and compared; what is found to be
+//! older, missing or forged makes every block of the object unreadable.
+//!
+//! # The order of transactions
+//! One transaction per object is in flight at a time: [`Ledger::begin`] waits for the one before it. So counters
+//! are given in the order in which transactions are performed, and the seal only grows.
+//!
+//! # Power cuts
+//! A counter enters the ledger when its transaction was acknowledged, that is, durable. So at every moment the
+//! counter in the ledger is at most the object's: a cut never makes an object look old. Before the first
+//! transaction that a page of the ledger counts, the page is marked open, durably; while it is, objects may be
+//! ahead of it. It is closed when the disk is, with the counters as they are then; from then on objects must be
+//! neither behind nor ahead. A cut leaves it open; the next session that writes under it asks all its objects for
+//! their seals at the end, and closes it again.
+//!
+//! A transaction of unknown outcome may have happened or not: its counter does not enter the ledger and is not
+//! given again, and its page stays open.
+//!
+//! # What it does not notice
+//! The medium has no trusted storage: who puts back an older object *and* the page of the ledger's object of that
+//! time is not noticed, nor who puts back an older object after it was touched in this session, nor who puts back
+//! single blocks with their metadata under the present seal.
+
+use super::ledger_book::{LedgerBook, PAGE_SEGMENTS, PageNumber, page_of};
+use super::ledger_page::{PAGE_LEN, PageKey};
+use super::ledger_pages::{Entry, LedgerPages};
+use super::seal::{REMEDY, SEAL_KEY, SEAL_LEN, Seal, SealKey, SealPlace};
+use lacuna_core::{Budget, Error, Kind, Result, Secret};
+use lacuna_medium::{ObjectStore, Step};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The fewest pages kept in memory, whatever the budget.
+const LEAST_PAGES: u64 = 8;
+/// Pages kept in memory of the ledger at a snapshot that the disk is rolled back to.
+const VIEW_PAGES: usize = 64;
+
+/// What a ledger is opened with.
+pub(crate) struct LedgerOptions {
+    /// Where the ledger is.
+    pub(crate) book: Arc<dyn ObjectStore>,
+    /// Where the objects are.
+    pub(crate) data: Arc<dyn ObjectStore>,
+    /// Where their seals are.
+    pub(crate) place: SealPlace,
+    /// How many segments the disk has.
+    pub(crate) segments: u64,
+    /// For pages in memory.
+    pub(crate) budget: Budget,
+    /// Nothing is written.
+    pub(crate) read_only: bool,
+    /// The snapshot that `book` and `data` are views of.
+    pub(crate) view: Option<u32>,
+    /// The number of the newest snapshot.
+    pub(crate) number: Arc<AtomicU32>,
+}
+
+/// The ledger of an open disk.
+pub(crate) struct Ledger {
+    pages: LedgerPages,
+    data: Arc<dyn ObjectStore>,
+    place: SealPlace,
+    seals: SealKey,
+    segments: u64,
+    view: Option<u32>,
+    number: Arc<AtomicU32>,
+    objects: Mutex<Objects>,
+    idle: Condvar,
+}
+
+/// What this session knows of the objects.
+#[derive(Default)]
+struct Objects {
+    /// A bit for each object whose seal was compared.
+    verified: HashMap<PageNumber, [u64; PAGE_SEGMENTS.div_ceil(64) as usize]>,
+    /// A transaction is in flight.
+    busy: HashSet<u64>,
+    /// The last counter of a transaction of unknown outcome.
+    lost: HashMap<u64, u64>,
+}
+
+impl Objects {
+    fn is_verified(&self, object: u64) -> bool {
+        let bit = object % PAGE_SEGMENTS;
+        let bits = self.verified.get(&page_of(object));
+        bits.is_some_and(|bits| bits[bit as usize / 64] >> (bit % 64) & 1 == 1)
+    }
+
+    fn set_verified(&mut self, object: u64) {
+        let bit = object % PAGE_SEGMENTS;
+        self.verified.entry(page_of(object)).or_default()[bit as usize / 64] |= 1 << (bit % 64);
+    }
+}
+
+/// What the seal of an object is compared with.
+pub(crate) struct Expected(Entry);
+
+impl Ledger {
+    /// Lays down the ledger of a new disk of so many segments.
+    pub(crate) fn create(
+        book: &dyn ObjectStore,
+        segments: u64,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+    ) -> Result<()> {
+        LedgerBook::create(book, segments, master, uuid)
+    }
+
+    /// Opens the ledger of a disk. Errors: [`Kind::Corrupt`] if it is not there or does not verify.
+    pub(crate) fn open(options: LedgerOptions, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Ledger> {
+        let LedgerOptions { book, data, place, segments, budget, read_only, view, number } = options;
+        let book = LedgerBook::open(book, segments, read_only, PageKey::new(master, uuid))?;
+        let most = (budget.get() / PAGE_LEN as u64).max(LEAST_PAGES) as usize;
+        Ok(Ledger {
+            pages: LedgerPages::new(book, most, read_only),
+            data,
+            place,
+            seals: SealKey::new(master, uuid),
+            segments,
+            view,
+            number,
+            objects: Mutex::default(),
+            idle: Condvar::new(),
+        })
+    }
+
+    /// The same disk's ledger at the snapshot of number `view`, of which `book` and `data` are views.
+    pub(crate) fn at_snapshot(
+        &self,
+        book: Arc<dyn ObjectStore>,
+        data: Arc<dyn ObjectStore>,
+        view: u32,
+    ) -> Result<Ledger> {
+        Ok(Ledger {
+            pages: self.pages.view(book, VIEW_PAGES)?,
+            data,
+            place: self.place,
+            seals: self.seals.clone(),
+            segments: self.segments,
+            view: Some(view),
+            number: self.number.clone(),
+            objects: Mutex::default(),
+            idle: Condvar::new(),
+        })
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What to compare the seal of an object with; `None` if this session has compared it. To be asked before the
+    /// seal is fetched.
+    pub(crate) fn expect(&self, object: u64) -> Result<Option<Expected>> {
+        if self.objects().is_verified(object) {
+            return Ok(None);
+        }
+        let entry = self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))?;
+        Ok(Some(Expected(entry)))
+    }
+
+    /// Compares a seal with what was expected. `None`: the object has none, or is not there.
+    ///
+    /// Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
+    pub(crate) fn verify(
+        &self,
+        object: u64,
+        expected: &Expected,
+        seal: Option<&[u8; SEAL_LEN]>,
+    ) -> Result<()> {
+        if self.objects().is_verified(object) {
+            // Somebody was faster, and may have written since the expectation was formed.
+            return Ok(());
+        }
+        let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
+        self.compare(object, expected.0, found)?;
+        let counter = found.map_or(0, |seal| seal.counter);
+        if counter > expected.0.counter {
+            self.pages.raise(object, counter)?;
+        }
+        self.objects().set_verified(object);
+        Ok(())
+    }
+
+    fn compare(&self, object: u64, expected: Entry, found: Option<Seal>) -> Result<()> {
+        let bad = |what: &str, found: Option<Seal>, expected: String| {
+            let found = found.map_or("no object, or one without a seal".into(), |seal| {
+                format!("write number {}, made after snapshot number {}", seal.counter, seal.snapshot)
+            });
+            Err(Error::new(Kind::Corrupt, format!("object {object:016x} {what}"))
+                .found(found)
+                .expected(expected)
+                .remedy(REMEDY))
+        };
+        let Entry { counter, exact } = expected;
+        let expects = format!("write number {counter}{}", if exact { "" } else { " or a later one" });
+        let Some(seal) = found else {
+            return if counter == 0 { Ok(()) } else { bad("is missing", None, expects) };
+        };
+        if seal.counter < counter {
+            return bad("is an older version", found, expects);
+        }
+        if exact && seal.counter > counter {
+            return bad("is newer than the ledger: the ledger is an older version", found, expects);
+        }
+        match self.view {
+            Some(view) if seal.snapshot >= view => {
+                bad("is newer than the snapshot", found, format!("a write before snapshot number {view}"))
+            }
+            None if seal.snapshot > self.number.load(Ordering::Acquire) => {
+                bad("knows of more snapshots than their table: the table is an older version", found, expects)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches and compares the seal of an object, unless this session has done it.
+    pub(crate) fn touch(&self, object: u64) -> Result<()> {
+        let Some(expected) = self.expect(object)? else { return Ok(()) };
+        let seal = self.fetch(object)?;
+        self.verify(object, &expected, seal.as_ref())
+    }
+
+    fn fetch(&self, object: u64) -> Result<Option<[u8; SEAL_LEN]>> {
+        let mut buf = [0; SEAL_LEN];
+        let found = self
+            .data
+            .query_one(self.place.query(object, &mut buf))
+            .map_err(|e| e.context(format!("reading the seal of object {object:016x}")))?;
+        Ok(self.place.found(&found, &buf))
+    }
+
+    /// Begins a transaction on an object whose seal is, or is made sure to be, as expected. Waits for the one
+    /// before it; who needs several begins them in ascending order of their objects.
+    pub(crate) fn begin(&self, object: u64) -> Result<Ticket<'_>> {
+        let ticket = self.take(object);
+        self.touch(object)?;
+        ticket.ready(0)
+    }
+
+    /// Begins a transaction that makes an object good whatever its seal is: the caller vouches for the rest.
+    pub(crate) fn begin_anew(&self, object: u64) -> Result<Ticket<'_>> {
+        let ticket = self.take(object);
+        let seal = self.fetch(object)?.and_then(|bytes| self.seals.read(object, &bytes).ok());
+        ticket.ready(seal.map_or(0, |seal| seal.counter))
+    }
+
+    /// Whether an object is as it was in the past, both as they should be.
+    pub(crate) fn is_unchanged_since(&self, past: &Ledger, object: u64) -> Result<bool> {
+        match self.touch(object).and_then(|()| past.touch(object)) {
+            Err(e) if e.kind() == Kind::Corrupt => return Ok(false),
+            other => other?,
+        }
+        let now = self.fetch(object)?;
+        Ok(now.is_some() && now == past.fetch(object)?)
+    }
+
+    /// Whether an object has a seal: every object that is there has one.
+    pub(crate) fn is_sealed(&self, object: u64) -> Result<bool> {
+        Ok(self.fetch(object)?.is_some())
+    }
+
+    fn take(&self, object: u64) -> Ticket<'_> {
+        let mut objects = self.objects();
+        while !objects.busy.insert(object) {
+            objects = self.idle.wait(objects).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(objects);
+        Ticket { ledger: self, object, seal: [0; SEAL_LEN], counter: None, outcome: Outcome::Unknown }
+    }
+
+    /// Writes what changed. May be called at any time.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.pages.checkpoint()
+    }
+
+    /// Writes what changed and says that no object is ahead of it. No transaction is in flight or follows.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.pages.close(|segments| self.settle(segments))
+    }
+
+    /// Compares the seals of these segments that were not touched, which raises their counters to the objects'
+    /// own. Says whether all were as they should be.
+    fn settle(&self, segments: Range<u64>) -> Result<bool> {
+        let mut all = true;
+        let untouched: Vec<u64> = {
+            let objects = self.objects();
+            segments.filter(|s| *s < self.segments && !objects.is_verified(*s)).collect()
+        };
+        let mut seals = vec![[0; SEAL_LEN]; untouched.len()];
+        let mut queries: Vec<_> =
+            untouched.iter().zip(&mut seals).map(|(object, seal)| self.place.query(*object, seal)).collect();
+        let answers = self.data.query(&mut queries);
+        drop(queries);
+        for ((object, seal), found) in untouched.into_iter().zip(&seals).zip(answers) {
+            let Some(expected) = self.expect(object)? else { continue };
+            let seal = self.place.found(&found?, seal);
+            match self.verify(object, &expected, seal.as_ref()) {
+                Err(e) if e.kind() == Kind::Corrupt => all = false,
+                other => other?,
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The only transaction of an object in flight.
+pub(crate) struct Ticket<'a> {
+    ledger: &'a Ledger,
+    object: u64,
+    seal: [u8; SEAL_LEN],
+    /// Its counter, from the moment when the transaction may happen.
+    counter: Option<u64>,
+    outcome: Outcome,
+}
+
+/// How a transaction ended.
+enum Outcome {
+    Unknown,
+    Acknowledged,
+    Condemned,
+}
+
+impl<'a> Ticket<'a> {
+    /// Gives the ticket a counter above every one given before.
+    fn ready(mut self, at_least: u64) -> Result<Ticket<'a>> {
+        let ledger = self.ledger;
+        ledger.pages.open_for(self.object)?;
+        let held = ledger.pages.hold(self.object)?;
+        let lost = ledger.objects().lost.get(&self.object).copied().unwrap_or(0);
+        let counter = held.max(lost).max(at_least) + 1;
+        let seal = Seal { counter, snapshot: ledger.number.load(Ordering::Acquire) };
+        self.seal = ledger.seals.make(self.object, seal);
+        self.counter = Some(counter);
+        Ok(self)
+    }
+
+    /// The step that every transaction on the object contains.
+    pub(crate) fn place_step(&self) -> Step<'_> {
+        self.ledger.place.step(&self.seal)
+    }
+
+    /// A whole transaction: nothing is left of the object but its seal.
+    pub(crate) fn emptying_steps(&self) -> Vec<Step<'_>> {
+        let mut steps = vec![Step::Truncate(0)];
+        if self.ledger.place == SealPlace::Key {
+            steps.push(Step::RemoveKeyRange(Vec::new(), SEAL_KEY.to_vec()));
+        }
+        steps.push(self.place_step());
+        steps
+    }
+
+    /// The transaction was acknowledged. A ticket dropped otherwise is of unknown outcome.
+    pub(crate) fn applied(mut self) {
+        self.outcome = Outcome::Acknowledged;
+    }
+
+    /// There is no transaction, and what is there must not be believed: the ledger counts one all the same.
+    pub(crate) fn condemn(mut self) {
+        self.outcome = Outcome::Condemned;
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut objects = self.ledger.objects();
+        if let Some(counter) = self.counter {
+            match self.outcome {
+                Outcome::Unknown => {
+                    objects.lost.insert(self.object, counter);
+                    self.ledger.pages.doubt(self.object);
+                    self.ledger.pages.release(self.object, None);
+                }
+                Outcome::Acknowledged => {
+                    objects.set_verified(self.object);
+                    objects.lost.remove(&self.object);
+                    self.ledger.pages.release(self.object, Some(counter));
+                }
+                Outcome::Condemned => self.ledger.pages.release(self.object, Some(counter)),
+            }
+        }
+        objects.busy.remove(&self.object);
+        drop(objects);
+        self.ledger.idle.notify_all();
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

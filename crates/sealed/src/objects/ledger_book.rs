@@ -1,0 +1,239 @@
+//! The ledger's objects in the book: reading a page, and writing several with their head in one transaction.
+//!
+//! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of 504 counters.
+//! Before them stands a head, a page as well, whose numbers are the generations of those pages; so pages of
+//! different times cannot be mixed. The head of the first object also says how many such objects there are, so
+//! that a missing one is noticed.
+
+use super::ledger_page::{LedgerPage, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace};
+use super::seal::REMEDY;
+use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Pages of counters in an object of the ledger.
+pub(crate) const OBJECT_PAGES: u64 = 500;
+/// Segments whose counters one page holds.
+pub(crate) const PAGE_SEGMENTS: u64 = PAGE_ENTRIES as u64;
+/// The first object of the ledger in the book.
+const FIRST_OBJECT: u64 = 1;
+/// The number of the first head that says how many objects there are.
+const COUNT_ENTRY: usize = OBJECT_PAGES as usize;
+
+/// The page of counters with this number, of all objects together.
+pub(crate) type PageNumber = u64;
+
+/// The page that holds a segment's counter.
+pub(crate) fn page_of(segment: u64) -> PageNumber {
+    segment / PAGE_SEGMENTS
+}
+
+fn place_of(page: PageNumber) -> PagePlace {
+    PagePlace { object: FIRST_OBJECT + page / OBJECT_PAGES, page: (page % OBJECT_PAGES) as u32 + 1 }
+}
+
+fn head_place(index: u64) -> PagePlace {
+    PagePlace { object: FIRST_OBJECT + index, page: 0 }
+}
+
+/// Objects that the ledger of so many segments has.
+pub(crate) fn objects_for(segments: u64) -> u64 {
+    segments.div_ceil(PAGE_SEGMENTS * OBJECT_PAGES)
+}
+
+/// The head of one object as it stands.
+struct Head {
+    page: LedgerPage,
+    version: u64,
+}
+
+/// The ledger in the book.
+pub(crate) struct LedgerBook {
+    store: Arc<dyn ObjectStore>,
+    key: PageKey,
+    /// One per object, in order.
+    heads: Vec<Mutex<Head>>,
+    /// Held while an object is written.
+    writing: Vec<Mutex<()>>,
+}
+
+/// The right to write one object of the ledger.
+pub(crate) struct Writing<'a> {
+    book: &'a LedgerBook,
+    index: u64,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl LedgerBook {
+    /// Lays down the ledger of a new disk.
+    pub(crate) fn create(
+        store: &dyn ObjectStore,
+        segments: u64,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+    ) -> Result<()> {
+        let key = PageKey::new(master, uuid);
+        let count = objects_for(segments);
+        // The first last: only then is there a ledger.
+        (0..count).rev().try_for_each(|index| lay_down(store, &key, index, count))
+    }
+
+    /// Opens the ledger; one that may be written is made as long as `segments` need.
+    ///
+    /// Errors: [`Kind::Corrupt`] if an object is missing or its head does not verify.
+    pub(crate) fn open(
+        store: Arc<dyn ObjectStore>,
+        segments: u64,
+        read_only: bool,
+        key: PageKey,
+    ) -> Result<LedgerBook> {
+        let mut book = LedgerBook { store, key, heads: Vec::new(), writing: Vec::new() };
+        let first = book.load_head(0)?;
+        let mut count = first.page.entries[COUNT_ENTRY];
+        let needed = objects_for(segments);
+        if count < needed && !read_only {
+            (count..needed).try_for_each(|index| lay_down(&*book.store, &book.key, index, 0))?;
+            let mut page = first.page.clone();
+            page.generation += 1;
+            page.entries[COUNT_ENTRY] = needed;
+            book.put(0, first.version, &page, Vec::new())?;
+            count = needed;
+        }
+        // A head that says more than any disk needs is genuine, from a longer disk than the header speaks of.
+        for index in 0..count.min(needed) {
+            book.heads.push(Mutex::new(book.load_head(index)?));
+            book.writing.push(Mutex::new(()));
+        }
+        Ok(book)
+    }
+
+    /// The same disk's ledger at a snapshot, of which `store` is a view.
+    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>) -> Result<LedgerBook> {
+        let segments = self.objects() * OBJECT_PAGES * PAGE_SEGMENTS;
+        LedgerBook::open(store, segments, true, self.key.clone())
+    }
+
+    fn load_head(&self, index: u64) -> Result<Head> {
+        let place = head_place(index);
+        let (bytes, version) = self.load(place)?;
+        let version = version.ok_or_else(|| {
+            Error::new(Kind::Corrupt, format!("object {} of the book is not there", place.object))
+                .found("no such object")
+                .expected("a part of the disk's ledger")
+                .remedy(
+                    "restore the object from a backup; without it no data object that it counts is believed",
+                )
+        })?;
+        Ok(Head { page: self.key.decode(place, &bytes)?, version })
+    }
+
+    fn load(&self, place: PagePlace) -> Result<(Vec<u8>, Option<u64>)> {
+        let mut bytes = vec![0; PAGE_LEN];
+        let extents = vec![ReadExtent { offset: offset(place), buf: &mut bytes }];
+        let found = self
+            .store
+            .query_one(Query { object: place.object, extents, keys: Keys::None })
+            .map_err(|e| e.context("reading the ledger"))?;
+        Ok((bytes, found.version))
+    }
+
+    fn head(&self, index: u64) -> Option<MutexGuard<'_, Head>> {
+        let head = self.heads.get(usize::try_from(index).ok()?)?;
+        Some(head.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads a page of counters. One that was never written is all zeros.
+    ///
+    /// Errors: [`Kind::Corrupt`] if it is not the page of the generation that the head names.
+    pub(crate) fn page(&self, page: PageNumber) -> Result<LedgerPage> {
+        let place = place_of(page);
+        let generation = match self.head(page / OBJECT_PAGES) {
+            Some(head) => head.page.entries[place.page as usize - 1],
+            None => 0,
+        };
+        if generation == 0 {
+            return Ok(LedgerPage::default());
+        }
+        let read = self.key.decode(place, &self.load(place)?.0)?;
+        if read.generation != generation {
+            let what = format!("page {} of object {} of the book is out of date", place.page, place.object);
+            return Err(Error::new(Kind::Corrupt, what)
+                .found(format!("generation {}", read.generation))
+                .expected(format!("generation {generation}"))
+                .remedy(REMEDY));
+        }
+        Ok(read)
+    }
+
+    /// How many objects there are to write.
+    pub(crate) fn objects(&self) -> u64 {
+        self.heads.len() as u64
+    }
+
+    /// Waits for the right to write the object that holds the pages from `index * OBJECT_PAGES`.
+    pub(crate) fn writing(&self, index: u64) -> Writing<'_> {
+        let lock = self.writing[index as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        Writing { book: self, index, _lock: lock }
+    }
+
+    /// Writes a head and pages in one transaction. Gives the version of the object.
+    fn put(
+        &self,
+        index: u64,
+        version: u64,
+        head: &LedgerPage,
+        pages: Vec<(PagePlace, Vec<u8>)>,
+    ) -> Result<u64> {
+        let place = head_place(index);
+        let head = self.key.encode(place, head);
+        let mut steps = vec![Step::Expect(version)];
+        steps.extend(pages.iter().map(|(place, data)| Step::Write { offset: offset(*place), data }));
+        steps.push(Step::Write { offset: offset(place), data: &head });
+        self.store
+            .apply_one(Transaction { object: place.object, steps })
+            .map_err(|e| e.context("writing the ledger"))
+    }
+}
+
+impl Writing<'_> {
+    /// Writes pages of this object, whose generations it sets, with the head.
+    pub(crate) fn write(&self, pages: Vec<(PageNumber, LedgerPage)>) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let (mut head, version) = match self.book.head(self.index) {
+            Some(head) => (head.page.clone(), head.version),
+            None => return Ok(()),
+        };
+        head.generation += 1;
+        let generation = head.generation;
+        let encoded = pages.into_iter().map(|(number, page)| {
+            let place = place_of(number);
+            head.entries[place.page as usize - 1] = generation;
+            (place, self.book.key.encode(place, &LedgerPage { generation, ..page }))
+        });
+        let encoded = encoded.collect();
+        let version = self.book.put(self.index, version, &head, encoded)?;
+        if let Some(mut now) = self.book.head(self.index) {
+            *now = Head { page: head, version };
+        }
+        Ok(())
+    }
+}
+
+fn offset(place: PagePlace) -> u64 {
+    u64::from(place.page) * PAGE_LEN as u64
+}
+
+/// Writes an empty object of the ledger over whatever a creation that was cut short left there.
+fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> Result<()> {
+    let mut head = LedgerPage { generation: 1, ..LedgerPage::default() };
+    if index == 0 {
+        head.entries[COUNT_ENTRY] = count;
+    }
+    let place = head_place(index);
+    let bytes = key.encode(place, &head);
+    let steps = vec![Step::Truncate(0), Step::Write { offset: 0, data: &bytes }];
+    let laid = store.apply_one(Transaction { object: place.object, steps });
+    laid.map(drop).map_err(|e| e.context("laying down the ledger"))
+}

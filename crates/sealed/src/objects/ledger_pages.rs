@@ -1,0 +1,275 @@
+//! The ledger's pages in memory: loaded on demand, bounded, written back when asked.
+//!
+//! A page is *open* on the medium while its counters may fall behind the objects. It is made so, durably, before
+//! the first transaction that it counts, and closed when the disk is. Its counters in memory are those of
+//! transactions that the store acknowledged, hence durable ones: whenever a page is written, no counter in it is
+//! above its object's.
+
+use super::ledger_book::{LedgerBook, OBJECT_PAGES, PAGE_SEGMENTS, PageNumber, Writing, page_of};
+use super::ledger_page::LedgerPage;
+use lacuna_core::Result;
+use lacuna_medium::ObjectStore;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What the ledger knows of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The counter in the ledger.
+    pub(crate) counter: u64,
+    /// Whether the object's must be the same, if nothing was written to it since the disk was opened.
+    pub(crate) exact: bool,
+}
+
+struct Cached {
+    page: LedgerPage,
+    /// Differs from the medium's.
+    dirty: bool,
+    /// Writings under way. Until they end the page stays here, since the medium may hold either state.
+    pins: u32,
+    used: u64,
+}
+
+/// Whether the counters of a page that this session opened will be exact at its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Closing {
+    /// They are.
+    Exact,
+    /// They may be too low, since an earlier session was cut short: to be settled by asking the objects.
+    Unsettled,
+    /// A transaction of unknown outcome may still happen.
+    Never,
+}
+
+#[derive(Default)]
+struct State {
+    pages: HashMap<PageNumber, Cached>,
+    loading: HashSet<PageNumber>,
+    /// The pages that this session's transactions are counted in, all of them open on the medium.
+    opened: HashMap<PageNumber, Closing>,
+    tick: u64,
+}
+
+/// The pages of an open ledger.
+pub(crate) struct LedgerPages {
+    book: LedgerBook,
+    state: Mutex<State>,
+    loaded: Condvar,
+    most: usize,
+    read_only: bool,
+}
+
+impl LedgerPages {
+    /// Keeps at most `most` pages in memory.
+    pub(crate) fn new(book: LedgerBook, most: usize, read_only: bool) -> LedgerPages {
+        LedgerPages { book, state: Mutex::default(), loaded: Condvar::new(), most, read_only }
+    }
+
+    /// The same disk's pages at a snapshot, of whose book `store` is a view.
+    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>, most: usize) -> Result<LedgerPages> {
+        Ok(LedgerPages::new(self.book.view(store)?, most, true))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages in memory.
+    #[cfg(test)]
+    pub(crate) fn in_memory(&self) -> usize {
+        self.state().pages.len()
+    }
+
+    /// Runs `f` on a page, loading it if need be. The caller holds no right to write.
+    fn with<R>(&self, number: PageNumber, f: impl FnOnce(&mut Cached) -> R) -> Result<R> {
+        let full = {
+            let mut state = self.state();
+            let wanted = state.pages.contains_key(&number);
+            !wanted && state.pages.len() >= self.most && !evict(&mut state, self.read_only)
+        };
+        if full {
+            self.checkpoint()?;
+        }
+        self.with_loaded(number, f)
+    }
+
+    /// The same, beyond the bound if no page can be dropped.
+    fn with_loaded<R>(&self, number: PageNumber, f: impl FnOnce(&mut Cached) -> R) -> Result<R> {
+        let mut state = self.state();
+        loop {
+            state.tick += 1;
+            let used = state.tick;
+            if let Some(cached) = state.pages.get_mut(&number) {
+                cached.used = used;
+                return Ok(f(cached));
+            }
+            if state.loading.contains(&number) {
+                state = self.loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            while state.pages.len() >= self.most && evict(&mut state, self.read_only) {}
+            state.loading.insert(number);
+            drop(state);
+            let page = self.book.page(number);
+            state = self.state();
+            state.loading.remove(&number);
+            self.loaded.notify_all();
+            state.pages.insert(number, Cached { page: page?, dirty: false, pins: 0, used });
+        }
+    }
+
+    /// What the ledger says of a segment's object.
+    pub(crate) fn entry(&self, segment: u64) -> Result<Entry> {
+        self.with(page_of(segment), |cached| Entry {
+            counter: cached.page.entries[slot(segment)],
+            exact: !cached.page.open,
+        })
+    }
+
+    /// Notes the counter of a durable transaction. A lower one changes nothing.
+    pub(crate) fn raise(&self, segment: u64, counter: u64) -> Result<()> {
+        self.with(page_of(segment), |cached| {
+            let entry = &mut cached.page.entries[slot(segment)];
+            if counter > *entry {
+                *entry = counter;
+                cached.dirty = true;
+            }
+        })
+    }
+
+    /// Keeps the page of a segment in memory until [`LedgerPages::release`].
+    pub(crate) fn hold(&self, segment: u64) -> Result<u64> {
+        self.with(page_of(segment), |cached| {
+            cached.pins += 1;
+            cached.page.entries[slot(segment)]
+        })
+    }
+
+    /// Lets go of a page that was held, noting the counter of a transaction if one was acknowledged.
+    pub(crate) fn release(&self, segment: u64, acknowledged: Option<u64>) {
+        let mut state = self.state();
+        let Some(cached) = state.pages.get_mut(&page_of(segment)) else { return };
+        if let Some(counter) = acknowledged {
+            cached.page.entries[slot(segment)] = counter;
+            cached.dirty = true;
+        }
+        cached.pins -= 1;
+    }
+
+    /// Returns when the page of a segment is open on the medium: from then on objects may run ahead of it.
+    pub(crate) fn open_for(&self, segment: u64) -> Result<()> {
+        let number = page_of(segment);
+        if self.state().opened.contains_key(&number) {
+            return Ok(());
+        }
+        let writing = self.book.writing(number / OBJECT_PAGES);
+        if self.state().opened.contains_key(&number) {
+            return Ok(());
+        }
+        let page = self.with_loaded(number, |cached| {
+            cached.pins += 1;
+            cached.page.clone()
+        })?;
+        let closing = if page.open { Closing::Unsettled } else { Closing::Exact };
+        let written = match closing {
+            Closing::Exact => writing.write(vec![(number, LedgerPage { open: true, ..page })]),
+            _ => Ok(()),
+        };
+        let mut state = self.state();
+        unpin(&mut state, number, written.is_err());
+        if written.is_ok() {
+            state.opened.insert(number, closing);
+        }
+        written
+    }
+
+    /// Notes that nobody knows whether a transaction on this segment's object took place.
+    pub(crate) fn doubt(&self, segment: u64) {
+        if let Some(closing) = self.state().opened.get_mut(&page_of(segment)) {
+            *closing = Closing::Never;
+        }
+    }
+
+    /// Writes every page that changed, open.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        for index in 0..self.book.objects() {
+            let writing = self.book.writing(index);
+            let mut state = self.state();
+            let of_object = state.pages.iter_mut().filter(|(number, _)| **number / OBJECT_PAGES == index);
+            let changed: Vec<(PageNumber, LedgerPage)> = of_object
+                .filter(|(_, cached)| cached.dirty)
+                .map(|(number, cached)| {
+                    cached.pins += 1;
+                    cached.dirty = false;
+                    (*number, LedgerPage { open: true, ..cached.page.clone() })
+                })
+                .collect();
+            drop(state);
+            self.write(&writing, changed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes pages that are pinned, and lets them go. They stay changed if that fails.
+    fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, LedgerPage)>) -> Result<()> {
+        let numbers: Vec<PageNumber> = pages.iter().map(|(number, _)| *number).collect();
+        let written = writing.write(pages);
+        let mut state = self.state();
+        numbers.into_iter().for_each(|number| unpin(&mut state, number, written.is_err()));
+        written
+    }
+
+    /// Writes every page that changed or was opened, closed if its counters are exact. `settle` is asked for each
+    /// page whose counters may be too low; it raises them to the objects' own and says whether it saw all.
+    pub(crate) fn close(&self, settle: impl Fn(std::ops::Range<u64>) -> Result<bool>) -> Result<()> {
+        self.checkpoint()?;
+        let mut opened: Vec<(PageNumber, Closing)> = self.state().opened.drain().collect();
+        opened.sort_unstable();
+        for chunk in opened.chunk_by(|(a, _), (b, _)| a / OBJECT_PAGES == b / OBJECT_PAGES) {
+            // In batches, so that the pages need not all be in memory at once.
+            for batch in chunk.chunks(64) {
+                let mut pages = Vec::with_capacity(batch.len());
+                for &(number, closing) in batch {
+                    let first = number * PAGE_SEGMENTS;
+                    let open = match closing {
+                        Closing::Exact => false,
+                        Closing::Unsettled => !settle(first..first + PAGE_SEGMENTS)?,
+                        Closing::Never => true,
+                    };
+                    let page = self.with(number, |cached| {
+                        cached.page.open = open;
+                        cached.pins += 1;
+                        cached.dirty = false;
+                        cached.page.clone()
+                    })?;
+                    pages.push((number, page));
+                }
+                self.write(&self.book.writing(batch[0].0 / OBJECT_PAGES), pages)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn slot(segment: u64) -> usize {
+    (segment % PAGE_SEGMENTS) as usize
+}
+
+/// Lets go of a page after a writing. A failed one leaves it changed, so that it is never read back: the medium
+/// may hold either state.
+fn unpin(state: &mut State, number: PageNumber, failed: bool) {
+    if let Some(cached) = state.pages.get_mut(&number) {
+        cached.pins -= 1;
+        cached.dirty |= failed;
+    }
+}
+
+/// Drops the page unused for longest, of those that may be dropped. Says whether there was one.
+fn evict(state: &mut State, read_only: bool) -> bool {
+    let unchanged = state.pages.iter().filter(|(_, cached)| read_only || (!cached.dirty && cached.pins == 0));
+    let oldest = unchanged.min_by_key(|(_, cached)| cached.used).map(|(number, _)| *number);
+    oldest.is_some_and(|number| state.pages.remove(&number).is_some())
+}

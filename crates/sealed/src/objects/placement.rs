@@ -1,0 +1,141 @@
+//! Where an object keeps the metadata of its blocks: the seam between the engine and the four layouts.
+//!
+//! Every layout keeps block `i` at `i * slot` of its object and writes it with its metadata in one transaction.
+
+use super::adaptive::Adaptive;
+use super::interleaved::Interleaved;
+use super::kv::Kv;
+use super::segment_end::SegmentEnd;
+use super::{ObjectLayout, ObjectParams};
+use crate::SEGMENT_BLOCKS;
+use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result};
+use lacuna_medium::{Key, Keys, Step};
+use std::ops::Range;
+
+/// Blocks whose entries make one page of the adaptive layout.
+pub(crate) const CHUNK_BLOCKS: u64 = 64;
+
+/// A set of chunks of one segment: bit `c` stands for the blocks from `64 * c` on.
+pub(crate) type Chunks = u16;
+
+/// Every chunk that a range of blocks touches.
+pub(crate) fn chunks_of(range: &Range<u64>) -> Chunks {
+    if range.is_empty() {
+        return 0;
+    }
+    let (first, last) = (range.start / CHUNK_BLOCKS, (range.end - 1) / CHUNK_BLOCKS);
+    (((1u32 << (last + 1)) - 1) & !((1u32 << first) - 1)) as Chunks
+}
+
+/// Whether the chunk of a block is in the set.
+pub(crate) fn has_chunk(chunks: Chunks, index: u64) -> bool {
+    chunks & (1 << (index / CHUNK_BLOCKS)) != 0
+}
+
+/// Consecutive blocks that a transaction changes alike.
+pub(crate) struct Run {
+    /// The first, by its index in the segment.
+    pub(crate) index: u64,
+    pub(crate) count: u64,
+    /// Whether they get data, or become unwritten.
+    pub(crate) written: bool,
+}
+
+/// What a transaction does to the blocks of one object.
+pub(crate) struct Change {
+    pub(crate) segment: u64,
+    /// Ascending; two that meet differ in `written`.
+    pub(crate) runs: Vec<Run>,
+    /// The entries of all blocks of all runs; zeros for those that become unwritten.
+    pub(crate) entries: Vec<u8>,
+    /// Ciphertext, `slot` bytes for each block that gets data.
+    pub(crate) sealed: Vec<u8>,
+    /// The object is not there: what is not written reads as zeros.
+    pub(crate) absent: bool,
+}
+
+/// Where the entries of a range of blocks can be had.
+pub(crate) enum Source {
+    /// In the blocks' own slots.
+    Slots,
+    /// At this byte of the object, one after the other.
+    Bytes(u64),
+    /// Under keys.
+    Keys(Keys),
+}
+
+/// What an answer taught beyond what was asked: whole pages of entries.
+pub(crate) type Learned = Vec<(u64, super::pages::Page)>;
+
+/// How one layout keeps metadata. Blocks are numbered within their segment.
+pub(crate) trait Placement: Send + Sync {
+    /// Bytes from one block to the next in an object.
+    fn slot(&self) -> usize {
+        BLOCK_SIZE
+    }
+
+    /// Adds what a transaction must do beside writing the slots. The caller has the object to itself, and the
+    /// transaction has not begun.
+    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>);
+
+    /// Where to ask for the entries of `range`, of which those in `missing` are wanted.
+    fn source(&self, range: &Range<u64>, missing: Chunks) -> Source;
+
+    /// Fills entries of the blocks of `range` from memory and says of which chunks it could not.
+    fn recall(&self, _segment: u64, range: &Range<u64>, _entries: &mut [u8]) -> Chunks {
+        chunks_of(range)
+    }
+
+    /// Whether what was recalled for the blocks of `range` is still what is remembered.
+    fn is_still(&self, _segment: u64, _range: &Range<u64>, _entries: &[u8]) -> bool {
+        true
+    }
+
+    /// Fills entries of the chunks `missing` of `range` from the pairs of an answer, and says what else they
+    /// teach. Errors: [`Kind::Corrupt`] for what no transaction of this disk left.
+    fn take(
+        &self,
+        _range: &Range<u64>,
+        _missing: Chunks,
+        _pairs: &[(Key, Vec<u8>)],
+        _entries: &mut [u8],
+    ) -> Result<Learned> {
+        Ok(Learned::new())
+    }
+
+    /// Remembers what an answer taught. No transaction of the segment began since it was asked for.
+    fn learn(&self, _segment: u64, _learned: Learned) {}
+
+    /// Forgets what is remembered of a segment.
+    fn forget(&self, _segment: u64) {}
+
+    /// Forgets everything that is remembered.
+    fn forget_all(&self) {}
+
+    /// Pages found in memory, and not found there.
+    fn counts(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
+/// The layout of a disk. `budget` is for what it remembers.
+pub(crate) fn placement(params: &ObjectParams, budget: Budget) -> Box<dyn Placement> {
+    let meta = params.cipher.meta_size();
+    match params.layout {
+        ObjectLayout::Interleaved => Box::new(Interleaved::new(meta)),
+        ObjectLayout::SegmentEnd => Box::new(SegmentEnd::new(meta)),
+        ObjectLayout::Kv => Box::new(Kv::new(meta)),
+        ObjectLayout::Adaptive => Box::new(Adaptive::new(meta, budget)),
+    }
+}
+
+/// Where the entries behind all blocks begin.
+pub(crate) const DATA_END: u64 = SEGMENT_BLOCKS * BLOCK_SIZE as u64;
+
+/// The complaint about keys that no transaction of this disk left.
+pub(crate) fn strange_key(key: &[u8], value: &[u8]) -> Error {
+    Error::new(Kind::Corrupt, "the metadata of the object is not usable")
+        .found(format!("a key {key:02x?} with {} bytes", value.len()))
+        .expected("keys and values as this disk writes them")
+        .remedy("roll the disk back to a snapshot or restore it from a backup")
+}

@@ -1,0 +1,171 @@
+//! Which segment is written next and by whom: the queue between those who fill the cache and the threads that
+//! write it out.
+//!
+//! Segments are written in the order in which they got their first unwritten block, so that neighbours of that
+//! block have the longest time to join its transaction.
+
+use lacuna_core::{Clock, SystemClock};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads that write in the background, each one object at a time.
+pub(crate) const THREADS: usize = 16;
+/// How long a block waits in the cache at most before somebody begins to write its segment.
+const OLDEST: Duration = Duration::from_secs(1);
+
+pub(crate) struct Schedule {
+    state: Mutex<State>,
+    /// There may be work for a thread.
+    work: Condvar,
+    /// There may be room in the cache.
+    room: Condvar,
+    /// Threads that wait for work.
+    idle: AtomicUsize,
+    clock: SystemClock,
+}
+
+#[derive(Default)]
+struct State {
+    /// Segments with something to write, and since when.
+    queue: VecDeque<(u64, Duration)>,
+    /// Flushes under way.
+    drains: usize,
+    /// Writers that wait for room.
+    crowded: usize,
+    /// A thread waits for the first segment to become old.
+    watched: bool,
+    stopping: bool,
+}
+
+impl State {
+    fn is_urgent(&self) -> bool {
+        self.drains > 0 || self.crowded > 0
+    }
+}
+
+impl Schedule {
+    pub(crate) fn new() -> Self {
+        Schedule {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            idle: AtomicUsize::new(0),
+            clock: SystemClock::default(),
+        }
+    }
+
+    /// Puts a segment into the queue, which its cache counts as listed already.
+    pub(crate) fn list(&self, segment: u64) {
+        let mut state = self.state();
+        state.queue.push_back((segment, self.clock.now()));
+        if state.is_urgent() || state.queue.len() == 1 {
+            self.work.notify_one();
+        }
+    }
+
+    /// Tells a thread, if one is idle, that the cache is filling.
+    pub(crate) fn nudge(&self) {
+        if self.idle.load(Ordering::Acquire) > 0 {
+            let _state = self.state();
+            self.work.notify_one();
+        }
+    }
+
+    /// Takes the segment that has waited longest.
+    pub(crate) fn pop(&self) -> Option<u64> {
+        self.state().queue.pop_front().map(|(segment, _)| segment)
+    }
+
+    /// Takes the segment that has waited longest, as soon as there is a reason to write: a flush, writers that
+    /// wait, a cache that is `filling`, or its age. `None`: it is time to stop.
+    pub(crate) fn next(&self, filling: impl Fn() -> bool) -> Option<u64> {
+        let mut state = self.state();
+        loop {
+            if state.stopping {
+                return None;
+            }
+            let age = state.queue.front().map(|(_, since)| self.clock.now().saturating_sub(*since));
+            if let Some(age) = age
+                && (state.is_urgent() || age >= OLDEST || filling())
+            {
+                let next = state.queue.pop_front().map(|(segment, _)| segment);
+                if !state.queue.is_empty() {
+                    // Another thread goes on with the queue, or watches it.
+                    self.work.notify_one();
+                }
+                return next;
+            }
+            self.idle.fetch_add(1, Ordering::AcqRel);
+            state = match age {
+                Some(age) if !state.watched => {
+                    state.watched = true;
+                    let wait = self.work.wait_timeout(state, OLDEST - age);
+                    let mut state = wait.unwrap_or_else(PoisonError::into_inner).0;
+                    state.watched = false;
+                    state
+                }
+                _ => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// From now to [`Schedule::end_drain`] everything in the queue is written without delay: about so many
+    /// segments, of which the caller takes one itself.
+    pub(crate) fn begin_drain(&self, segments: usize) {
+        self.state().drains += 1;
+        (1..segments.min(THREADS + 1)).for_each(|_| self.work.notify_one());
+    }
+
+    pub(crate) fn end_drain(&self) {
+        self.state().drains -= 1;
+    }
+
+    /// Waits until `try_enter` succeeds, or `stop` says so; whoever gives up room calls [`Schedule::freed`].
+    pub(crate) fn wait_room(&self, try_enter: impl Fn() -> bool, stop: impl Fn() -> bool) -> bool {
+        let mut state = self.state();
+        loop {
+            if try_enter() {
+                return true;
+            }
+            if stop() || state.stopping {
+                return false;
+            }
+            state.crowded += 1;
+            self.work.notify_one();
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.crowded -= 1;
+        }
+    }
+
+    /// There is more room in the cache.
+    pub(crate) fn freed(&self) {
+        if self.state().crowded > 0 {
+            self.room.notify_all();
+        }
+    }
+
+    /// Sends the threads home.
+    pub(crate) fn stop(&self) {
+        self.state().stopping = true;
+        self.wake_all();
+    }
+
+    /// Wakes everybody, to see what has happened.
+    pub(crate) fn wake_all(&self) {
+        drop(self.state());
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+
+    /// Time since the disk was opened.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,232 @@
+//! The snapshots of an open disk: the table in the book, and what the two stores know of it.
+//!
+//! The stores keep what is overwritten only for snapshots that were named to them by `set_snapshots`; they are
+//! named from the verified table when the disk is opened for writing, and whenever the table changes.
+//!
+//! # Power cuts
+//! - A snapshot is made in this order: numbers from the stores, record in the table, names to the stores; nothing
+//!   is written to the disk meanwhile. A cut before the record leaves numbers that nobody uses and no store keeps
+//!   anything for; a cut after it leaves the snapshot, and the next opening names it.
+//! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record. A cut leaves the
+//!   mark, and the next opening for writing does it again; what the stores have forgotten already is no error.
+//! - A rollback marks the record as well; see `snapshot_ops.rs`.
+
+use super::Stores;
+use super::snapshot_table::{
+    MAX_SNAPSHOTS, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX, check_name, table_key,
+};
+use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, SnapshotId, Step, Transaction};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The object of the book that holds the table.
+const TABLE_OBJECT: u64 = 0;
+
+/// The snapshots of an open disk.
+pub(crate) struct Snapshots {
+    stores: Stores,
+    key: Secret<32>,
+    number: Arc<AtomicU32>,
+    held: Mutex<Held>,
+}
+
+/// The table as it stands in the book.
+struct Held {
+    table: SnapshotTable,
+    version: u64,
+}
+
+/// The snapshots of a disk, for display: nobody vouches for them, since reading them takes no key. `book` holds the
+/// disk's table. Errors: [`Kind::Corrupt`] if there is no table of snapshots.
+pub fn list_snapshots(book: &dyn ObjectStore) -> Result<Vec<SnapshotRecord>> {
+    Ok(SnapshotTable::parse(&load(book)?.0)?.records)
+}
+
+fn load(book: &dyn ObjectStore) -> Result<(Vec<u8>, u64)> {
+    let mut bytes = vec![0; TABLE_MAX];
+    let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
+    let found = book
+        .query_one(Query { object: TABLE_OBJECT, extents, keys: Keys::None })
+        .map_err(|e| e.context("reading the table of snapshots"))?;
+    let version = found.version.ok_or_else(|| {
+        Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) is not there")
+            .found("no such object")
+            .expected("one for every disk")
+            .remedy("restore the object from a backup; nothing is written to the disk before that")
+    })?;
+    Ok((bytes, version))
+}
+
+fn store(book: &dyn ObjectStore, guard: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    let mut steps: Vec<Step<'_>> = guard.map(Step::Expect).into_iter().collect();
+    steps.extend([Step::Write { offset: 0, data: bytes }, Step::Truncate(bytes.len() as u64)]);
+    book.apply_one(Transaction { object: TABLE_OBJECT, steps })
+        .map_err(|e| e.context("writing the table of snapshots"))
+}
+
+impl Snapshots {
+    /// Lays down the table of a new disk, without snapshots.
+    pub(crate) fn create(book: &dyn ObjectStore, master: &Secret<32>, uuid: &[u8; 16]) -> Result<()> {
+        let table = SnapshotTable { generation: 1, ..SnapshotTable::default() };
+        store(book, None, &table.encode(&table_key(master, uuid))).map(drop)
+    }
+
+    /// Reads and verifies the table. Unless the disk is opened for reading alone, names the snapshots to the stores
+    /// and finishes removals.
+    pub(crate) fn open(
+        stores: &Stores,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        read_only: bool,
+    ) -> Result<Snapshots> {
+        let key = table_key(master, uuid);
+        let (bytes, version) = load(&*stores.book)?;
+        let table = SnapshotTable::decode(&bytes, &key)?;
+        let number = Arc::new(AtomicU32::new(table.newest));
+        let snapshots =
+            Snapshots { stores: stores.clone(), key, number, held: Mutex::new(Held { table, version }) };
+        if !read_only {
+            let mut held = snapshots.held();
+            snapshots.name_to_stores(&held.table)?;
+            snapshots.finish_removals(&mut held)?;
+        }
+        Ok(snapshots)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the newest snapshot ever made; 0: none was.
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// The same, as it changes.
+    pub(crate) fn number_cell(&self) -> Arc<AtomicU32> {
+        self.number.clone()
+    }
+
+    /// The snapshot of this name, which may be read. Errors: [`Kind::NotFound`].
+    pub(crate) fn find(&self, name: &str) -> Result<SnapshotRecord> {
+        let held = self.held();
+        let record = held.table.find(name)?;
+        if record.state == SnapshotState::Removing {
+            return Err(Error::new(Kind::NotFound, format!("the snapshot {name} is being removed"))
+                .remedy("open the disk for writing once to finish that"));
+        }
+        Ok(record.clone())
+    }
+
+    /// The snapshot to which a rollback was begun and not finished.
+    pub(crate) fn rolling_back(&self) -> Option<SnapshotRecord> {
+        let held = self.held();
+        held.table.records.iter().find(|record| record.state == SnapshotState::RollingBack).cloned()
+    }
+
+    /// Makes a snapshot of a disk that nobody writes to. `before` is called when it is sure that the request is
+    /// sound. An error of the second kind leaves open whether there is a snapshot: nothing may be written then.
+    pub(crate) fn add(&self, name: &str, time: u64, blocks: u64) -> std::result::Result<u32, Failure> {
+        let mut held = self.held();
+        let number = may_add(&held.table, name).map_err(Failure::Unchanged)?;
+        let data_id = self.stores.data.create_snapshot().map_err(Failure::Unchanged)?;
+        let book_id = self.stores.book.create_snapshot().map_err(|e| {
+            // Nobody else knows of this number; the error to report is the first.
+            drop(self.stores.data.remove_snapshot(data_id));
+            Failure::Unchanged(e)
+        })?;
+        let state = SnapshotState::Ready;
+        let record = SnapshotRecord { number, name: name.into(), time, blocks, data_id, book_id, state };
+        let added = self.change(&mut held, |table| {
+            table.newest = number;
+            table.records.push(record);
+        });
+        added.and_then(|()| self.name_to_stores(&held.table)).map_err(Failure::Unknown)?;
+        self.number.store(number, Ordering::Release);
+        Ok(number)
+    }
+
+    /// Removes a snapshot. Errors: [`Kind::NotFound`], and whatever the stores report.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        let mut held = self.held();
+        let number = held.table.find(name)?.number;
+        self.change(&mut held, |table| set_state(table, number, SnapshotState::Removing))?;
+        self.name_to_stores(&held.table)?;
+        self.finish_removals(&mut held)
+    }
+
+    /// Notes what is happening to a snapshot.
+    pub(crate) fn mark(&self, number: u32, state: SnapshotState) -> Result<()> {
+        self.change(&mut self.held(), |table| set_state(table, number, state))
+    }
+
+    fn finish_removals(&self, held: &mut Held) -> Result<()> {
+        while let Some(record) = held.table.records.iter().find(|r| r.state == SnapshotState::Removing) {
+            let number = record.number;
+            forget(&*self.stores.data, record.data_id)?;
+            forget(&*self.stores.book, record.book_id)?;
+            self.change(held, |table| table.records.retain(|record| record.number != number))?;
+        }
+        Ok(())
+    }
+
+    /// Changes the table, durably.
+    fn change(&self, held: &mut Held, f: impl FnOnce(&mut SnapshotTable)) -> Result<()> {
+        let mut table = held.table.clone();
+        f(&mut table);
+        table.generation += 1;
+        held.version = store(&*self.stores.book, Some(held.version), &table.encode(&self.key))?;
+        held.table = table;
+        Ok(())
+    }
+
+    fn name_to_stores(&self, table: &SnapshotTable) -> Result<()> {
+        let kept = || table.records.iter().filter(|record| record.state != SnapshotState::Removing);
+        let ids: Vec<SnapshotId> = kept().map(|record| record.data_id).collect();
+        self.stores.data.set_snapshots(&ids)?;
+        let ids: Vec<SnapshotId> = kept().map(|record| record.book_id).collect();
+        self.stores.book.set_snapshots(&ids)
+    }
+}
+
+/// How a snapshot was not made.
+pub(crate) enum Failure {
+    /// There is none.
+    Unchanged(Error),
+    /// Nobody knows.
+    Unknown(Error),
+}
+
+/// The number of the next snapshot, if there may be one of this name.
+fn may_add(table: &SnapshotTable, name: &str) -> Result<u32> {
+    check_name(name)?;
+    let cannot = || Error::new(Kind::Usage, format!("cannot make the snapshot {name}"));
+    if table.records.iter().any(|record| record.name == name) {
+        return Err(cannot()
+            .with_kind(Kind::Exists)
+            .found("a snapshot of this name")
+            .remedy("choose another name, or remove that one"));
+    }
+    if table.records.len() >= MAX_SNAPSHOTS {
+        return Err(cannot()
+            .found(format!("{} snapshots", table.records.len()))
+            .expected(format!("at most {MAX_SNAPSHOTS}"))
+            .remedy("remove one"));
+    }
+    table.newest.checked_add(1).ok_or_else(|| cannot().found("2^32 snapshots made so far").expected("fewer"))
+}
+
+fn set_state(table: &mut SnapshotTable, number: u32, state: SnapshotState) {
+    if let Some(record) = table.records.iter_mut().find(|record| record.number == number) {
+        record.state = state;
+    }
+}
+
+/// Lets a store forget a snapshot, which it may have done already.
+fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
+    match store.remove_snapshot(id) {
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other.map_err(|e| e.context("removing a snapshot from the store")),
+    }
+}

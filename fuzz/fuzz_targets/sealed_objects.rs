@@ -1,0 +1,82 @@
+//! A sealed disk whose objects somebody altered: opening, reading, checking, rolling back, writing and closing end
+//! with a result or an error. With gcm, what is read was once written there, and at the snapshot before it was made;
+//! what is written and flushed afterwards is read back as long as nobody alters the objects again.
+#![no_main]
+
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_fuzz::bytes::Bytes;
+use lacuna_fuzz::objects_image::{SNAPSHOT, SNAPSHOT_PHASE, image, open, write};
+use lacuna_fuzz::sealed_image::{BLOCKS, PHASES, is_content, was_written_until};
+use lacuna_sealed::{Cipher, ObjectDisk, SEGMENT_BLOCKS};
+use libfuzzer_sys::fuzz_target;
+
+const NEW: u8 = 9;
+/// Blocks read at a time.
+const RUN: usize = 60;
+
+fuzz_target!(|input: &[u8]| {
+    let mut input = Bytes::new(input);
+    let image = image(input.byte());
+    let extra = input.byte();
+    let pool = image.altered(&mut input);
+    let authenticated = image.params.cipher == Cipher::Gcm;
+
+    if let Ok(past) = open(&pool, &image.params, 6, true) {
+        judge(&past, authenticated, SNAPSHOT_PHASE);
+        let _ = past.close();
+    }
+    let Ok(disk) = open(&pool, &image.params, 7, false) else { return };
+    judge(&disk, authenticated, PHASES);
+    let _ = disk.extents(BlockAddr(0), BLOCKS);
+    if extra & 2 == 2 && disk.rollback(SNAPSHOT).is_ok() {
+        judge(&disk, authenticated, SNAPSHOT_PHASE);
+    }
+
+    let first = u64::from(extra) % (BLOCKS - 300);
+    let ranges = [(first, 3), (SEGMENT_BLOCKS + 1, 1), (first + 20, 256)];
+    let written = ranges.map(|(first, count)| write(&disk, NEW, first, count).is_ok());
+    if extra & 1 == 1 {
+        let _ = disk.discard(BlockAddr(SEGMENT_BLOCKS + 10), 4);
+    }
+    let flushed = disk.flush().is_ok();
+    let _ = disk.close();
+    drop(disk);
+    let Ok(disk) = open(&pool, &image.params, 8, false) else {
+        assert!(!flushed, "a disk that took a flush does not open again");
+        return;
+    };
+    for ((first, count), written) in ranges.into_iter().zip(written) {
+        if written && flushed {
+            each_readable_block(&disk, first, count, |block, data| {
+                assert!(is_content(block, data, NEW), "block {block} lost what was flushed");
+            });
+        }
+    }
+});
+
+/// Checks the disk and reads it, asking of each block, if it is authenticated, that it was written there until some
+/// phase.
+fn judge(disk: &ObjectDisk, authenticated: bool, until: u8) {
+    let mut seen = 0;
+    let report = disk.check(|done| seen = done, |_| {}).expect("memory for 16 MiB");
+    assert_eq!((seen, report.good + report.unwritten + report.bad), (BLOCKS, BLOCKS));
+    each_readable_block(disk, 0, BLOCKS, |block, data| {
+        let known = !authenticated || was_written_until(block, data, until);
+        assert!(known, "block {block} reads as something never written there");
+    });
+}
+
+/// Reads a range in runs, and block by block where a run does not read.
+fn each_readable_block(disk: &ObjectDisk, first: u64, count: u64, mut each: impl FnMut(u64, &[u8])) {
+    let mut data = vec![0; RUN * BLOCK_SIZE];
+    let end = first + count;
+    for start in (first..end).step_by(RUN) {
+        let run = &mut data[..RUN.min((end - start) as usize) * BLOCK_SIZE];
+        let whole = disk.read(BlockAddr(start), run).is_ok();
+        for (block, data) in (start..).zip(run.chunks_exact_mut(BLOCK_SIZE)) {
+            if whole || disk.read(BlockAddr(block), data).is_ok() {
+                each(block, data);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Small sealed disks on objects in every cipher and layout, with a history and a snapshot, and an adversary who
+//! alters the objects.
+
+use crate::bytes::Bytes;
+use crate::sealed_image::{BLOCKS, filler};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
+use lacuna_sealed::{
+    Cipher, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, SEGMENT_BLOCKS, Stores, list_snapshots,
+};
+use std::sync::{Arc, OnceLock};
+
+/// The name of the snapshot that every disk has, made after phase 2 of its history.
+pub const SNAPSHOT: &str = "between";
+/// The last phase that the snapshot shows.
+pub const SNAPSHOT_PHASE: u8 = 2;
+/// Changes in one run at most.
+const CHANGES: usize = 24;
+/// Data objects of a disk, and one that it has no block in.
+const OBJECTS: u64 = 3;
+
+/// The objects of a disk at one moment.
+pub struct Pool {
+    data: MemoryObjects,
+    book: MemoryObjects,
+}
+
+/// A disk with its past.
+pub struct Image {
+    /// Its parameters.
+    pub params: ObjectParams,
+    /// The pool at several moments; the last is the present.
+    moments: Vec<Pool>,
+}
+
+impl Pool {
+    fn new(keys: bool) -> Pool {
+        Pool { data: MemoryObjects::new(keys), book: MemoryObjects::new(keys) }
+    }
+
+    fn copied(&self) -> Pool {
+        Pool { data: self.data.copied(), book: self.book.copied() }
+    }
+
+    /// A client's handles.
+    pub fn stores(&self) -> Stores {
+        Stores { data: Arc::new(self.data.reopened()), book: Arc::new(self.book.reopened()) }
+    }
+}
+
+/// The image that `selector` chooses: by kind, and whether the disk was closed or its power failed.
+pub fn image(selector: u8) -> &'static Image {
+    static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
+    let images = IMAGES.get_or_init(|| {
+        let kinds = Cipher::ALL.into_iter().flat_map(|cipher| {
+            let layouts = if cipher.meta_size() == 0 { &ObjectLayout::ALL[1..2] } else { &ObjectLayout::ALL };
+            layouts.iter().map(move |layout| (cipher, *layout))
+        });
+        let made = kinds.flat_map(|(cipher, layout)| {
+            [false, true].map(|closed| Image::make(cipher, layout, closed).expect("a store without faults"))
+        });
+        made.collect()
+    });
+    &images[usize::from(selector) % images.len()]
+}
+
+/// Opens a disk of [`image`], or its snapshot, with a small cache and no threads of its own.
+pub fn open(pool: &Pool, params: &ObjectParams, seed: u64, snapshot: bool) -> Result<ObjectDisk> {
+    let options = ObjectOptions {
+        budget: Budget::bytes(1 << 20),
+        read_only: false,
+        background: false,
+        write_through: false,
+        snapshot: snapshot.then(|| SNAPSHOT.into()),
+        random: Arc::new(SeededRandom::new(seed)),
+    };
+    ObjectDisk::open(pool.stores(), params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
+}
+
+/// Writes what `phase` gives to a range.
+pub fn write(disk: &ObjectDisk, phase: u8, first: u64, count: u64) -> Result<()> {
+    let mut data = vec![0; count as usize * BLOCK_SIZE];
+    for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+        out.fill(filler(block, phase));
+    }
+    disk.write(BlockAddr(first), &data)
+}
+
+impl Image {
+    fn make(cipher: Cipher, layout: ObjectLayout, closed: bool) -> Result<Image> {
+        let params = ObjectParams::plan(cipher, layout, BLOCKS)?;
+        let pool = Pool::new(layout.needs_keys());
+        ObjectDisk::create(&pool.stores(), &params, &Secret::copy_from(&[5; 32]), &[6; 16])?;
+        let mut moments = vec![pool.copied()];
+
+        let disk = open(&pool, &params, 1, false)?;
+        write(&disk, 1, 0, 30)?;
+        write(&disk, 1, SEGMENT_BLOCKS, 40)?;
+        disk.flush()?;
+        moments.push(pool.copied());
+        disk.close()?;
+        moments.push(pool.copied());
+
+        let disk = open(&pool, &params, 2, false)?;
+        for first in (0..SEGMENT_BLOCKS).step_by(256) {
+            write(&disk, 2, first, 256)?;
+        }
+        disk.create_snapshot(SNAPSHOT)?;
+        moments.push(pool.copied());
+        write(&disk, 3, 10, 5)?;
+        disk.discard(BlockAddr(SEGMENT_BLOCKS + 3), 4)?;
+        disk.flush()?;
+        moments.push(pool.copied());
+        write(&disk, 4, 12, 2)?;
+        write(&disk, 4, SEGMENT_BLOCKS + 5, 3)?;
+        disk.flush()?;
+        if closed {
+            disk.close()?;
+        }
+        moments.push(pool.copied());
+        Ok(Image { params, moments })
+    }
+
+    /// The present pool, altered as `input` says.
+    pub fn altered(&self, input: &mut Bytes<'_>) -> Pool {
+        let pool = self.moments[self.moments.len() - 1].copied();
+        for _ in 0..CHANGES {
+            if input.is_empty() {
+                break;
+            }
+            self.change(&pool, input);
+        }
+        pool
+    }
+
+    fn change(&self, pool: &Pool, input: &mut Bytes<'_>) {
+        let [operation, place] = input.array();
+        // Of four changes three are to data, which there is more of.
+        let (objects, is_book) = if place & 3 == 0 { (&pool.book, true) } else { (&pool.data, false) };
+        let object = u64::from(place >> 2) % OBJECTS;
+        match operation % 8 {
+            0 | 1 => {
+                let at = self.offset(objects.object(object), input);
+                let mask = if operation & 1 == 0 { &[][..] } else { input.take(usize::from(operation >> 3)) };
+                let old =
+                    objects.object(object).map_or(0, |o| o.bytes().get(at as usize).copied().unwrap_or(0));
+                let flipped = [old ^ (operation | 1)];
+                let data = if mask.is_empty() { &flipped[..] } else { mask };
+                apply(objects, object, Step::Write { offset: at, data });
+            }
+            2 => {
+                let key = self.key(objects.object(object), input);
+                let len = [0, 1, 16, 31, 32, 33, 1024, 2048][usize::from(input.byte() % 8)];
+                let mut value = input.take(len.min(64)).to_vec();
+                value.resize(len, 7);
+                apply(objects, object, Step::SetKeys(vec![(key, value)]));
+            }
+            3 => {
+                let (first, last) = (self.key(objects.object(object), input), input.take(2).to_vec());
+                let step = match last.is_empty() {
+                    true => Step::RemoveKeys(vec![first]),
+                    false => Step::RemoveKeyRange(first, last),
+                };
+                apply(objects, object, step);
+            }
+            4 => apply(objects, object, Step::Truncate(self.offset(objects.object(object), input))),
+            5 => objects.replace(object, self.past(is_book, input)),
+            6 => objects.replace(object, None),
+            _ => {
+                let Ok(records) = list_snapshots(&pool.book) else { return };
+                let Some(record) = records.first() else { return };
+                let id = if is_book { record.book_id } else { record.data_id };
+                objects.replace_at(object, id, self.past(is_book, input));
+            }
+        }
+    }
+
+    /// An object of some moment.
+    fn past(&self, is_book: bool, input: &mut Bytes<'_>) -> Option<MemoryObject> {
+        let moment = &self.moments[usize::from(input.byte()) % self.moments.len()];
+        let objects = if is_book { &moment.book } else { &moment.data };
+        objects.object(u64::from(input.byte()) % OBJECTS)
+    }
+
+    /// A byte of an object, or a little past its end.
+    fn offset(&self, object: Option<MemoryObject>, input: &mut Bytes<'_>) -> u64 {
+        let number = u64::from(input.u32());
+        let len = object.map_or(0, |object| object.bytes().len() as u64);
+        match number % 4 {
+            // Where metadata lies behind all data, and the seal.
+            0 => (SEGMENT_BLOCKS * BLOCK_SIZE as u64) + (number >> 2) % 40_000,
+            1 => (number >> 2) % 9000,
+            _ => (number >> 2) % (len + 5000),
+        }
+    }
+
+    /// A key of an object, or one of the fuzzer's making.
+    fn key(&self, object: Option<MemoryObject>, input: &mut Bytes<'_>) -> Vec<u8> {
+        let number = input.byte();
+        let keys = object.map(|object| object.keys().keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        match number % 4 {
+            0 if !keys.is_empty() => keys[usize::from(input.byte()) % keys.len()].clone(),
+            1 => vec![b'p', input.byte() % 20],
+            2 => vec![b'p', input.byte() % 20, b'd', input.byte() % 70],
+            _ => input.take(usize::from(number >> 2) % 6).to_vec(),
+        }
+    }
+}
+
+/// A store that refuses the step stays as it is.
+fn apply(objects: &MemoryObjects, object: u64, step: Step<'_>) {
+    let _ = objects.reopened().apply_one(Transaction { object, steps: vec![step] });
+}
