@@ -1,9 +1,18 @@
 //! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
 
+mod groups;
+mod keys;
+mod snapshots;
+
+pub use groups::{ClusterArgs, CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, WritingArgs};
+pub use keys::{KeyArgs, KeyNewArgs, KeyRemoveArgs, KeyVerb};
+pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
+
 use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lacuna_sealed::{Cipher, Layout};
+use lacuna_sealed::{Cipher, ObjectLayout};
+
 use lacuna_volume::Location;
 use std::path::PathBuf;
 
@@ -12,7 +21,8 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no 
 
 /// Encrypted storage for people whose adversary looks more than once.
 ///
-/// A LOCATION is the path of a file or block device. Sizes take the suffixes K, M, G and T (powers of 1024).
+/// A LOCATION is the path of a file or block device, or rados:POOL/NAME for a disk in a pool of Ceph RADOS, of
+/// which rados:POOL/NAME@SNAPSHOT is a snapshot. Sizes take the suffixes K, M, G and T (powers of 1024).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
@@ -49,6 +59,11 @@ pub enum Verb {
     Key(KeyVerb),
     /// Make a disk larger
     Resize(ResizeArgs),
+    /// Keep states of a disk in RADOS, and go back to them
+    #[command(subcommand)]
+    Snapshot(SnapshotVerb),
+    /// Remove a disk in RADOS with its snapshots and all its data
+    Delete(DeleteArgs),
     /// Measure the ciphers and the passphrase cost on this machine
     Bench(BenchArgs),
     /// Print shell completions
@@ -57,49 +72,10 @@ pub enum Verb {
     Man(ManArgs),
 }
 
-/// Where passphrases come from.
-#[derive(Args, Clone)]
-pub struct PassphraseArgs {
-    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
-    /// excepted; may be repeated
-    #[arg(long, value_name = "PATH")]
-    pub key_file: Vec<PathBuf>,
-    /// Read the passphrase from this open file descriptor; may be repeated
-    #[arg(long, value_name = "N")]
-    pub key_fd: Vec<u32>,
-    /// Run this program, with the prompt as its only argument, and take what it prints as the passphrase
-    #[arg(long, value_name = "CMD")]
-    pub askpass: Option<PathBuf>,
-}
-
-/// Where a new passphrase comes from.
-#[derive(Args)]
-pub struct NewPassphraseArgs {
-    /// Read the new passphrase from this file (`-`: standard input)
-    #[arg(long, value_name = "PATH", conflicts_with = "new_key_fd")]
-    pub new_key_file: Option<PathBuf>,
-    /// Read the new passphrase from this open file descriptor
-    #[arg(long, value_name = "N")]
-    pub new_key_fd: Option<u32>,
-}
-
-/// What stretching a passphrase shall cost.
-#[derive(Args)]
-pub struct CostArgs {
-    /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the limit in any
-    /// case [default: 1G]
-    #[arg(long, value_name = "SIZE")]
-    pub kdf_memory: Option<Size>,
-    /// Skip the measurement, which aims at one second: use exactly --kdf-memory and this many passes. A low
-    /// cost makes passphrases easy to guess; meant for tests and demonstrations
-    #[arg(long, value_name = "N", requires = "kdf_memory", hide_short_help = true)]
-    pub kdf_passes: Option<u32>,
-}
-
 /// `create`.
 #[derive(Args)]
 pub struct CreateArgs {
-    /// File to create, or block device to use
+    /// File to create, block device to use, or rados:POOL/NAME
     #[arg(value_parser = Location::parse)]
     pub location: Location,
     /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given
@@ -111,15 +87,19 @@ pub struct CreateArgs {
     /// How blocks are encrypted; only gcm notices altered data
     #[arg(long, default_value = "xts-random", value_parser = cipher())]
     pub cipher: Cipher,
-    /// Where the metadata of each block is kept [default: segment-end]
+    /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in RADOS
+    /// adaptive]
     #[arg(long, value_parser = layout())]
-    pub layout: Option<Layout>,
-    /// Overwrite an existing file, or a device that is not blank
+    pub layout: Option<ObjectLayout>,
+    /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
     pub force: bool,
     /// Cost of the passphrase.
     #[command(flatten)]
     pub cost: CostArgs,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -159,6 +139,12 @@ pub struct OpenArgs {
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
+    /// When writes are acknowledged.
+    #[command(flatten)]
+    pub writing: WritingArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -207,6 +193,12 @@ pub struct ServeArgs {
     /// Threads for each connection [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
+    /// When writes are acknowledged.
+    #[command(flatten)]
+    pub writing: WritingArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -230,13 +222,16 @@ pub struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Where the cluster is.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 }
 
 /// `status`.
 #[derive(Args)]
 pub struct StatusArgs {
     /// A location or a mount point; everything that runs if not given
-    pub target: Option<PathBuf>,
+    pub target: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -257,69 +252,12 @@ pub struct CheckArgs {
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
-}
-
-/// What to do with passphrases.
-///
-/// Every key operation rewrites all key slots: passphrases that are not given with --key-file, --key-fd or
-/// --askpass stop working.
-#[derive(Subcommand)]
-pub enum KeyVerb {
-    /// Add a passphrase; give every passphrase that shall go on working, and the new one
-    Add(KeyNewArgs),
-    /// Put a new passphrase in the place of the first one given; give further ones to keep them
-    Change(KeyNewArgs),
-    /// Remove a passphrase; give every passphrase that shall go on working, and the one to remove
-    ///
-    /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
-    Remove(KeyRemoveArgs),
-    /// Write all key slots anew for the passphrases given, and mend damaged header copies
-    Refresh(KeyArgs),
-}
-
-/// What all key operations take.
-#[derive(Args)]
-pub struct KeyArgs {
-    /// The disk
-    #[arg(value_parser = Location::parse)]
-    pub location: Location,
-    /// Do not ask whether to go on
-    #[arg(long)]
-    pub yes: bool,
-    /// Cost of the passphrases; as before if not given.
-    #[command(flatten)]
-    pub cost: CostArgs,
-    /// The passphrases to keep.
-    #[command(flatten)]
-    pub passphrase: PassphraseArgs,
-}
-
-/// `key add` and `key change`.
-#[derive(Args)]
-pub struct KeyNewArgs {
-    /// What all key operations take.
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// The new passphrase.
-    #[command(flatten)]
-    pub new: NewPassphraseArgs,
-}
-
-/// `key remove`.
-#[derive(Args)]
-pub struct KeyRemoveArgs {
-    /// What all key operations take.
-    #[command(flatten)]
-    pub key: KeyArgs,
-    /// Read the passphrase to remove from this file (`-`: standard input)
-    #[arg(long, value_name = "PATH", conflicts_with = "remove_key_fd")]
-    pub remove_key_file: Option<PathBuf>,
-    /// Read the passphrase to remove from this open file descriptor
-    #[arg(long, value_name = "N")]
-    pub remove_key_fd: Option<u32>,
 }
 
 /// `resize`.
@@ -331,6 +269,9 @@ pub struct ResizeArgs {
     /// The new size, a multiple of 4096 and not less than the present one
     #[arg(long)]
     pub size: Size,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -369,9 +310,10 @@ fn cipher() -> impl TypedValueParser<Value = Cipher> {
         .try_map(|name| Cipher::ALL.into_iter().find(|c| c.name() == name).ok_or("no such cipher"))
 }
 
-fn layout() -> impl TypedValueParser<Value = Layout> {
-    PossibleValuesParser::new(Layout::ALL.map(Layout::name))
-        .try_map(|name| Layout::ALL.into_iter().find(|l| l.name() == name).ok_or("no such layout"))
+/// The layouts on objects, among which those on a flat medium have their like.
+fn layout() -> impl TypedValueParser<Value = ObjectLayout> {
+    PossibleValuesParser::new(ObjectLayout::ALL.map(ObjectLayout::name))
+        .try_map(|name| ObjectLayout::ALL.into_iter().find(|l| l.name() == name).ok_or("no such layout"))
 }
 
 #[cfg(test)]

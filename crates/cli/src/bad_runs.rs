@@ -11,19 +11,26 @@ struct Run {
     first: u64,
     last: u64,
     kind: Kind,
+    /// The object it lies in, where there are objects.
+    object: Option<String>,
     verdict: String,
 }
 
 impl BadRuns {
     /// Takes the next bad block. The line of the run before it, if that ends here.
-    pub fn push(&mut self, BadBlock { block, error }: BadBlock) -> Option<String> {
+    pub fn push(&mut self, BadBlock { block, error }: BadBlock, object: Option<String>) -> Option<String> {
         let (block, kind, verdict) = (block.0, error.kind(), verdict(block.0, &error));
         match &mut self.0 {
-            Some(run) if run.last + 1 == block && run.kind == kind && run.is_like(&verdict) => {
+            Some(run)
+                if run.last + 1 == block
+                    && run.kind == kind
+                    && run.object == object
+                    && run.is_like(&verdict) =>
+            {
                 run.last = block;
                 None
             }
-            _ => self.0.replace(Run { first: block, last: block, kind, verdict }).map(Run::line),
+            _ => self.0.replace(Run { first: block, last: block, kind, object, verdict }).map(Run::line),
         }
     }
 
@@ -41,11 +48,12 @@ impl Run {
     }
 
     fn line(self) -> String {
-        let Run { first, last, verdict, .. } = self;
+        let Run { first, last, object, verdict, .. } = self;
+        let within = object.map_or_else(String::new, |object| format!(" in {object}"));
         if first == last {
-            format!("block {first}: {verdict}")
+            format!("block {first}{within}: {verdict}")
         } else {
-            format!("blocks {first}-{last}: {verdict}")
+            format!("blocks {first}-{last}{within}: {verdict}")
         }
     }
 }
@@ -69,7 +77,7 @@ mod tests {
     fn lines(bad: impl IntoIterator<Item = (u64, Error)>) -> Vec<String> {
         let mut runs = BadRuns::default();
         let bad = bad.into_iter().map(|(block, error)| BadBlock { block: BlockAddr(block), error });
-        let mut lines: Vec<String> = bad.filter_map(|bad| runs.push(bad)).collect();
+        let mut lines: Vec<String> = bad.filter_map(|bad| runs.push(bad, None)).collect();
         lines.extend(runs.finish());
         lines
     }
@@ -96,5 +104,9 @@ mod tests {
             ]
         );
         assert!(lines([]).is_empty());
+        let mut runs = BadRuns::default();
+        let stale = |b: u64| BadBlock { block: BlockAddr(b), error: Error::new(Kind::Corrupt, "stale") };
+        assert!(runs.push(stale(1023), Some("a".into())).is_none());
+        assert_eq!(runs.push(stale(1024), Some("b".into())).unwrap(), "block 1023 in a: stale");
     }
 }

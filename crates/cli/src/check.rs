@@ -4,8 +4,7 @@ use crate::args::CheckArgs;
 use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
 use crate::serve::budget;
-use crate::unlock;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::unlock::{self, Opening};
 use lacuna_core::{BLOCK_SIZE, Disk, Error, Kind, Result};
 use lacuna_sealed::{BadBlock, CheckReport, Cipher};
 use serde::Serialize;
@@ -16,6 +15,8 @@ const NAMED: usize = 65536;
 #[derive(Serialize)]
 struct Named {
     block: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<String>,
     error: String,
 }
 
@@ -34,25 +35,28 @@ struct Answer {
 /// `lacuna check`.
 pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    let volume = unlock::unlock(&args.location, unlock::access(args.read_only), &args.passphrase, console)?;
-    let cipher = volume.params.cipher;
-    let disk = volume.into_key()?.open(args.read_only, budget)?;
-    let bar = progress_bar(disk.blocks(), console);
+    let access = unlock::access(args.read_only);
+    let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let cipher = volume.parameters.cipher();
+    let opening = Opening { read_only: args.read_only, budget, write_through: false };
+    let disk = volume.into_key(false)?.open(opening)?;
+    let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let mut named = Vec::new();
     let mut runs = BadRuns::default();
     let mut unsaid = Ok(());
     let report = disk.check(
         |done| bar.set_position(done * BLOCK_SIZE as u64),
         |bad| {
+            let object = disk.object_of(bad.block);
             if !args.json {
-                let line = runs.push(bad);
+                let line = runs.push(bad, object);
                 let said = line.map_or(Ok(()), |line| bar.suspend(|| console::line(&line)));
                 if unsaid.is_ok() {
                     unsaid = said;
                 }
             } else if named.len() < NAMED {
                 let BadBlock { block, error } = bad;
-                named.push(Named { block: block.0, error: error.to_string() });
+                named.push(Named { block: block.0, object, error: error.to_string() });
             }
         },
     );
@@ -94,16 +98,4 @@ fn summary(report: &CheckReport, cipher: Cipher) -> String {
     let good = if verifies(cipher) { "verified" } else { "readable" };
     let hint = if verifies(cipher) { "" } else { "; the cipher of this disk cannot tell altered data" };
     format!("{} {good}, {} never written, {} bad{hint}", blocks(report.good), report.unwritten, report.bad)
-}
-
-fn progress_bar(blocks: u64, console: Console) -> ProgressBar {
-    let target =
-        if console.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(blocks * BLOCK_SIZE as u64), target);
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:40} {percent:>3}%  {binary_bytes_per_sec}  {eta} left")
-    {
-        bar.set_style(style);
-    }
-    bar
 }

@@ -1,11 +1,12 @@
-//! What people see: results on standard output, everything else on standard error.
+//! What people see and are asked: results on standard output, everything else on standard error.
 //!
 //! Never panics, whatever has become of the streams: a reader that has left has read enough, and a full one is
 //! an error of its own.
 
-use lacuna_core::{Error, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lacuna_core::{Error, Kind, Result};
 use serde::Serialize;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// How much to say.
 #[derive(Clone, Copy)]
@@ -19,9 +20,18 @@ impl Console {
         Console { quiet, verbose }
     }
 
-    /// Whether to draw progress bars.
-    pub fn shows_progress(&self) -> bool {
-        !self.quiet && io::stderr().is_terminal()
+    /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the part of its
+    /// template that says how fast it goes.
+    pub fn progress(&self, length: u64, rate: &str) -> ProgressBar {
+        let watched = !self.quiet && io::stderr().is_terminal();
+        let target = if watched { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(length), target);
+        if let Ok(style) =
+            ProgressStyle::with_template(&format!("{{bar:40}} {{percent:>3}}%  {rate}  {{eta}} left"))
+        {
+            bar.set_style(style);
+        }
+        bar
     }
 
     /// An error, which `--quiet` does not silence.
@@ -47,6 +57,23 @@ impl Console {
     pub fn done(&self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { line(text) }
     }
+}
+
+/// Whether a person is there to be asked.
+pub fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks whether to go on, and fails unless the answer is yes.
+pub fn confirm() -> Result<()> {
+    let _ = write!(io::stderr(), "Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.map_err(|e| Error::io("cannot read the answer", &e))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))
 }
 
 /// A line of what was asked for.

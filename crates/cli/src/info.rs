@@ -1,55 +1,59 @@
 //! `info`: what a disk says about itself without a passphrase.
+//!
+//! Takes no lock: the header has two copies, of which one is whole at any moment, so that a disk can be looked at
+//! while it is served.
 
 use crate::args::InfoArgs;
+use crate::cluster::{self, Connection, Target};
 use crate::console::{self, Console};
 use crate::cost;
+use crate::parameters::Parameters;
 use crate::size::human;
-use crate::unlock::{params_of, path_of};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_medium::{Access, FileMedium, MemoryMedium};
-use lacuna_sealed::Params;
-use lacuna_volume::{HEADER_AREA, PublicHeader};
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium};
+use lacuna_sealed::list_snapshots;
+use lacuna_volume::{HEADER_AREA, Location, PublicHeader};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The medium as the system sees it.
-struct Medium {
-    len: u64,
-    used: Option<u64>,
-    in_use: bool,
-    start: MemoryMedium,
+/// What is known of a disk.
+struct Facts {
+    location: String,
+    header: PublicHeader,
+    parameters: Parameters,
+    notes: Vec<String>,
+    medium: MediumFacts,
+}
+
+/// What is known of where it rests.
+enum MediumFacts {
+    /// A file or block device, as the system sees it.
+    File { len: u64, used: Option<u64>, in_use: bool },
+    /// A pool.
+    Pool { namespace: Option<String>, objects: String, snapshots: Vec<String> },
 }
 
 /// `lacuna info`.
 pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
-    let path = path_of(&args.location)?;
-    let medium = Medium::look(path)?;
-    let naming = |e: Error| e.context(&args.location);
-    let (header, notes) = lacuna_volume::read_public(&medium.start).map_err(naming)?;
-    let params = params_of(&header).map_err(naming)?;
+    let facts = match (&args.location, Target::of(&args.location, &args.cluster)?) {
+        (Location::Path(path), _) => Facts::of_file(&args.location, path),
+        (Location::Rados { .. }, Some(target)) => Facts::in_pool(&args.location, &target),
+        (Location::Rados { .. }, None) => unreachable!("a location in RADOS has a target"),
+    }?;
     if args.json {
-        console::json(&to_json(path, &header, &params, &medium, &notes))?;
+        console::json(&facts.to_json())?;
     } else {
-        notes.iter().for_each(|note| console.note(note));
-        console::bytes(words(path, &header, &params, &medium).as_bytes())?;
+        facts.notes.iter().for_each(|note| console.note(note));
+        console::bytes(facts.words().as_bytes())?;
     }
-    let needed = params.geometry().medium_len();
-    if medium.len >= needed {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Corrupt, format!("{} was cut short", path.display()))
-        .found(format!("{} bytes", medium.len))
-        .expected(format!("at least {needed} bytes"))
-        .remedy("restore it whole from a backup"))
+    facts.check_length()
 }
 
-impl Medium {
-    /// Takes no lock: the header has two copies, of which one is whole at any moment, so that a disk can be
-    /// looked at while it is served.
-    fn look(path: &Path) -> Result<Medium> {
+impl Facts {
+    fn of_file(location: &Location, path: &Path) -> Result<Facts> {
         // Refuses directories and the like in the words that all verbs use.
         let in_use = match FileMedium::open(path, Access::Read) {
             Ok(_) => false,
@@ -63,51 +67,119 @@ impl Medium {
         (&mut file).take(HEADER_AREA).read_to_end(&mut start).map_err(failed)?;
         let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
         let used = meta.is_file().then(|| meta.blocks() * 512);
-        Ok(Medium { len, used, in_use, start: MemoryMedium::from_bytes(start) })
+        Self::read(location, &MemoryMedium::from_bytes(start), |_, _| {
+            Ok(MediumFacts::File { len, used, in_use })
+        })
+    }
+
+    fn in_pool(location: &Location, target: &Target) -> Result<Facts> {
+        let connection = Connection::open(target)?;
+        let medium = connection.header()?;
+        Self::read(location, &*medium, |header, parameters| {
+            if let Some(name) = target.snapshot() {
+                let then = cluster::snapshot(&connection, header.uuid, name)?;
+                *parameters = parameters.as_of(then.blocks);
+            }
+            let snapshots = list_snapshots(&*connection.stores(header.uuid)?.book)?;
+            Ok(MediumFacts::Pool {
+                namespace: target.namespace().map(str::to_owned),
+                objects: cluster::data_prefix(header.uuid),
+                snapshots: snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
+            })
+        })
+    }
+
+    fn read(
+        location: &Location,
+        medium: &dyn Medium,
+        about_medium: impl FnOnce(&PublicHeader, &mut Parameters) -> Result<MediumFacts>,
+    ) -> Result<Facts> {
+        let naming = |e: Error| e.context(location);
+        let (header, notes) = lacuna_volume::read_public(medium).map_err(naming)?;
+        let mut parameters = Parameters::of(&header, location).map_err(naming)?;
+        let medium = about_medium(&header, &mut parameters).map_err(naming)?;
+        Ok(Facts { location: location.to_string(), header, parameters, notes, medium })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut out = json!({
+            "location": self.location,
+            "header": self.header,
+            "size": self.parameters.size(),
+            "largest_size": self.parameters.largest(),
+            "cipher": self.parameters.cipher().name(),
+            "layout": self.parameters.layout(),
+            "notes": self.notes,
+        });
+        if let Parameters::Flat(params) = &self.parameters {
+            out["ring"] = json!(params.ring_len);
+            out["data_offset"] = json!(params.geometry().data);
+        }
+        out["medium"] = match &self.medium {
+            MediumFacts::File { len, used, in_use } => {
+                json!({ "size": len, "needed": self.needed(), "used": used, "in_use": in_use })
+            }
+            MediumFacts::Pool { namespace, objects, snapshots } => {
+                out["snapshots"] = json!(snapshots);
+                json!({ "namespace": namespace, "objects": objects })
+            }
+        };
+        out
+    }
+
+    /// The least length of the medium, where it is a file or device.
+    fn needed(&self) -> Option<u64> {
+        match &self.parameters {
+            Parameters::Flat(params) => Some(params.geometry().medium_len()),
+            Parameters::Objects(_) => None,
+        }
+    }
+
+    fn check_length(&self) -> Result<()> {
+        match (&self.medium, self.needed()) {
+            (MediumFacts::File { len, .. }, Some(needed)) if *len < needed => {
+                Err(Error::new(Kind::Corrupt, format!("{} was cut short", self.location))
+                    .found(format!("{len} bytes"))
+                    .expected(format!("at least {needed} bytes"))
+                    .remedy("restore it whole from a backup"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn words(&self) -> String {
+        let (Facts { header, parameters, .. }, mut rows) = (self, Vec::new());
+        let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
+        let in_use = match &self.medium {
+            MediumFacts::File { in_use: true, .. } => " (being served or used now)",
+            _ => "",
+        };
+        rows.push(("location", format!("{}{in_use}", self.location)));
+        rows.push(("UUID", header.uuid.to_string()));
+        rows.push(("format", format!("{}, header version {}", header.format, header.version)));
+        rows.push(("size", exact(parameters.size())));
+        rows.push(("can grow to", human(parameters.largest())));
+        rows.push(("cipher", parameters.cipher().name().to_owned()));
+        rows.push(("layout", parameters.layout().to_owned()));
+        if let Parameters::Flat(params) = parameters {
+            rows.push(("ring", human(params.ring_len)));
+        }
+        rows.push(("passphrase cost", cost::words(&header.cost)));
+        rows.push(("generation", header.generation.to_string()));
+        match &self.medium {
+            MediumFacts::File { len, used, .. } => {
+                let used = used.map_or_else(String::new, |used| format!(", {} of it used", human(used)));
+                rows.push(("medium", format!("{}{used}", exact(*len))));
+            }
+            MediumFacts::Pool { objects, snapshots, .. } => {
+                rows.push(("objects", format!("{objects}.*")));
+                rows.push(("snapshots", or_none(&snapshots.join(", "))));
+            }
+        }
+        rows.iter().map(|(name, value)| format!("{name:<16} {value}\n")).collect()
     }
 }
 
-fn to_json(path: &Path, header: &PublicHeader, params: &Params, medium: &Medium, notes: &[String]) -> Value {
-    json!({
-        "location": path.to_string_lossy(),
-        "header": header,
-        "size": params.blocks * BLOCK_SIZE as u64,
-        "largest_size": largest(params),
-        "cipher": params.cipher.name(),
-        "layout": params.layout.name(),
-        "ring": params.ring_len,
-        "data_offset": params.geometry().data,
-        "medium": {
-            "size": medium.len,
-            "needed": params.geometry().medium_len(),
-            "used": medium.used,
-            "in_use": medium.in_use,
-        },
-        "notes": notes,
-    })
-}
-
-/// The size to which `resize` can take the disk.
-pub fn largest(params: &Params) -> u64 {
-    u64::from(params.map_capacity) * lacuna_sealed::SEGMENT_BLOCKS * BLOCK_SIZE as u64
-}
-
-fn words(path: &Path, header: &PublicHeader, params: &Params, medium: &Medium) -> String {
-    let used = medium.used.map_or_else(String::new, |used| format!(", {} of it used", human(used)));
-    let in_use = if medium.in_use { " (being served or used now)" } else { "" };
-    let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
-    let rows = [
-        ("location", format!("{}{in_use}", path.display())),
-        ("UUID", header.uuid.to_string()),
-        ("format", format!("{}, header version {}", header.format, header.version)),
-        ("size", exact(params.blocks * BLOCK_SIZE as u64)),
-        ("can grow to", human(largest(params))),
-        ("cipher", params.cipher.name().to_owned()),
-        ("layout", params.layout.name().to_owned()),
-        ("ring", human(params.ring_len)),
-        ("passphrase cost", cost::words(&header.cost)),
-        ("generation", header.generation.to_string()),
-        ("medium", format!("{}{used}", exact(medium.len))),
-    ];
-    rows.iter().map(|(name, value)| format!("{name:<16} {value}\n")).collect()
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "none".to_owned() } else { text.to_owned() }
 }

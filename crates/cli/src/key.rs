@@ -2,7 +2,8 @@
 //! afterwards, so that what happens on the medium is the same whatever there was (deniability contract).
 
 use crate::args::{KeyArgs, KeyNewArgs, KeyRemoveArgs};
-use crate::console::Console;
+use crate::cluster;
+use crate::console::{self, Console};
 use crate::cost::Wanted;
 use crate::passphrase;
 use crate::unlock::{self, Volume};
@@ -10,7 +11,6 @@ use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_medium::Access;
 use lacuna_volume::{Keyring, LOST_SLOTS_WARNING};
-use std::io::{BufRead, IsTerminal, Write};
 
 /// `lacuna key add`.
 pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
@@ -50,7 +50,7 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
             .remedy("give another one to keep, or use `lacuna key change`"));
     }
     // Whoever mistypes here would believe a passphrase gone that still works in nobody's mind but theirs.
-    lacuna_volume::open(&session.volume.medium, &[gone]).map_err(|e| match e.kind() {
+    lacuna_volume::open(&*session.volume.header, &[gone]).map_err(|e| match e.kind() {
         Kind::Passphrase => Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk")
             .remedy("to be rid of all but those you know, use `lacuna key refresh`"),
         _ => e,
@@ -74,16 +74,17 @@ struct Session {
 
 impl Session {
     fn start(args: &KeyArgs, console: Console) -> Result<Session> {
-        if !args.yes && !asks() {
+        if !args.yes && !console::can_ask() {
             return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
                 .found("no terminal")
                 .remedy(format!("read this, then give --yes. {LOST_SLOTS_WARNING}")));
         }
+        cluster::refuse_snapshot(&args.location, "change the passphrases of")?;
         let cost = Wanted::from_args(&args.cost)?;
         // Before anything is asked for: whoever answers shall know what the answers mean.
         console.note(LOST_SLOTS_WARNING);
         let ask = |shown: &str| passphrase::to_keep(&args.passphrase, shown);
-        let mut volume = unlock::unlock_with(&args.location, Access::Write, console, ask)?;
+        let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
         let copy = |p: &SecretVec| SecretVec::new(p.expose().to_vec());
         let kept: Vec<SecretVec> = passphrases.iter().map(copy).collect();
@@ -95,28 +96,13 @@ impl Session {
     fn finish(self, args: &KeyArgs, console: Console, done: &str) -> Result<()> {
         let Session { mut volume, keyring, cost, .. } = self;
         if !args.yes {
-            confirm()?;
+            console::confirm()?;
         }
         let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(console));
         let random = SystemRandom::new()?;
-        lacuna_volume::change_keys(&volume.medium, &mut volume.unlocked, &keyring, cost, &random)?;
+        lacuna_volume::change_keys(&*volume.header, &mut volume.unlocked, &keyring, cost, &random)?;
         let left = keyring.levels().count();
         let plural = if left == 1 { "" } else { "s" };
         console.done(&format!("{done}; {left} passphrase{plural} of those given now will work from now on"))
     }
-}
-
-fn asks() -> bool {
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
-}
-
-fn confirm() -> Result<()> {
-    let _ = write!(std::io::stderr(), "Go on? [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    read.map_err(|e| Error::io("cannot read the answer", &e))?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))
 }

@@ -6,8 +6,8 @@
 //!   the environment, and no core dump of the process can hold one.
 //! - Everything that can be refused is refused before anything is written.
 //! - An error is one line on standard error that begins with `lacuna: `; its kind decides the exit code.
-//! - A process that goes to the background unlocks first and starts its threads, its random source and its
-//!   disk afterwards.
+//! - A process that goes to the background unlocks first and starts its threads, its random source, its disk
+//!   and its connection to a cluster afterwards.
 #![warn(missing_docs)]
 
 mod allocator;
@@ -16,23 +16,30 @@ mod background;
 mod bad_runs;
 mod bench;
 mod check;
+mod cluster;
 mod console;
 mod cost;
 mod create;
+mod create_file;
+mod create_rados;
 mod descriptor;
 mod info;
 mod key;
 mod manual;
 mod mount;
+mod open_disk;
+mod parameters;
 mod passphrase;
 mod pid_file;
 mod resize;
 mod serve;
 mod size;
+mod snapshot;
 mod status;
 mod unlock;
+mod utc;
 
-use args::{Cli, KeyVerb, Verb};
+use args::{Cli, KeyVerb, SnapshotVerb, Verb};
 use clap::Parser;
 use clap::error::ErrorKind;
 use console::Console;
@@ -74,6 +81,11 @@ fn run(verb: Verb, console: Console) -> Result<()> {
         Verb::Key(KeyVerb::Remove(args)) => key::remove(&args, console),
         Verb::Key(KeyVerb::Refresh(args)) => key::refresh(&args, console),
         Verb::Resize(args) => resize::run(&args, console),
+        Verb::Snapshot(SnapshotVerb::Create(args)) => snapshot::create(&args, console),
+        Verb::Snapshot(SnapshotVerb::List(args)) => snapshot::list(&args),
+        Verb::Snapshot(SnapshotVerb::Remove(args)) => snapshot::remove(&args, console),
+        Verb::Snapshot(SnapshotVerb::Rollback(args)) => snapshot::rollback(&args, console),
+        Verb::Delete(args) => create_rados::delete(&args, console),
         Verb::Bench(args) => bench::run(&args, console),
         Verb::Completions(args) => manual::completions(&args),
         Verb::Man(args) => manual::pages(&args),

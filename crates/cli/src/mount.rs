@@ -2,10 +2,12 @@
 
 use crate::args::{CloseArgs, OpenArgs};
 use crate::background::{self, Ready};
+use crate::cluster;
 use crate::console::Console;
 use crate::serve::budget;
-use crate::unlock::{self, Key};
-use lacuna_core::{Budget, Error, Kind, Result};
+use crate::status;
+use crate::unlock::{self, Key, Opening};
+use lacuna_core::{Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -14,8 +16,9 @@ use std::sync::mpsc;
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     check_mountpoint(&mut args, console)?;
-    let path = unlock::path_of(&args.location)?;
-    let shown = path.canonicalize().unwrap_or_else(|_| path.to_owned()).to_string_lossy().into_owned();
+    cluster::check_writing(&args.location, &args.writing)?;
+    args.read_only |= args.location.snapshot().is_some();
+    let shown = status::canonical(&args.location);
     for left in lacuna_fuse::died(None).unwrap_or_default() {
         if left.location == shown && left.mountpoint != args.mountpoint {
             let at = left.mountpoint.display();
@@ -24,10 +27,11 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
             ));
         }
     }
-    let volume = unlock::unlock(&args.location, unlock::access(args.read_only), &args.passphrase, console)?;
-    let key = volume.into_key()?;
-    background::run(!args.foreground, |ready| serve(&args, shown, key, budget, console, ready))?;
-    Ok(())
+    let access = unlock::access(args.read_only);
+    let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let key = volume.into_key(!args.foreground)?;
+    let opening = Opening { read_only: args.read_only, budget, write_through: args.writing.write_through };
+    background::run(!args.foreground, |ready| serve(&args, shown, key, opening, console, ready))
 }
 
 /// Refuses what could not be mounted on, before a passphrase is asked for.
@@ -50,7 +54,7 @@ fn serve(
     args: &OpenArgs,
     location: String,
     key: Key,
-    budget: Budget,
+    opening: Opening,
     console: Console,
     ready: &mut Ready,
 ) -> Result<()> {
@@ -59,17 +63,25 @@ fn serve(
         become_io_flusher();
     }
     let (signalled, signals) = mpsc::channel();
+    let fenced = signalled.clone();
     background::on_signal(move || {
         let _ = signalled.send(());
     })?;
     let mountpoint = args.mountpoint.display().to_string();
-    let disk = Arc::new(key.open(args.read_only, budget)?);
+    let disk = Arc::new(key.open(opening)?);
     let mut request = OpenRequest::new(disk, location, &args.mountpoint);
     request.mkfs = args.mkfs.clone();
     request.read_only = args.read_only;
     request.raw = args.raw;
     request.mount_options = args.mount_options.clone();
-    request.log = background::reporter(!args.foreground, console);
+    let say = background::reporter(!args.foreground, console);
+    request.log = Arc::new(move |e: &Error| {
+        if e.kind() == Kind::Fenced {
+            // The disk is another client's now, and nothing written here reaches it any more.
+            let _ = fenced.send(());
+        }
+        say(e);
+    });
     let opened = Opened::start(request)?;
     let stopper = opened.stopper();
     let forward = move || signals.into_iter().for_each(|()| stopper.request());

@@ -2,11 +2,12 @@
 
 use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
+use crate::cluster::{self, Target};
 use crate::console::{self, Console};
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
 use crate::status::{Account, StatusSocket};
-use crate::unlock::{self, Key};
+use crate::unlock::{self, Key, Opening};
 use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Least memory for caches.
 const LEAST_CACHE: u64 = 1 << 20;
+/// Threads of a connection while requests wait for a network: as many requests make progress at once.
+const WORKERS_OVER_NETWORK: usize = 64;
 /// Failures that are told one by one. Whoever reads standard error may have stopped, and a server that went on
 /// would come to wait for them.
 const TOLD: u64 = 32;
@@ -30,9 +33,12 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         Listen::Unix(_) => args.socket.clone().map_or(listen, Listen::Unix),
         other => other,
     };
-    let volume = unlock::unlock(&args.location, unlock::access(args.read_only), &args.passphrase, console)?;
-    let key = volume.into_key()?;
-    background::run(args.fork, |ready| serve(&args, &listen, key, budget, console, ready))
+    cluster::check_writing(&args.location, &args.writing)?;
+    let access = unlock::access(args.read_only);
+    let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let key = volume.into_key(args.fork)?;
+    let opening = Opening { read_only: args.read_only, budget, write_through: args.writing.write_through };
+    background::run(args.fork, |ready| serve(&args, &listen, key, opening, console, ready))
 }
 
 /// The memory that `--cache` gives.
@@ -62,7 +68,8 @@ fn listen(args: &ServeArgs) -> Result<Listen> {
 
 /// A process in the background has left the directory that relative paths start from.
 fn make_absolute(args: &mut ServeArgs) -> Result<()> {
-    for path in [&mut args.socket, &mut args.tls_dir, &mut args.pid_file].into_iter().flatten() {
+    let paths = [&mut args.socket, &mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
+    for path in paths.into_iter().flatten() {
         *path = std::path::absolute(&*path)
             .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
     }
@@ -73,18 +80,20 @@ fn serve(
     args: &ServeArgs,
     listen: &Listen,
     key: Key,
-    budget: Budget,
+    opening: Opening,
     console: Console,
     ready: &mut Ready,
 ) -> Result<()> {
     let stop = StopHandle::new()?;
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
-    let disk: Arc<dyn Disk> = Arc::new(key.open(args.read_only, budget)?);
+    let disk: Arc<dyn Disk> = Arc::new(key.open(opening)?);
     let mut pid_file = None;
     let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut pid_file);
     // Whatever ended the serving, what was acknowledged goes to the medium.
     let closed = disk.close();
+    // Out of memory and unlocked, before anybody is told that this is over.
+    drop(disk);
     // Whoever waits for the file to go may take the disk away then.
     drop(pid_file);
     served.and(closed)
@@ -103,7 +112,12 @@ fn serve_disk(
     let last_error = Arc::new(Mutex::new(None));
     let remembered = Arc::clone(&last_error);
     let failures = AtomicU64::new(0);
+    let stopping = stop.clone();
     let report = move |e: &Error| {
+        if e.kind() == Kind::Fenced {
+            // The disk is another client's now. Whoever is still connected here can only be misled.
+            stopping.stop();
+        }
         *remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
         match failures.fetch_add(1, Ordering::Relaxed) {
             0..TOLD => say(e),
@@ -116,6 +130,10 @@ fn serve_disk(
         max_connections: usize::from(args.max_connections),
         ..Options::default()
     };
+    let target = Target::held(&args.location, &args.holder)?;
+    if target.is_some() {
+        options.max_workers = WORKERS_OVER_NETWORK;
+    }
     if let Some(workers) = args.workers {
         options.workers = usize::from(workers);
         options.max_workers = options.max_workers.max(options.workers);
@@ -129,7 +147,7 @@ fn serve_disk(
     let bytes = ByteDisk::new(Arc::clone(disk));
     let server = Server::bind(listen, Exports::levels([bytes.clone()]), options)?;
     let uri = server.uri();
-    let account = Account::of(unlock::path_of(&args.location)?, uri.clone(), bytes, last_error);
+    let account = Account::of(&args.location, target.as_ref(), uri.clone(), bytes, last_error);
     let _status = StatusSocket::start(account, console);
     *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     console::line(&uri)?;

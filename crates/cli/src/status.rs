@@ -1,14 +1,15 @@
 //! `status`: what running servers say of themselves, and the socket on which a `serve` says it.
 
 use crate::args::StatusArgs;
+use crate::cluster::Target;
 use crate::console::{self, Console};
 use crate::size::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
 use lacuna_fuse::Record;
+use lacuna_volume::Location;
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -26,21 +27,33 @@ const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// What a server knows of itself.
 pub struct Account {
-    location: PathBuf,
+    location: String,
+    /// What the name of its socket is made from.
+    identity: String,
+    namespace: Option<String>,
     uri: String,
     disk: ByteDisk,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Account {
-    /// Of a server that serves `disk`, found at `path`, at `uri`.
-    pub fn of(path: &Path, uri: String, disk: ByteDisk, last_error: Arc<Mutex<Option<String>>>) -> Self {
-        Account { location: canonical(path), uri, disk, last_error }
+    /// Of a server that serves `disk`, found at `location` (in RADOS: at `target`), at `uri`.
+    pub fn of(
+        location: &Location,
+        target: Option<&Target>,
+        uri: String,
+        disk: ByteDisk,
+        last_error: Arc<Mutex<Option<String>>>,
+    ) -> Self {
+        let location = canonical(location);
+        let identity = target.map_or_else(|| location.clone(), Target::identity);
+        let namespace = target.and_then(Target::namespace).map(str::to_owned);
+        Account { location, identity, namespace, uri, disk, last_error }
     }
 
     fn to_json(&self) -> Value {
-        json!({
-            "location": self.location.to_string_lossy(),
+        let mut out = json!({
+            "location": self.location,
             "front": "nbd",
             "uri": self.uri,
             "pid": std::process::id(),
@@ -48,7 +61,11 @@ impl Account {
             "size": self.disk.len(),
             "items": self.disk.status().items,
             "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
-        })
+        });
+        if let Some(namespace) = &self.namespace {
+            out["namespace"] = json!(namespace);
+        }
+        out
     }
 }
 
@@ -76,7 +93,7 @@ impl StatusSocket {
             return Err(Error::new(Kind::Permission, format!("cannot use {}", dir.display()))
                 .found(format!("a directory of user {owner}")));
         }
-        let path = socket_path(&dir, &account.location);
+        let path = socket_path(&dir, &account.identity);
         // Two servers share a location only if both read; the first one keeps the name.
         if UnixStream::connect(&path).is_ok() {
             return Err(Error::new(Kind::Busy, "another server of this location answers already"));
@@ -111,30 +128,36 @@ fn socket_dir() -> Result<PathBuf> {
     lacuna_fuse::default_run_base().map(|base| base.join("serve"))
 }
 
-fn canonical(path: &Path) -> PathBuf {
+/// A location as a server says it: of a path, the one that does not depend on where somebody stands.
+pub fn canonical(location: &Location) -> String {
+    match location {
+        Location::Path(path) => canonical_path(path).to_string_lossy().into_owned(),
+        Location::Rados { .. } => location.to_string(),
+    }
+}
+
+fn canonical_path(path: &Path) -> PathBuf {
     // What a dead server left mounted has no more than its name.
     let by_name = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
     let found = path.canonicalize().ok().or_else(by_name).or_else(|| std::path::absolute(path).ok());
     found.unwrap_or_else(|| path.to_owned())
 }
 
-/// A short name for a canonical path: the path of a socket has room for 107 bytes.
-fn socket_path(dir: &Path, location: &Path) -> PathBuf {
-    dir.join(format!("{:016x}.sock", lacuna_fuse::fnv1a(location.as_os_str().as_bytes())))
+/// A short name for a location: the path of a socket has room for 107 bytes.
+fn socket_path(dir: &Path, identity: &str) -> PathBuf {
+    dir.join(format!("{:016x}.sock", lacuna_fuse::fnv1a(identity.as_bytes())))
 }
 
 /// `lacuna status`.
 pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
-    let target = args.target.as_deref().map(canonical);
+    let target = args.target.as_deref().map(Location::parse).transpose()?;
     let mut servers = nbd_servers(console);
     servers.extend(mounts(console));
     if let Some(target) = &target {
-        let names = |server: &Value, field: &str| {
-            server[field].as_str().is_some_and(|path| canonical(Path::new(path)) == *target)
-        };
-        servers.retain(|server| names(server, "location") || names(server, "mountpoint"));
+        let wanted = canonical(target);
+        servers.retain(|server| server["location"] == *wanted || server["mountpoint"] == *wanted);
         if servers.is_empty() {
-            return Err(Error::new(Kind::NotFound, format!("no server for {}", target.display()))
+            return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
                 .expected("the location or the mount point of a disk that is being served")
                 .remedy("`lacuna status` lists all that this user can see"));
         }

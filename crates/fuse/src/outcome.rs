@@ -42,12 +42,16 @@ fn name(kind: Kind) -> &'static str {
         Kind::Io => "io",
         Kind::FailStop => "fail-stop",
         Kind::ReadOnly => "read-only",
+        Kind::Exists => "exists",
+        Kind::Changed => "changed",
+        Kind::Fenced => "fenced",
+        Kind::TimedOut => "timed-out",
         Kind::Other => "other",
     }
 }
 
 fn kind(wanted: &str) -> Kind {
-    const ALL: [Kind; 11] = [
+    const ALL: [Kind; 15] = [
         Kind::Usage,
         Kind::Passphrase,
         Kind::Permission,
@@ -59,6 +63,10 @@ fn kind(wanted: &str) -> Kind {
         Kind::Io,
         Kind::FailStop,
         Kind::ReadOnly,
+        Kind::Exists,
+        Kind::Changed,
+        Kind::Fenced,
+        Kind::TimedOut,
     ];
     ALL.into_iter().find(|&k| name(k) == wanted).unwrap_or(Kind::Other)
 }

@@ -62,6 +62,11 @@ impl NewHeader {
         Ok(NewHeader { unlocked, image })
     }
 
+    /// What whoever knows a passphrase finds in it.
+    pub fn unlocked(&self) -> &Unlocked {
+        &self.unlocked
+    }
+
     /// Lays a disk on `medium`: whatever lay in the first [`HEADER_AREA`] bytes goes, `contents` writes what is
     /// behind them, and once that is durable both copies of the header follow, durably. A power cut leaves no disk
     /// or a whole one.

@@ -4,15 +4,29 @@ use lacuna_core::{Error, Kind, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// The prefix of locations in Ceph RADOS.
+const RADOS: &str = "rados:";
+/// How such a location is written.
+const RADOS_FORM: &str = "rados:POOL/NAME or rados:POOL/NAME@SNAPSHOT";
 /// The prefixes of media that a build may or may not have, with the name of what they lead to.
-const SCHEMES: [(&str, &str); 3] =
-    [("rados:", "Ceph RADOS medium"), ("nand:", "simulated flash medium"), ("ubi:", "UBI flash medium")];
+const SCHEMES: [(&str, &str); 2] = [("nand:", "simulated flash medium"), ("ubi:", "UBI flash medium")];
+/// Longest name of a disk, and of a snapshot, in bytes: it becomes part of the names of objects.
+const NAME_MAX: usize = 64;
 
 /// Where a disk lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A file or block device.
     Path(PathBuf),
+    /// Objects in a pool of Ceph RADOS.
+    Rados {
+        /// The pool.
+        pool: String,
+        /// The name of the disk in its pool and namespace: letters, digits, `-` and `_`.
+        name: String,
+        /// The snapshot of it that is meant, if not its present state.
+        snapshot: Option<String>,
+    },
 }
 
 impl Location {
@@ -21,12 +35,15 @@ impl Location {
         if text.is_empty() || text.contains('\0') {
             return Err(Error::new(Kind::Usage, "cannot read the location")
                 .found(if text.is_empty() { "an empty one" } else { "one with a zero byte in it" })
-                .expected("the path of a file or block device"));
+                .expected(format!("the path of a file or block device, or {RADOS_FORM}")));
+        }
+        if let Some(rest) = text.strip_prefix(RADOS) {
+            return parse_rados(rest).map_err(|flaw| flaw.into_error(text));
         }
         if let Some((prefix, medium)) = SCHEMES.iter().find(|(prefix, _)| text.starts_with(prefix)) {
             return Err(Error::new(Kind::Usage, format!("cannot use the location {text}"))
                 .found(format!("the prefix `{prefix}`; this build has no {medium}"))
-                .expected("the path of a file or block device")
+                .expected(format!("the path of a file or block device, or {RADOS_FORM}"))
                 .remedy(format!("for a file of this name write ./{text}")));
         }
         Ok(Location::Path(PathBuf::from(text)))
@@ -36,7 +53,115 @@ impl Location {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Location::Path(path) => Some(path),
+            Location::Rados { .. } => None,
         }
+    }
+
+    /// The snapshot, if the location names one. Such a disk is read-only by nature.
+    pub fn snapshot(&self) -> Option<&str> {
+        match self {
+            Location::Path(_) => None,
+            Location::Rados { snapshot, .. } => snapshot.as_deref(),
+        }
+    }
+
+    /// Checks the name of a snapshot: 1 to 64 letters, digits, and `-`, `_`, `.`, `:`, which do not begin it.
+    pub fn check_snapshot_name(name: &str) -> Result<()> {
+        check_name("a snapshot", name, "-_.:").map_err(|flaw| {
+            let error = Error::new(Kind::Usage, "cannot use this name for a snapshot");
+            error.found(flaw.found).expected(flaw.expected).remedy(flaw.remedy)
+        })
+    }
+}
+
+/// What is wrong with a location.
+struct Flaw {
+    found: String,
+    expected: String,
+    remedy: String,
+}
+
+impl Flaw {
+    fn into_error(self, text: &str) -> Error {
+        Error::new(Kind::Usage, format!("cannot read the location {text:?}"))
+            .found(self.found)
+            .expected(self.expected)
+            .remedy(self.remedy)
+    }
+}
+
+/// Reads what follows the prefix. The name of the pool ends at the first slash, since neither it nor what comes
+/// after may hold one.
+fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
+    let flaw = |found: &str, remedy: &str| Flaw {
+        found: found.into(),
+        expected: RADOS_FORM.into(),
+        remedy: remedy.into(),
+    };
+    let (pool, rest) = rest.split_once('/').ok_or_else(|| {
+        flaw(
+            "no slash after the pool",
+            "write for example rados:mypool/mydisk; for a file of this name begin with ./",
+        )
+    })?;
+    check_pool(pool)?;
+    let (name, snapshot) = match rest.split_once('@') {
+        Some((name, snapshot)) => (name, Some(snapshot)),
+        None => (rest, None),
+    };
+    if name.contains('/') {
+        return Err(flaw("a second slash", "the namespace, if there is one, is given with --namespace"));
+    }
+    check_name("a disk", name, "-_")?;
+    if let Some(snapshot) = snapshot {
+        check_name("a snapshot", snapshot, "-_.:")?;
+    }
+    Ok(Location::Rados { pool: pool.into(), name: name.into(), snapshot: snapshot.map(Into::into) })
+}
+
+fn check_pool(pool: &str) -> std::result::Result<(), Flaw> {
+    let flaw = |found: String, remedy: &str| Flaw {
+        found,
+        expected: "the name of a pool before the slash".into(),
+        remedy: remedy.into(),
+    };
+    if pool.is_empty() {
+        return Err(flaw("no pool".into(), "`ceph osd pool ls` lists the pools"));
+    }
+    match pool.chars().find(|c| c.is_whitespace() || c.is_control() || *c == '@') {
+        Some('@') => Err(flaw(
+            "a snapshot before the slash".into(),
+            "the snapshot comes last: rados:POOL/NAME@SNAPSHOT",
+        )),
+        Some(c) => Err(flaw(format!("{c:?} in the name of the pool"), "`ceph osd pool ls` lists the pools")),
+        None => Ok(()),
+    }
+}
+
+/// Checks a name that becomes part of the names of objects. A disk's has no dot: its header's objects must never
+/// be taken for those of the data of another disk.
+fn check_name(whose: &str, name: &str, marks: &str) -> std::result::Result<(), Flaw> {
+    let listed: Vec<String> = marks.chars().map(|c| format!("`{c}`")).collect();
+    let flaw = |found: String| Flaw {
+        found,
+        expected: format!(
+            "a name of 1 to {NAME_MAX} letters (a to z, A to Z), digits, and {}, which do not begin it",
+            listed.join(", ")
+        ),
+        remedy: "choose such a name".into(),
+    };
+    if name.is_empty() {
+        return Err(flaw(format!("no name of {whose}")));
+    }
+    if name.len() > NAME_MAX {
+        return Err(flaw(format!("a name of {} bytes", name.len())));
+    }
+    if let Some(c) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !marks.contains(*c)) {
+        return Err(flaw(format!("{c:?} in the name of {whose}")));
+    }
+    match name.chars().next() {
+        Some(c) if !c.is_ascii_alphanumeric() => Err(flaw(format!("a name that begins with {c:?}"))),
+        _ => Ok(()),
     }
 }
 
@@ -44,6 +169,10 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Path(path) => path.display().fmt(f),
+            Location::Rados { pool, name, snapshot: None } => write!(f, "{RADOS}{pool}/{name}"),
+            Location::Rados { pool, name, snapshot: Some(snapshot) } => {
+                write!(f, "{RADOS}{pool}/{name}@{snapshot}")
+            }
         }
     }
 }
@@ -54,15 +183,69 @@ mod tests {
 
     #[test]
     fn paths_are_paths() {
-        for text in ["disk.img", "/dev/vdb", "./rados:x", "a:b", "radosgw", "-", "dir/nand:x"] {
+        for text in
+            ["disk.img", "/dev/vdb", "./rados:x", "a:b", "radosgw", "-", "dir/nand:x", "dir/rados:p/n"]
+        {
             assert_eq!(Location::parse(text).unwrap(), Location::Path(PathBuf::from(text)));
             assert_eq!(Location::parse(text).unwrap().to_string(), text);
+            assert_eq!(Location::parse(text).unwrap().snapshot(), None);
         }
     }
 
     #[test]
+    fn disks_in_rados() {
+        for (text, pool, name, snapshot) in [
+            ("rados:pool/name", "pool", "name", None),
+            ("rados:pool/name@snap", "pool", "name", Some("snap")),
+            ("rados:.rgw-x.y/A_1-b@2024-05-01T10:00", ".rgw-x.y", "A_1-b", Some("2024-05-01T10:00")),
+            ("rados:p/0@0", "p", "0", Some("0")),
+        ] {
+            let location = Location::parse(text).unwrap();
+            let expected =
+                Location::Rados { pool: pool.into(), name: name.into(), snapshot: snapshot.map(Into::into) };
+            assert_eq!(location, expected);
+            assert_eq!(location.to_string(), text);
+            assert_eq!((location.path(), location.snapshot()), (None, snapshot));
+        }
+        let longest = format!("rados:p/{}@{}", "n".repeat(NAME_MAX), "s".repeat(NAME_MAX));
+        assert_eq!(Location::parse(&longest).unwrap().to_string(), longest);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_location_is_said() {
+        for (text, said) in [
+            ("rados:", "no slash after the pool"),
+            ("rados:pool", "no slash after the pool"),
+            ("rados:/name", "no pool"),
+            ("rados:pool/", "no name of a disk"),
+            ("rados:pool/@snap", "no name of a disk"),
+            ("rados:pool/name@", "no name of a snapshot"),
+            ("rados:pool/ns/name", "--namespace"),
+            ("rados:pool@snap/name", "the snapshot comes last"),
+            ("rados:my pool/name", "in the name of the pool"),
+            ("rados:pool/na me", "' ' in the name of a disk"),
+            ("rados:pool/na.me", "'.' in the name of a disk"),
+            ("rados:pool/näme", "'ä' in the name of a disk"),
+            ("rados:pool/-name", "begins with '-'"),
+            ("rados:pool/name@a@b", "'@' in the name of a snapshot"),
+            ("rados:pool/name@a/b", "'/' in the name of a snapshot"),
+            ("rados:pool/name@.a", "begins with '.'"),
+            ("rados:pool/name\n", "'\\n' in the name of a disk"),
+        ] {
+            let error = Location::parse(text).unwrap_err();
+            assert_eq!(error.kind(), Kind::Usage);
+            assert!(error.to_string().contains(said), "{text:?}: {error}");
+        }
+        for text in ["rados:p/".to_owned() + &"n".repeat(65), "rados:p/n@".to_owned() + &"s".repeat(65)] {
+            assert!(Location::parse(&text).unwrap_err().to_string().contains("65 bytes"));
+        }
+        assert!(Location::check_snapshot_name("before-upgrade").is_ok());
+        assert_eq!(Location::check_snapshot_name("a b").unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
     fn other_media_are_refused_with_a_way_out() {
-        for text in ["rados:pool/name@snap", "nand:x", "ubi:/dev/ubi0_0"] {
+        for text in ["nand:x", "ubi:/dev/ubi0_0"] {
             let error = Location::parse(text).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage);
             assert!(error.to_string().contains("this build has no "), "{error}");

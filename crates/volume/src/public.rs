@@ -47,12 +47,15 @@ pub struct FormatId(pub u16);
 impl FormatId {
     /// One encrypted disk with unlinkable overwrites.
     pub const SEALED: FormatId = FormatId(1);
+    /// The same on the objects of a store: shown to people as `sealed on objects`.
+    pub const SEALED_OBJECTS: FormatId = FormatId(2);
 }
 
 impl fmt::Display for FormatId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             FormatId::SEALED => f.write_str("sealed"),
+            FormatId::SEALED_OBJECTS => f.write_str("sealed on objects"),
             FormatId(number) => write!(f, "unknown-{number}"),
         }
     }

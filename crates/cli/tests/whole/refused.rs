@@ -35,7 +35,8 @@ fn words() {
         &["serve", "disk.img", "--key-file", "key"],
         &["serve", "disk.img", "--socket", "a", "--listen", "b:1", "--key-file", "key"],
         &["serve", "disk.img", "--socket", "a", "--cache", "1K", "--key-file", "key"],
-        &["info", "rados:pool/name"],
+        &["info", "rados:pool"],
+        &["info", "nand:image"],
         &[],
     ] {
         scene.lacuna(args).code(1);

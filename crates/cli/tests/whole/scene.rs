@@ -105,8 +105,13 @@ impl Scene {
 
     /// What `command` serves on `nbd.sock`.
     pub fn served_by(&self, command: &mut Command) -> Serving {
+        self.served_by_saying(command, Stdio::inherit())
+    }
+
+    /// The same, with what it says to people going to `said`.
+    pub fn served_by_saying(&self, command: &mut Command, said: Stdio) -> Serving {
         command.current_dir(self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut uri).unwrap();
         assert!(uri.starts_with("nbd+unix:///?socket="), "the server said {uri:?}");
@@ -149,6 +154,11 @@ impl Serving {
     /// Waits for its end; its exit code, or -1 if a signal killed it.
     pub fn wait(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
+    /// Lets it end as a power cut would end the program, without waiting for that.
+    pub fn kill_now(&self) {
+        self.signal(Signal::KILL);
     }
 
     /// Ends it as a power cut would end the program.

@@ -1,0 +1,69 @@
+//! The words of `key`.
+
+use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs};
+use clap::{Args, Subcommand};
+use lacuna_volume::Location;
+use std::path::PathBuf;
+
+/// What to do with passphrases.
+///
+/// Every key operation rewrites all key slots: passphrases that are not given with --key-file, --key-fd or
+/// --askpass stop working.
+#[derive(Subcommand)]
+pub enum KeyVerb {
+    /// Add a passphrase; give every passphrase that shall go on working, and the new one
+    Add(KeyNewArgs),
+    /// Put a new passphrase in the place of the first one given; give further ones to keep them
+    Change(KeyNewArgs),
+    /// Remove a passphrase; give every passphrase that shall go on working, and the one to remove
+    ///
+    /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
+    Remove(KeyRemoveArgs),
+    /// Write all key slots anew for the passphrases given, and mend damaged header copies
+    Refresh(KeyArgs),
+}
+
+/// What all key operations take.
+#[derive(Args)]
+pub struct KeyArgs {
+    /// The disk
+    #[arg(value_parser = Location::parse)]
+    pub location: Location,
+    /// Do not ask whether to go on
+    #[arg(long)]
+    pub yes: bool,
+    /// Cost of the passphrases; as before if not given.
+    #[command(flatten)]
+    pub cost: CostArgs,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
+    /// The passphrases to keep.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `key add` and `key change`.
+#[derive(Args)]
+pub struct KeyNewArgs {
+    /// What all key operations take.
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// The new passphrase.
+    #[command(flatten)]
+    pub new: NewPassphraseArgs,
+}
+
+/// `key remove`.
+#[derive(Args)]
+pub struct KeyRemoveArgs {
+    /// What all key operations take.
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Read the passphrase to remove from this file (`-`: standard input)
+    #[arg(long, value_name = "PATH", conflicts_with = "remove_key_fd")]
+    pub remove_key_file: Option<PathBuf>,
+    /// Read the passphrase to remove from this open file descriptor
+    #[arg(long, value_name = "N")]
+    pub remove_key_fd: Option<u32>,
+}

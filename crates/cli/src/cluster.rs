@@ -1,0 +1,253 @@
+//! A disk in Ceph RADOS as the verbs reach it: the connection, the lock that makes this client the only one that
+//! writes, and which objects are the disk's.
+//!
+//! | what | prefix of its objects |
+//! |---|---|
+//! | header | `lacuna.NAME` |
+//! | lock | `lacuna.NAME.lock` |
+//! | data | `lacuna.UUID.data` |
+//! | bookkeeping | `lacuna.UUID.book` |
+//!
+//! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
+
+use crate::args::{ClusterArgs, HolderArgs, WritingArgs};
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{
+    ClusterOptions, Keys, Medium, ObjectStore, Query, RadosPool, Step, StripedMedium, Transaction, WriterLock,
+};
+use lacuna_sealed::{SnapshotRecord, Stores, list_snapshots};
+use lacuna_volume::{HEADER_AREA, Location, Uuid};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Objects removed side by side.
+const REMOVED_AT_ONCE: usize = 64;
+
+/// Which disk in which cluster. May cross a fork.
+#[derive(Clone)]
+pub struct Target {
+    pool: String,
+    name: String,
+    snapshot: Option<String>,
+    options: ClusterOptions,
+    shown: String,
+}
+
+impl Target {
+    /// The target of a location in RADOS; `None` for a path, with which no option for a cluster goes.
+    pub fn of(location: &Location, args: &ClusterArgs) -> Result<Option<Target>> {
+        let Location::Rados { pool, name, snapshot } = location else {
+            let given = [
+                ("--ceph-conf", args.ceph_conf.is_some()),
+                ("--ceph-id", args.ceph_id.is_some()),
+                ("--namespace", args.namespace.is_some()),
+                ("--timeout", args.timeout.is_some()),
+            ];
+            return given
+                .iter()
+                .try_for_each(|(option, is)| not_for_paths(location, option, *is))
+                .map(|()| None);
+        };
+        Ok(Some(Target {
+            pool: pool.clone(),
+            name: name.clone(),
+            snapshot: snapshot.clone(),
+            options: ClusterOptions {
+                conf: args.ceph_conf.clone(),
+                id: args.ceph_id.clone(),
+                namespace: args.namespace.clone(),
+                timeout: args.timeout.map(|seconds| Duration::from_secs(seconds.into())),
+            },
+            shown: location.to_string(),
+        }))
+    }
+
+    /// The target of a verb that one client at a time may do.
+    pub fn held(location: &Location, args: &HolderArgs) -> Result<Option<Target>> {
+        let target = Target::of(location, &args.cluster)?;
+        match &target {
+            None => not_for_paths(location, "--steal", args.steal)?,
+            Some(target) if target.snapshot.is_some() && args.steal => {
+                return Err(Error::new(Kind::Usage, "cannot use --steal here")
+                    .found(format!("the snapshot {location}, which no client holds"))
+                    .remedy("leave it away"));
+            }
+            Some(_) => {}
+        }
+        Ok(target)
+    }
+
+    /// The snapshot that is meant, if any.
+    pub fn snapshot(&self) -> Option<&str> {
+        self.snapshot.as_deref()
+    }
+
+    /// The namespace in the pool, if any.
+    pub fn namespace(&self) -> Option<&str> {
+        self.options.namespace.as_deref()
+    }
+
+    /// What tells this target from others, for names of files on this machine.
+    pub fn identity(&self) -> String {
+        format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, self.options.conf)
+    }
+
+    fn header_prefix(&self) -> String {
+        format!("lacuna.{}", self.name)
+    }
+
+    fn lock_prefix(&self) -> String {
+        format!("lacuna.{}.lock", self.name)
+    }
+}
+
+/// Refuses an option that means nothing for a path.
+fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
+    if !given {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
+        .found(format!("the location {location}, a path"))
+        .expected("a location rados:POOL/NAME")
+        .remedy("leave it away"))
+}
+
+/// Refuses options about writing that mean nothing for a path.
+pub fn check_writing(location: &Location, args: &WritingArgs) -> Result<()> {
+    match location {
+        Location::Path(_) => not_for_paths(location, "--write-through", args.write_through),
+        Location::Rados { .. } => Ok(()),
+    }
+}
+
+/// Refuses a location that is not in RADOS, or names a snapshot, for a verb that changes a disk there.
+pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
+    let Some(snapshot) = location.snapshot() else { return Ok(()) };
+    let disk = location.to_string();
+    let disk = disk.strip_suffix(&format!("@{snapshot}")).unwrap_or(&disk);
+    Err(Error::new(Kind::Usage, format!("cannot {verb} {location}"))
+        .found("a snapshot, which never changes")
+        .expected("a disk")
+        .remedy(format!("give {disk}")))
+}
+
+/// What anyone may know of the snapshot `name` of the disk with this UUID, if there is one.
+pub fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
+    let snapshots = list_snapshots(&*connection.stores(uuid)?.book)?;
+    snapshots.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
+        Error::new(Kind::NotFound, "no such snapshot").remedy("`lacuna snapshot list` lists them")
+    })
+}
+
+/// The prefix of the objects of a disk's data.
+pub fn data_prefix(uuid: Uuid) -> String {
+    format!("lacuna.{}.data", hex(uuid))
+}
+
+fn book_prefix(uuid: Uuid) -> String {
+    format!("lacuna.{}.book", hex(uuid))
+}
+
+fn hex(uuid: Uuid) -> String {
+    uuid.to_string().replace('-', "")
+}
+
+/// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
+pub struct Connection {
+    // First, so that it goes first: it is released over the connection. Nobody calls it; the mutex lets threads
+    // share what it belongs to.
+    lock: Option<Mutex<WriterLock>>,
+    pool: Arc<RadosPool>,
+    target: Target,
+}
+
+impl Connection {
+    /// Connects. Says nothing yet of whether the disk is there.
+    pub fn open(target: &Target) -> Result<Self> {
+        let pool = RadosPool::connect(&target.pool, &target.options)
+            .map_err(|e| e.context(format!("cannot reach {}", target.shown)))?;
+        Ok(Connection { lock: None, pool, target: target.clone() })
+    }
+
+    /// What it is a connection to.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Takes the lock on the disk, until this is dropped. A client that died is shut out first, and with `steal`
+    /// one that lives. Errors: [`Kind::Busy`] while another client holds it.
+    pub fn hold(&mut self, steal: bool) -> Result<()> {
+        let object = format!("{}.{:016x}", self.target.lock_prefix(), 0);
+        let lock = self.pool.lock_writer(&object, steal);
+        self.lock = Some(Mutex::new(lock.map_err(|e| e.context(&self.target.shown))?));
+        Ok(())
+    }
+
+    /// Whether objects of the pool have keys.
+    pub fn has_keys(&self) -> bool {
+        self.pool.has_keys()
+    }
+
+    /// Whether there is anything at the place of the header.
+    pub fn exists(&self) -> Result<bool> {
+        let objects = self.objects(&self.target.header_prefix())?;
+        let found = objects.query_one(Query { object: 0, extents: vec![], keys: Keys::None })?;
+        Ok(found.version.is_some())
+    }
+
+    /// The medium that holds the header of a disk which is there.
+    pub fn header(&self) -> Result<Arc<dyn Medium>> {
+        let objects = self.objects(&self.target.header_prefix())?;
+        let medium = StripedMedium::open(objects).map_err(|e| match e.kind() {
+            Kind::NotFound => Error::new(Kind::NotFound, format!("cannot open {}", self.target.shown))
+                .found(match &self.target.options.namespace {
+                    Some(namespace) => {
+                        format!("no disk of this name in the namespace {namespace} of the pool")
+                    }
+                    None => "no disk of this name in the pool".to_owned(),
+                })
+                .remedy("`lacuna create` makes one; if it is in a namespace, give --namespace"),
+            _ => e.context(&self.target.shown),
+        })?;
+        Ok(Arc::new(medium))
+    }
+
+    /// An empty medium for the header of a new disk.
+    pub fn new_header(&self) -> Result<Arc<dyn Medium>> {
+        let objects = self.objects(&self.target.header_prefix())?;
+        Ok(Arc::new(StripedMedium::create(objects, HEADER_AREA)?))
+    }
+
+    /// Where the disk with this UUID keeps its data and its books.
+    pub fn stores(&self, uuid: Uuid) -> Result<Stores> {
+        Ok(Stores { data: self.objects(&data_prefix(uuid))?, book: self.objects(&book_prefix(uuid))? })
+    }
+
+    /// Removes the header: from here on there is no disk of this name.
+    pub fn remove_header(&self) -> Result<()> {
+        remove_all(&*self.objects(&self.target.header_prefix())?, |_, _| {})
+    }
+
+    /// Releases the lock and leaves nothing of it.
+    pub fn forget_lock(mut self) -> Result<()> {
+        let Some(lock) = self.lock.take() else { return Ok(()) };
+        drop(lock);
+        remove_all(&*self.objects(&self.target.lock_prefix())?, |_, _| {})
+    }
+
+    fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
+        Ok(self.pool.objects(prefix)?)
+    }
+}
+
+/// Removes every object of a store, calling `progress` with how many of how many are gone.
+pub fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+    let objects = store.list()?;
+    for (batch, part) in objects.chunks(REMOVED_AT_ONCE).enumerate() {
+        let removals: Vec<Transaction<'_>> =
+            part.iter().map(|object| Transaction { object: *object, steps: vec![Step::Remove] }).collect();
+        store.apply(&removals).into_iter().try_for_each(|removed| removed.map(|_| ()))?;
+        progress(batch * REMOVED_AT_ONCE + part.len(), objects.len());
+    }
+    Ok(())
+}

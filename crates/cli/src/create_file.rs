@@ -1,0 +1,140 @@
+//! `create` on a file or block device.
+
+use crate::args::CreateArgs;
+use crate::console::Console;
+use crate::cost::Wanted;
+use crate::create::{blocks, check_layout, draft, no_size};
+use crate::parameters::Parameters;
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_sealed::{Layout, Params, Sealed};
+use lacuna_volume::{HEADER_AREA, NewHeader, Unlocked, Uuid};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Makes the disk.
+pub fn run(args: &CreateArgs, path: &Path, wanted: &Wanted, console: Console) -> Result<(Parameters, Uuid)> {
+    let place = Place::look(path, args.force)?;
+    let params = plan(args, &place)?;
+    let parameters = Parameters::Flat(params);
+    let header = draft(args, &parameters, wanted, console)?;
+    let uuid = header.unlocked().header.uuid;
+    place.write(path, &params, header)?;
+    Ok((parameters, uuid))
+}
+
+/// What is at the path before anything is written.
+enum Place {
+    Nothing,
+    File(FileMedium),
+    Device(FileMedium),
+}
+
+impl Place {
+    fn look(path: &Path, force: bool) -> Result<Place> {
+        let refused = || Error::new(Kind::Usage, format!("cannot create {}", path.display()));
+        let kind = match std::fs::metadata(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                if parent.is_dir() {
+                    return Ok(Place::Nothing);
+                }
+                let missing = format!("no directory {}", parent.display());
+                return Err(refused().with_kind(Kind::NotFound).found(missing).remedy("make it first"));
+            }
+            other => {
+                other.map_err(|e| Error::io(format!("cannot look at {}", path.display()), &e))?.file_type()
+            }
+        };
+        if kind.is_block_device() {
+            return Self::device(path, force).map(Place::Device);
+        }
+        if !kind.is_file() {
+            return Err(refused()
+                .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
+                .expected("a path where nothing exists, or a block device"));
+        }
+        if force {
+            return FileMedium::open(path, Access::Write).map(Place::File);
+        }
+        Err(refused()
+            .found("a file that exists already")
+            .expected("a path where nothing exists")
+            .remedy("choose another path, or give --force to overwrite it"))
+    }
+
+    fn device(path: &Path, force: bool) -> Result<FileMedium> {
+        // For a block device this flag means: not if the system itself uses it, mounted or as swap.
+        let exclusive = File::options().read(true).custom_flags(libc::O_EXCL).open(path);
+        exclusive.map_err(|e| Error::io(format!("cannot create a disk on {}", path.display()), &e))?;
+        let medium = FileMedium::open(path, Access::Write)?;
+        let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
+        medium.read_at(0, &mut start)?;
+        if force || start.iter().all(|byte| *byte == 0) {
+            return Ok(medium);
+        }
+        Err(Error::new(Kind::Usage, format!("cannot create a disk on {}", path.display()))
+            .found("a device that holds data")
+            .expected("zeros in its first MiB")
+            .remedy("make sure that it is the right device, then give --force to overwrite it"))
+    }
+
+    /// Lays the disk down. A file that was made here goes again if that fails.
+    fn write(self, path: &Path, params: &Params, header: NewHeader) -> Result<()> {
+        let len = params.geometry().medium_len();
+        let lay = |medium: &FileMedium| {
+            let contents = |unlocked: &Unlocked| Sealed::create(medium, params, &unlocked.master_keys[0]);
+            header.write(medium, contents).map(drop)
+        };
+        match self {
+            Place::Device(medium) => lay(&medium),
+            Place::File(medium) => {
+                // A length that the file system refuses shall cost nothing of what is there.
+                let emptied = medium.set_len(medium.len().max(len)).and_then(|()| medium.set_len(0));
+                emptied.and_then(|()| medium.set_len(len)).and_then(|()| lay(&medium))
+            }
+            Place::Nothing => FileMedium::create(path, 0).and_then(|medium| {
+                // From here on there is a file to remove.
+                let laid = medium.set_len(len).and_then(|()| lay(&medium));
+                laid.and_then(|()| sync_directory(path)).inspect_err(|_| remove(path))
+            }),
+        }
+        .map_err(|e| e.context(format!("cannot create {}", path.display())))
+    }
+}
+
+/// Removes the file that could not be made whole. That it was ours is sure: it was created by this process.
+fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
+/// Makes the name of a new file durable.
+fn sync_directory(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(parent).and_then(|dir| dir.sync_all());
+    synced.map_err(|e| Error::io(format!("cannot sync the directory {}", parent.display()), &e))
+}
+
+fn plan(args: &CreateArgs, place: &Place) -> Result<Params> {
+    check_layout(args, Layout::SegmentEnd.name())?;
+    let layout = match args.layout {
+        None => Layout::SegmentEnd,
+        Some(wanted) => Layout::ALL.into_iter().find(|l| l.name() == wanted.name()).ok_or_else(|| {
+            Error::new(Kind::Usage, "cannot use this layout")
+                .found(format!("--layout {} for {}", wanted.name(), args.location))
+                .expected(format!("one of {}", Layout::ALL.map(Layout::name).join(", ")))
+                .remedy("leave --layout away; this one is for rados: locations")
+        })?,
+    };
+    let room = match place {
+        Place::Device(medium) => Some(medium.len()),
+        _ => None,
+    };
+    match (args.size, room) {
+        (Some(size), _) => Params::plan(args.cipher, layout, blocks(size)?, room),
+        (None, Some(room)) => Params::largest(args.cipher, layout, room),
+        (None, None) => Err(no_size(args, "a file")),
+    }
+}

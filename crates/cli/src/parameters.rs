@@ -1,0 +1,140 @@
+//! What a header says of its disk, whichever of the formats of this build it has.
+
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_sealed::{Cipher, ObjectParams, Params};
+use lacuna_volume::{FormatId, Location, PublicHeader};
+
+/// The most blocks of a disk on objects: 16 TiB.
+const MOST_ON_OBJECTS: u64 = 1 << 32;
+
+/// The parameters of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameters {
+    /// Of a sealed disk on a flat medium.
+    Flat(Params),
+    /// Of a sealed disk on objects.
+    Objects(ObjectParams),
+}
+
+impl Parameters {
+    /// Reads them from the header that was found at `location`.
+    pub fn of(header: &PublicHeader, location: &Location) -> Result<Parameters> {
+        let expected = match location {
+            Location::Path(_) => FormatId::SEALED,
+            Location::Rados { .. } => FormatId::SEALED_OBJECTS,
+        };
+        if header.format != expected {
+            return Err(Error::new(Kind::NotFound, "cannot use this disk")
+                .found(format!("the format {}", header.format))
+                .expected(format!("the format that this build knows in such a place: {expected}"))
+                .remedy("use a version of lacuna that knows it"));
+        }
+        match location {
+            Location::Path(_) => Params::parse(&header.params).map(Parameters::Flat),
+            Location::Rados { .. } => ObjectParams::parse(&header.params).map(Parameters::Objects),
+        }
+    }
+
+    /// Length of the disk in bytes.
+    pub fn size(&self) -> u64 {
+        let blocks = match self {
+            Parameters::Flat(params) => params.blocks,
+            Parameters::Objects(params) => params.blocks,
+        };
+        blocks * BLOCK_SIZE as u64
+    }
+
+    /// How blocks are encrypted.
+    pub fn cipher(&self) -> Cipher {
+        match self {
+            Parameters::Flat(params) => params.cipher,
+            Parameters::Objects(params) => params.cipher,
+        }
+    }
+
+    /// The name of the layout.
+    pub fn layout(&self) -> &'static str {
+        match self {
+            Parameters::Flat(params) => params.layout.name(),
+            Parameters::Objects(params) => params.layout.name(),
+        }
+    }
+
+    /// The size to which `resize` can take the disk, in bytes.
+    pub fn largest(&self) -> u64 {
+        let blocks = match self {
+            Parameters::Flat(params) => u64::from(params.map_capacity) * lacuna_sealed::SEGMENT_BLOCKS,
+            Parameters::Objects(_) => MOST_ON_OBJECTS,
+        };
+        blocks * BLOCK_SIZE as u64
+    }
+
+    /// The same disk with `blocks` blocks.
+    pub fn grown(&self, blocks: u64) -> Result<Parameters> {
+        let refused = || {
+            Error::new(Kind::Usage, "cannot resize the disk")
+                .found(format!("--size of {} bytes", blocks.saturating_mul(BLOCK_SIZE as u64)))
+        };
+        let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
+        if wanted < self.size() {
+            return Err(refused()
+                .expected(format!("at least its present size, {} bytes", self.size()))
+                .remedy("a disk cannot shrink: create a smaller one and copy what you need"));
+        }
+        if wanted > self.largest() {
+            return Err(refused()
+                .expected(format!(
+                    "at most {} ({} bytes), for which {} room",
+                    crate::size::human(self.largest()),
+                    self.largest(),
+                    match self {
+                        Parameters::Flat(_) => "its map has",
+                        Parameters::Objects(_) => "there is",
+                    }
+                ))
+                .remedy("create a larger disk and copy what you need"));
+        }
+        Ok(self.as_of(blocks))
+    }
+
+    /// Those of the same disk when it had `blocks` blocks.
+    pub fn as_of(&self, blocks: u64) -> Parameters {
+        match self {
+            Parameters::Flat(params) => Parameters::Flat(Params { blocks, ..*params }),
+            Parameters::Objects(params) => Parameters::Objects(ObjectParams { blocks, ..*params }),
+        }
+    }
+
+    /// The parameters as they stand in the header.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Parameters::Flat(params) => params.encode().to_vec(),
+            Parameters::Objects(params) => params.encode().to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_sealed::{Layout, ObjectLayout};
+
+    #[test]
+    fn grows_within_the_map_and_never_shrinks() {
+        let flat = Params::plan(Cipher::Gcm, Layout::SegmentEnd, 16384, None).unwrap();
+        let old = Parameters::Flat(flat);
+        let new = old.grown(50_000).unwrap();
+        assert_eq!(new, Parameters::Flat(Params { blocks: 50_000, ..flat }));
+        assert_eq!(Params::parse(&new.encode()).map(Parameters::Flat).unwrap(), new);
+        let most = old.largest() / BLOCK_SIZE as u64;
+        assert_eq!(Params::parse(&old.grown(most).unwrap().encode()).unwrap().blocks, most);
+        for bad in [16383, most + 1, u64::MAX / BLOCK_SIZE as u64] {
+            assert_eq!(old.grown(bad).unwrap_err().kind(), Kind::Usage);
+        }
+        let objects = Parameters::Objects(ObjectParams::plan(Cipher::Gcm, ObjectLayout::Kv, 5000).unwrap());
+        assert!(objects.grown(MOST_ON_OBJECTS).is_ok());
+        for bad in [4999, MOST_ON_OBJECTS + 1, u64::MAX / BLOCK_SIZE as u64] {
+            assert_eq!(objects.grown(bad).unwrap_err().kind(), Kind::Usage);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! One writer: a second one is refused, takes over from the dead, and by force from the living, who then stop.
+
+use crate::nbd_client::Client;
+use crate::pool::{Cluster, PoolDisk};
+use crate::scene::{Scene, Signal, noise, send, wait_until};
+use std::fs;
+use std::process::Stdio;
+
+#[test]
+fn a_second_client_is_refused_whatever_it_wants() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    disk.keyed(&["snapshot", "create"], &["then"]).code(0);
+    let server = disk.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    client.write_at(0, &noise(1, 4096)).unwrap();
+    let refused = |verb: &[&str], rest: &[&str]| {
+        let ran = disk.keyed(verb, rest).code(5);
+        assert!(ran.stderr.contains("--steal"), "{verb:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(&disk.location), "{verb:?}: {}", ran.stderr);
+    };
+    refused(&["serve"], &["--socket", "other.sock"]);
+    refused(&["serve"], &["--socket", "other.sock", "--fork"]);
+    refused(&["serve"], &["--socket", "other.sock", "--read-only"]);
+    refused(&["check"], &[]);
+    refused(&["resize"], &["--size", "128M"]);
+    refused(&["key", "refresh"], &["--yes"]);
+    for verb in ["create", "remove", "rollback"] {
+        refused(&["snapshot", verb], &["then"]);
+    }
+    disk.verb(&["delete"], &["--yes"]).code(5);
+    disk.keyed(&["create"], &["--size", "64M", "--force"]).code(5);
+    // What only looks is not in the way, nor is anything in its.
+    disk.verb(&["info"], &[]).code(0);
+    disk.verb(&["snapshot", "list"], &[]).code(0);
+    disk.keyed_at("then", &["check"], &[]).code(0);
+    client.write_at(4096, &noise(2, 4096)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    assert_eq!(server.stop(), 0);
+    disk.keyed(&["check"], &[]).code(0);
+}
+
+#[test]
+fn the_dead_are_taken_over_from() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", "gcm"]);
+    let mut server = disk.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    client.write_at(0, &noise(1, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    server.kill();
+    let server = disk.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
+    drop(client);
+    assert_eq!(server.stop(), 0);
+    disk.keyed(&["check"], &[]).code(0);
+}
+
+#[test]
+fn the_living_are_shut_out_and_stop() {
+    for (layout, write_through) in [("adaptive", false), ("segment-end", true)] {
+        let Some(cluster) = Cluster::shared() else { return };
+        let disk = PoolDisk::create(cluster, &["--size", "64M", "--cipher", "gcm", "--layout", layout]);
+        let said = fs::File::create(disk.scene.path("said")).unwrap();
+        let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key"]);
+        let mut command = disk.scene.command(&words);
+        if write_through {
+            command.arg("--write-through");
+        }
+        let old = disk.scene.served_by_saying(&mut command, Stdio::from(said));
+        let mut shut_out = Client::connect(&old.socket).unwrap();
+        shut_out.write_at(0, &noise(1, 1 << 20)).unwrap();
+        shut_out.flush().unwrap();
+        shut_out.write_at(2 << 20, &noise(9, 1 << 20)).unwrap();
+
+        let elsewhere = Scene::new();
+        let new = disk.serve_in(&elsewhere, &disk.location, &["--steal"]);
+        let mut client = Client::connect(&new.socket).unwrap();
+        assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
+        client.write_at(0, &noise(2, 1 << 20)).unwrap();
+        client.flush().unwrap();
+
+        // Nothing that the old one does reaches the disk any more, and it ends, saying why.
+        let failed = (0..100)
+            .any(|n| shut_out.write_at(0, &noise(3 + n, 1 << 20)).and_then(|()| shut_out.flush()).is_err());
+        assert!(failed, "{layout}: the old server still acknowledges flushes");
+        assert_eq!(old.wait(), 5, "{layout}");
+        let said = fs::read_to_string(disk.scene.path("said")).unwrap();
+        assert!(said.contains("another client"), "{layout}: {said}");
+
+        assert!(client.read_at(0, 1 << 20).unwrap() == noise(2, 1 << 20), "{layout}");
+        drop(client);
+        assert_eq!(new.stop(), 0);
+        let server = disk.serve(&["--read-only"]);
+        let data = Client::connect(&server.socket).unwrap().read_at(0, 1 << 20).unwrap();
+        assert!(data == noise(2, 1 << 20), "{layout}");
+        assert_eq!(server.stop(), 0);
+        disk.keyed(&["check"], &[]).code(0);
+    }
+}
+
+#[test]
+fn forks_hold_the_disk_themselves() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    for round in 0..5 {
+        let serve = ["--socket", "nbd.sock", "--pid-file", "pid", "--fork"];
+        disk.keyed(&["serve"], &serve).code(0);
+        disk.keyed(&["check"], &[]).code(5);
+        let mut client = Client::connect(&disk.scene.path("nbd.sock")).unwrap();
+        client.write_at(0, &noise(round, 65536)).unwrap();
+        drop(client);
+        let status = disk.scene.lacuna(&["status", &disk.location, "--json"]).code(0).json();
+        assert_eq!(status["servers"][0]["location"], *disk.location);
+        let pid = fs::read_to_string(disk.scene.path("pid")).unwrap();
+        send(Signal::TERM, &pid);
+        wait_until("the end of the server", || !disk.scene.path("pid").exists());
+        let server = disk.serve(&["--read-only"]);
+        let data = Client::connect(&server.socket).unwrap().read_at(0, 65536).unwrap();
+        assert!(data == noise(round, 65536));
+        assert_eq!(server.stop(), 0);
+    }
+}
