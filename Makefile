@@ -15,6 +15,8 @@ SEED ?= 1
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
+# Runs a command with a small Ceph cluster beside it, where Ceph's packages are.
+WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
@@ -30,11 +32,11 @@ demo: packages all
 	scripts/demo.sh $(LACUNA)
 
 test: packages
-	$(CARGO) test --workspace
+	$(WITH_CEPH) $(CARGO) test --workspace
 
 test-long: packages all
 	scripts/tree.sh $(LACUNA)
-	$(CARGO) test --workspace --release
+	$(WITH_CEPH) $(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 
 bench: packages all

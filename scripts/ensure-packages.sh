@@ -30,6 +30,23 @@ need cmake cmake
 need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
+# Wanted, but nobody's absence fails: a cluster for the tests on Ceph, and qemu's driver to measure beside.
+wanted_packages=""
+want() { # PACKAGE FILE...
+    package=$1
+    shift
+    for file in "$@"; do
+        if [ -e "$file" ]; then return; fi
+    done
+    wanted_packages="$wanted_packages $package"
+}
+
+want ceph-mon /usr/bin/ceph-mon
+want ceph-mgr /usr/bin/ceph-mgr
+want ceph-osd /usr/bin/ceph-osd
+want ceph-common /usr/bin/ceph
+want qemu-block-extra /usr/lib/*/qemu/block-rbd.so
+
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "installing:$missing"
@@ -54,6 +71,21 @@ if [ -n "$missing" ]; then
             exit 1
             ;;
         esac
+    fi
+fi
+
+if [ -n "$wanted_packages" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "installing, for the tests on Ceph:$wanted_packages"
+        export DEBIAN_FRONTEND=noninteractive
+        # shellcheck disable=SC2086
+        apt-get install -y -q --no-install-recommends $wanted_packages >/dev/null 2>&1 || {
+            apt-get update -q
+            # shellcheck disable=SC2086
+            apt-get install -y -q --no-install-recommends $wanted_packages
+        } || echo "they cannot be installed; the tests on Ceph will skip themselves" >&2
+    else
+        echo "missing packages for the tests on Ceph, which will skip themselves:$wanted_packages" >&2
     fi
 fi
 

@@ -20,7 +20,8 @@ pub struct Args {
     /// Directory for benchmarks.md and plots [default: docs; nowhere with --quick or --only]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Directory for the disks, on the file system to measure; they need about 20 GiB
+    /// Directory for the disks, on the file system to measure; they need about 20 GiB, with Ceph
+    /// 50 GiB
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
     /// The lacuna command [default: built with Cargo, or the one beside this program]
@@ -39,6 +40,8 @@ pub enum Section {
     Hctr2,
     /// Memory and opening time on a disk of 1 TiB
     Memory,
+    /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
+    Rados,
 }
 
 /// How large and how long everything is.
@@ -58,6 +61,10 @@ pub struct Scale {
     pub requests: u32,
     /// Window for one cipher in memory.
     pub cipher_window: Duration,
+    /// Bytes of each image on Ceph.
+    pub image: u64,
+    /// Length of a job on Ceph; one that writes takes longer, until all is durable.
+    pub image_job: Duration,
 }
 
 impl Args {
@@ -83,6 +90,8 @@ impl Args {
                 cipher_job: Duration::from_millis(50),
                 requests: 500,
                 cipher_window: Duration::from_millis(5),
+                image: 64 << 20,
+                image_job: Duration::from_millis(50),
             };
         }
         Scale {
@@ -93,6 +102,8 @@ impl Args {
             cipher_job: Duration::from_millis(1000),
             requests: 60_000,
             cipher_window: Duration::from_millis(250),
+            image: 1 << 30,
+            image_job: Duration::from_millis(3000),
         }
     }
 }

@@ -78,6 +78,8 @@ pub struct Load<'a> {
     pub size: u64,
     /// How much each job does.
     pub amount: Amount,
+    /// Whether a job that writes ends when what it wrote is durable, which its rate then counts.
+    pub durable: bool,
     /// Decides the addresses; the same for all servers.
     pub seed: u64,
     /// The jobs.
@@ -155,6 +157,8 @@ fn arguments(load: &Load<'_>) -> Vec<String> {
         words.push(format!("--bs={}", job.size));
         words.push(format!("--iodepth={}", job.depth));
         words.extend(job.fsync.map(|n| format!("--fsync={n}")));
+        let durable = load.durable && job.direction == Direction::Write;
+        words.extend(durable.then(|| "--end_fsync=1".to_owned()));
     }
     words
 }

@@ -3,6 +3,7 @@
 use crate::fio::{Job, Rate};
 use crate::subject::Subject;
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// Repeated measurements of one thing.
 #[derive(Clone, Debug, Default)]
@@ -40,40 +41,58 @@ impl Samples {
     }
 }
 
-/// All figures of a section.
-#[derive(Default)]
-pub struct Grid {
-    cells: HashMap<(Subject, Job), (Samples, Samples)>,
+/// All figures of a section, whose subjects are servers of files unless it says otherwise.
+pub struct Grid<S = Subject> {
+    cells: HashMap<(S, Job), (Samples, Samples)>,
 }
 
-impl Grid {
+impl<S> Default for Grid<S> {
+    fn default() -> Self {
+        Grid { cells: HashMap::new() }
+    }
+}
+
+impl<S: Copy + Eq + Hash> Grid<S> {
     /// Adds what a subject reached in one repeat.
-    pub fn add(&mut self, subject: Subject, job: Job, rate: Rate) {
+    pub fn add(&mut self, subject: S, job: Job, rate: Rate) {
         let (bytes, requests) = self.cells.entry((subject, job)).or_default();
         bytes.push(rate.bytes);
         requests.push(rate.requests);
     }
 
     /// Whether this subject did this job.
-    pub fn has(&self, subject: Subject, job: Job) -> bool {
+    pub fn has(&self, subject: S, job: Job) -> bool {
         self.cells.contains_key(&(subject, job))
     }
 
     /// Median bytes per second.
-    pub fn median(&self, subject: Subject, job: Job) -> Option<f64> {
+    pub fn median(&self, subject: S, job: Job) -> Option<f64> {
         self.cells.get(&(subject, job)).map(|(bytes, _)| bytes.median())
     }
 
     /// One subject to another: the median of the ratios that the repeats gave, if both did the job in all.
-    pub fn ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
+    pub fn ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
         let (ours, _) = self.cells.get(&(subject, job))?;
         let (theirs, _) = self.cells.get(&(to, job))?;
         ours.ratios(theirs).map(|ratios| ratios.median())
     }
 
+    /// A cell of a table: MB/s for every size, and the spread.
+    pub fn megabytes(&self, subject: S, job: Job) -> String {
+        let Some((bytes, _)) = self.cells.get(&(subject, job)) else { return "-".into() };
+        let speed = bytes.median() / 1e6;
+        let decimals = if speed < 100.0 { 1 } else { 0 };
+        format!("{speed:.decimals$} ({:.0}%)", bytes.spread())
+    }
+
+    /// A cell of a table: the ratio of one to another.
+    pub fn ratio_cell(&self, subject: S, to: S, job: Job) -> String {
+        self.ratio(subject, to, job).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+    }
+
     /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, and the
     /// spread.
-    pub fn cell(&self, subject: Subject, job: Job) -> String {
+    pub fn cell(&self, subject: S, job: Job) -> String {
         let Some((bytes, requests)) = self.cells.get(&(subject, job)) else { return "-".into() };
         if job.size >= 256 << 10 {
             format!("{:.0} MB/s ({:.0}%)", bytes.median() / 1e6, bytes.spread())

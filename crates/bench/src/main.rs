@@ -12,17 +12,23 @@
 
 mod args;
 mod ciphers;
+mod cluster;
 mod date;
 mod fio;
 mod grid;
 mod hctr2;
+mod image;
 mod interrupt;
 mod machine;
 mod memory;
 mod method;
+mod page;
 mod peers;
 mod plot;
 mod program;
+mod rados;
+mod rados_plot;
+mod rados_report;
 mod report;
 mod requirement;
 mod rounds;
@@ -72,6 +78,9 @@ fn run(args: &Args) -> Result<()> {
     if let Some((memory, removals)) = memory {
         report.memory(memory);
         removals.finish();
+    }
+    if args.wants(Section::Rados) {
+        report.rados(rados::measure(&work)?);
     }
     println!("\n{}", report.terminal());
     if let Some(out) = args.out() {

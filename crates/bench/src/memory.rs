@@ -93,7 +93,7 @@ fn row(work: &Workspace, subject: Subject) -> Result<Row> {
 fn load(work: &Workspace, server: &Server<'_>, direction: Direction, seed: u64) -> Result<f64> {
     let job = Job { direction, random: true, size: 4096, depth: 32, fsync: None };
     let amount = Amount::Requests(work.scale.requests);
-    let load = Load { uri: &server.uri(), size: SIZE, amount, seed, jobs: &[job] };
+    let load = Load { uri: &server.uri(), size: SIZE, amount, durable: false, seed, jobs: &[job] };
     Ok(fio::run(work, &load)?[0].requests)
 }
 

@@ -1,5 +1,5 @@
-//! The report: everything measured in one run, on the terminal and in `benchmarks.md`, whose generated part it
-//! replaces and whose history it continues.
+//! The report: everything measured in one run, on the terminal and in `benchmarks.md`, whose generated parts it
+//! replaces and whose history it continues. What was measured on Ceph has a part of its own.
 
 use crate::args::Scale;
 use crate::ciphers::Ciphers;
@@ -7,10 +7,12 @@ use crate::hctr2::Hctr2;
 use crate::machine::Machine;
 use crate::memory::Memory;
 use crate::method;
+use crate::page;
 use crate::peers::{JOBS, Peers};
+use crate::rados::Rados;
 use crate::requirement::{self, Requirement};
 use crate::table::Table;
-use crate::{date, plot};
+use crate::{date, plot, rados_plot, rados_report};
 use lacuna_core::{Error, Result};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -32,12 +34,13 @@ pub struct Report {
     ciphers: Option<Ciphers>,
     hctr2: Option<Hctr2>,
     memory: Option<Memory>,
+    rados: Option<Rados>,
 }
 
 impl Report {
     /// A report without results.
     pub fn new(machine: Machine, scale: Scale) -> Self {
-        Report { machine, scale, peers: None, ciphers: None, hctr2: None, memory: None }
+        Report { machine, scale, peers: None, ciphers: None, hctr2: None, memory: None, rados: None }
     }
 
     /// Adds the first section.
@@ -58,6 +61,11 @@ impl Report {
     /// Adds the fourth section.
     pub fn memory(&mut self, memory: Memory) {
         self.memory = Some(memory);
+    }
+
+    /// Adds the fifth section.
+    pub fn rados(&mut self, rados: Rados) {
+        self.rados = Some(rados);
     }
 
     fn tables(&self) -> Vec<Table> {
@@ -82,18 +90,17 @@ impl Report {
         self.peers.as_ref().map_or(&[], |peers| &peers.skipped)
     }
 
-    /// A sentence about how many promises are kept.
-    fn verdict(&self) -> String {
-        let (reached, measured) = requirement::tally(&self.requirements());
-        format!("{reached} of {measured} requirements are reached.")
-    }
-
     /// For the person who waits.
     pub fn terminal(&self) -> String {
-        let mut parts: Vec<String> = self.tables().iter().map(Table::text).collect();
-        parts.push(requirement::table(&self.requirements()).text());
-        parts.extend(self.skipped().iter().map(|why| format!("{why}\n")));
-        parts.push(self.verdict());
+        let ceph = self.rados.as_ref();
+        let tables = self.tables().into_iter().chain(ceph.iter().flat_map(|rados| rados.tables()));
+        let mut parts: Vec<String> = tables.map(|table| table.text()).collect();
+        let mut requirements = self.requirements();
+        requirements.extend(ceph.iter().flat_map(|rados| rados.requirements()));
+        parts.push(requirement::table(&requirements).text());
+        let skipped = self.skipped().iter().chain(ceph.iter().flat_map(|rados| &rados.skipped));
+        parts.extend(skipped.map(|why| format!("{why}\n")));
+        parts.push(verdict(&requirements));
         parts.join("\n")
     }
 
@@ -108,6 +115,10 @@ impl Report {
         if let Some(ciphers) = &self.ciphers {
             plot::ratios(ciphers, &plots.join("ratio-by-size.svg"))?;
         }
+        if let Some(rados) = self.on_ceph() {
+            rados_plot::throughput(rados, &plots.join("ceph-throughput.svg"))?;
+            rados_plot::overhead(rados, &plots.join("ceph-write-overhead.svg"))?;
+        }
         let page = dir.join("benchmarks.md");
         let old = match std::fs::read_to_string(&page) {
             Err(e) if e.kind() == ErrorKind::NotFound => String::new(),
@@ -118,16 +129,29 @@ impl Report {
         Ok(())
     }
 
+    /// What was measured on Ceph, if anything was.
+    fn on_ceph(&self) -> Option<&Rados> {
+        self.rados.as_ref().filter(|rados| rados.measured())
+    }
+
+    /// A part that this run measured nothing of stays as it is.
     fn page(&self, old: &str) -> String {
-        let (before, generated, after) = split(old);
-        format!("{before}{BEGIN}\n{}{END}{after}", self.generated(generated))
+        let mut text = if old.is_empty() { INTRODUCTION.to_owned() } else { old.to_owned() };
+        if !self.tables().is_empty() {
+            text = page::replace(&text, BEGIN, END, |part| self.generated(part));
+        }
+        if let Some(rados) = self.on_ceph() {
+            let write = |part: &str| rados_report::part(rados, &self.machine, &self.scale, part);
+            text = page::replace(&text, rados_report::BEGIN, rados_report::END, write);
+        }
+        text
     }
 
     fn generated(&self, old: &str) -> String {
         let machine: String =
             self.machine.facts().iter().map(|(name, value)| format!("- {name}: {value}\n")).collect();
         let mut parts = vec![
-            format!("## Run of {}\n\n{}\n", date::today(), self.verdict()),
+            format!("## Run of {}\n\n{}\n", date::today(), verdict(&self.requirements())),
             requirement::table(&self.requirements()).markdown(),
         ];
         parts.extend(self.tables().iter().map(Table::markdown));
@@ -146,7 +170,7 @@ impl Report {
 
     fn history(&self, old: &str) -> String {
         let rule = "| --- ".repeat(HISTORY_COLUMNS);
-        let mut lines = past(old);
+        let mut lines = page::rows(old, HISTORY);
         lines.push(self.history_line());
         format!("{HISTORY}\n\nRatios, one line per run.\n\n{HISTORY_HEAD}\n{rule}|\n{}\n", lines.join("\n"))
     }
@@ -174,21 +198,10 @@ impl Report {
     }
 }
 
-/// What stands before, in and after the generated part.
-fn split(old: &str) -> (&str, &str, &str) {
-    if let Some((before, rest)) = old.split_once(BEGIN)
-        && let Some((generated, after)) = rest.split_once(END)
-    {
-        return (before, generated, after);
-    }
-    (if old.is_empty() { INTRODUCTION } else { old }, "", "\n")
-}
-
-/// The lines of earlier runs.
-fn past(generated: &str) -> Vec<String> {
-    let history = generated.split_once(HISTORY).map_or("", |(_, history)| history);
-    let rows = history.lines().filter(|line| line.starts_with('|')).skip(2);
-    rows.map(str::to_owned).collect()
+/// A sentence about how many promises are kept.
+fn verdict(requirements: &[Requirement]) -> String {
+    let (reached, measured) = requirement::tally(requirements);
+    format!("{reached} of {measured} requirements are reached.")
 }
 
 #[cfg(test)]
@@ -196,18 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_generated_part_is_replaced() {
-        let old = format!("# Mine\n\n{BEGIN}\nold\n{END}\n\nmore of mine\n");
-        assert_eq!(split(&old), ("# Mine\n\n", "\nold\n", "\n\nmore of mine\n"));
-        assert_eq!(split("no markers\n"), ("no markers\n", "", "\n"));
-        assert_eq!(split("").0, INTRODUCTION);
-    }
-
-    #[test]
-    fn the_history_is_kept() {
-        let generated = format!("| a table |\n{HISTORY}\n\n{HISTORY_HEAD}\n| --- |\n| one |\n| two |\n");
-        assert_eq!(past(&generated), ["| one |", "| two |"]);
-        assert!(past("nothing yet").is_empty());
+    fn the_head_is_as_wide_as_the_rows() {
         assert_eq!(HISTORY_HEAD.matches('|').count(), HISTORY_COLUMNS + 1);
     }
 }

@@ -97,6 +97,6 @@ impl<'w> Rounds<'w> {
     }
 
     fn load<'a>(&self, uri: &'a str, amount: Amount, seed: u64, jobs: &'a [Job]) -> Load<'a> {
-        Load { uri, size: self.work.scale.disk, amount, seed, jobs }
+        Load { uri, size: self.work.scale.disk, amount, durable: false, seed, jobs }
     }
 }

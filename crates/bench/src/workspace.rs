@@ -33,6 +33,14 @@ impl Workspace {
         self.dir.path().join(name)
     }
 
+    /// Bytes that are free on the file system of the disks.
+    pub fn free(&self) -> Result<u64> {
+        let stat = rustix::fs::statvfs(self.dir.path());
+        let stat =
+            stat.map_err(|e| Error::io("cannot see how much space is free for the disks", &e.into()))?;
+        Ok(stat.f_bavail * stat.f_frsize)
+    }
+
     /// The passphrase of every disk.
     pub fn key_file(&self) -> PathBuf {
         self.path("key")

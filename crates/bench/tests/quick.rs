@@ -68,11 +68,29 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
         assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");
     }
     assert_eq!(std::fs::read_dir(disks.path()).unwrap().count(), 0, "files stay behind");
+    on_ceph(&said, &text, out.path());
 
     let again = run(&["--quick", "--only", "hctr2"], [disks.path(), out.path()], &lacuna);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     let text = std::fs::read_to_string(&page).unwrap();
-    assert_eq!(text.matches("(quick)").count(), 2, "one line of history per run:\n{text}");
+    let files = text.split("on Ceph: begin").next().unwrap();
+    assert_eq!(files.matches("(quick)").count(), 2, "one line of history per run:\n{text}");
+}
+
+/// What a run with a cluster says and draws, and what one without says.
+fn on_ceph(said: &str, text: &str, out: &Path) {
+    if std::env::var_os("LACUNA_CEPH_CONF").is_none() {
+        assert!(said.contains("Ceph is skipped"), "{said}");
+        return skipped("the part of the bench on Ceph: LACUNA_CEPH_CONF is not set");
+    }
+    assert!(said.contains("On Ceph: random reads") && said.contains("xts-random adaptive"), "{said}");
+    for words in ["## On Ceph", "plots/ceph-throughput.svg", "### History on Ceph"] {
+        assert!(text.contains(words), "{words} is not in:\n{text}");
+    }
+    for plot in ["ceph-throughput.svg", "ceph-write-overhead.svg"] {
+        let drawn = std::fs::read_to_string(out.join("plots").join(plot)).unwrap();
+        assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");
+    }
 }
 
 #[test]
