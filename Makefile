@@ -1,5 +1,6 @@
 # make demo       see what lacuna is for
 # make test       everything that must hold, in some minutes
+# make test-ceph  what needs a Ceph cluster, which it starts on this machine
 # make test-long  the same with thousands of power cuts more
 # make bench      measure against peers, write tables and plots
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
@@ -20,7 +21,7 @@ WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all demo test test-long bench fuzz lint install packages
+.PHONY: all demo test test-ceph test-long bench fuzz lint install packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -32,7 +33,10 @@ demo: packages all
 	scripts/demo.sh $(LACUNA)
 
 test: packages
-	$(WITH_CEPH) $(CARGO) test --workspace
+	$(CARGO) test --workspace
+
+test-ceph: packages
+	$(WITH_CEPH) $(CARGO) test -p lacuna-medium -p lacuna-sealed -p lacuna-cli -p lacuna-bench
 
 test-long: packages all
 	scripts/tree.sh $(LACUNA)
