@@ -33,7 +33,7 @@ demo: packages all
 	scripts/demo.sh $(LACUNA)
 
 test: packages
-	$(CARGO) test --workspace
+	$(WITH_CEPH) $(CARGO) test --workspace
 
 test-ceph: packages
 	$(WITH_CEPH) $(CARGO) test -p lacuna-medium -p lacuna-sealed -p lacuna-cli -p lacuna-bench

@@ -21,7 +21,7 @@ pub const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 /// The ciphers with metadata.
 pub const CIPHERS: [&str; 2] = ["xts-random", "gcm"];
 const FILL: Job = Job { direction: Direction::Write, random: false, size: 4 << 20, depth: 8, fsync: None };
-/// What one turn moves the start of the next on by, so that nobody always follows the same neighbour.
+/// What one job moves the start of the next on by, so that nobody always follows the same neighbour.
 const ROTATION: usize = 3;
 
 /// What came out.
@@ -79,21 +79,30 @@ pub fn measure(work: &Workspace) -> Result<Rados> {
     for image in &present {
         pool.fill(*image)?;
     }
+    // All servers are up at once and idle but for their turn: what a ratio compares runs within seconds.
+    let servers =
+        present.iter().map(|image| Ok((*image, pool.start(*image)?))).collect::<Result<Vec<_>>>()?;
     for repeat in 0..work.scale.repeats {
         work.say(&format!("ceph: repeat {} of {}", repeat + 1, work.scale.repeats));
-        for image in order(&present, repeat as usize) {
-            let rates = pool.turn(image, u64::from(repeat) + 1)?;
-            jobs().into_iter().zip(rates).for_each(|(job, rate)| rados.grid.add(image, job, rate));
+        for (nth, job) in jobs().into_iter().enumerate() {
+            for (image, server) in order(&servers, repeat as usize + nth) {
+                let amount = Amount::Time(work.scale.image_job);
+                let rate = pool.run(image, server, amount, u64::from(repeat) + 1, job)?;
+                rados.grid.add(image, job, rate);
+            }
         }
+    }
+    for (image, server) in servers {
+        server.stop().map_err(|e| e.context(image.name()))?;
     }
     Ok(rados)
 }
 
-/// The order of a turn: rotated each time, and every other time backwards.
-fn order(images: &[Image], repeat: usize) -> Vec<Image> {
-    let mut order = images.to_vec();
-    order.rotate_left(repeat * ROTATION % images.len().max(1));
-    if repeat % 2 == 1 {
+/// The order of the turns at a job: rotated each time, and every other time backwards.
+fn order<T>(servers: &[(Image, T)], nth: usize) -> Vec<(Image, &T)> {
+    let mut order: Vec<_> = servers.iter().map(|(image, server)| (*image, server)).collect();
+    order.rotate_left(nth * ROTATION % servers.len().max(1));
+    if nth % 2 == 1 {
         order.reverse();
     }
     order
@@ -106,32 +115,36 @@ struct Images<'w> {
     made: Vec<Image>,
 }
 
-impl Images<'_> {
+impl<'w> Images<'w> {
     fn fill(&mut self, image: Image) -> Result<()> {
         self.work.say(&format!("ceph: filling {}", image.name()));
         let size = self.work.scale.image;
         self.made.push(image);
         image.create(self.work, self.cluster, size).map_err(|e| e.context(image.name()))?;
-        self.serve(image, Amount::Once, 0, &[FILL]).map(drop)
+        let server = self.start(image)?;
+        self.run(image, &server, Amount::Once, 0, FILL)?;
+        server.stop().map_err(|e| e.context(image.name()))
     }
 
-    fn turn(&self, image: Image, seed: u64) -> Result<Vec<fio::Rate>> {
-        self.serve(image, Amount::Time(self.work.scale.image_job), seed, &jobs())
+    fn start(&self, image: Image) -> Result<Server<'w>> {
+        let socket = self.work.path(&format!("{}.socket", image.name().replace(' ', "-")));
+        Server::start(self.work, &mut image.serve(self.work, self.cluster, &socket), &socket)
+            .map_err(|e| e.context(image.name()))
     }
 
-    fn serve(&self, image: Image, amount: Amount, seed: u64, jobs: &[Job]) -> Result<Vec<fio::Rate>> {
-        let socket = self.work.path("socket");
-        let run = || {
-            let server =
-                Server::start(self.work, &mut image.serve(self.work, self.cluster, &socket), &socket)?;
-            let uri = server.uri();
-            let load = Load { uri: &uri, size: self.work.scale.image, amount, durable: true, seed, jobs };
-            let rates = fio::run(self.work, &load)?;
-            server.stop()?;
-            self.work.settle()?;
-            Ok(rates)
-        };
-        run().map_err(|e: lacuna_core::Error| e.context(image.name()))
+    fn run(
+        &self,
+        image: Image,
+        server: &Server<'_>,
+        amount: Amount,
+        seed: u64,
+        job: Job,
+    ) -> Result<fio::Rate> {
+        let size = self.work.scale.image;
+        let load = Load { uri: &server.uri(), size, amount, durable: true, seed, jobs: &[job] };
+        let mut rates = fio::run(self.work, &load).map_err(|e| e.context(image.name()))?;
+        self.work.settle()?;
+        Ok(rates.remove(0))
     }
 }
 
@@ -220,14 +233,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyone_has_a_turn_in_every_repeat_at_another_place() {
-        let all = images();
-        let first = order(&all, 0);
-        assert_eq!(first, all);
-        for repeat in 1..5 {
-            let order = order(&all, repeat);
+    fn everyone_has_a_turn_at_each_job_at_another_place() {
+        let all: Vec<_> = images().into_iter().map(|image| (image, ())).collect();
+        let images = |nth| order(&all, nth).into_iter().map(|(image, ())| image).collect::<Vec<_>>();
+        let first = images(0);
+        for nth in 1..5 {
+            let order = images(nth);
             assert_ne!(order[0], first[0]);
-            assert!(all.iter().all(|image| order.contains(image)) && order.len() == all.len());
+            assert!(first.iter().all(|image| order.contains(image)) && order.len() == all.len());
         }
     }
 

@@ -17,7 +17,8 @@ use lacuna_medium::{
 };
 use lacuna_sealed::{SnapshotRecord, Stores, list_snapshots};
 use lacuna_volume::{HEADER_AREA, Location, Uuid};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Objects removed side by side.
@@ -33,50 +34,68 @@ pub struct Target {
     shown: String,
 }
 
-impl Target {
-    /// The target of a location in RADOS; `None` for a path, with which no option for a cluster goes.
-    pub fn of(location: &Location, args: &ClusterArgs) -> Result<Option<Target>> {
-        let Location::Rados { pool, name, snapshot } = location else {
-            let given = [
-                ("--ceph-conf", args.ceph_conf.is_some()),
-                ("--ceph-id", args.ceph_id.is_some()),
-                ("--namespace", args.namespace.is_some()),
-                ("--timeout", args.timeout.is_some()),
-            ];
-            return given
-                .iter()
-                .try_for_each(|(option, is)| not_for_paths(location, option, *is))
-                .map(|()| None);
-        };
-        Ok(Some(Target {
-            pool: pool.clone(),
-            name: name.clone(),
-            snapshot: snapshot.clone(),
-            options: ClusterOptions {
-                conf: args.ceph_conf.clone(),
-                id: args.ceph_id.clone(),
-                namespace: args.namespace.clone(),
-                timeout: args.timeout.map(|seconds| Duration::from_secs(seconds.into())),
-            },
-            shown: location.to_string(),
-        }))
+/// Where a location leads.
+pub enum Site<'l> {
+    /// To a file or block device, with which no option for a cluster goes.
+    File(&'l Path),
+    /// To a disk in RADOS.
+    Pool(Target),
+}
+
+impl<'l> Site<'l> {
+    /// Where a location leads, for a verb that any number of clients may do.
+    pub fn of(location: &'l Location, args: &ClusterArgs) -> Result<Self> {
+        match location {
+            Location::Path(path) => {
+                let given = [
+                    ("--ceph-conf", args.ceph_conf.is_some()),
+                    ("--ceph-id", args.ceph_id.is_some()),
+                    ("--namespace", args.namespace.is_some()),
+                    ("--timeout", args.timeout.is_some()),
+                ];
+                given.iter().try_for_each(|(option, is)| not_for_paths(location, option, *is))?;
+                Ok(Site::File(path))
+            }
+            Location::Rados { pool, name, snapshot } => Ok(Site::Pool(Target {
+                pool: pool.clone(),
+                name: name.clone(),
+                snapshot: snapshot.clone(),
+                options: ClusterOptions {
+                    conf: args.ceph_conf.clone(),
+                    id: args.ceph_id.clone(),
+                    namespace: args.namespace.clone(),
+                    timeout: args.timeout.map(|seconds| Duration::from_secs(seconds.into())),
+                },
+                shown: location.to_string(),
+            })),
+        }
     }
 
-    /// The target of a verb that one client at a time may do.
-    pub fn held(location: &Location, args: &HolderArgs) -> Result<Option<Target>> {
-        let target = Target::of(location, &args.cluster)?;
-        match &target {
-            None => not_for_paths(location, "--steal", args.steal)?,
-            Some(target) if target.snapshot.is_some() && args.steal => {
+    /// Where a location leads, for a verb that one client at a time may do.
+    pub fn held(location: &'l Location, args: &HolderArgs) -> Result<Self> {
+        let site = Site::of(location, &args.cluster)?;
+        match &site {
+            Site::File(_) => not_for_paths(location, "--steal", args.steal)?,
+            Site::Pool(target) if target.snapshot.is_some() && args.steal => {
                 return Err(Error::new(Kind::Usage, "cannot use --steal here")
                     .found(format!("the snapshot {location}, which no client holds"))
                     .remedy("leave it away"));
             }
-            Some(_) => {}
+            Site::Pool(_) => {}
         }
-        Ok(target)
+        Ok(site)
     }
 
+    /// The disk in RADOS, if it leads to one.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Site::File(_) => None,
+            Site::Pool(target) => Some(target),
+        }
+    }
+}
+
+impl Target {
     /// The snapshot that is meant, if any.
     pub fn snapshot(&self) -> Option<&str> {
         self.snapshot.as_deref()
@@ -154,9 +173,8 @@ fn hex(uuid: Uuid) -> String {
 
 /// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
 pub struct Connection {
-    // First, so that it goes first: it is released over the connection. Nobody calls it; the mutex lets threads
-    // share what it belongs to.
-    lock: Option<Mutex<WriterLock>>,
+    // First, so that it goes first: it is released over the connection.
+    lock: Mutex<Option<WriterLock>>,
     pool: Arc<RadosPool>,
     target: Target,
 }
@@ -166,7 +184,7 @@ impl Connection {
     pub fn open(target: &Target) -> Result<Self> {
         let pool = RadosPool::connect(&target.pool, &target.options)
             .map_err(|e| e.context(format!("cannot reach {}", target.shown)))?;
-        Ok(Connection { lock: None, pool, target: target.clone() })
+        Ok(Connection { lock: Mutex::new(None), pool, target: target.clone() })
     }
 
     /// What it is a connection to.
@@ -179,7 +197,7 @@ impl Connection {
     pub fn hold(&mut self, steal: bool) -> Result<()> {
         let object = format!("{}.{:016x}", self.target.lock_prefix(), 0);
         let lock = self.pool.lock_writer(&object, steal);
-        self.lock = Some(Mutex::new(lock.map_err(|e| e.context(&self.target.shown))?));
+        *self.lock() = Some(lock.map_err(|e| e.context(&self.target.shown))?);
         Ok(())
     }
 
@@ -229,10 +247,19 @@ impl Connection {
     }
 
     /// Releases the lock and leaves nothing of it.
-    pub fn forget_lock(mut self) -> Result<()> {
-        let Some(lock) = self.lock.take() else { return Ok(()) };
-        drop(lock);
-        remove_all(&*self.objects(&self.target.lock_prefix())?, |_, _| {})
+    pub fn forget_lock(self) -> Result<()> {
+        let lock = self.lock().take();
+        lock.map_or(Ok(()), WriterLock::remove)
+    }
+
+    /// Keeps the lock for as long as this process lives. Whoever wants it then takes it over from the dead, and the
+    /// cluster refuses what of ours may still be on its way.
+    pub fn abandon_lock(&self) {
+        std::mem::forget(self.lock().take());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<WriterLock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {

@@ -5,7 +5,7 @@
 //! power cut leaves either none or a whole one.
 
 use crate::args::{CreateArgs, Format};
-use crate::cluster::Target;
+use crate::cluster::Site;
 use crate::console::Console;
 use crate::cost::Wanted;
 use crate::create_file;
@@ -15,7 +15,7 @@ use crate::passphrase;
 use crate::size::{Size, human};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
-use lacuna_volume::{CreateHeader, FormatId, Location, NewHeader};
+use lacuna_volume::{CreateHeader, FormatId, NewHeader};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -23,10 +23,9 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
     let Format::Sealed = args.format;
     let wanted = Wanted::from_args(&args.cost)?.unwrap_or_else(Wanted::usual);
-    let (parameters, uuid) = match (&args.location, Target::held(&args.location, &args.holder)?) {
-        (Location::Rados { .. }, Some(target)) => create_rados::run(args, &target, &wanted, console)?,
-        (Location::Path(path), _) => create_file::run(args, path, &wanted, console)?,
-        (Location::Rados { .. }, None) => unreachable!("a location in RADOS has a target"),
+    let (parameters, uuid) = match Site::held(&args.location, &args.holder)? {
+        Site::Pool(target) => create_rados::run(args, &target, &wanted, console)?,
+        Site::File(path) => create_file::run(args, path, &wanted, console)?,
     };
     console.done(&format!(
         "created {}: {}, {}, {}, UUID {}",

@@ -5,7 +5,7 @@
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
 use crate::args::{CreateArgs, DeleteArgs};
-use crate::cluster::{self, Connection, Target};
+use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
@@ -142,7 +142,7 @@ fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
 /// `lacuna delete`.
 pub fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     let what = format!("cannot delete {}", args.location);
-    let Some(target) = Target::held(&args.location, &args.holder)? else {
+    let Site::Pool(target) = Site::held(&args.location, &args.holder)? else {
         return Err(Error::new(Kind::Usage, what)
             .found("the path of a file or block device")
             .expected("a location rados:POOL/NAME")

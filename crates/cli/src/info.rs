@@ -4,7 +4,7 @@
 //! while it is served.
 
 use crate::args::InfoArgs;
-use crate::cluster::{self, Connection, Target};
+use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost;
 use crate::parameters::Parameters;
@@ -38,10 +38,9 @@ enum MediumFacts {
 
 /// `lacuna info`.
 pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
-    let facts = match (&args.location, Target::of(&args.location, &args.cluster)?) {
-        (Location::Path(path), _) => Facts::of_file(&args.location, path),
-        (Location::Rados { .. }, Some(target)) => Facts::in_pool(&args.location, &target),
-        (Location::Rados { .. }, None) => unreachable!("a location in RADOS has a target"),
+    let facts = match Site::of(&args.location, &args.cluster)? {
+        Site::File(path) => Facts::of_file(&args.location, path),
+        Site::Pool(target) => Facts::in_pool(&args.location, &target),
     }?;
     if args.json {
         console::json(&facts.to_json())?;

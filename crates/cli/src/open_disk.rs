@@ -24,13 +24,13 @@ pub struct OnObjects {
     /// By which it was first seen that another client has taken the disk over. What fails afterwards fails for
     /// reasons that say less.
     fenced: OnceLock<Error>,
-    _connection: Connection,
+    connection: Connection,
 }
 
 impl OnObjects {
     /// A disk that is reached over a connection, which holds the lock on it.
     pub fn new(disk: ObjectDisk, prefix: String, connection: Connection) -> Self {
-        OnObjects { disk, prefix, fenced: OnceLock::new(), _connection: connection }
+        OnObjects { disk, prefix, fenced: OnceLock::new(), connection }
     }
 }
 
@@ -108,7 +108,11 @@ impl Disk for OpenDisk {
 
     fn close(&self) -> Result<()> {
         self.inner().close().map_err(|e| match self {
-            OpenDisk::Objects(on) => on.fenced.get().cloned().unwrap_or(e),
+            OpenDisk::Objects(on) => {
+                // A write that failed may still arrive: not once another client writes.
+                on.connection.abandon_lock();
+                on.fenced.get().cloned().unwrap_or(e)
+            }
             OpenDisk::Flat(_) => e,
         })
     }

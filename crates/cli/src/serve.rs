@@ -2,7 +2,7 @@
 
 use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
-use crate::cluster::{self, Target};
+use crate::cluster::{self, Site};
 use crate::console::{self, Console};
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
@@ -130,8 +130,8 @@ fn serve_disk(
         max_connections: usize::from(args.max_connections),
         ..Options::default()
     };
-    let target = Target::held(&args.location, &args.holder)?;
-    if target.is_some() {
+    let site = Site::held(&args.location, &args.holder)?;
+    if site.target().is_some() {
         options.max_workers = WORKERS_OVER_NETWORK;
     }
     if let Some(workers) = args.workers {
@@ -147,7 +147,7 @@ fn serve_disk(
     let bytes = ByteDisk::new(Arc::clone(disk));
     let server = Server::bind(listen, Exports::levels([bytes.clone()]), options)?;
     let uri = server.uri();
-    let account = Account::of(&args.location, target.as_ref(), uri.clone(), bytes, last_error);
+    let account = Account::of(&args.location, site.target(), uri.clone(), bytes, last_error);
     let _status = StatusSocket::start(account, console);
     *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     console::line(&uri)?;

@@ -4,7 +4,7 @@
 //! left behind; `list` reads what anyone who can read the pool may know.
 
 use crate::args::{SnapshotArgs, SnapshotListArgs};
-use crate::cluster::{self, Connection, Target};
+use crate::cluster::{self, Connection, Site};
 use crate::console::{self, Console};
 use crate::size::human;
 use crate::unlock::{self, Opening};
@@ -37,7 +37,9 @@ pub fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
 /// `lacuna snapshot list`.
 pub fn list(args: &SnapshotListArgs) -> Result<()> {
     cluster::refuse_snapshot(&args.location, "list the snapshots of")?;
-    let target = Target::of(&args.location, &args.cluster)?.ok_or_else(|| not_in_rados(&args.location))?;
+    let Site::Pool(target) = Site::of(&args.location, &args.cluster)? else {
+        return Err(not_in_rados(&args.location));
+    };
     let connection = Connection::open(&target)?;
     let naming = |e: Error| e.context(&args.location);
     let (header, _) = lacuna_volume::read_public(&*connection.header()?).map_err(naming)?;

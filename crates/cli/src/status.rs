@@ -14,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Longest answer that is read.
@@ -69,8 +70,13 @@ impl Account {
     }
 }
 
-/// The socket that answers every connection with one JSON document. Its file goes when this is dropped.
-pub struct StatusSocket(PathBuf);
+/// The socket that answers every connection with one JSON document. Its file goes when this is dropped, and so does
+/// what it holds of the disk.
+pub struct StatusSocket {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl StatusSocket {
     /// Listens, if that can be had: a disk is served without it just as well.
@@ -99,28 +105,37 @@ impl StatusSocket {
             return Err(Error::new(Kind::Busy, "another server of this location answers already"));
         }
         let _ = fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(|e| failed(&e))?;
+        let listener = Arc::new(UnixListener::bind(&path).map_err(|e| failed(&e))?);
+        let accepting = Arc::clone(&listener);
         let thread = std::thread::Builder::new().name("lacuna-status".into());
         let answer = move || {
             loop {
-                match listener.accept() {
+                match accepting.accept() {
                     Ok((mut stream, _)) => {
                         let _ = stream.set_write_timeout(Some(PATIENCE));
                         let _ = stream.write_all(account.to_json().to_string().as_bytes());
                     }
+                    // Shut down.
+                    Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
                     Err(_) => std::thread::sleep(PAUSE),
                 }
             }
         };
-        thread.spawn(answer).map_err(|e| failed(&e))?;
-        Ok(StatusSocket(path))
+        let thread = thread.spawn(answer).map_err(|e| failed(&e))?;
+        Ok(StatusSocket { path, listener, thread: Some(thread) })
     }
 }
 
 impl Drop for StatusSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
+        // Wakes the thread. One that cannot be woken ends with the process.
+        if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _panicked = thread.join();
+        }
     }
 }
 

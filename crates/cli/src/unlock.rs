@@ -6,7 +6,7 @@
 //! then compared with what was unlocked.
 
 use crate::args::{HolderArgs, PassphraseArgs};
-use crate::cluster::{self, Connection, Target};
+use crate::cluster::{self, Connection, Site, Target};
 use crate::console::Console;
 use crate::open_disk::{OnObjects, OpenDisk};
 use crate::parameters::Parameters;
@@ -54,10 +54,9 @@ pub fn unlock_with(
     console: Console,
     ask: impl FnOnce(&str) -> Result<Vec<SecretVec>>,
 ) -> Result<Volume> {
-    let (header, connection) = match (location, Target::held(location, holder)?) {
-        (Location::Path(path), _) => (Arc::new(FileMedium::open(path, access)?) as Arc<dyn Medium>, None),
-        (Location::Rados { .. }, None) => unreachable!("a location in RADOS has a target"),
-        (Location::Rados { .. }, Some(target)) => {
+    let (header, connection) = match Site::held(location, holder)? {
+        Site::File(path) => (Arc::new(FileMedium::open(path, access)?) as Arc<dyn Medium>, None),
+        Site::Pool(target) => {
             let (connection, header) = reach(&target, location, holder.steal)?;
             (header, Some(connection))
         }

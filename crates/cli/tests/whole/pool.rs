@@ -21,6 +21,8 @@ enum Turn {
     Shared(RwLockReadGuard<'static, ()>),
     #[allow(dead_code)]
     Alone(RwLockWriteGuard<'static, ()>),
+    /// Another value of the same test has it.
+    Elsewhere,
 }
 
 /// A cluster that is up.
@@ -34,6 +36,11 @@ impl Cluster {
     pub fn shared() -> Option<Cluster> {
         let conf = conf()?;
         Some(Cluster { conf, _turn: Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner)) })
+    }
+
+    /// The same cluster for the same test, which must not wait for its own turn.
+    pub fn again(&self) -> Cluster {
+        Cluster { conf: self.conf.clone(), _turn: Turn::Elsewhere }
     }
 
     /// The cluster, for a test that breaks and mends it.
@@ -154,6 +161,14 @@ impl PoolDisk {
     pub fn data_prefix(&self) -> String {
         let info = self.verb(&["info"], &["--json"]).code(0).json();
         info["medium"]["objects"].as_str().unwrap().to_owned()
+    }
+
+    /// How many clients hold the lock on the disk.
+    pub fn lockers(&self) -> usize {
+        let object = format!("lacuna.{}.lock.{:016x}", self.location.rsplit('/').next().unwrap(), 0);
+        let words = ["-p", POOL, "lock", "info", &object, "lacuna.writer", "--format", "json"];
+        let info: serde_json::Value = serde_json::from_str(&self.cluster.tool("rados", &words)).unwrap();
+        info["lockers"].as_array().unwrap().len()
     }
 
     /// Every object in the pool whose name begins so.

@@ -32,10 +32,10 @@ fn image_survives(options: &[&str]) {
     assert_eq!(server.stop(), 0);
     disk.keyed(&["check"], &[]).code(0);
     let server = disk.serve(&["--cache", "4M"]);
-    fio_verifies(&disk.scene, &server.uri);
+    fio_verifies(&disk.scene, &server.uri, "--size=8m");
     assert_eq!(server.stop(), 0);
     let server = disk.serve(&["--write-through"]);
-    fio_verifies(&disk.scene, &server.uri);
+    fio_verifies(&disk.scene, &server.uri, "--size=2m");
     assert_eq!(server.stop(), 0);
     disk.keyed(&["check"], &[]).code(0);
 }

@@ -280,7 +280,7 @@ fn damaged_headers_and_books() {
     flipped(&table, &[10]);
     disk.keyed(&["check"], &[]).code(0);
     // Another disk's header under this name leads to another disk, not into this one's data.
-    let other = PoolDisk::create(Cluster::shared().unwrap(), &["--size", "64M"]);
+    let other = PoolDisk::create(disk.cluster.again(), &["--size", "64M"]);
     let from = format!("lacuna.{}.{:016x}", other.location.rsplit('/').next().unwrap(), 0);
     rados(&["cp", &header, "mine"]);
     rados(&["cp", &from, &header]);

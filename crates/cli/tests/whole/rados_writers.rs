@@ -37,8 +37,12 @@ fn a_second_client_is_refused_whatever_it_wants() {
     client.write_at(4096, &noise(2, 4096)).unwrap();
     client.flush().unwrap();
     drop(client);
+    assert_eq!(disk.lockers(), 1);
     assert_eq!(server.stop(), 0);
+    // Given back, and not left for the next one to find out that its holder is dead.
+    assert_eq!(disk.lockers(), 0);
     disk.keyed(&["check"], &[]).code(0);
+    assert_eq!(disk.lockers(), 0);
 }
 
 #[test]

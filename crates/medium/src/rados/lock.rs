@@ -47,6 +47,8 @@ struct Claim {
 enum Event {
     Lost,
     Stop,
+    /// Leave nothing of the lock, and say how that went.
+    Remove(Sender<Result<()>>),
 }
 
 /// The right to write, which ends when this is dropped. It never expires by itself; but another client may take it
@@ -191,6 +193,19 @@ impl Claim {
         let _left_to_the_cluster = self.context.unlock(&self.object, LOCK, &self.cookie);
     }
 
+    /// Removes the object, and the lock with it. Only its holder may: nobody else's lock is on the object then.
+    fn remove(&self) -> Result<()> {
+        if !self.is_ours().map_err(|code| self.failed(code))? {
+            return Ok(());
+        }
+        let mut op = WriteOp::new()?;
+        op.remove();
+        match self.context.write_all(std::iter::once(Ok((self.object.clone(), op)))).remove(0)? {
+            Ok(_) | Err(Code::NO_ENTRY) => Ok(()),
+            Err(code) => Err(self.failed(code)),
+        }
+    }
+
     /// Starts the thread that keeps the watch and in the end gives the lock back.
     fn keep(self, watch: Watch, events: Sender<Event>, inbox: Receiver<Event>) -> Result<WriterLock> {
         let (ending, ended) = channel();
@@ -210,34 +225,62 @@ impl Claim {
 /// Renews the watch whenever it is lost, until told to stop, or until the lock turns out to be no longer ours.
 fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Receiver<Event>) {
     let mut watch = Some(watch);
-    while let Ok(Event::Lost) = inbox.recv() {
+    let mut event = inbox.recv();
+    while let Ok(Event::Lost) = event {
         drop(watch.take());
-        watch = match renewed(claim, events, inbox) {
-            Some(watch) => Some(watch),
-            None => break,
+        event = match renewed(claim, events, inbox) {
+            Renewed::Again(again) => {
+                watch = Some(again);
+                inbox.recv()
+            }
+            Renewed::Unwanted(event) => Ok(event),
+            Renewed::Gone => break,
         };
+    }
+    if let Ok(Event::Remove(answer)) = event {
+        let _nobody_waits_any_more = answer.send(claim.remove());
     }
     // The watch goes last: as long as we hold the lock we answer for it.
     claim.give_back();
 }
 
-/// A new watch in the place of a lost one; `None` if it is not wanted any more.
-fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Option<Watch> {
+/// What became of a watch that was lost.
+enum Renewed {
+    Again(Watch),
+    /// It is not wanted any more: what was asked for meanwhile.
+    Unwanted(Event),
+    /// The lock is another's.
+    Gone,
+}
+
+/// Tries to watch again until that succeeds, or makes no sense.
+fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Renewed {
     loop {
         // In this order: nobody takes the lock from one who watches and answers.
         match claim.watch(events).and_then(|watch| Ok((watch, claim.is_ours()?))) {
-            Ok((watch, true)) => return Some(watch),
+            Ok((watch, true)) => return Renewed::Again(watch),
             // Removed together with its object, it is not ours either.
             Ok((_, false)) | Err(Code::FENCED | Code::NO_ENTRY) => {
                 claim.pool.fence();
-                return None;
+                return Renewed::Gone;
             }
             Err(_) => {}
         }
         match inbox.recv_timeout(RENEW_PAUSE) {
             Ok(Event::Lost) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
+            Ok(event) => return Renewed::Unwanted(event),
+            Err(RecvTimeoutError::Disconnected) => return Renewed::Unwanted(Event::Stop),
         }
+    }
+}
+
+impl WriterLock {
+    /// Gives the lock back and removes the object that was locked, while nobody else can hold it.
+    pub fn remove(self) -> Result<()> {
+        let (answer, answered) = channel();
+        let _ended_already = self.events.send(Event::Remove(answer));
+        // Who lost the lock has nothing to remove.
+        answered.recv().unwrap_or(Ok(()))
     }
 }
 

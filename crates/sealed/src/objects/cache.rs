@@ -197,7 +197,8 @@ impl Cache {
             // No flight is under way: its beginning would have cleared the bit. What waits here is gone for good.
             let here = state.segments.remove(&segment).unwrap_or_default();
             drop(state);
-            self.free(HOLE_COST + here.slots.values().map(|slot| slot.content.cost()).sum::<u64>());
+            let wishes = 1 + u64::from(here.void.is_some());
+            self.free(wishes * HOLE_COST + here.slots.values().map(|slot| slot.content.cost()).sum::<u64>());
             self.shard(segment).ended.notify_all();
             return false;
         }
@@ -427,5 +428,21 @@ impl Segment {
             }
             SlotEntry::Vacant(_) => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_wish_to_empty_what_turned_out_absent_gives_back_what_both_cost() {
+        let cache = Cache::new(1);
+        assert!(cache.reserve(HOLE_COST, u64::MAX) && cache.put_void(0));
+        let moment = cache.look(0, 0..1).moment.expect("no flight");
+        cache.if_quiet(0, moment, || cache.set_absent(0));
+        assert!(cache.reserve(HOLE_COST, u64::MAX));
+        assert!(!cache.put_void(0));
+        assert_eq!(cache.dirty_bytes(), 0);
     }
 }
