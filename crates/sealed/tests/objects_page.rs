@@ -195,8 +195,12 @@ impl Page {
                 let (c, i) = ((x / per_page) as u8, (x % per_page) as u8);
                 let at = usize::from(i) * m;
                 let page = object.keys().get(&key(&patterns[0][0], c, i));
-                let apart = object.keys().get(&key(&patterns[1][0], c, i));
-                apart.cloned().or(page.map(|p| p[at..at + m].to_vec())).unwrap_or(vec![0; m])
+                let amendment = object.keys().get(&key(&patterns[1][0], c, i));
+                let amended = amendment.and_then(|a| a.chunks_exact(1 + m).find(|entry| entry[0] == i));
+                let apart = object.keys().get(&key(&patterns[2][0], c, i));
+                let here = page.map(|p| &p[at..at + m]);
+                let newest = apart.map(|a| &a[..]).or(amended.map(|a| &a[1..])).or(here);
+                newest.map_or(vec![0; m], <[u8]>::to_vec)
             }
             _ => {
                 let at = place(&self.layout[2], x, self.m()) as usize;
@@ -222,14 +226,25 @@ fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
     scene.session(|disk| {
         write(disk, 3, 2, 1);
         write(disk, 64, 64, 1);
+        write(disk, 256, 256, 1);
         disk.create_snapshot("first").unwrap();
         write(disk, 1020, 4, 2);
         write(disk, 1024, 1024, 2);
         disk.flush().unwrap();
+        write(disk, 258, 1, 2);
         disk.discard(BlockAddr(4), 1).unwrap();
         disk.discard(BlockAddr(1024), 1024).unwrap();
         write(disk, BLOCKS - 1, 1, 2);
     });
+    // Again, by who remembers nothing of it.
+    scene.session(|disk| write(disk, 1020, 1, 2));
+    if layout == ObjectLayout::Adaptive && cipher.meta_size() > 0 {
+        let (object, chunk) = (scene.data.object(0).unwrap(), |x| (x / constant("page blocks")) as u8);
+        for (pattern, x) in rows("Layouts").iter().zip([256, 258, 1020]) {
+            let (c, i) = (chunk(x), (x % constant("page blocks")) as u8);
+            assert!(object.keys().contains_key(&key(&pattern[0], c, i)), "no key {}", pattern[0]);
+        }
+    }
     scene
 }
 

@@ -141,13 +141,8 @@ fn bits_flipped_in_data_metadata_and_seals() {
                 ObjectLayout::SegmentEnd => left.flip(1, (4 << 20) + x * 32 + byte),
                 ObjectLayout::Kv => left.flip_key(1, &(x as u16).to_be_bytes(), byte as usize),
                 ObjectLayout::Adaptive => {
-                    let chunk = (x / 64) as u8;
-                    let apart = vec![b'p', chunk, b'd', (x % 64) as u8];
-                    if left.data.object(1).unwrap().keys().contains_key(&apart) {
-                        left.flip_key(1, &apart, byte as usize);
-                    } else {
-                        left.flip_key(1, &[b'p', chunk], (x % 64 * 32 + byte) as usize);
-                    }
+                    let (key, at) = adaptive_place(&left.data.object(1).unwrap(), 32, x as usize);
+                    left.flip_key(1, &key, at + byte as usize);
                 }
             });
         }
@@ -173,7 +168,7 @@ fn keys_that_the_disk_did_not_leave() {
         }
         let strange: &[&[u8]] = match layout {
             ObjectLayout::Kv => &[&[1, 220], &[1, 220, 0]],
-            _ => &[b"p\x07", b"p\x07d\x1c", b"p\x07d\x50", b"p\x07x"],
+            _ => &[b"p\x03", b"p\x03a", b"p\x03d\x5c", b"p\x03d\x50", b"p\x03x"],
         };
         for key in strange {
             let left = scene.copied();

@@ -1,13 +1,16 @@
-//! The layout `adaptive`: data as in the layouts that keep none between it, and the entries of 64 blocks each as
+//! The layout `adaptive`: data as in the layouts that keep none between it, and the entries of 128 blocks each as
 //! one *page* under a key of the object.
 //!
-//! Pages are remembered. A small write to a page that is not leaves its entries under keys of their own, *apart*
-//! from the page, without reading anything first; whoever reads the page fetches those with it and lets them
-//! count. A write that covers a page, or finds it in memory, sets the page and removes what stands apart, once
-//! that has become too much. With the page in memory, reading a block costs what it costs without metadata.
+//! Pages are remembered. A small write to a page in memory rewrites its *amendment*: one more key, with what is newer
+//! than the page; once that has become too much, the page takes it in. So a transaction sets one key for each page
+//! that it touches, however many blocks it writes. A small write to a page that is not in memory leaves its entries
+//! under keys of their own, *apart* from the page, without reading anything first; whoever reads the page fetches
+//! all three and lets the newest count. A write that covers a page sets it anew. With the page in memory, reading a
+//! block costs what it costs without metadata.
 //!
-//! Keys: `p` and the number of the chunk for a page; the same, `d` and the index in the chunk for an entry apart.
-//! What stands apart is always newer than the page: both change in one transaction.
+//! Keys: `p` and the number of the chunk for a page; the same and `a` for its amendment; the same, `d` and the index
+//! in the chunk for an entry apart. What stands apart is newer than the amendment, and that newer than the page: they
+//! change in one transaction.
 
 use super::pages::{Page, Pages};
 use super::placement::{CHUNK_BLOCKS, Change, Chunks, Learned, Placement, Source, strange_key};
@@ -15,8 +18,8 @@ use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
 
-/// As many entries of a page may stand apart before a write to the page in memory takes them in.
-const MOST_APART: u32 = 8;
+/// As many entries an amendment may have before the page takes them in.
+const MOST_AMENDED: u32 = 32;
 
 pub(crate) struct Adaptive {
     meta: usize,
@@ -42,13 +45,17 @@ fn page_key(chunk: u64) -> Key {
     vec![b'p', chunk as u8]
 }
 
+fn amendment_key(chunk: u64) -> Key {
+    vec![b'p', chunk as u8, b'a']
+}
+
 fn apart_key(chunk: u64, index: u64) -> Key {
     vec![b'p', chunk as u8, b'd', index as u8]
 }
 
-/// Where entries apart from the page of a chunk lie: behind its page, before the next.
-fn apart_range(chunk: u64) -> (Key, Key) {
-    (vec![b'p', chunk as u8, b'd'], vec![b'p', chunk as u8, b'd' + 1])
+/// Where amendment and entries apart of a chunk lie: behind its page, before the next.
+fn newer_range(chunk: u64) -> (Key, Key) {
+    (amendment_key(chunk), vec![b'p', chunk as u8, b'd' + 1])
 }
 
 impl Adaptive {
@@ -66,14 +73,7 @@ impl Adaptive {
         let known = self.pages.with(change.segment, chunk, |page| {
             let fresh = parts.iter().fold(0, |set, part| set | part.mask(self.meta));
             self.overlay(parts, &mut page.entries);
-            if (page.apart | fresh).count_ones() <= MOST_APART {
-                page.apart |= fresh;
-                self.set_apart(chunk, parts, keys);
-            } else {
-                let apart = std::mem::take(&mut page.apart);
-                keys.removed.extend(ones(apart).map(|index| apart_key(chunk, index)));
-                keys.set.push((page_key(chunk), page.entries.to_vec()));
-            }
+            self.write_known(chunk, page, fresh, keys);
         });
         if known.is_some() {
             return;
@@ -83,12 +83,61 @@ impl Adaptive {
             self.overlay(parts, &mut entries);
             keys.set.push((page_key(chunk), entries.to_vec()));
             if !change.absent {
-                keys.cleared.push(apart_range(chunk));
+                keys.cleared.push(newer_range(chunk));
             }
-            self.pages.put(change.segment, chunk, Page { entries, apart: 0 });
+            self.pages.put(change.segment, chunk, Page { entries, amended: 0, apart: 0 });
         } else {
             self.set_apart(chunk, parts, keys);
         }
+    }
+
+    /// Writes a page in memory whose `fresh` entries are new.
+    fn write_known(&self, chunk: u64, page: &mut Page, fresh: u128, keys: &mut KeySteps) {
+        let was_amended = page.amended != 0;
+        page.amended |= fresh;
+        let is_full = page.amended.count_ones() > MOST_AMENDED;
+        let outdated = if is_full { page.apart } else { page.apart & fresh };
+        page.apart &= !outdated;
+        keys.removed.extend(ones(outdated).map(|index| apart_key(chunk, index)));
+        if !is_full {
+            keys.set.push((amendment_key(chunk), self.amendment(page)));
+            return;
+        }
+        page.amended = 0;
+        if was_amended {
+            keys.removed.push(amendment_key(chunk));
+        }
+        keys.set.push((page_key(chunk), page.entries.to_vec()));
+    }
+
+    /// What is newer than the page, each entry behind its index.
+    fn amendment(&self, page: &Page) -> Vec<u8> {
+        let mut out = Vec::with_capacity(page.amended.count_ones() as usize * (1 + self.meta));
+        for index in ones(page.amended) {
+            let at = index as usize * self.meta;
+            out.push(index as u8);
+            out.extend_from_slice(&page.entries[at..at + self.meta]);
+        }
+        out
+    }
+
+    /// Lets an amendment count. `None`: it is not one.
+    fn amend(&self, page: &mut Page, amendment: &[u8]) -> Option<()> {
+        let entries = amendment.chunks_exact(1 + self.meta);
+        if !entries.remainder().is_empty() {
+            return None;
+        }
+        for entry in entries {
+            let index = u64::from(entry[0]);
+            let ascends = index < CHUNK_BLOCKS && page.amended >> index == 0;
+            if !ascends {
+                return None;
+            }
+            let at = index as usize * self.meta;
+            page.entries[at..at + self.meta].copy_from_slice(&entry[1..]);
+            page.amended |= 1 << index;
+        }
+        Some(())
     }
 
     fn overlay(&self, parts: &[Part<'_>], page: &mut [u8]) {
@@ -108,8 +157,8 @@ impl Adaptive {
 
     /// The pages of the chunks `missing`, from the pairs of an answer that covers them.
     fn assemble(&self, missing: Chunks, pairs: &[(Key, Vec<u8>)]) -> Result<Learned> {
-        let mut learned: Learned = ones(u64::from(missing))
-            .map(|chunk| (chunk, Page { entries: vec![0; self.page_len()].into(), apart: 0 }))
+        let mut learned: Learned = ones(u128::from(missing))
+            .map(|chunk| (chunk, Page { entries: vec![0; self.page_len()].into(), amended: 0, apart: 0 }))
             .collect();
         for (key, value) in pairs {
             let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
@@ -119,10 +168,16 @@ impl Adaptive {
                         page_mut(&mut learned, *chunk).entries.copy_from_slice(value);
                     }
                 }
+                // Keys are sorted: the page came first, and what is apart comes last.
+                [b'p', chunk, b'a'] => {
+                    if page_of(*chunk) {
+                        let amended = self.amend(page_mut(&mut learned, *chunk), value);
+                        amended.ok_or_else(|| strange_key(key, value))?;
+                    }
+                }
                 [b'p', chunk, b'd', index]
                     if value.len() == self.meta && u64::from(*index) < CHUNK_BLOCKS =>
                 {
-                    // Keys are sorted: the page came first.
                     if page_of(*chunk) {
                         let page = page_mut(&mut learned, *chunk);
                         let at = usize::from(*index) * self.meta;
@@ -179,9 +234,9 @@ impl Placement for Adaptive {
 
     fn source(&self, _: &Range<u64>, missing: Chunks) -> Source {
         let (first, last) = (u64::from(missing.trailing_zeros()), u64::from(missing.ilog2()));
-        let most = (last - first + 1) * (CHUNK_BLOCKS + 1);
+        let most = (last - first + 1) * (CHUNK_BLOCKS + 2);
         // An end that begins like the last page lets a store that looks for beginnings pass over all others.
-        Source::Keys(Keys::Range(page_key(first), apart_range(last).1, most as usize))
+        Source::Keys(Keys::Range(page_key(first), newer_range(last).1, most as usize))
     }
 
     fn recall(&self, segment: u64, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
@@ -245,9 +300,9 @@ impl Placement for Adaptive {
 
 impl Part<'_> {
     /// The blocks of the chunk that it changes.
-    fn mask(&self, meta: usize) -> u64 {
+    fn mask(&self, meta: usize) -> u128 {
         let blocks = self.entries.len() / meta;
-        (u64::MAX >> (64 - blocks)) << self.index
+        (u128::MAX >> (CHUNK_BLOCKS as usize - blocks)) << self.index
     }
 }
 
@@ -270,7 +325,7 @@ fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
 }
 
 /// The numbers of the bits that are set, ascending.
-fn ones(mut set: u64) -> impl Iterator<Item = u64> {
+fn ones(mut set: u128) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         (set != 0).then(|| {
             let lowest = set.trailing_zeros();
@@ -278,4 +333,22 @@ fn ones(mut set: u64) -> impl Iterator<Item = u64> {
             u64::from(lowest)
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amendment_is_taken_whole_or_refused() {
+        let adaptive = Adaptive::new(2, Budget::bytes(1 << 20));
+        let blank = || Page { entries: vec![0; 256].into(), amended: 0, apart: 0 };
+        let mut page = blank();
+        adaptive.amend(&mut page, &[3, 7, 8, 127, 9, 10]).expect("two entries");
+        assert_eq!((page.entries[6], page.entries[255], page.amended), (7, 10, 1 << 3 | 1 << 127));
+        assert_eq!(adaptive.amendment(&page), [3, 7, 8, 127, 9, 10]);
+        for bad in [&[3, 7][..], &[3, 7, 8, 4], &[3, 7, 8, 3, 7, 8], &[4, 7, 8, 3, 7, 8], &[128, 7, 8]] {
+            assert!(adaptive.amend(&mut blank(), bad).is_none(), "{bad:?}");
+        }
+    }
 }

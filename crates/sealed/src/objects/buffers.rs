@@ -1,6 +1,7 @@
-//! Buffers for ciphertext on its way, kept for reuse up to a bound. They never hold plaintext.
+//! Buffers for ciphertext on its way, kept for reuse up to a bound, and the bound on what is on its way. They never
+//! hold plaintext.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Buffers {
     idle: Mutex<Idle>,
@@ -38,5 +39,68 @@ impl Buffers {
             idle.bytes += buffer.capacity();
             idle.buffers.push(buffer);
         }
+    }
+}
+
+/// Bounds the bytes on their way at once.
+pub(crate) struct Transit {
+    bytes: Mutex<usize>,
+    left: Condvar,
+    most: usize,
+}
+
+/// The right to have so many bytes on their way, which ends when this is dropped.
+pub(crate) struct Passage<'t>(&'t Transit, usize);
+
+impl Transit {
+    /// At most so many bytes, or else one passage alone.
+    pub(crate) fn new(most: usize) -> Self {
+        Transit { bytes: Mutex::new(0), left: Condvar::new(), most }
+    }
+
+    /// Waits until there is room for `len` bytes.
+    pub(crate) fn enter(&self, len: usize) -> Passage<'_> {
+        let is_full = |bytes: &mut usize| *bytes > 0 && *bytes + len > self.most;
+        let waited = self.left.wait_while(self.bytes(), is_full);
+        *waited.unwrap_or_else(PoisonError::into_inner) += len;
+        Passage(self, len)
+    }
+
+    fn bytes(&self) -> MutexGuard<'_, usize> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        *self.0.bytes() -= self.1;
+        self.0.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn no_more_is_under_way_than_may_be_but_for_one_alone() {
+        let transit = Transit::new(10);
+        let under_way = AtomicUsize::new(0);
+        drop(transit.enter(100));
+        std::thread::scope(|scope| {
+            for len in 1..9 {
+                let (transit, under_way) = (&transit, &under_way);
+                scope.spawn(move || {
+                    for _ in 0..500 {
+                        let passage = transit.enter(len);
+                        assert!(under_way.fetch_add(len, Ordering::SeqCst) + len <= 10);
+                        under_way.fetch_sub(len, Ordering::SeqCst);
+                        drop(passage);
+                    }
+                });
+            }
+        });
+        assert_eq!(*transit.bytes(), 0);
     }
 }

@@ -1,12 +1,12 @@
 //! An open sealed disk on objects: what it consists of, how it is created and opened, and the `Disk` that front
 //! ends see.
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, Transit};
 use super::cache::Cache;
 use super::ledger::{Ledger, LedgerOptions};
 use super::placement::{Placement, placement};
 use super::read::segments;
-use super::schedule::{Schedule, THREADS};
+use super::schedule::Schedule;
 use super::seal::SealPlace;
 use super::snapshot_ops;
 use super::snapshots::Snapshots;
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub(crate) cache: Cache,
     pub(crate) schedule: Schedule,
     pub(crate) buffers: Buffers,
+    /// For transactions out of the cache.
+    pub(crate) transit: Transit,
     /// Only with a cipher that authenticates.
     pub(crate) ledger: Option<Ledger>,
     pub(crate) snapshots: Snapshots,
@@ -78,10 +80,13 @@ pub(crate) struct Limits {
 impl Limits {
     fn of(budget: Budget) -> Limits {
         let dirty = budget.share(1, 2).get().max(64 * BLOCK_SIZE as u64);
-        let batch = in_transit(budget) / (THREADS * BLOCK_SIZE);
+        let batch = in_transit(budget) / (FULL_BATCHES * BLOCK_SIZE);
         Limits { dirty, dirty_low: dirty / 2, batch_blocks: batch.clamp(8, 256) }
     }
 }
+
+/// So many transactions of the largest kind are on their way at once; more, if they are smaller.
+const FULL_BATCHES: usize = 16;
 
 /// The share of the budget for ciphertext on its way, in bytes.
 fn in_transit(budget: Budget) -> usize {
@@ -118,6 +123,7 @@ impl Core {
             cache: Cache::new(params.segments()),
             schedule: Schedule::new(),
             buffers: Buffers::new(in_transit(budget)),
+            transit: Transit::new(in_transit(budget)),
             ledger: None,
             snapshots,
             random: options.random.clone(),

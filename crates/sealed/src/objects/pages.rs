@@ -1,4 +1,4 @@
-//! Pages of metadata kept in memory for the adaptive layout: the entries of 64 blocks each, in a bounded number.
+//! Pages of metadata kept in memory for the adaptive layout: the entries of 128 blocks each, in a bounded number.
 //!
 //! A page here equals what the store holds, or will hold once the transaction in flight on its object is
 //! acknowledged. So any page may be given up at any time.
@@ -19,8 +19,10 @@ const PAGE_COST: usize = 128;
 pub(crate) struct Page {
     /// One after the other, zeros where nothing is written.
     pub(crate) entries: Box<[u8]>,
-    /// The blocks of the chunk whose entry stands under a key of its own, newer than the page's.
-    pub(crate) apart: u64,
+    /// The blocks of the chunk whose entry stands in the amendment, newer than the page's.
+    pub(crate) amended: u128,
+    /// The blocks of the chunk whose entry stands under a key of its own, newer still.
+    pub(crate) apart: u128,
 }
 
 #[derive(Default)]
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     fn page(stamp: u64) -> Page {
-        Page { entries: stamp.to_le_bytes().into(), apart: stamp }
+        Page { entries: stamp.to_le_bytes().into(), amended: 0, apart: stamp.into() }
     }
 
     #[test]
@@ -155,13 +157,13 @@ mod tests {
         let mut x = 7u64;
         for i in 0..50_000u64 {
             x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
-            let (segment, chunk) = ((x >> 40) % 300, (x >> 33) % 16);
+            let (segment, chunk) = ((x >> 40) % 300, (x >> 33) % CHUNKS);
             match i % 9 {
                 0 => pages.forget(segment),
                 1..5 => pages.put(segment, chunk, page(segment * 16 + chunk)),
                 _ => {
                     let found = pages.with(segment, chunk, |page| page.apart);
-                    assert!(found.is_none_or(|found| found == segment * 16 + chunk));
+                    assert!(found.is_none_or(|found| found == u128::from(segment * 16 + chunk)));
                 }
             }
         }

@@ -13,9 +13,9 @@ use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
 
 /// Blocks whose entries make one page of the adaptive layout.
-pub(crate) const CHUNK_BLOCKS: u64 = 64;
+pub(crate) const CHUNK_BLOCKS: u64 = 128;
 
-/// A set of chunks of one segment: bit `c` stands for the blocks from `64 * c` on.
+/// A set of chunks of one segment: bit `c` stands for the blocks from `128 * c` on.
 pub(crate) type Chunks = u16;
 
 /// Every chunk that a range of blocks touches.

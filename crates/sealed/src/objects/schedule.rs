@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Threads that write in the background, each one object at a time.
-pub(crate) const THREADS: usize = 16;
+pub(crate) const THREADS: usize = 48;
 /// How long a block waits in the cache at most before somebody begins to write its segment.
 const OLDEST: Duration = Duration::from_secs(1);
 

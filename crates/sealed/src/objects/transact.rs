@@ -18,6 +18,7 @@ impl Core {
         let absent = match &begun.work {
             Work::Void(_) => self.empty(segment),
             Work::Blocks(blocks) => {
+                let _passage = self.transit.enter(blocks.len() * self.placement.slot());
                 let change = self.gather(segment, blocks, begun.absent);
                 let absent = self.perform(&change);
                 self.buffers.give(change.sealed);

@@ -7,8 +7,8 @@ use crate::SEGMENT_BLOCKS;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use std::sync::{Arc, PoisonError};
 
-/// Writes of at least so many blocks go straight to their object: 256 KiB.
-const DIRECT: usize = 64;
+/// Writes of at least so many blocks go straight to their object: 1 MiB.
+const DIRECT: usize = 256;
 /// Blocks put into the cache at a time.
 const PART: usize = 64;
 

@@ -141,13 +141,25 @@ pub fn meta_of(object: &MemoryObject, params: &ObjectParams, block: u64) -> Vec<
         ObjectLayout::SegmentEnd => bytes(1024 * 4096 + x * m),
         ObjectLayout::Kv => object.keys()[&(x as u16).to_be_bytes().to_vec()].clone(),
         ObjectLayout::Adaptive => {
-            let (chunk, index) = ((x / 64) as u8, x % 64);
-            match object.keys().get(&vec![b'p', chunk, b'd', index as u8]) {
-                Some(apart) => apart.clone(),
-                None => object.keys()[&vec![b'p', chunk]][index * m..][..m].to_vec(),
-            }
+            let (key, at) = adaptive_place(object, m, x);
+            object.keys()[&key][at..at + m].to_vec()
         }
     }
+}
+
+/// The key, and the place in its value, where the layout adaptive has the metadata of block `x` of an object.
+pub fn adaptive_place(object: &MemoryObject, m: usize, x: usize) -> (Vec<u8>, usize) {
+    let (chunk, index) = ((x / 128) as u8, x % 128);
+    let apart = vec![b'p', chunk, b'd', index as u8];
+    if object.keys().contains_key(&apart) {
+        return (apart, 0);
+    }
+    let amendment = vec![b'p', chunk, b'a'];
+    let entries = object.keys().get(&amendment).into_iter().flat_map(|a| a.chunks_exact(1 + m));
+    if let Some(nth) = entries.map(|entry| usize::from(entry[0])).position(|i| i == index) {
+        return (amendment, nth * (1 + m) + 1);
+    }
+    (vec![b'p', chunk], index * m)
 }
 
 /// The content of a block that `stamp` names; stamp 0 is zeros.
