@@ -42,10 +42,12 @@ pub fn job(direction: Direction, size: u32) -> Job {
     Job { direction, random: true, size, depth: 32, fsync: None }
 }
 
-/// Reads come first: what writes leave behind in the OSDs shall not weigh on them.
+/// Reads come first, then writes from large to small: small ones leave objects in pieces, which would weigh on what
+/// comes after, and the more the faster they were.
 fn jobs() -> Vec<Job> {
-    let directions = [Direction::Read, Direction::Write];
-    directions.into_iter().flat_map(|d| SIZES.map(|size| job(d, size))).collect()
+    let reads = SIZES.into_iter().map(|size| job(Direction::Read, size));
+    let writes = SIZES.into_iter().rev().map(|size| job(Direction::Write, size));
+    reads.chain(writes).collect()
 }
 
 /// Everyone, in the order of the first turn.
@@ -76,14 +78,15 @@ pub fn measure(work: &Workspace) -> Result<Rados> {
         }
     }
     let mut pool = Images { work, cluster: &cluster, made: Vec::new() };
-    for image in &present {
-        pool.fill(*image)?;
-    }
     // All servers are up at once and idle but for their turn: what a ratio compares runs within seconds.
     let servers =
-        present.iter().map(|image| Ok((*image, pool.start(*image)?))).collect::<Result<Vec<_>>>()?;
+        present.iter().map(|image| Ok((*image, pool.create(*image)?))).collect::<Result<Vec<_>>>()?;
     for repeat in 0..work.scale.repeats {
         work.say(&format!("ceph: repeat {} of {}", repeat + 1, work.scale.repeats));
+        // The first time it fills the images, later it puts together what small writes took apart.
+        for (image, server) in &servers {
+            pool.run(*image, server, Amount::Once, 0, FILL)?;
+        }
         for (nth, job) in jobs().into_iter().enumerate() {
             for (image, server) in order(&servers, repeat as usize + nth) {
                 let amount = Amount::Time(work.scale.image_job);
@@ -116,17 +119,11 @@ struct Images<'w> {
 }
 
 impl<'w> Images<'w> {
-    fn fill(&mut self, image: Image) -> Result<()> {
-        self.work.say(&format!("ceph: filling {}", image.name()));
+    /// Makes an image and starts a server of it.
+    fn create(&mut self, image: Image) -> Result<Server<'w>> {
         let size = self.work.scale.image;
         self.made.push(image);
         image.create(self.work, self.cluster, size).map_err(|e| e.context(image.name()))?;
-        let server = self.start(image)?;
-        self.run(image, &server, Amount::Once, 0, FILL)?;
-        server.stop().map_err(|e| e.context(image.name()))
-    }
-
-    fn start(&self, image: Image) -> Result<Server<'w>> {
         let socket = self.work.path(&format!("{}.socket", image.name().replace(' ', "-")));
         Server::start(self.work, &mut image.serve(self.work, self.cluster, &socket), &socket)
             .map_err(|e| e.context(image.name()))

@@ -60,17 +60,18 @@ fn method(scale: &Scale) -> String {
 - The cluster is that of `scripts/ceph-cluster.sh`: one monitor, one manager and three BlueStore OSDs on loopback, on \
 the machine of the client, with sparse files on its disk as devices; a pool of three replicas. Client, server and \
 OSDs share the processor.\n\
-- Every subject has an image of {image} MiB in that pool, filled once before anything is measured. The addresses of \
+- Every subject has an image of {image} MiB in that pool, filled from end to end before each repeat. The addresses of \
 random requests differ between repeats and are the same for all.\n\
 - All servers are driven by `fio` with its NBD engine over a unix socket and one connection, 32 requests under way. \
 A job takes {job} ms; one that writes ends with a flush, whose time counts, so that the speed is that at which data \
 becomes durable on three OSDs and no cache flatters it. All caches are as they are by default: the write-back cache \
 of lacuna (within 64 MiB) and that of librbd.\n\
-- Subjects take turns, {repeats} times, each time in another order. Within a turn a server is started, and does all \
-reads from small to large, then all writes. A server starts with cold caches; at this size of the image the metadata \
-of `adaptive` fits into its cache, once it is there.\n\
+- All servers are up at once. Each job goes to one after another, in an order that changes with each job, {repeats} \
+times: reads from small to large, then writes from large to small, because small writes leave objects in pieces. At \
+this size of the image the metadata of `adaptive` fits into its cache, and the filling leaves it there; on a disk \
+whose metadata does not, a small random read brings its page with it.\n\
 - A figure is the median of the repeats; in parentheses the distance from the least to the greatest, in percent of \
-the median. A ratio is the ratio of two medians.\n\
+the median. A ratio is the median of the ratios of the repeats: what is compared ran within seconds.\n\
 - librbd LUKS2: `qemu-img create -f rbd -o encrypt.format=luks2` and `qemu-nbd --cache=writeback` with the driver rbd; \
 AES-256-XTS on sectors of 4096 bytes, as our `xts`.\n",
         image = scale.image >> 20,
