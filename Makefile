@@ -1,7 +1,6 @@
 # make demo       see what lacuna is for
 # make test       everything that must hold, in some minutes
-# make test-ceph  what needs a Ceph cluster, which it starts on this machine
-# make test-long  the same with thousands of power cuts more
+# make test-long  the same with thousands of power cuts and killed clients more
 # make bench      measure against peers, write tables and plots
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
@@ -12,6 +11,8 @@ DESTDIR ?=
 CARGO ?= cargo
 # Power cuts for each cipher and layout in test-long, and where their randomness begins.
 CUTS ?= 20000
+# Clients killed for each cipher and layout in RADOS in test-long.
+KILLS ?= 250
 SEED ?= 1
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
@@ -21,7 +22,7 @@ WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all demo test test-ceph test-long bench fuzz lint install packages
+.PHONY: all demo test test-long bench fuzz lint install packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -35,12 +36,9 @@ demo: packages all
 test: packages
 	$(WITH_CEPH) $(CARGO) test --workspace
 
-test-ceph: packages
-	$(WITH_CEPH) $(CARGO) test -p lacuna-medium -p lacuna-sealed -p lacuna-cli -p lacuna-bench
-
 test-long: packages all
 	scripts/tree.sh $(LACUNA)
-	$(WITH_CEPH) $(CARGO) test --workspace --release
+	LACUNA_KILLS=$(KILLS) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 
 bench: packages all

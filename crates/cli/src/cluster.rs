@@ -252,6 +252,11 @@ impl Connection {
         lock.map_or(Ok(()), WriterLock::remove)
     }
 
+    /// An error if another client has taken the lock over that this one held.
+    pub fn check_taken_over(&self) -> Result<()> {
+        self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
+    }
+
     /// Keeps the lock for as long as this process lives. Whoever wants it then takes it over from the dead, and the
     /// cluster refuses what of ours may still be on its way.
     pub fn abandon_lock(&self) {

@@ -113,7 +113,10 @@ fn remove_objects(connection: &Connection, uuid: Uuid, console: Console) -> Resu
     let stores = connection.stores(uuid)?;
     // A removal that was cut short may have taken the table with it, and then all snapshots before.
     let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
-        Kind::Corrupt => Ok(Vec::new()),
+        Kind::Corrupt => {
+            console.note(&format!("{e}; snapshots that it may have named stay in the pool"));
+            Ok(Vec::new())
+        }
         _ => Err(e),
     })?;
     for snapshot in snapshots {
@@ -157,7 +160,10 @@ pub fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     let mut connection = Connection::open(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
     connection.hold(args.holder.steal)?;
-    console.note(&format!("all data of {} (UUID {uuid}) and its snapshots will be gone", args.location));
+    let place =
+        target.namespace().map(|namespace| format!(" in the namespace {namespace}")).unwrap_or_default();
+    console
+        .note(&format!("all data of {}{place} (UUID {uuid}) and its snapshots will be gone", args.location));
     if !args.yes {
         console::confirm()?;
     }
@@ -170,5 +176,5 @@ pub fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     remove_objects(&connection, uuid, console)?;
     connection.remove_header()?;
     connection.forget_lock()?;
-    console.done(&format!("deleted {}", args.location))
+    console.done(&format!("deleted {}{place}", args.location))
 }

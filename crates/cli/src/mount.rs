@@ -63,7 +63,6 @@ fn serve(
         become_io_flusher();
     }
     let (signalled, signals) = mpsc::channel();
-    let fenced = signalled.clone();
     background::on_signal(move || {
         let _ = signalled.send(());
     })?;
@@ -76,10 +75,8 @@ fn serve(
     request.mount_options = args.mount_options.clone();
     let say = background::reporter(!args.foreground, console);
     request.log = Arc::new(move |e: &Error| {
-        if e.kind() == Kind::Fenced {
-            // The disk is another client's now, and nothing written here reaches it any more.
-            let _ = fenced.send(());
-        }
+        // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on writing
+        // into the directory below.
         say(e);
     });
     let opened = Opened::start(request)?;

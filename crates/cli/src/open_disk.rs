@@ -59,6 +59,12 @@ impl OpenDisk {
         }
     }
 
+    /// The error of a disk that is another client's now.
+    pub fn taken_over(&self) -> Option<Error> {
+        let OpenDisk::Objects(on) = self else { return None };
+        on.fenced.get().cloned().or_else(|| on.connection.check_taken_over().err())
+    }
+
     /// Remembers that the disk is another client's now, if that is what an error says.
     fn noting(&self, e: Error) -> Error {
         if let OpenDisk::Objects(on) = self
@@ -107,14 +113,14 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
-        self.inner().close().map_err(|e| match self {
-            OpenDisk::Objects(on) => {
-                // A write that failed may still arrive: not once another client writes.
-                on.connection.abandon_lock();
-                on.fenced.get().cloned().unwrap_or(e)
-            }
-            OpenDisk::Flat(_) => e,
-        })
+        let closed = self.inner().close();
+        if let OpenDisk::Objects(on) = self
+            && closed.is_err()
+        {
+            // A write that failed may still arrive: not once another client writes.
+            on.connection.abandon_lock();
+        }
+        self.taken_over().map_or(closed, Err)
     }
 
     fn read_only(&self) -> bool {

@@ -4,6 +4,7 @@ use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
 use crate::cluster::{self, Site};
 use crate::console::{self, Console};
+use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
 use crate::status::{Account, StatusSocket};
@@ -11,7 +12,10 @@ use crate::unlock::{self, Key, Opening};
 use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Least memory for caches.
 const LEAST_CACHE: u64 = 1 << 20;
@@ -20,6 +24,9 @@ const WORKERS_OVER_NETWORK: usize = 64;
 /// Failures that are told one by one. Whoever reads standard error may have stopped, and a server that went on
 /// would come to wait for them.
 const TOLD: u64 = 32;
+
+/// How often a server looks whether its disk is still its own.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
 pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
@@ -87,9 +94,11 @@ fn serve(
     let stop = StopHandle::new()?;
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
-    let disk: Arc<dyn Disk> = Arc::new(key.open(opening)?);
+    let disk = Arc::new(key.open(opening)?);
+    let lookout = Lookout::start(&disk, &stop)?;
     let mut pid_file = None;
     let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut pid_file);
+    drop(lookout);
     // Whatever ended the serving, what was acknowledged goes to the medium.
     let closed = disk.close();
     // Out of memory and unlocked, before anybody is told that this is over.
@@ -99,10 +108,41 @@ fn serve(
     served.and(closed)
 }
 
+/// Ends the serving of a disk that another client has taken over, even if nobody asks anything of it. Ends itself
+/// when it is dropped.
+struct Lookout {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lookout {
+    fn start(disk: &Arc<OpenDisk>, stop: &StopHandle) -> Result<Self> {
+        let (end, ended) = channel();
+        let (disk, stop) = (Arc::clone(disk), stop.clone());
+        let look = move || {
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if disk.taken_over().is_some() {
+                    return stop.stop();
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("lacuna-lookout".into()).spawn(look);
+        let thread = thread.map_err(|e| Error::io("cannot watch over the disk", &e))?;
+        Ok(Lookout { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
 fn serve_disk(
     args: &ServeArgs,
     listen: &Listen,
-    disk: &Arc<dyn Disk>,
+    disk: &Arc<OpenDisk>,
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
@@ -144,7 +184,7 @@ fn serve_disk(
         (Some(_), _) => TlsMode::Require,
     };
     options.certificates = args.tls_dir.clone();
-    let bytes = ByteDisk::new(Arc::clone(disk));
+    let bytes = ByteDisk::new(Arc::clone(disk) as Arc<dyn Disk>);
     let server = Server::bind(listen, Exports::levels([bytes.clone()]), options)?;
     let uri = server.uri();
     let account = Account::of(&args.location, site.target(), uri.clone(), bytes, last_error);

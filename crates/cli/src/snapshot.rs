@@ -31,7 +31,7 @@ pub fn remove(args: &SnapshotArgs, console: Console) -> Result<()> {
 /// `lacuna snapshot rollback`.
 pub fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
     change(args, console, |disk| disk.rollback(&args.name))?;
-    console.done(&format!("{} is again what it was at {}", args.location, args.name))
+    console.done(&format!("{} holds again what it held at {}; its size stays", args.location, args.name))
 }
 
 /// `lacuna snapshot list`.

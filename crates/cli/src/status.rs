@@ -261,7 +261,9 @@ fn words(server: &Value) -> String {
             server["pid"]
         );
     }
-    let mut out = format!("{} at {place} (process {}{read_only})\n", text("location"), server["pid"]);
+    let namespace = server["namespace"].as_str().map(|n| format!(", namespace {n}")).unwrap_or_default();
+    let mut out =
+        format!("{} at {place} (process {}{namespace}{read_only})\n", text("location"), server["pid"]);
     if let Some(error) = server["last_error"].as_str() {
         out.push_str(&format!("  last failure: {error}\n"));
     }

@@ -293,3 +293,17 @@ fn what_the_page_says_goes_unnoticed_does() {
         assert_reads(&scene.open(), 1024, 1);
     }
 }
+
+#[test]
+fn an_object_that_goes_after_its_first_touch_is_missed() {
+    for layout in ObjectLayout::ALL {
+        let (scene, _) = scene(layout);
+        let left = scene.copied();
+        let disk = left.open();
+        assert!(read(&disk, 1500).unwrap() == content(1500, 1));
+        left.data.replace(1, None);
+        let error = read(&disk, 1500).unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.to_string().contains("is missing"), "{error}");
+    }
+}

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// Where passphrases come from.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Options for passphrases")]
 pub struct PassphraseArgs {
     /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
     /// excepted; may be repeated
@@ -21,6 +22,7 @@ pub struct PassphraseArgs {
 
 /// Where a new passphrase comes from.
 #[derive(Args)]
+#[command(next_help_heading = "Options for passphrases")]
 pub struct NewPassphraseArgs {
     /// Read the new passphrase from this file (`-`: standard input)
     #[arg(long, value_name = "PATH", conflicts_with = "new_key_fd")]
@@ -32,6 +34,7 @@ pub struct NewPassphraseArgs {
 
 /// What stretching a passphrase shall cost.
 #[derive(Args)]
+#[command(next_help_heading = "Options for passphrases")]
 pub struct CostArgs {
     /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the limit in any
     /// case [default: 1G]

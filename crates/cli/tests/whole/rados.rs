@@ -330,3 +330,18 @@ fn options_for_a_cluster_do_not_go_with_files() {
     let missing = format!("rados:{POOL}/x");
     scene.lacuna(&["info", &missing, "--ceph-conf", "no-such.conf"]).code(4);
 }
+
+#[test]
+fn a_snapshot_removed_while_it_is_open_does_not_read_as_zeros() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    write(&disk, &[], 0, &noise(1, 1 << 20));
+    disk.keyed(&["snapshot", "create"], &["then"]).code(0);
+    let view = disk.serve_at("then", &[]);
+    let mut client = Client::connect(&view.socket).unwrap();
+    assert!(client.read_at(8 << 20, 4096).unwrap().iter().all(|byte| *byte == 0));
+    disk.keyed(&["snapshot", "remove"], &["then"]).code(0);
+    assert!(client.read_at(16 << 20, 4096).is_err());
+    drop(client);
+    view.stop();
+}

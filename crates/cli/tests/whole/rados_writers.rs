@@ -2,8 +2,9 @@
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::{Scene, Signal, noise, send, wait_until};
+use crate::scene::{Scene, Signal, can_mount, noise, send, wait_until};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
 #[test]
@@ -103,6 +104,38 @@ fn the_living_are_shut_out_and_stop() {
         assert_eq!(server.stop(), 0);
         disk.keyed(&["check"], &[]).code(0);
     }
+}
+
+#[test]
+fn who_is_shut_out_while_idle_ends_too() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key"]);
+    let old = disk.scene.served_by_saying(&mut disk.scene.command(&words), Stdio::null());
+    disk.keyed(&["check"], &["--steal"]).code(0);
+    assert_eq!(old.wait(), 5);
+}
+
+#[test]
+fn what_is_mounted_stays_so_when_it_is_taken_over_and_fails() {
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    let mountpoint = disk.scene.path("mnt");
+    fs::create_dir(&mountpoint).unwrap();
+    disk.keyed(&["open"], &["mnt", "--raw"]).code(0);
+    disk.keyed(&["check"], &["--steal"]).code(0);
+    let write = || {
+        let file = fs::OpenOptions::new().write(true).open(mountpoint.join("disk"));
+        file.and_then(|file| file.write_all_at(&noise(1, 1 << 20), 0).and_then(|()| file.sync_all()))
+    };
+    wait_until("failure", || write().is_err());
+    // Nothing goes into the directory below instead.
+    assert!(mountpoint.join("disk").exists());
+    disk.scene.lacuna(&["close", "mnt"]).code(5);
+    assert!(!mountpoint.join("disk").exists());
 }
 
 #[test]

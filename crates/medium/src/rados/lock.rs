@@ -189,6 +189,10 @@ impl Claim {
     }
 
     fn give_back(&self) {
+        if self.pool.is_in_doubt() {
+            // What was given up may arrive late. Whoever takes over from the dead has us shut out first.
+            return;
+        }
         // A lock that cannot be given back is taken over from us later, as from the dead.
         let _left_to_the_cluster = self.context.unlock(&self.object, LOCK, &self.cookie);
     }
@@ -278,8 +282,10 @@ impl WriterLock {
     /// Gives the lock back and removes the object that was locked, while nobody else can hold it.
     pub fn remove(self) -> Result<()> {
         let (answer, answered) = channel();
-        let _ended_already = self.events.send(Event::Remove(answer));
-        // Who lost the lock has nothing to remove.
+        if self.events.send(Event::Remove(answer)).is_err() {
+            // Who lost the lock has nothing to remove.
+            return Ok(());
+        }
         answered.recv().unwrap_or(Ok(()))
     }
 }

@@ -144,8 +144,11 @@ impl RadosObjects {
             let end = keys::written(end);
             answer.pairs.retain(|(key, _)| *key < end);
         }
-        let ours = |(key, value): (Vec<u8>, _)| keys::read(&key).map(|key| (key, value));
-        let pairs = answer.pairs.into_iter().filter_map(ours).collect();
+        let ours = |(key, value): (Vec<u8>, _)| match keys::read(&key) {
+            Some(key) => Ok((key, value)),
+            None => Err(self.strange_key(query.object, &key)),
+        };
+        let pairs = answer.pairs.into_iter().map(ours).collect::<Result<_>>()?;
         Ok(Some(Found { version: Some(answer.version), pairs }))
     }
 
@@ -161,7 +164,7 @@ impl RadosObjects {
         let (prefix, end) = (text(keys::shared(first, end)), keys::written(end));
         while answer.more && answer.pairs.len() < most {
             let Some((last, _)) = answer.pairs.last().filter(|(last, _)| *last < end) else { break };
-            let after = text(last.clone());
+            let after = CString::new(last.clone()).map_err(|_| self.strange_key(object, last))?;
             let mut op = ReadOp::new()?;
             op.assert_version(answer.version);
             op.keys_after(&after, &prefix, (most - answer.pairs.len()) as u64);
@@ -176,6 +179,14 @@ impl RadosObjects {
             }
         }
         Ok(true)
+    }
+
+    /// The complaint about a key that nobody writes through this module.
+    fn strange_key(&self, object: u64, key: &[u8]) -> Error {
+        Error::new(Kind::Corrupt, self.doing("read keys of", object))
+            .found(format!("a key {key:02x?}"))
+            .expected("keys that lacuna wrote alone")
+            .remedy("see who else writes to this pool; roll back to a snapshot, or restore from a backup")
     }
 
     /// Asks again, alone, what an object that kept changing could not be asked at once.

@@ -20,6 +20,7 @@ pub struct RadosPool {
     has_keys: bool,
     object_limit: u64,
     fenced: AtomicBool,
+    in_doubt: AtomicBool,
 }
 
 impl RadosPool {
@@ -52,6 +53,7 @@ impl RadosPool {
             has_keys: true,
             object_limit,
             fenced: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
         };
         found.has_keys = found.find_out_about_keys()?;
         Ok(Arc::new(found))
@@ -117,7 +119,15 @@ impl RadosPool {
         if code == Code::NO_ENTRY && !self.is_there() {
             return error::no_pool(what, &self.name);
         }
+        if code == Code::TIMED_OUT {
+            self.in_doubt.store(true, Ordering::Release);
+        }
         error::failed(code, what, &self.name)
+    }
+
+    /// Whether something was given up that the cluster may still perform.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::Acquire)
     }
 
     /// Whether the pool is still there.
@@ -128,6 +138,11 @@ impl RadosPool {
     /// From now on nothing is performed any more.
     pub(super) fn fence(&self) {
         self.fenced.store(true, Ordering::Release);
+    }
+
+    /// An error of [`Kind::Fenced`] if another client has taken the lock over that this one held.
+    pub fn check_taken_over(&self) -> Result<()> {
+        self.check_fenced(|| format!("cannot use pool `{}` any more", self.name))
     }
 
     /// An error if this client was fenced.

@@ -389,8 +389,12 @@ impl Cache {
         }
     }
 
-    /// Forgets which objects are absent. Nothing may be in flight.
+    /// Forgets which objects are absent, and lets nothing be learned from answers that are still to come. Nothing
+    /// may be in flight.
     pub(crate) fn forget_absent(&self) {
+        for shard in &self.shards {
+            shard.state.lock().unwrap_or_else(PoisonError::into_inner).begun += 1;
+        }
         self.absent.clear();
     }
 

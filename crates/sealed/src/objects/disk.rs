@@ -62,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) read_only: bool,
     pub(crate) background: bool,
     pub(crate) write_through: bool,
+    /// The number of the snapshot that this is a view of.
+    pub(crate) view: Option<u32>,
     keys: (Secret<32>, [u8; 16]),
     has_failed: AtomicBool,
     failed: Mutex<Option<Error>>,
@@ -134,6 +136,7 @@ impl Core {
             read_only,
             background: options.background && !read_only,
             write_through: options.write_through,
+            view,
             keys,
             has_failed: AtomicBool::new(false),
             failed: Mutex::new(None),
@@ -185,6 +188,9 @@ impl Core {
             return Ok(());
         }
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = failed.as_ref().filter(|e| e.kind() == Kind::Fenced) {
+            return Err(taken.clone());
+        }
         let cause = failed.as_ref().map_or_else(String::new, Error::to_string);
         Err(Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
             .found(cause)

@@ -101,6 +101,14 @@ impl Objects {
 /// What the seal of an object is compared with.
 pub(crate) struct Expected(Entry);
 
+/// The complaint about an object that was there and is not any more.
+pub(crate) fn missing(object: u64, counter: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("object {object:016x} is missing"))
+        .found("no object")
+        .expected(format!("one that {counter} writes went to"))
+        .remedy(REMEDY)
+}
+
 impl Ledger {
     /// Lays down the ledger of a new disk of so many segments.
     pub(crate) fn create(
@@ -162,6 +170,12 @@ impl Ledger {
         }
         let entry = self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))?;
         Ok(Some(Expected(entry)))
+    }
+
+    /// How many transactions of an object are counted.
+    pub(crate) fn counter(&self, object: u64) -> Result<u64> {
+        let entry = self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))?;
+        Ok(entry.counter)
     }
 
     /// Compares a seal with what was expected. `None`: the object has none, or is not there.

@@ -10,7 +10,7 @@
 
 use super::cache::{Content, Lookup};
 use super::disk::Core;
-use super::ledger::Expected;
+use super::ledger::{Expected, missing};
 use super::placement::{Chunks, Source, chunks_of, has_chunk};
 use super::seal::SEAL_LEN;
 use crate::SEGMENT_BLOCKS;
@@ -283,15 +283,25 @@ impl Core {
             let entries = &mut piece.entries[within(&piece.range, &fetch.span, meta)];
             learned = self.placement.take(&fetch.span, fetch.missing, &found.pairs, entries)?;
         }
+        let is_absent = found.version.is_none();
+        let mut counter = 0;
+        if is_absent {
+            // Gone together with the snapshot, it would read as zeros.
+            self.view.map_or(Ok(()), |view| self.snapshots.confirm(view))?;
+            counter = self.ledger.as_ref().map_or(Ok(0), |ledger| ledger.counter(piece.segment))?;
+        }
+        let mut is_missing = false;
         if let Some(moment) = plan.seen.moment {
             self.cache.if_quiet(piece.segment, moment, || {
-                if found.version.is_none() {
+                // What was counted was there before it was asked for.
+                is_missing = is_absent && counter > 0;
+                if is_absent && !is_missing {
                     self.cache.set_absent(piece.segment);
                 }
                 self.placement.learn(piece.segment, learned);
             });
         }
-        Ok(())
+        if is_missing { Err(missing(piece.segment, counter)) } else { Ok(()) }
     }
 
     /// Decrypts what came, where it goes, and adds zeros and what the cache holds.

@@ -119,6 +119,21 @@ impl Snapshots {
         Ok(record.clone())
     }
 
+    /// Looks whether a snapshot is still there. What a view of it answered before is then what the snapshot holds: a
+    /// removal is noted in the table before the store forgets anything. Errors: [`Kind::NotFound`].
+    pub(crate) fn confirm(&self, number: u32) -> Result<()> {
+        let (bytes, _) = load(&*self.stores.book)?;
+        let table = SnapshotTable::decode(&bytes, &self.key)?;
+        let kept =
+            |record: &SnapshotRecord| record.number == number && record.state != SnapshotState::Removing;
+        if table.records.iter().any(kept) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::NotFound, "the snapshot is not there any more")
+            .found("that it was removed while it was open")
+            .remedy("close it; `lacuna snapshot list` lists those that are left"))
+    }
+
     /// The snapshot to which a rollback was begun and not finished.
     pub(crate) fn rolling_back(&self) -> Option<SnapshotRecord> {
         let held = self.held();

@@ -2,6 +2,7 @@
 
 use super::cache::{Content, Slot, Work};
 use super::disk::Core;
+use super::ledger::missing;
 use super::placement::{Change, Run};
 use super::seal::{SEAL_KEY, SealPlace};
 use crate::SEGMENT_BLOCKS;
@@ -14,7 +15,11 @@ impl Core {
     /// Errors end all writing.
     pub(crate) fn write_segment(&self, segment: u64) -> Result<()> {
         self.check_alive()?;
-        let Some(begun) = self.cache.begin(segment, self.limits.batch_blocks) else { return Ok(()) };
+        let Some(begun) = self.cache.begin(segment, self.limits.batch_blocks) else {
+            // What there was to write may have been given up, and its room with it.
+            self.schedule.freed();
+            return Ok(());
+        };
         let absent = match &begun.work {
             Work::Void(_) => self.empty(segment),
             Work::Blocks(blocks) => {
@@ -156,7 +161,8 @@ impl Core {
         ledger.touch(segment)?;
         let query = Query { object: segment, extents: vec![], keys: Keys::None };
         if self.stores.data.query_one(query)?.version.is_none() {
-            return Ok(true);
+            let counter = ledger.counter(segment)?;
+            return if counter == 0 { Ok(true) } else { Err(missing(segment, counter)) };
         }
         let ticket = ledger.begin(segment)?;
         let mut steps = vec![Step::Truncate(0)];

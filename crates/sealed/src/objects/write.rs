@@ -69,6 +69,7 @@ impl Core {
                     if self.cache.put_void(segment) {
                         self.schedule.list(segment);
                     }
+                    self.schedule.freed();
                     self.keep_writing();
                 } else if !self.cache.is_absent(segment) {
                     self.put(segment, range.start, range.map(|_| Content::Hole).collect())?;

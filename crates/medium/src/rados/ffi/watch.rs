@@ -136,18 +136,21 @@ impl IoContext {
                 &mut len,
             )
         });
-        let mut answered = Vec::new();
+        let mut answered = None;
         if !reply.is_null() {
             // SAFETY: librados made `len` bytes at `reply`, which are ours until we free them.
             unsafe {
-                answered = acknowledged(std::slice::from_raw_parts(reply.cast(), len.min(LONGEST_REPLY)));
+                answered =
+                    Some(acknowledged(std::slice::from_raw_parts(reply.cast(), len.min(LONGEST_REPLY))));
                 (self.api().rados_buffer_free)(reply);
             }
         }
-        match result {
+        match (result, answered) {
             // Some did not answer; those who did are listed all the same.
-            Ok(_) | Err(Code::TIMED_OUT) => Ok(answered),
-            Err(code) => Err(code),
+            (Ok(_) | Err(Code::TIMED_OUT), Some(answered)) => Ok(answered),
+            (Ok(_), None) => Ok(Vec::new()),
+            // The question itself did not get through: nothing is known of those who watch.
+            (Err(code), _) => Err(code),
         }
     }
 }

@@ -1,0 +1,159 @@
+//! Version 1 of the format on objects as it is for ever: whole disks, kept as files, that must open and read as they
+//! did when they were made.
+
+mod objects_fixture;
+
+use lacuna_core::{BlockAddr, Disk};
+use lacuna_medium::{MemoryObjects, ObjectStore, Step, Transaction};
+use lacuna_sealed::{Cipher, ObjectLayout, ObjectParams};
+use objects_fixture::*;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const BLOCKS: u64 = 1024 + 300;
+/// The written blocks and their stamps; all others read as zeros.
+const CONTENTS: [(u64, u64); 3] = [(0, 4), (1100, 2), (1101, 3)];
+const MAGIC: &[u8; 8] = b"LACOBJS1";
+const SECTOR: usize = 512;
+
+/// Small writes to an object of which nothing is known, then to one that is known to be absent and to what is
+/// remembered of it, and a discard.
+fn make(cipher: Cipher, layout: ObjectLayout) -> Scene {
+    let scene = Scene::new(cipher, layout, BLOCKS);
+    scene.session(|disk| {
+        write(disk, 0, 2, 1);
+        assert!(read(disk, 1100).unwrap() == content(1100, 0));
+        write(disk, 1100, 2, 2);
+        disk.flush().unwrap();
+        // Enough of them for the page to take its amendment in.
+        disk.discard(BlockAddr(1024), 40).unwrap();
+        disk.flush().unwrap();
+        write(disk, 1101, 1, 3);
+        disk.flush().unwrap();
+        disk.discard(BlockAddr(1), 1).unwrap();
+    });
+    scene.write(0, 1, 4);
+    scene
+}
+
+fn path(cipher: Cipher, layout: ObjectLayout) -> PathBuf {
+    let name = format!("objects-v1-{}-{}.objects", cipher.name(), layout.name());
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// Parameters; then each store: the number of its objects, and each object: its number and length, the sectors that
+/// are not zeros with their offsets, and its keys. Every number has 8 bytes, and counts what follows it.
+fn to_bytes(scene: &Scene) -> Vec<u8> {
+    let mut out = [&MAGIC[..], &scene.params.encode()].concat();
+    let number = |out: &mut Vec<u8>, n: usize| out.extend_from_slice(&(n as u64).to_le_bytes());
+    for store in [&scene.data, &scene.book] {
+        let objects = store.list().unwrap();
+        number(&mut out, objects.len());
+        for name in objects {
+            let object = store.object(name).unwrap();
+            let bytes = object.bytes();
+            number(&mut out, name as usize);
+            number(&mut out, bytes.len());
+            let sectors = bytes.chunks(SECTOR).enumerate().filter(|(_, s)| s.iter().any(|b| *b != 0));
+            let sectors: Vec<_> = sectors.collect();
+            number(&mut out, sectors.len());
+            for (at, sector) in sectors {
+                number(&mut out, at * SECTOR);
+                number(&mut out, sector.len());
+                out.extend_from_slice(sector);
+            }
+            number(&mut out, object.keys().len());
+            for (key, value) in object.keys() {
+                for part in [key, value] {
+                    number(&mut out, part.len());
+                    out.extend_from_slice(part);
+                }
+            }
+        }
+    }
+    out
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (now, rest) = self.0.split_at(len);
+        self.0 = rest;
+        now
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes(8).try_into().unwrap())
+    }
+
+    fn counted(&mut self) -> &'a [u8] {
+        let len = self.number() as usize;
+        self.bytes(len)
+    }
+}
+
+fn from_bytes(bytes: &[u8]) -> Scene {
+    let mut from = Reader(bytes);
+    assert_eq!(from.bytes(8), MAGIC);
+    let params = ObjectParams::parse(from.bytes(32)).unwrap();
+    let has_keys = params.layout.needs_keys();
+    let stores = [(); 2].map(|()| Arc::new(MemoryObjects::new(has_keys)));
+    for store in &stores {
+        for _ in 0..from.number() {
+            let (object, len) = (from.number(), from.number());
+            let mut steps = vec![Step::Truncate(len)];
+            for _ in 0..from.number() {
+                let (offset, data) = (from.number(), from.counted());
+                steps.push(Step::Write { offset, data });
+            }
+            let keys: Vec<_> =
+                (0..from.number()).map(|_| (from.counted().to_vec(), from.counted().to_vec())).collect();
+            steps.extend((!keys.is_empty()).then_some(Step::SetKeys(keys)));
+            store.apply_one(Transaction { object, steps }).unwrap();
+        }
+    }
+    assert!(from.0.is_empty());
+    let [data, book] = stores;
+    Scene { params, data, book }
+}
+
+fn assert_contents(scene: &Scene, what: &str) {
+    let disk = scene.open();
+    for block in 0..BLOCKS {
+        let stamp = CONTENTS.iter().find(|(b, _)| *b == block).map_or(0, |(_, stamp)| *stamp);
+        assert!(read(&disk, block).unwrap() == content(block, stamp), "{what}: block {block}");
+    }
+}
+
+#[test]
+fn every_golden_disk_opens_and_reads() {
+    for (cipher, layout) in all_kinds() {
+        let what = format!("{} {}", cipher.name(), layout.name());
+        let bytes = std::fs::read(path(cipher, layout)).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let scene = from_bytes(&bytes);
+        assert_eq!((scene.params.cipher, scene.params.layout), (cipher, layout));
+        assert_contents(&scene, &what);
+        scene.write(7, 1, 9);
+        assert!(read(&scene.open(), 7).unwrap() == content(7, 9), "{what}");
+    }
+}
+
+/// The files hold what this code would write, so that they test what they say. `LACUNA_MAKE_GOLDEN=1` writes files
+/// that are not there; those that are there stay.
+#[test]
+fn a_disk_made_today_reads_like_the_golden_one() {
+    for (cipher, layout) in all_kinds() {
+        let made = make(cipher, layout);
+        let bytes = to_bytes(&made);
+        assert_contents(&from_bytes(&bytes), "made today");
+        if layout == ObjectLayout::Adaptive {
+            let keys = |object| made.data.object(object).unwrap().keys().clone();
+            assert!(keys(0).contains_key(b"p\0d\0".as_slice()));
+            assert!(keys(1).contains_key(b"p\0".as_slice()) && keys(1).contains_key(b"p\0a".as_slice()));
+        }
+        if std::env::var_os("LACUNA_MAKE_GOLDEN").is_some() && !path(cipher, layout).exists() {
+            std::fs::write(path(cipher, layout), bytes).unwrap();
+        }
+    }
+}
