@@ -201,8 +201,10 @@ impl Image {
         let keys = object.map(|object| object.keys().keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
         match number % 4 {
             0 if !keys.is_empty() => keys[usize::from(input.byte()) % keys.len()].clone(),
-            1 => vec![b'p', input.byte() % 20],
-            2 => vec![b'p', input.byte() % 20, b'd', input.byte() % 70],
+            // A page or its amendment, and an entry apart.
+            1 if number & 4 == 0 => vec![b'p', input.byte() % 10],
+            1 => vec![b'p', input.byte() % 10, b'a'],
+            2 => vec![b'p', input.byte() % 10, b'd', input.byte() % 140],
             _ => input.take(usize::from(number >> 2) % 6).to_vec(),
         }
     }
