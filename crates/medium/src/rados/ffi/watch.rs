@@ -18,6 +18,7 @@ struct Watcher {
 }
 
 /// Answers a notification: this client lives.
+// SAFETY: of the caller, which is librados alone: `argument` is the watcher that the watch was made with.
 unsafe extern "C" fn notified(
     argument: *mut c_void,
     notify_id: u64,
@@ -43,6 +44,7 @@ unsafe extern "C" fn notified(
 }
 
 /// Passes on that the watch is lost.
+// SAFETY: of the caller, as above.
 unsafe extern "C" fn lost(argument: *mut c_void, _watch: u64, error: c_int) {
     // SAFETY: as above.
     let watcher = unsafe { &*argument.cast::<Watcher>() };
