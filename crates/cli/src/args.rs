@@ -4,7 +4,10 @@ mod groups;
 mod keys;
 mod snapshots;
 
-pub use groups::{ClusterArgs, CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, WritingArgs};
+pub use groups::{
+    ClusterArgs, CostArgs, DeniableArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, WaitingArgs,
+    WritingArgs,
+};
 pub use keys::{KeyArgs, KeyNewArgs, KeyRemoveArgs, KeyVerb};
 pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 
@@ -17,7 +20,8 @@ use lacuna_volume::Location;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
-4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 13 no space, 20 any other failure.";
+4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 13 no space, \
+14 waiting for cover ran out, 20 any other failure.";
 
 /// Encrypted storage for people whose adversary looks more than once.
 ///
@@ -78,15 +82,16 @@ pub struct CreateArgs {
     /// File to create, block device to use, or rados:POOL/NAME
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given
+    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. With --format
+    /// deniable the size of the medium, which the levels share
     #[arg(long)]
     pub size: Option<Size>,
     /// How the medium is used
     #[arg(long, value_enum, default_value_t = Format::Sealed)]
     pub format: Format,
-    /// How blocks are encrypted; only gcm notices altered data
-    #[arg(long, default_value = "xts-random", value_parser = cipher())]
-    pub cipher: Cipher,
+    /// How blocks are encrypted; only gcm notices altered data [default: xts-random; deniable disks: gcm]
+    #[arg(long, value_parser = cipher())]
+    pub cipher: Option<Cipher>,
     /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in RADOS
     /// adaptive]
     #[arg(long, value_parser = layout())]
@@ -94,6 +99,9 @@ pub struct CreateArgs {
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
     pub force: bool,
+    /// The shape of a deniable disk.
+    #[command(flatten)]
+    pub deniable: DeniableArgs,
     /// Cost of the passphrase.
     #[command(flatten)]
     pub cost: CostArgs,
@@ -105,11 +113,20 @@ pub struct CreateArgs {
     pub passphrase: PassphraseArgs,
 }
 
+impl CreateArgs {
+    /// The cipher of a sealed disk.
+    pub fn cipher(&self) -> Cipher {
+        self.cipher.unwrap_or(Cipher::XtsRandom)
+    }
+}
+
 /// The formats of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// One encrypted disk with unlinkable overwrites
     Sealed,
+    /// A public level and hidden ones, which nobody can tell are there, however often the medium is imaged
+    Deniable,
 }
 
 /// `open`.
@@ -118,8 +135,9 @@ pub struct OpenArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// An existing directory
-    pub mountpoint: PathBuf,
+    /// Existing directories: one, or for the levels of a deniable disk from 0 up one each
+    #[arg(required = true, num_args = 1..=8)]
+    pub mountpoints: Vec<PathBuf>,
     /// Make a file system of this type first, such as ext4; refused if the disk is not blank
     #[arg(long, value_name = "TYPE")]
     pub mkfs: Option<String>,
@@ -145,6 +163,9 @@ pub struct OpenArgs {
     /// When writes are acknowledged.
     #[command(flatten)]
     pub writing: WritingArgs,
+    /// How long hidden writes wait.
+    #[command(flatten)]
+    pub waiting: WaitingArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -199,6 +220,9 @@ pub struct ServeArgs {
     /// When writes are acknowledged.
     #[command(flatten)]
     pub writing: WritingArgs,
+    /// How long hidden writes wait.
+    #[command(flatten)]
+    pub waiting: WaitingArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,

@@ -6,14 +6,17 @@ use crate::console::{self, Console};
 use crate::serve::budget;
 use crate::unlock::{self, Opening};
 use lacuna_core::{BLOCK_SIZE, Disk, Error, Kind, Result};
-use lacuna_sealed::{BadBlock, CheckReport, Cipher};
+use lacuna_sealed::{BadBlock, CheckReport};
 use serde::Serialize;
+use std::time::Duration;
 
 /// Bad blocks named in a JSON answer. The count beside them is always whole.
 const NAMED: usize = 65536;
 
 #[derive(Serialize)]
 struct Named {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<u8>,
     block: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<String>,
@@ -37,26 +40,28 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
-    let cipher = volume.parameters.cipher();
-    let opening = Opening { read_only: args.read_only, budget, write_through: false };
+    let verified = volume.parameters.verifies();
+    let opening =
+        Opening { read_only: args.read_only, budget, write_through: false, cover_timeout: Duration::ZERO };
     let disk = volume.into_key(false)?.open(opening)?;
-    let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
+    let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let mut named = Vec::new();
     let mut runs = BadRuns::default();
     let mut unsaid = Ok(());
     let report = disk.check(
         |done| bar.set_position(done * BLOCK_SIZE as u64),
-        |bad| {
+        |level, bad| {
             let object = disk.object_of(bad.block);
             if !args.json {
-                let line = runs.push(bad, object);
+                let place = object.or_else(|| level.map(|level| format!("level {level}")));
+                let line = runs.push(bad, place);
                 let said = line.map_or(Ok(()), |line| bar.suspend(|| console::line(&line)));
                 if unsaid.is_ok() {
                     unsaid = said;
                 }
             } else if named.len() < NAMED {
                 let BadBlock { block, error } = bad;
-                named.push(Named { block: block.0, object, error: error.to_string() });
+                named.push(Named { level, block: block.0, object, error: error.to_string() });
             }
         },
     );
@@ -70,12 +75,12 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
             good: report.good,
             unwritten: report.unwritten,
             bad: report.bad,
-            verified: verifies(cipher),
+            verified,
             bad_blocks_truncated: report.bad > named.len() as u64,
             bad_blocks: named,
         })?;
     } else {
-        console::line(&summary(&report, cipher))?;
+        console::line(&summary(&report, verified))?;
     }
     unsaid?;
     if report.bad > 0 {
@@ -89,13 +94,8 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     closed
 }
 
-/// Whether altered data is noticed at all.
-fn verifies(cipher: Cipher) -> bool {
-    cipher == Cipher::Gcm
-}
-
-fn summary(report: &CheckReport, cipher: Cipher) -> String {
-    let good = if verifies(cipher) { "verified" } else { "readable" };
-    let hint = if verifies(cipher) { "" } else { "; the cipher of this disk cannot tell altered data" };
+fn summary(report: &CheckReport, verified: bool) -> String {
+    let good = if verified { "verified" } else { "readable" };
+    let hint = if verified { "" } else { "; the cipher of this disk cannot tell altered data" };
     format!("{} {good}, {} never written, {} bad{hint}", blocks(report.good), report.unwritten, report.bad)
 }

@@ -15,26 +15,52 @@ use crate::passphrase;
 use crate::size::{Size, human};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
-use lacuna_volume::{CreateHeader, FormatId, NewHeader};
+use lacuna_volume::{CreateHeader, NewHeader};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// `lacuna create`.
 pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
-    let Format::Sealed = args.format;
+    check_format(args)?;
     let wanted = Wanted::from_args(&args.cost)?.unwrap_or_else(Wanted::usual);
     let (parameters, uuid) = match Site::held(&args.location, &args.holder)? {
         Site::Pool(target) => create_rados::run(args, &target, &wanted, console)?,
         Site::File(path) => create_file::run(args, path, &wanted, console)?,
     };
+    let shares = match &parameters {
+        Parameters::Deniable(params) => {
+            // The same words whatever was created (deniability contract).
+            format!(" for level 0, {} for all hidden levels together", human(params.hidden_blocks * BLOCK))
+        }
+        _ => String::new(),
+    };
     console.done(&format!(
-        "created {}: {}, {}, {}, UUID {}",
+        "created {}: {}{shares}, {}, {}, UUID {}",
         args.location,
         human(parameters.size()),
-        parameters.cipher().name(),
+        parameters.cipher(),
         parameters.layout(),
         uuid
     ))
+}
+
+/// Refuses options of one format for another.
+fn check_format(args: &CreateArgs) -> Result<()> {
+    let refused = |found: &str, expected: &str| {
+        Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
+            .found(found)
+            .expected(expected)
+            .remedy("leave the option away, or choose another --format"))
+    };
+    let deniable = &args.deniable;
+    match args.format {
+        Format::Sealed if deniable.given() => {
+            refused("an option of the deniable format", "--format deniable with it")
+        }
+        Format::Deniable if args.cipher.is_some() => refused("--cipher", "its one cipher, gcm"),
+        Format::Deniable if args.layout.is_some() => refused("--layout", "its one layout, stripes"),
+        Format::Sealed | Format::Deniable => Ok(()),
+    }
 }
 
 /// Asks for the passphrase and makes the header of a disk with these parameters.
@@ -44,21 +70,23 @@ pub fn draft(
     wanted: &Wanted,
     console: Console,
 ) -> Result<NewHeader> {
-    let passphrases = passphrase::to_create(&args.passphrase, &args.location.to_string())?;
-    if passphrases.len() != 1 {
+    let levels = args.deniable.levels.unwrap_or(1);
+    let passphrases = passphrase::to_create(&args.passphrase, &args.location.to_string(), levels)?;
+    if passphrases.len() != usize::from(levels) {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
             .found(format!("{} passphrases", passphrases.len()))
-            .expected("one to begin with")
-            .remedy("create the disk with one, then use `lacuna key add`"));
+            .expected(match args.format {
+                Format::Sealed => "one to begin with".to_owned(),
+                Format::Deniable => format!("{levels}, one for each level (--levels {levels})"),
+            })
+            .remedy("give one passphrase for each level; `lacuna key add` adds more for the same level"));
     }
+    let levels: Vec<_> = passphrases.into_iter().map(|passphrase| vec![passphrase]).collect();
     let header = CreateHeader {
-        format: match parameters {
-            Parameters::Flat(_) => FormatId::SEALED,
-            Parameters::Objects(_) => FormatId::SEALED_OBJECTS,
-        },
+        format: parameters.format(),
         params: parameters.encode(),
         cost: wanted.settle(console),
-        levels: &[passphrases],
+        levels: &levels,
         uuid: None,
     };
     NewHeader::build(header, &SystemRandom::new()?)
@@ -67,10 +95,11 @@ pub fn draft(
 /// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing. `only` is the one that
 /// such a disk counts as having.
 pub fn check_layout(args: &CreateArgs, only: &str) -> Result<()> {
+    let cipher = args.cipher();
     match args.layout {
-        Some(layout) if args.cipher.meta_size() == 0 && layout.name() != only => {
+        Some(layout) if cipher.meta_size() == 0 && layout.name() != only => {
             Err(Error::new(Kind::Usage, "cannot use this layout")
-                .found(format!("--layout {} with --cipher {}", layout.name(), args.cipher.name()))
+                .found(format!("--layout {} with --cipher {}", layout.name(), cipher.name()))
                 .expected("a cipher that keeps metadata: xts-random or gcm")
                 .remedy("leave --layout away"))
         }

@@ -1,11 +1,13 @@
 //! `create` on a file or block device.
 
-use crate::args::CreateArgs;
+use crate::args::{CreateArgs, Format};
 use crate::console::Console;
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_crypto::SystemRandom;
+use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_volume::{HEADER_AREA, NewHeader, Unlocked, Uuid};
@@ -13,23 +15,28 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
+
+/// The spare factor, in thousandths, unless one is given: the paper's choice (section 6).
+const SPARE: u16 = 200;
+/// The time between two refresh stripes unless one is given.
+const COVER_MILLIS: u32 = 1000;
 
 /// Makes the disk.
 pub fn run(args: &CreateArgs, path: &Path, wanted: &Wanted, console: Console) -> Result<(Parameters, Uuid)> {
     let place = Place::look(path, args.force)?;
-    let params = plan(args, &place)?;
-    let parameters = Parameters::Flat(params);
+    let (parameters, len) = plan(args, &place)?;
     let header = draft(args, &parameters, wanted, console)?;
     let uuid = header.unlocked().header.uuid;
-    place.write(path, &params, header)?;
+    place.write(path, &parameters, len, header)?;
     Ok((parameters, uuid))
 }
 
 /// What is at the path before anything is written.
 enum Place {
     Nothing,
-    File(FileMedium),
-    Device(FileMedium),
+    File(Arc<FileMedium>),
+    Device(Arc<FileMedium>),
 }
 
 impl Place {
@@ -49,7 +56,7 @@ impl Place {
             }
         };
         if kind.is_block_device() {
-            return Self::device(path, force).map(Place::Device);
+            return Self::device(path, force).map(|medium| Place::Device(Arc::new(medium)));
         }
         if !kind.is_file() {
             return Err(refused()
@@ -57,7 +64,7 @@ impl Place {
                 .expected("a path where nothing exists, or a block device"));
         }
         if force {
-            return FileMedium::open(path, Access::Write).map(Place::File);
+            return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
         }
         Err(refused()
             .found("a file that exists already")
@@ -82,11 +89,10 @@ impl Place {
     }
 
     /// Lays the disk down. A file that was made here goes again if that fails.
-    fn write(self, path: &Path, params: &Params, header: NewHeader) -> Result<()> {
-        let len = params.geometry().medium_len();
-        let lay = |medium: &FileMedium| {
-            let contents = |unlocked: &Unlocked| Sealed::create(medium, params, &unlocked.master_keys[0]);
-            header.write(medium, contents).map(drop)
+    fn write(self, path: &Path, parameters: &Parameters, len: u64, header: NewHeader) -> Result<()> {
+        let lay = |medium: &Arc<FileMedium>| {
+            let contents = |unlocked: &Unlocked| lay(medium, parameters, unlocked);
+            header.write(&**medium, contents).map(drop)
         };
         match self {
             Place::Device(medium) => lay(&medium),
@@ -95,13 +101,27 @@ impl Place {
                 let emptied = medium.set_len(medium.len().max(len)).and_then(|()| medium.set_len(0));
                 emptied.and_then(|()| medium.set_len(len)).and_then(|()| lay(&medium))
             }
-            Place::Nothing => FileMedium::create(path, 0).and_then(|medium| {
+            Place::Nothing => FileMedium::create(path, 0).map(Arc::new).and_then(|medium| {
                 // From here on there is a file to remove.
                 let laid = medium.set_len(len).and_then(|()| lay(&medium));
                 laid.and_then(|()| sync_directory(path)).inspect_err(|_| remove(path))
             }),
         }
         .map_err(|e| e.context(format!("cannot create {}", path.display())))
+    }
+}
+
+/// Lays the disk itself behind its header.
+fn lay(medium: &Arc<FileMedium>, parameters: &Parameters, unlocked: &Unlocked) -> Result<()> {
+    match parameters {
+        Parameters::Flat(params) => Sealed::create(&**medium, params, &unlocked.master_keys[0]),
+        Parameters::Deniable(params) => {
+            let random = Arc::new(SystemRandom::new()?);
+            let medium = Arc::clone(medium) as Arc<dyn Medium>;
+            let uuid = &unlocked.header.uuid.0;
+            Deniable::create(&medium, params, &unlocked.master_keys, uuid, random.clone(), random)
+        }
+        Parameters::Objects(_) => unreachable!("a disk on objects is not made in a file"),
     }
 }
 
@@ -117,7 +137,36 @@ fn sync_directory(path: &Path) -> Result<()> {
     synced.map_err(|e| Error::io(format!("cannot sync the directory {}", parent.display()), &e))
 }
 
-fn plan(args: &CreateArgs, place: &Place) -> Result<Params> {
+/// The parameters, and the length of the medium that they need.
+fn plan(args: &CreateArgs, place: &Place) -> Result<(Parameters, u64)> {
+    match args.format {
+        Format::Sealed => plan_sealed(args, place).map(|p| (Parameters::Flat(p), p.geometry().medium_len())),
+        Format::Deniable => plan_deniable(args, place).map(|p| (Parameters::Deniable(p), p.medium_len())),
+    }
+}
+
+fn plan_deniable(args: &CreateArgs, place: &Place) -> Result<DeniableParams> {
+    let held = match place {
+        Place::Device(medium) => Some(medium.len()),
+        _ => None,
+    };
+    let room = match (args.size, held) {
+        (Some(size), Some(held)) if size.0 > held => {
+            return Err(Error::new(Kind::Usage, "the disk does not fit its medium")
+                .found(format!("a medium of {held} bytes"))
+                .expected(format!("at least the {} bytes of --size", size.0))
+                .remedy("choose a smaller --size, or leave it away"));
+        }
+        (Some(size), _) => blocks(size)? * BLOCK_SIZE as u64,
+        (None, Some(held)) => held,
+        (None, None) => return Err(no_size(args, "a file")),
+    };
+    let wanted = &args.deniable;
+    let geometry = wanted.geometry.unwrap_or(Geometry::DEFAULT);
+    DeniableParams::plan(room, geometry, wanted.spare.unwrap_or(SPARE), wanted.cover.unwrap_or(COVER_MILLIS))
+}
+
+fn plan_sealed(args: &CreateArgs, place: &Place) -> Result<Params> {
     check_layout(args, Layout::SegmentEnd.name())?;
     let layout = match args.layout {
         None => Layout::SegmentEnd,
@@ -133,8 +182,8 @@ fn plan(args: &CreateArgs, place: &Place) -> Result<Params> {
         _ => None,
     };
     match (args.size, room) {
-        (Some(size), _) => Params::plan(args.cipher, layout, blocks(size)?, room),
-        (None, Some(room)) => Params::largest(args.cipher, layout, room),
+        (Some(size), _) => Params::plan(args.cipher(), layout, blocks(size)?, room),
+        (None, Some(room)) => Params::largest(args.cipher(), layout, room),
         (None, None) => Err(no_size(args, "a file")),
     }
 }

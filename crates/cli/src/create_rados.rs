@@ -4,7 +4,7 @@
 //! that a removal that was cut short can be finished by saying it again. Only a process that is killed while it
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
-use crate::args::{CreateArgs, DeleteArgs};
+use crate::args::{CreateArgs, DeleteArgs, Format};
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost::Wanted;
@@ -25,8 +25,15 @@ pub fn run(
     cluster::refuse_snapshot(&args.location, "create")?;
     check_layout(args, ObjectLayout::SegmentEnd.name())?;
     let size = args.size.ok_or_else(|| no_size(args, "RADOS"))?;
-    let usual = if args.cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
-    let params = ObjectParams::plan(args.cipher, args.layout.unwrap_or(usual), blocks(size)?)?;
+    if args.format != Format::Sealed {
+        return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
+            .found("--format deniable in a pool")
+            .expected("a file or block device")
+            .remedy("snapshots of a pool would keep what the log overwrites; use a path"));
+    }
+    let usual =
+        if args.cipher().meta_size() == 0 { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
+    let params = ObjectParams::plan(args.cipher(), args.layout.unwrap_or(usual), blocks(size)?)?;
     let mut connection = Connection::open(target)?;
     check_pool(&connection, args, &params)?;
     if connection.exists()? && !args.force {

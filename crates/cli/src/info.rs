@@ -9,7 +9,7 @@ use crate::console::{self, Console};
 use crate::cost;
 use crate::parameters::Parameters;
 use crate::size::human;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium};
 use lacuna_sealed::list_snapshots;
 use lacuna_volume::{HEADER_AREA, Location, PublicHeader};
@@ -106,13 +106,19 @@ impl Facts {
             "header": self.header,
             "size": self.parameters.size(),
             "largest_size": self.parameters.largest(),
-            "cipher": self.parameters.cipher().name(),
+            "cipher": self.parameters.cipher(),
             "layout": self.parameters.layout(),
             "notes": self.notes,
         });
         if let Parameters::Flat(params) = &self.parameters {
             out["ring"] = json!(params.ring_len);
             out["data_offset"] = json!(params.geometry().data);
+        }
+        if let Parameters::Deniable(params) = &self.parameters {
+            out["hidden_size"] = json!(params.hidden_blocks * BLOCK_SIZE as u64);
+            out["spare"] = json!(f64::from(params.spare_permille) / 1000.0);
+            out["cover_ms"] = json!(params.cover_millis);
+            out["stripes"] = json!(params.stripes);
         }
         out["medium"] = match &self.medium {
             MediumFacts::File { len, used, in_use } => {
@@ -130,6 +136,7 @@ impl Facts {
     fn needed(&self) -> Option<u64> {
         match &self.parameters {
             Parameters::Flat(params) => Some(params.geometry().medium_len()),
+            Parameters::Deniable(params) => Some(params.medium_len()),
             Parameters::Objects(_) => None,
         }
     }
@@ -158,10 +165,19 @@ impl Facts {
         rows.push(("format", format!("{}, header version {}", header.format, header.version)));
         rows.push(("size", exact(parameters.size())));
         rows.push(("can grow to", human(parameters.largest())));
-        rows.push(("cipher", parameters.cipher().name().to_owned()));
-        rows.push(("layout", parameters.layout().to_owned()));
+        rows.push(("cipher", parameters.cipher().to_owned()));
+        rows.push(("layout", parameters.layout()));
         if let Parameters::Flat(params) = parameters {
             rows.push(("ring", human(params.ring_len)));
+        }
+        if let Parameters::Deniable(params) = parameters {
+            // What a disk without hidden levels says as well.
+            rows.push((
+                "hidden levels",
+                format!("any number up to 7, sharing {}", human(params.hidden_blocks * BLOCK_SIZE as u64)),
+            ));
+            rows.push(("spare", format!("{} of the log", f64::from(params.spare_permille) / 1000.0)));
+            rows.push(("cover", cover_words(params.cover_millis)));
         }
         rows.push(("passphrase cost", cost::words(&header.cost)));
         rows.push(("generation", header.generation.to_string()));
@@ -176,6 +192,13 @@ impl Facts {
             }
         }
         rows.iter().map(|(name, value)| format!("{name:<16} {value}\n")).collect()
+    }
+}
+
+fn cover_words(millis: u32) -> String {
+    match millis {
+        0 => "none: hidden writes wait for public ones".to_owned(),
+        millis => format!("a refresh stripe every {} s while open", f64::from(millis) / 1000.0),
     }
 }
 

@@ -16,6 +16,7 @@ mod background;
 mod bad_runs;
 mod bench;
 mod check;
+mod check_level;
 mod cluster;
 mod console;
 mod cost;

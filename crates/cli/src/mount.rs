@@ -7,20 +7,22 @@ use crate::console::Console;
 use crate::serve::budget;
 use crate::status;
 use crate::unlock::{self, Key, Opening};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 /// `lacuna open`.
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    check_mountpoint(&mut args, console)?;
+    check_mountpoints(&mut args, console)?;
     cluster::check_writing(&args.location, &args.writing)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
     for left in lacuna_fuse::died(None).unwrap_or_default() {
-        if left.location == shown && left.mountpoint != args.mountpoint {
+        if left.location == shown && !args.mountpoints.contains(&left.mountpoint) {
             let at = left.mountpoint.display();
             console.note(&format!(
                 "a server that had it open at {at} died; `lacuna close {at}` clears away what it left"
@@ -30,22 +32,36 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(!args.foreground)?;
-    let opening = Opening { read_only: args.read_only, budget, write_through: args.writing.write_through };
+    let opening = Opening {
+        read_only: args.read_only,
+        budget,
+        write_through: args.writing.write_through,
+        cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
+    };
     background::run(!args.foreground, |ready| serve(&args, shown, key, opening, console, ready))
 }
 
 /// Refuses what could not be mounted on, before a passphrase is asked for.
-fn check_mountpoint(args: &mut OpenArgs, console: Console) -> Result<()> {
+fn check_mountpoints(args: &mut OpenArgs, console: Console) -> Result<()> {
     if args.mkfs.is_some() && (args.raw || args.read_only) {
         return Err(Error::new(Kind::Usage, "cannot make a file system")
             .found(if args.raw { "--mkfs with --raw" } else { "--mkfs with --read-only" })
             .remedy("leave one of them away"));
     }
-    // The path by which it will be known when other mounts have come and gone.
-    args.mountpoint = lacuna_fuse::check_mountpoint(&args.mountpoint, None)?;
-    if std::fs::read_dir(&args.mountpoint).is_ok_and(|mut entries| entries.next().is_some()) {
-        let shown = args.mountpoint.display();
-        console.note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {shown}`"));
+    for at in 0..args.mountpoints.len() {
+        // The path by which it will be known when other mounts have come and gone.
+        let mountpoint = lacuna_fuse::check_mountpoint(&args.mountpoints[at], None)?;
+        let shown = mountpoint.display();
+        if args.mountpoints[..at].contains(&mountpoint) {
+            return Err(Error::new(Kind::Usage, "cannot mount two levels in one place")
+                .found(format!("{shown} twice"))
+                .remedy("give each level a directory of its own"));
+        }
+        if std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some()) {
+            console
+                .note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {shown}`"));
+        }
+        args.mountpoints[at] = mountpoint;
     }
     Ok(())
 }
@@ -66,34 +82,67 @@ fn serve(
     background::on_signal(move || {
         let _ = signalled.send(());
     })?;
-    let mountpoint = args.mountpoint.display().to_string();
     let disk = Arc::new(key.open(opening)?);
-    let mut request = OpenRequest::new(disk, location, &args.mountpoint);
-    request.mkfs = args.mkfs.clone();
-    request.read_only = args.read_only;
-    request.raw = args.raw;
-    request.mount_options = args.mount_options.clone();
-    let say = background::reporter(!args.foreground, console);
-    request.log = Arc::new(move |e: &Error| {
-        // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on writing
-        // into the directory below.
-        say(e);
-    });
-    let opened = Opened::start(request)?;
-    let stopper = opened.stopper();
-    let forward = move || signals.into_iter().for_each(|()| stopper.request());
+    let levels = disk.levels();
+    if args.mountpoints.len() > levels.len() {
+        let closed = disk.close();
+        let e = Error::new(Kind::Usage, format!("cannot open {}", args.location))
+            .found(format!("{} mount points", args.mountpoints.len()))
+            .expected(format!("at most {}, one for each level that the passphrase opens", levels.len()));
+        return closed.and(Err(e));
+    }
+    let say = background::reporter(!args.foreground, disk.has_levels(), console);
+    let mut opened = Vec::new();
+    for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
+        let mut request = OpenRequest::new(Arc::clone(level), location.clone(), mountpoint);
+        request.mkfs = args.mkfs.clone();
+        request.read_only = args.read_only;
+        request.raw = args.raw;
+        request.mount_options = args.mount_options.clone();
+        // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
+        // writing into the directory below.
+        request.log = say.clone();
+        opened.push(Opened::start(request)?);
+    }
+    let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
+    let stop_all = move || stoppers.iter().for_each(lacuna_fuse::Stopper::request);
+    let stop_now = stop_all.clone();
+    let forward = move || signals.into_iter().for_each(|()| stop_all());
     let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
-    let text = format!("opened {} at {mountpoint}; `lacuna close {mountpoint}` ends it", args.location);
     let told = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
-        .and_then(|_| console.done(&text))
+        .and_then(|_| args.mountpoints.iter().try_for_each(|at| tell(args, at, console)))
         .and_then(|()| ready.tell());
     if told.is_err() {
         // Whoever asked is not there to hear of it: nothing stays mounted.
-        opened.stopper().request();
+        stop_now();
     }
-    let ended = opened.wait();
-    told.and(ended)
+    let ended = wait_all(opened);
+    // Levels that are open to be protected, and mounted nowhere.
+    let mut rest = Ok(());
+    for level in &levels[args.mountpoints.len()..] {
+        rest = rest.and(level.close());
+    }
+    told.and(ended).and(rest)
+}
+
+fn tell(args: &OpenArgs, mountpoint: &Path, console: Console) -> Result<()> {
+    let shown = mountpoint.display();
+    console.done(&format!("opened {} at {shown}; `lacuna close {shown}` ends it", args.location))
+}
+
+/// Serves until all are closed. The first that fails is told.
+fn wait_all(opened: Vec<Opened>) -> Result<()> {
+    let mut opened = opened.into_iter();
+    let Some(first) = opened.next() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = opened.map(|one| scope.spawn(move || one.wait())).collect();
+        others.into_iter().fold(first.wait(), |done, other| {
+            let ended =
+                other.join().unwrap_or_else(|_| Err(Error::new(Kind::Other, "a defect of lacuna (a panic)")));
+            done.and(ended)
+        })
+    })
 }
 
 /// `lacuna close`.

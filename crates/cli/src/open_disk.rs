@@ -1,9 +1,11 @@
 //! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
 
+use crate::check_level;
 use crate::cluster::Connection;
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
+use lacuna_deniable::{Deniable, LevelDisk};
 use lacuna_sealed::{BadBlock, CheckReport, ObjectDisk, SEGMENT_BLOCKS, Sealed};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// An open disk.
 // One of these per process: the size of the largest variant costs nothing.
@@ -13,6 +15,14 @@ pub enum OpenDisk {
     Flat(Sealed),
     /// On objects.
     Objects(OnObjects),
+    /// Levels on a flat medium.
+    Deniable(Levels),
+}
+
+/// The open levels of a deniable disk.
+pub struct Levels {
+    disk: Arc<Deniable>,
+    levels: Vec<Arc<LevelDisk>>,
 }
 
 /// A disk on objects.
@@ -35,18 +45,67 @@ impl OnObjects {
 }
 
 impl OpenDisk {
-    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that fails.
-    pub fn check(&self, progress: impl FnMut(u64), bad: impl FnMut(BadBlock)) -> Result<CheckReport> {
+    /// A deniable disk.
+    pub fn deniable(disk: Deniable) -> Self {
+        let disk = Arc::new(disk);
+        let levels = disk.levels();
+        OpenDisk::Deniable(Levels { disk, levels })
+    }
+
+    /// What front ends serve: a disk for each open level, the public one first.
+    pub fn levels(self: &Arc<Self>) -> Vec<Arc<dyn Disk>> {
+        match &**self {
+            OpenDisk::Flat(_) | OpenDisk::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
+            OpenDisk::Deniable(on) => {
+                on.levels.iter().map(|level| Arc::clone(level) as Arc<dyn Disk>).collect()
+            }
+        }
+    }
+
+    /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that fails, with its
+    /// level where there are levels.
+    pub fn check(
+        &self,
+        mut progress: impl FnMut(u64),
+        mut bad: impl FnMut(Option<u8>, BadBlock),
+    ) -> Result<CheckReport> {
         match self {
-            OpenDisk::Flat(disk) => disk.check(progress, bad),
-            OpenDisk::Objects(on) => on.disk.check(progress, bad),
+            OpenDisk::Flat(disk) => disk.check(progress, |found| bad(None, found)),
+            OpenDisk::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
+            OpenDisk::Deniable(on) => {
+                let (mut total, mut before) = (CheckReport::default(), 0);
+                for level in &on.levels {
+                    let found = |found| bad(Some(level.level()), found);
+                    let report = check_level::run(&**level, |done| progress(before + done), found)?;
+                    before += level.blocks();
+                    total.good += report.good;
+                    total.unwritten += report.unwritten;
+                    total.bad += report.bad;
+                }
+                Ok(total)
+            }
+        }
+    }
+
+    /// Whether the disk is of a format with levels, however many are open.
+    pub fn has_levels(&self) -> bool {
+        matches!(self, OpenDisk::Deniable(_))
+    }
+
+    /// Blocks of all open levels together.
+    pub fn all_blocks(&self) -> u64 {
+        match self {
+            OpenDisk::Flat(_) | OpenDisk::Objects(_) => self.blocks(),
+            OpenDisk::Deniable(on) => on.levels.iter().map(|level| level.blocks()).sum(),
         }
     }
 
     /// The disk, if it is one on objects, which can keep snapshots.
     pub fn on_objects(&self) -> Result<&ObjectDisk> {
         match self {
-            OpenDisk::Flat(_) => Err(Error::new(Kind::Usage, "the disk keeps no snapshots")),
+            OpenDisk::Flat(_) | OpenDisk::Deniable(_) => {
+                Err(Error::new(Kind::Usage, "the disk keeps no snapshots"))
+            }
             OpenDisk::Objects(on) => Ok(&on.disk),
         }
     }
@@ -54,7 +113,7 @@ impl OpenDisk {
     /// The name of the object that a block rests in, where there are objects.
     pub fn object_of(&self, block: BlockAddr) -> Option<String> {
         match self {
-            OpenDisk::Flat(_) => None,
+            OpenDisk::Flat(_) | OpenDisk::Deniable(_) => None,
             OpenDisk::Objects(on) => Some(format!("{}.{:016x}", on.prefix, block.0 / SEGMENT_BLOCKS)),
         }
     }
@@ -79,6 +138,7 @@ impl OpenDisk {
         match self {
             OpenDisk::Flat(disk) => disk,
             OpenDisk::Objects(on) => &on.disk,
+            OpenDisk::Deniable(on) => &*on.levels[0],
         }
     }
 }
@@ -113,6 +173,9 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
+        if let OpenDisk::Deniable(on) = self {
+            return on.disk.close();
+        }
         let closed = self.inner().close();
         if let OpenDisk::Objects(on) = self
             && closed.is_err()

@@ -1,6 +1,7 @@
 //! What a header says of its disk, whichever of the formats of this build it has.
 
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_deniable::Params as DeniableParams;
 use lacuna_sealed::{Cipher, ObjectParams, Params};
 use lacuna_volume::{FormatId, Location, PublicHeader};
 
@@ -14,24 +15,47 @@ pub enum Parameters {
     Flat(Params),
     /// Of a sealed disk on objects.
     Objects(ObjectParams),
+    /// Of a deniable disk.
+    Deniable(DeniableParams),
 }
 
 impl Parameters {
     /// Reads them from the header that was found at `location`.
     pub fn of(header: &PublicHeader, location: &Location) -> Result<Parameters> {
-        let expected = match location {
-            Location::Path(_) => FormatId::SEALED,
-            Location::Rados { .. } => FormatId::SEALED_OBJECTS,
-        };
-        if header.format != expected {
-            return Err(Error::new(Kind::NotFound, "cannot use this disk")
-                .found(format!("the format {}", header.format))
-                .expected(format!("the format that this build knows in such a place: {expected}"))
-                .remedy("use a version of lacuna that knows it"));
+        match (location, header.format) {
+            (Location::Path(_), FormatId::SEALED) => Params::parse(&header.params).map(Parameters::Flat),
+            (Location::Path(_), FormatId::DENIABLE) => {
+                DeniableParams::parse(&header.params).map(Parameters::Deniable)
+            }
+            (Location::Rados { .. }, FormatId::SEALED_OBJECTS) => {
+                ObjectParams::parse(&header.params).map(Parameters::Objects)
+            }
+            (_, found) => Err(Error::new(Kind::NotFound, "cannot use this disk")
+                .found(format!("the format {found}"))
+                .expected(match location {
+                    Location::Path(_) => "a format that this build knows in a file: sealed, deniable",
+                    Location::Rados { .. } => "the format that this build knows in a pool: sealed on objects",
+                })
+                .remedy("use a version of lacuna that knows it")),
         }
-        match location {
-            Location::Path(_) => Params::parse(&header.params).map(Parameters::Flat),
-            Location::Rados { .. } => ObjectParams::parse(&header.params).map(Parameters::Objects),
+    }
+
+    /// The number that stands for the format in the header.
+    pub fn format(&self) -> FormatId {
+        match self {
+            Parameters::Flat(_) => FormatId::SEALED,
+            Parameters::Objects(_) => FormatId::SEALED_OBJECTS,
+            Parameters::Deniable(_) => FormatId::DENIABLE,
+        }
+    }
+
+    /// Whether altered data is noticed.
+    pub fn verifies(&self) -> bool {
+        match self {
+            Parameters::Flat(Params { cipher, .. }) | Parameters::Objects(ObjectParams { cipher, .. }) => {
+                *cipher == Cipher::Gcm
+            }
+            Parameters::Deniable(_) => true,
         }
     }
 
@@ -40,24 +64,29 @@ impl Parameters {
         let blocks = match self {
             Parameters::Flat(params) => params.blocks,
             Parameters::Objects(params) => params.blocks,
+            Parameters::Deniable(params) => params.blocks,
         };
         // A record of a snapshot that nobody verified may say anything.
         blocks.saturating_mul(BLOCK_SIZE as u64)
     }
 
     /// How blocks are encrypted.
-    pub fn cipher(&self) -> Cipher {
+    pub fn cipher(&self) -> &'static str {
         match self {
-            Parameters::Flat(params) => params.cipher,
-            Parameters::Objects(params) => params.cipher,
+            Parameters::Flat(params) => params.cipher.name(),
+            Parameters::Objects(params) => params.cipher.name(),
+            Parameters::Deniable(_) => Cipher::Gcm.name(),
         }
     }
 
     /// The name of the layout.
-    pub fn layout(&self) -> &'static str {
+    pub fn layout(&self) -> String {
         match self {
-            Parameters::Flat(params) => params.layout.name(),
-            Parameters::Objects(params) => params.layout.name(),
+            Parameters::Flat(params) => params.layout.name().to_owned(),
+            Parameters::Objects(params) => params.layout.name().to_owned(),
+            Parameters::Deniable(params) => {
+                format!("stripes of {}+{} blocks", params.geometry.public, params.geometry.hidden)
+            }
         }
     }
 
@@ -66,6 +95,7 @@ impl Parameters {
         let blocks = match self {
             Parameters::Flat(params) => u64::from(params.map_capacity) * lacuna_sealed::SEGMENT_BLOCKS,
             Parameters::Objects(_) => MOST_ON_OBJECTS,
+            Parameters::Deniable(params) => params.blocks,
         };
         blocks * BLOCK_SIZE as u64
     }
@@ -91,6 +121,7 @@ impl Parameters {
                     match self {
                         Parameters::Flat(_) => "its map has",
                         Parameters::Objects(_) => "there is",
+                        Parameters::Deniable(_) => "its log has",
                     }
                 ))
                 .remedy("create a larger disk and copy what you need"));
@@ -103,6 +134,7 @@ impl Parameters {
         match self {
             Parameters::Flat(params) => Parameters::Flat(Params { blocks, ..*params }),
             Parameters::Objects(params) => Parameters::Objects(ObjectParams { blocks, ..*params }),
+            Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
         }
     }
 
@@ -111,6 +143,7 @@ impl Parameters {
         match self {
             Parameters::Flat(params) => params.encode().to_vec(),
             Parameters::Objects(params) => params.encode().to_vec(),
+            Parameters::Deniable(params) => params.encode().to_vec(),
         }
     }
 }

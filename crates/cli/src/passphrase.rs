@@ -36,14 +36,17 @@ pub fn to_keep(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> 
     }
 }
 
-/// The passphrases for a new disk; asked for twice where a person types.
-pub fn to_create(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
+/// The passphrases for a new disk, one for each level; asked for twice where a person types.
+pub fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<SecretVec>> {
     let given = given(args)?;
-    if given.is_empty() {
-        Ok(vec![twice(args, &format!("New passphrase for {location}: "))?])
-    } else {
-        Ok(given)
+    if !given.is_empty() {
+        return Ok(given);
     }
+    let prompt = |level| match levels {
+        1 => format!("New passphrase for {location}: "),
+        _ => format!("New passphrase for level {level} of {location}: "),
+    };
+    (0..levels).map(|level| twice(args, &prompt(level))).collect()
 }
 
 /// One more passphrase, for `key add` and `key change`.

@@ -44,7 +44,12 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(args.fork)?;
-    let opening = Opening { read_only: args.read_only, budget, write_through: args.writing.write_through };
+    let opening = Opening {
+        read_only: args.read_only,
+        budget,
+        write_through: args.writing.write_through,
+        cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
+    };
     background::run(args.fork, |ready| serve(&args, &listen, key, opening, console, ready))
 }
 
@@ -148,7 +153,7 @@ fn serve_disk(
     stop: &StopHandle,
     pid_file: &mut Option<PidFile>,
 ) -> Result<()> {
-    let say = background::reporter(args.fork, console);
+    let say = background::reporter(args.fork, disk.has_levels(), console);
     let last_error = Arc::new(Mutex::new(None));
     let remembered = Arc::clone(&last_error);
     let failures = AtomicU64::new(0);
@@ -184,10 +189,10 @@ fn serve_disk(
         (Some(_), _) => TlsMode::Require,
     };
     options.certificates = args.tls_dir.clone();
-    let bytes = ByteDisk::new(Arc::clone(disk) as Arc<dyn Disk>);
-    let server = Server::bind(listen, Exports::levels([bytes.clone()]), options)?;
+    let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
+    let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
     let uri = server.uri();
-    let account = Account::of(&args.location, site.target(), uri.clone(), bytes, last_error);
+    let account = Account::of(&args.location, site.target(), uri.clone(), levels, last_error);
     let _status = StatusSocket::start(account, console);
     *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     console::line(&uri)?;

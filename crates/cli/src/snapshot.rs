@@ -14,6 +14,7 @@ use lacuna_medium::Access;
 use lacuna_sealed::{ObjectDisk, SnapshotRecord, SnapshotState, list_snapshots};
 use lacuna_volume::Location;
 use serde_json::json;
+use std::time::Duration;
 
 /// `lacuna snapshot create`.
 pub fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
@@ -24,12 +25,14 @@ pub fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
 
 /// `lacuna snapshot remove`.
 pub fn remove(args: &SnapshotArgs, console: Console) -> Result<()> {
+    check_exists(args)?;
     change(args, console, |disk| disk.remove_snapshot(&args.name))?;
     console.done(&format!("removed {}@{}", args.location, args.name))
 }
 
 /// `lacuna snapshot rollback`.
 pub fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
+    check_exists(args)?;
     change(args, console, |disk| disk.rollback(&args.name))?;
     console.done(&format!("{} holds again what it held at {}; its size stays", args.location, args.name))
 }
@@ -69,6 +72,16 @@ fn words(snapshot: &SnapshotRecord) -> String {
     format!("{:<24} {}  {size}{state}", snapshot.name, utc(snapshot.time))
 }
 
+/// Refuses a name that no snapshot has, before anything is asked for or taken from another client.
+fn check_exists(args: &SnapshotArgs) -> Result<()> {
+    let Site::Pool(target) = Site::held(&args.location, &args.holder)? else { return Ok(()) };
+    cluster::refuse_snapshot(&args.location, "take or change snapshots of")?;
+    let connection = Connection::open(&target)?;
+    let found = lacuna_volume::read_public(&*connection.header()?)
+        .and_then(|(header, _)| cluster::snapshot(&connection, header.uuid, &args.name));
+    found.map(drop).map_err(|e| e.context(&args.location))
+}
+
 /// Opens the disk, does `what`, and closes it.
 fn change(args: &SnapshotArgs, console: Console, what: impl FnOnce(&ObjectDisk) -> Result<()>) -> Result<()> {
     if args.location.path().is_some() {
@@ -76,7 +89,12 @@ fn change(args: &SnapshotArgs, console: Console, what: impl FnOnce(&ObjectDisk) 
     }
     cluster::refuse_snapshot(&args.location, "take or change snapshots of")?;
     let volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
-    let opening = Opening { read_only: false, budget: Budget::default(), write_through: false };
+    let opening = Opening {
+        read_only: false,
+        budget: Budget::default(),
+        write_through: false,
+        cover_timeout: Duration::ZERO,
+    };
     let disk = volume.into_key(false)?.open(opening)?;
     let done = disk.on_objects().and_then(what).map_err(|e| e.context(&args.location));
     let closed = disk.close();

@@ -33,23 +33,24 @@ pub struct Account {
     identity: String,
     namespace: Option<String>,
     uri: String,
-    disk: ByteDisk,
+    /// The disk, or each of its open levels.
+    levels: Vec<ByteDisk>,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Account {
-    /// Of a server that serves `disk`, found at `location` (in RADOS: at `target`), at `uri`.
+    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at `uri`.
     pub fn of(
         location: &Location,
         target: Option<&Target>,
         uri: String,
-        disk: ByteDisk,
+        levels: Vec<ByteDisk>,
         last_error: Arc<Mutex<Option<String>>>,
     ) -> Self {
         let location = canonical(location);
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
-        Account { location, identity, namespace, uri, disk, last_error }
+        Account { location, identity, namespace, uri, levels, last_error }
     }
 
     fn to_json(&self) -> Value {
@@ -58,9 +59,9 @@ impl Account {
             "front": "nbd",
             "uri": self.uri,
             "pid": std::process::id(),
-            "read_only": self.disk.read_only(),
-            "size": self.disk.len(),
-            "items": self.disk.status().items,
+            "read_only": self.levels[0].read_only(),
+            "size": self.levels[0].len(),
+            "items": self.levels.iter().flat_map(|level| level.status().items).collect::<Vec<_>>(),
             "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
         });
         if let Some(namespace) = &self.namespace {

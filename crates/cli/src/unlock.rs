@@ -13,10 +13,16 @@ use crate::parameters::Parameters;
 use crate::passphrase;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
+use lacuna_deniable::{Deniable, OpenOptions as DeniableOptions, Params as DeniableParams};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_sealed::{ObjectDisk, ObjectOptions, ObjectParams, OpenOptions, Params, Sealed};
 use lacuna_volume::{Location, PublicHeader, Unlocked};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What whoever opens a deniable disk is told.
+const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
+    it. If you have a passphrase of a deeper level, give that one.";
 
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
@@ -57,10 +63,15 @@ pub fn unlock_with(
     let (header, connection) = match Site::held(location, holder)? {
         Site::File(path) => (Arc::new(FileMedium::open(path, access)?) as Arc<dyn Medium>, None),
         Site::Pool(target) => {
-            let (connection, header) = reach(&target, location, holder.steal)?;
+            // Nothing is taken from another client before the passphrase has opened the header.
+            let (mut connection, header) = look(&target, location)?;
+            if !holder.steal {
+                hold(&mut connection, false)?;
+            }
             (header, Some(connection))
         }
     };
+    let mut connection = connection;
     let naming = |e: Error| e.context(location);
     let (public, _) = lacuna_volume::read_public(&*header).map_err(naming)?;
     Parameters::of(&public, location).map_err(naming)?;
@@ -70,6 +81,14 @@ pub fn unlock_with(
         console.note(&format!("{location}: {note}"));
     }
     let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
+    if matches!(parameters, Parameters::Deniable(_)) && access == Access::Write {
+        // In the same words whatever there is (deniability contract).
+        console.note(DEEPER_LEVELS);
+    }
+    if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
+        hold(connection, true)?;
+        check_unchanged(&*header, &unlocked.header, location)?;
+    }
     Ok(Volume {
         header,
         unlocked,
@@ -81,30 +100,45 @@ pub fn unlock_with(
     })
 }
 
-/// Connects to a disk that is there and takes the lock on it; a snapshot, which nobody writes, needs none.
-fn reach(target: &Target, location: &Location, steal: bool) -> Result<(Connection, Arc<dyn Medium>)> {
-    let mut connection = Connection::open(target)?;
+/// Connects to a disk that is there.
+fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Medium>)> {
+    let connection = Connection::open(target)?;
     let header = connection.header()?;
-    match target.snapshot() {
-        None => connection.hold(steal)?,
-        Some(name) => {
-            let found = lacuna_volume::read_public(&*header)
-                .and_then(|(public, _)| cluster::snapshot(&connection, public.uuid, name));
-            found.map(drop).map_err(|e| e.context(location))?;
-        }
+    if let Some(name) = target.snapshot() {
+        let found = lacuna_volume::read_public(&*header)
+            .and_then(|(public, _)| cluster::snapshot(&connection, public.uuid, name));
+        found.map(drop).map_err(|e| e.context(location))?;
     }
     Ok((connection, header))
+}
+
+/// Takes the lock on a disk; a snapshot, which nobody writes, needs none.
+fn hold(connection: &mut Connection, steal: bool) -> Result<()> {
+    if connection.target().snapshot().is_some() { Ok(()) } else { connection.hold(steal) }
+}
+
+/// Refuses a header that is no longer what was unlocked.
+fn check_unchanged(header: &dyn Medium, unlocked: &PublicHeader, location: &Location) -> Result<()> {
+    let (public, _) = lacuna_volume::read_public(header).map_err(|e| e.context(location))?;
+    if public == *unlocked {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Changed, format!("cannot open {location}"))
+        .found("a header that another client has rewritten since it was unlocked")
+        .remedy("try again"))
 }
 
 /// What it takes to open the disk. May cross a fork; the lock on a file crosses with it.
 pub struct Key {
     place: Place,
-    master: Secret<32>,
+    /// The keys of the opened levels, from 0 up; formats without levels have one.
+    masters: Vec<Secret<32>>,
     uuid: [u8; 16],
 }
 
 enum Place {
     Flat { medium: Arc<dyn Medium>, params: Params },
+    Deniable { medium: Arc<dyn Medium>, params: DeniableParams },
     Objects(Box<Objects>),
 }
 
@@ -123,11 +157,11 @@ impl Volume {
     /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
     pub fn into_key(self, forks: bool) -> Result<Key> {
         let Volume { header: medium, unlocked, parameters, connection, location, steal, .. } = self;
-        let master = unlocked.master_keys.into_iter().next();
-        let master = master.ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
+        let masters = unlocked.master_keys;
         let uuid = unlocked.header.uuid.0;
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
+            (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
             (Parameters::Objects(params), Some(connection)) => Place::Objects(Box::new(Objects {
                 target: connection.target().clone(),
                 location,
@@ -138,7 +172,7 @@ impl Volume {
             })),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, master, uuid })
+        Ok(Key { place, masters, uuid })
     }
 }
 
@@ -151,19 +185,33 @@ pub struct Opening {
     pub budget: Budget,
     /// Acknowledge writes when they are durable.
     pub write_through: bool,
+    /// How long something hidden waits for public writes on a disk that does not refresh itself.
+    pub cover_timeout: Duration,
 }
 
 impl Key {
     /// Opens the disk, and first finishes what a crash interrupted.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
-        let Opening { read_only, budget, write_through } = opening;
+        let Opening { read_only, budget, write_through, cover_timeout } = opening;
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
-        let master = self.master.clone();
+        let masters: Vec<Secret<32>> = self.masters.clone();
+        let master = masters.first().ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
         let random = Arc::new(SystemRandom::new()?);
         match self.place {
             Place::Flat { medium, params } => {
                 let options = OpenOptions { budget, read_only, background: true, random };
-                Sealed::open(medium, &params, &master, &self.uuid, options).map(OpenDisk::Flat)
+                Sealed::open(medium, &params, master, &self.uuid, options).map(OpenDisk::Flat)
+            }
+            Place::Deniable { medium, params } => {
+                let options = DeniableOptions {
+                    budget,
+                    read_only,
+                    background: true,
+                    cover_timeout,
+                    public_random: random.clone(),
+                    filler: random,
+                };
+                Deniable::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::deniable)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;
@@ -176,7 +224,7 @@ impl Key {
                     random,
                 };
                 let stores = connection.stores(objects.header.uuid)?;
-                let disk = ObjectDisk::open(stores, &objects.params, &master, &self.uuid, options)
+                let disk = ObjectDisk::open(stores, &objects.params, master, &self.uuid, options)
                     .map_err(|e| e.context(&objects.location))?;
                 let prefix = cluster::data_prefix(objects.header.uuid);
                 Ok(OpenDisk::Objects(OnObjects::new(disk, prefix, connection)))
@@ -191,14 +239,10 @@ impl Objects {
         if let Some(connection) = self.connection.take() {
             return Ok(connection);
         }
-        let (connection, header) = reach(&self.target, &self.location, self.steal)?;
-        let (public, _) = lacuna_volume::read_public(&*header).map_err(|e| e.context(&self.location))?;
-        if public == self.header {
-            return Ok(connection);
-        }
-        Err(Error::new(Kind::Changed, format!("cannot open {}", self.location))
-            .found("a header that another client has rewritten since it was unlocked")
-            .remedy("try again"))
+        let (mut connection, header) = look(&self.target, &self.location)?;
+        hold(&mut connection, self.steal)?;
+        check_unchanged(&*header, &self.header, &self.location)?;
+        Ok(connection)
     }
 }
 

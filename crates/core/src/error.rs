@@ -39,6 +39,8 @@ pub enum Kind {
     Fenced,
     /// No answer in the time allowed: exit code 20.
     TimedOut,
+    /// Nothing public came to cover something hidden in the time allowed: exit code 14.
+    NoCover,
     /// Anything else: exit code 20.
     Other,
 }
@@ -54,6 +56,7 @@ impl Kind {
             Kind::Busy | Kind::Exists | Kind::Changed | Kind::Fenced => 5,
             Kind::Corrupt => 10,
             Kind::NoSpace => 13,
+            Kind::NoCover => 14,
             Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::TimedOut | Kind::Other => 20,
         }
     }
@@ -68,7 +71,7 @@ impl Kind {
             Kind::Busy | Kind::Changed => libc::EBUSY,
             Kind::Exists => libc::EEXIST,
             Kind::Fenced => libc::ESHUTDOWN,
-            Kind::TimedOut => libc::ETIMEDOUT,
+            Kind::TimedOut | Kind::NoCover => libc::ETIMEDOUT,
             Kind::NoSpace => libc::ENOSPC,
             Kind::ReadOnly => libc::EROFS,
             Kind::Corrupt | Kind::Io | Kind::FailStop | Kind::Other => libc::EIO,

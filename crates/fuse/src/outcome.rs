@@ -46,12 +46,13 @@ fn name(kind: Kind) -> &'static str {
         Kind::Changed => "changed",
         Kind::Fenced => "fenced",
         Kind::TimedOut => "timed-out",
+        Kind::NoCover => "no-cover",
         Kind::Other => "other",
     }
 }
 
 fn kind(wanted: &str) -> Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 16] = [
         Kind::Usage,
         Kind::Passphrase,
         Kind::Permission,
@@ -67,6 +68,7 @@ fn kind(wanted: &str) -> Kind {
         Kind::Changed,
         Kind::Fenced,
         Kind::TimedOut,
+        Kind::NoCover,
     ];
     ALL.into_iter().find(|&k| name(k) == wanted).unwrap_or(Kind::Other)
 }

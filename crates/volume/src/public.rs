@@ -49,6 +49,8 @@ impl FormatId {
     pub const SEALED: FormatId = FormatId(1);
     /// The same on the objects of a store: shown to people as `sealed on objects`.
     pub const SEALED_OBJECTS: FormatId = FormatId(2);
+    /// Public and hidden levels on one medium (PD-DM).
+    pub const DENIABLE: FormatId = FormatId(3);
 }
 
 impl fmt::Display for FormatId {
@@ -56,6 +58,7 @@ impl fmt::Display for FormatId {
         match *self {
             FormatId::SEALED => f.write_str("sealed"),
             FormatId::SEALED_OBJECTS => f.write_str("sealed on objects"),
+            FormatId::DENIABLE => f.write_str("deniable"),
             FormatId(number) => write!(f, "unknown-{number}"),
         }
     }

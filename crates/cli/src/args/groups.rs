@@ -2,6 +2,7 @@
 
 use crate::size::Size;
 use clap::Args;
+use lacuna_deniable::Geometry;
 use std::path::PathBuf;
 
 /// Where passphrases come from.
@@ -85,4 +86,54 @@ pub struct WritingArgs {
     /// Acknowledge a write when it is in the cluster, rather than gather writes in memory until a flush
     #[arg(long)]
     pub write_through: bool,
+}
+
+/// The shape of a deniable disk.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Options for deniable disks")]
+pub struct DeniableArgs {
+    /// Levels to make, the public one with them, each with a passphrase of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub levels: Option<u8>,
+    /// Public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+32]
+    #[arg(long, value_name = "P+H", value_parser = geometry)]
+    pub geometry: Option<Geometry>,
+    /// Part of the log that stays spare: more is faster, less holds more [default: 0.2]
+    #[arg(long, value_name = "PART", value_parser = spare)]
+    pub spare: Option<u16>,
+    /// Milliseconds between the stripes that an open disk writes by itself, to cover hidden writes; 0 for none
+    /// [default: 1000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=86_400_000))]
+    pub cover: Option<u32>,
+}
+
+impl DeniableArgs {
+    /// Whether any of them was given.
+    pub fn given(&self) -> bool {
+        self.levels.is_some() || self.geometry.is_some() || self.spare.is_some() || self.cover.is_some()
+    }
+}
+
+/// How long hidden writes wait.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Options for deniable disks")]
+pub struct WaitingArgs {
+    /// How long a hidden write or flush waits for public writes on a disk made with --cover 0
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub cover_timeout: u32,
+}
+
+fn geometry(text: &str) -> Result<Geometry, String> {
+    if text == "paper" {
+        return Ok(Geometry::PAPER);
+    }
+    let parsed = text.split_once('+').and_then(|(public, hidden)| {
+        Some(Geometry { public: public.parse().ok()?, hidden: hidden.parse().ok()? })
+    });
+    parsed.ok_or_else(|| "two numbers such as 32+32, or paper".into())
+}
+
+fn spare(text: &str) -> Result<u16, String> {
+    let part: f64 = text.parse().map_err(|_| "a part such as 0.2")?;
+    if (0.05..=0.9).contains(&part) { Ok((part * 1000.0).round() as u16) } else { Err("0.05 to 0.9".into()) }
 }

@@ -107,6 +107,25 @@ fn the_living_are_shut_out_and_stop() {
 }
 
 #[test]
+fn whoever_lacks_the_passphrase_shuts_nobody_out() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    let server = disk.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    fs::write(disk.scene.path("bad"), "not it").unwrap();
+    for verb in ["check", "serve"] {
+        let ran = disk.verb(&[verb], &["--key-file", "bad", "--steal"]);
+        ran.code(2);
+    }
+    disk.keyed(&["snapshot", "rollback"], &["nosuch", "--steal"]).code(4);
+    disk.keyed(&["snapshot", "remove"], &["nosuch", "--steal"]).code(4);
+    client.write_at(0, &noise(1, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
 fn who_is_shut_out_while_idle_ends_too() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);

@@ -1,0 +1,73 @@
+//! The checkpoint: which stripe was durable a short while ago, so that the head of the log is found at once. Two
+//! blocks at a fixed place, written in turn whenever the schedule of the log syncs; to whoever has no key both are
+//! random bytes, always.
+
+use crate::keys::{Domain, SALT_LEN, StripeKey, TAG_LEN};
+use crate::params::{CHECKPOINTS, Params};
+use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::Medium;
+
+const BODY_AT: usize = SALT_LEN + TAG_LEN;
+
+/// A stripe that is durable, with all before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    pub(crate) seq: u64,
+}
+
+impl Checkpoint {
+    /// Writes it to the one of the two places that is its turn. Durable after the next sync.
+    pub(crate) fn write(
+        self,
+        medium: &dyn Medium,
+        params: &Params,
+        level0: &Secret<32>,
+        random: &dyn RandomSource,
+    ) -> Result<()> {
+        let turn = self.seq / (u64::from(params.gap) / 2) % 2;
+        self.write_to(turn, medium, level0, random)
+    }
+
+    /// Writes it to place 0 or 1.
+    pub(crate) fn write_to(
+        self,
+        turn: u64,
+        medium: &dyn Medium,
+        level0: &Secret<32>,
+        random: &dyn RandomSource,
+    ) -> Result<()> {
+        let mut block = [0; BLOCK_SIZE];
+        let mut salt = [0; SALT_LEN];
+        random.fill(&mut salt);
+        block[..SALT_LEN].copy_from_slice(&salt);
+        let mut plain = [0; BLOCK_SIZE - BODY_AT];
+        plain[..8].copy_from_slice(&self.seq.to_le_bytes());
+        let key = StripeKey::derive(level0, &salt)?;
+        let tag = key.seal(Domain::Checkpoint, turn as usize, &[], &plain, &mut block[BODY_AT..]);
+        block[SALT_LEN..BODY_AT].copy_from_slice(&tag);
+        medium.write_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &block)
+    }
+
+    /// The later of the two, if any is sound.
+    pub(crate) fn read(medium: &dyn Medium, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
+        let mut latest: Option<Checkpoint> = None;
+        for turn in 0..2 {
+            let mut block = [0; BLOCK_SIZE];
+            medium.read_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block)?;
+            if let Some(found) = Self::parse(&block, turn as usize, level0)? {
+                latest = Some(latest.map_or(found, |l| Checkpoint { seq: l.seq.max(found.seq) }));
+            }
+        }
+        Ok(latest)
+    }
+
+    fn parse(block: &[u8; BLOCK_SIZE], turn: usize, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
+        let key = StripeKey::derive(level0, block[..SALT_LEN].try_into().expect("the salt"))?;
+        let tag = block[SALT_LEN..BODY_AT].try_into().expect("the tag");
+        let mut body = *block;
+        let opened = key.open(Domain::Checkpoint, turn, &[], &mut body[BODY_AT..], &tag);
+        let seq = u64::from_le_bytes(body[BODY_AT..BODY_AT + 8].try_into().expect("8 bytes"));
+        Ok(opened.is_ok().then_some(Checkpoint { seq }))
+    }
+}

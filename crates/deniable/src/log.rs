@@ -1,0 +1,233 @@
+//! Reading the log: summaries, the heads that are kept of them, and slots, from the medium or from stripes that are
+//! still on their way to it.
+
+use crate::entry::{Entry, Place};
+use crate::keys::{StripeKey, corrupt};
+use crate::params::Params;
+use crate::summary::{Listed, Summary};
+use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_medium::{Medium, ReadExtent};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+/// What is kept of a summary for one level: what it takes to read the level's slots.
+pub(crate) struct Head {
+    pub(crate) key: StripeKey,
+    pub(crate) entries: Vec<Listed>,
+}
+
+/// The heads last used, by level and stripe.
+struct HeadCache {
+    heads: HashMap<(u8, u64), Arc<Head>>,
+    order: VecDeque<(u8, u64)>,
+    most: usize,
+}
+
+impl HeadCache {
+    fn put(&mut self, at: (u8, u64), head: Arc<Head>) {
+        if self.heads.insert(at, head).is_none() {
+            self.order.push_back(at);
+        }
+        while self.order.len() > self.most {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.heads.remove(&oldest);
+        }
+    }
+}
+
+/// The plaintext of slots that a level's map already points at.
+pub(crate) struct Plain {
+    /// Level and entry of each slot.
+    pub(crate) entries: Vec<(u8, Entry)>,
+    /// The slots one after another.
+    pub(crate) blocks: Vec<u8>,
+}
+
+impl Plain {
+    /// As many empty slots.
+    pub(crate) fn new(slots: usize) -> Plain {
+        Plain { entries: vec![(0, Entry::Empty); slots], blocks: vec![0; slots * BLOCK_SIZE] }
+    }
+
+    /// The bytes of a slot, to be filled, after `entry` of `level` was noted for it.
+    pub(crate) fn put(&mut self, level: u8, slot: usize, entry: Entry) -> &mut [u8] {
+        self.entries[slot] = (level, entry);
+        &mut self.blocks[slot * BLOCK_SIZE..(slot + 1) * BLOCK_SIZE]
+    }
+
+    /// Empties the slot that holds this, if there is one: what was carried on is not repeated beside its successor.
+    pub(crate) fn drop_entry(&mut self, level: u8, entry: Entry) -> Option<u8> {
+        let slot = self.entries.iter().position(|held| *held == (level, entry))?;
+        self.put(0, slot, Entry::Empty).fill(0);
+        Some(slot as u8)
+    }
+
+    /// The block in a slot, if the slot is this level's and holds this.
+    pub(crate) fn slot(&self, level: u8, slot: usize, entry: Entry) -> Option<&[u8]> {
+        let found = self.entries.get(slot) == Some(&(level, entry));
+        found.then(|| &self.blocks[slot * BLOCK_SIZE..(slot + 1) * BLOCK_SIZE])
+    }
+}
+
+/// A stripe that is closed and not yet on the medium.
+pub(crate) struct Flying {
+    pub(crate) seq: u64,
+    pub(crate) public: Plain,
+    pub(crate) hidden: OnceLock<Plain>,
+}
+
+/// The log, to be read.
+pub(crate) struct Log {
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) params: Params,
+    /// The keys of the open levels, from 0 up.
+    pub(crate) keys: Vec<Secret<32>>,
+    /// The last stripe that is on the medium.
+    written: AtomicU64,
+    flying: RwLock<VecDeque<Arc<Flying>>>,
+    heads: Mutex<HeadCache>,
+}
+
+impl Log {
+    pub(crate) fn new(medium: Arc<dyn Medium>, params: Params, keys: Vec<Secret<32>>, memory: u64) -> Log {
+        let slots = params.public_slots().max(params.hidden_slots()) as u64;
+        let most = (memory / (1024 + slots * size_of::<Listed>() as u64)).max(8) as usize;
+        Log {
+            medium,
+            params,
+            keys,
+            written: AtomicU64::new(0),
+            flying: RwLock::default(),
+            heads: Mutex::new(HeadCache { heads: HashMap::new(), order: VecDeque::new(), most }),
+        }
+    }
+
+    /// The last stripe that is on the medium.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// A stripe sets off for the medium: until it is there it is read from memory.
+    pub(crate) fn take_off(&self, stripe: Arc<Flying>) {
+        self.flying.write().unwrap_or_else(PoisonError::into_inner).push_back(stripe);
+    }
+
+    /// Everything up to stripe `seq` is on the medium.
+    pub(crate) fn land(&self, seq: u64) {
+        self.written.store(seq, Ordering::Release);
+        let mut flying = self.flying.write().unwrap_or_else(PoisonError::into_inner);
+        while flying.front().is_some_and(|stripe| stripe.seq <= seq) {
+            flying.pop_front();
+        }
+    }
+
+    fn flying(&self, seq: u64) -> Option<Arc<Flying>> {
+        let flying = self.flying.read().unwrap_or_else(PoisonError::into_inner);
+        let first = flying.front()?.seq;
+        flying.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
+    }
+
+    /// The summary that lies where stripe `seq` belongs, if it is one of this disk and of that number.
+    pub(crate) fn summary(&self, seq: u64) -> Result<Option<Summary>> {
+        let mut block = [0; BLOCK_SIZE];
+        self.medium.read_at(self.params.offset(seq), &mut block)?;
+        Ok(Summary::open(&self.params, &self.keys[0], &block)?.filter(|found| found.public.seq == seq))
+    }
+
+    /// What stripe `seq` holds of a level. Errors: [`lacuna_core::Kind::Corrupt`] if its summary does not verify.
+    pub(crate) fn head(&self, level: u8, seq: u64) -> Result<Arc<Head>> {
+        let cache = || self.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(head) = cache().heads.get(&(level, seq)) {
+            return Ok(Arc::clone(head));
+        }
+        let summary = self.summary(seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))?;
+        let head = Arc::new(self.head_of(level, summary)?);
+        cache().put((level, seq), Arc::clone(&head));
+        Ok(head)
+    }
+
+    fn head_of(&self, level: u8, summary: Summary) -> Result<Head> {
+        if level == 0 {
+            return Ok(Head { key: summary.key, entries: summary.public.entries });
+        }
+        let key = StripeKey::derive(&self.keys[usize::from(level)], &summary.salt)?;
+        let entries = summary.hidden_entries(&key, self.params.hidden_slots());
+        Ok(Head { key, entries })
+    }
+
+    /// Byte offset of a level's slot in a stripe.
+    pub(crate) fn slot_offset(&self, level: u8, seq: u64, slot: usize) -> u64 {
+        let before = if level == 0 { 1 } else { 1 + self.params.public_slots() };
+        self.params.offset(seq) + ((before + slot) * BLOCK_SIZE) as u64
+    }
+
+    /// Reads neighbouring slots of stripe `seq`, which must hold `entries`, into `out`.
+    fn read_slots(&self, level: u8, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
+        let head = self.head(level, seq)?;
+        let lies = |entry: Entry| corrupt(format!("cannot read {}", name(entry)));
+        for (listed, entry) in head.entries[slot..].iter().zip(entries) {
+            if listed.0 != *entry {
+                return Err(lies(*entry));
+            }
+        }
+        let offset = self.slot_offset(level, seq, slot);
+        self.medium.read(&mut [ReadExtent { offset, buf: out }])?;
+        for (at, block) in out.chunks_exact_mut(BLOCK_SIZE).enumerate() {
+            let (entry, tag) = &head.entries[slot + at];
+            head.key.open_slot(seq, slot + at, entry.pack(), tag, block).map_err(|_| lies(*entry))?;
+        }
+        Ok(())
+    }
+
+    /// Reads one slot of a stripe as the summary of that stripe describes it.
+    pub(crate) fn read_listed(
+        &self,
+        level: u8,
+        seq: u64,
+        slot: usize,
+        entry: Entry,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.read_slots(level, seq, slot, &[entry], out)
+    }
+
+    /// Reads what was taken in at `place` and the slots after it. Every block must be in a closed stripe.
+    pub(crate) fn fetch(&self, level: u8, place: Place, entries: &[Entry], out: &mut [u8]) -> Result<()> {
+        let slot = usize::from(place.slot);
+        loop {
+            let written = self.written();
+            if place.seq > written {
+                let Some(stripe) = self.flying(place.seq) else {
+                    if self.written() > written {
+                        continue;
+                    }
+                    return Err(corrupt(format!("cannot find stripe {}", place.seq)));
+                };
+                let plain = if level == 0 { Some(&stripe.public) } else { stripe.hidden.get() };
+                for (at, (entry, out)) in entries.iter().zip(out.chunks_exact_mut(BLOCK_SIZE)).enumerate() {
+                    let found = plain.and_then(|plain| plain.slot(level, slot + at, *entry));
+                    out.copy_from_slice(
+                        found.ok_or_else(|| corrupt(format!("cannot read {}", name(*entry))))?,
+                    );
+                }
+                return Ok(());
+            }
+            let seq = self.params.latest(place.seq, written);
+            match self.read_slots(level, seq, slot, entries, out) {
+                // Unless it was carried on meanwhile and overwritten here.
+                Err(_) if self.params.latest(place.seq, self.written()) != seq => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+fn name(entry: Entry) -> String {
+    match entry {
+        Entry::Data(addr) | Entry::Lost(addr) => format!("block {addr}"),
+        Entry::Page { .. } => "a page of the map".into(),
+        Entry::Trim { .. } => "a record of discards".into(),
+        Entry::Empty => "an empty slot".into(),
+    }
+}

@@ -1,0 +1,313 @@
+//! Where everything lies on the medium, the arithmetic of the ring, and the public parameters from which both
+//! follow. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
+
+use crate::summary;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+
+/// Bytes of the medium that belong to the volume header.
+pub(crate) const HEADER_AREA: u64 = 1 << 20;
+/// Where the two checkpoints lie, one block each.
+pub(crate) const CHECKPOINTS: u64 = HEADER_AREA;
+/// Where the log begins.
+pub(crate) const LOG_START: u64 = HEADER_AREA + (64 << 10);
+/// Length of the encoded parameters.
+pub(crate) const PARAMS_LEN: usize = 48;
+/// Entries in a page of a map.
+pub(crate) const FANOUT: u64 = 512;
+/// The fewest stripes of a log.
+pub(crate) const LEAST_STRIPES: u64 = 64;
+/// The most blocks of a level: 4 PiB, so that an address fits its entry.
+const MOST_BLOCKS: u64 = 1 << 40;
+/// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync releases.
+const GAP_BYTES: u64 = 64 << 20;
+/// Slots kept free beside what the levels and their maps need: records of discards.
+const SLACK: u64 = 16;
+const VERSION: u16 = 1;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// How a stripe is divided (the paper's ratio of public to hidden blocks, section 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Public slots in a stripe, the *p* of the design.
+    pub public: u8,
+    /// Hidden slots in a stripe, the *h* of the design.
+    pub hidden: u8,
+}
+
+impl Geometry {
+    /// Chosen by measurement: see `docs/benchmarks.md`.
+    pub const DEFAULT: Geometry = Geometry { public: 32, hidden: 32 };
+    /// One public and one hidden block per `PD_write`, as in the paper.
+    pub const PAPER: Geometry = Geometry { public: 1, hidden: 1 };
+
+    /// Blocks in a stripe: the summary and the slots.
+    pub const fn blocks(self) -> u64 {
+        1 + self.public as u64 + self.hidden as u64
+    }
+}
+
+/// The public parameters of a deniable disk, kept in the volume header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// How a stripe is divided.
+    pub geometry: Geometry,
+    /// The spare factor ρ of the paper, in thousandths of the live slots.
+    pub spare_permille: u16,
+    /// Emptied stripes kept ahead of the head.
+    pub gap: u32,
+    /// Stripes in which a map is written out once.
+    pub cycle: u32,
+    /// Stripes of the log.
+    pub stripes: u64,
+    /// Length of level 0 in blocks.
+    pub blocks: u64,
+    /// Length of every hidden level in blocks; they share it.
+    pub hidden_blocks: u64,
+    /// Milliseconds between two refresh stripes, 0 for none.
+    pub cover_millis: u32,
+}
+
+/// Pages of the map of a level of `blocks` blocks, all depths together.
+fn pages_of(blocks: u64) -> u64 {
+    let (mut total, mut width) = (0, blocks);
+    loop {
+        width = width.div_ceil(FANOUT);
+        total += width;
+        if width <= 1 {
+            return total;
+        }
+    }
+}
+
+/// The most blocks of a level whose data and map fit `slots` slots.
+fn largest_level(slots: u64) -> u64 {
+    let (mut fits, mut too_many) = (0, slots.min(MOST_BLOCKS) + 1);
+    while too_many - fits > 1 {
+        let middle = fits + (too_many - fits) / 2;
+        if middle + pages_of(middle) + SLACK <= slots { fits = middle } else { too_many = middle }
+    }
+    fits
+}
+
+impl Params {
+    /// Plans the largest disk for a medium of `room` bytes. `spare_permille` is ρ in thousandths (50 to 900),
+    /// `cover_millis` the time between two refresh stripes.
+    ///
+    /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium too small for the geometry.
+    pub fn plan(room: u64, geometry: Geometry, spare_permille: u16, cover_millis: u32) -> Result<Params> {
+        let refused = || Error::new(Kind::Usage, "cannot lay out a deniable disk");
+        if !summary::fits(geometry) {
+            return Err(refused()
+                .found(format!("{} public and {} hidden slots in a stripe", geometry.public, geometry.hidden))
+                .expected("at least one of each, and no more than one summary block can list")
+                .remedy("choose for example 32 and 32"));
+        }
+        if !(50..=900).contains(&spare_permille) {
+            return Err(refused()
+                .found(format!("a spare factor of {}", f64::from(spare_permille) / 1000.0))
+                .expected("0.05 to 0.9"));
+        }
+        let stripe = geometry.blocks() * BLOCK;
+        let stripes = (room.saturating_sub(LOG_START) / stripe).min(MOST_BLOCKS);
+        let gap = (GAP_BYTES / stripe).min(stripes / 16).max(4) / 2 * 2;
+        let mut params = Params {
+            geometry,
+            spare_permille,
+            gap: gap as u32,
+            cycle: 0,
+            stripes,
+            blocks: 0,
+            hidden_blocks: 0,
+            cover_millis,
+        };
+        if stripes >= LEAST_STRIPES {
+            params.cycle = (params.stride() / 16).clamp(4, 1024) as u32;
+            params.blocks = largest_level(params.usable(geometry.public));
+            params.hidden_blocks = largest_level(params.usable(geometry.hidden));
+        }
+        if params.blocks == 0 || params.hidden_blocks == 0 {
+            let least = LOG_START + stripe * LEAST_STRIPES.max(2 * SLACK);
+            return Err(refused()
+                .found(format!("a medium of {room} bytes"))
+                .expected(format!("at least {least} bytes for stripes of {} blocks", geometry.blocks()))
+                .remedy("use a larger medium, or smaller stripes"));
+        }
+        Ok(params)
+    }
+
+    /// The parameters as they stand in the header.
+    pub fn encode(&self) -> [u8; PARAMS_LEN] {
+        let mut out = [0; PARAMS_LEN];
+        out[0..2].copy_from_slice(&VERSION.to_le_bytes());
+        out[2] = self.geometry.public;
+        out[3] = self.geometry.hidden;
+        out[4..6].copy_from_slice(&self.spare_permille.to_le_bytes());
+        out[8..12].copy_from_slice(&self.gap.to_le_bytes());
+        out[12..16].copy_from_slice(&self.cycle.to_le_bytes());
+        out[16..24].copy_from_slice(&self.stripes.to_le_bytes());
+        out[24..32].copy_from_slice(&self.blocks.to_le_bytes());
+        out[32..40].copy_from_slice(&self.hidden_blocks.to_le_bytes());
+        out[40..44].copy_from_slice(&self.cover_millis.to_le_bytes());
+        out
+    }
+
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
+    /// not have written.
+    pub fn parse(bytes: &[u8]) -> Result<Params> {
+        let bad = |found: String, expected: &str| {
+            Error::new(Kind::Corrupt, "the parameters of the deniable format are not usable")
+                .found(found)
+                .expected(expected)
+                .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
+        };
+        let bytes: &[u8; PARAMS_LEN] =
+            bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "48 bytes"))?;
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let u16_at = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));
+        if u16_at(0) != VERSION {
+            return Err(bad(format!("version {}", u16_at(0)), "version 1"));
+        }
+        let params = Params {
+            geometry: Geometry { public: bytes[2], hidden: bytes[3] },
+            spare_permille: u16_at(4),
+            gap: u32_at(8),
+            cycle: u32_at(12),
+            stripes: u64_at(16),
+            blocks: u64_at(24),
+            hidden_blocks: u64_at(32),
+            cover_millis: u32_at(40),
+        };
+        let zero = bytes[6..8].iter().chain(&bytes[44..]).all(|&b| b == 0);
+        if zero && params.sane() {
+            Ok(params)
+        } else {
+            Err(bad(format!("{params:?}"), "values within the format's limits"))
+        }
+    }
+
+    fn sane(&self) -> bool {
+        summary::fits(self.geometry)
+            && (50..=900).contains(&self.spare_permille)
+            && (LEAST_STRIPES..=MOST_BLOCKS).contains(&self.stripes)
+            && self.gap >= 4
+            && self.gap.is_multiple_of(2)
+            && u64::from(self.gap) <= self.stripes / 8
+            && self.cycle >= 4
+            && u64::from(self.cycle) <= self.stride() / 8
+            && (1..=largest_level(self.usable(self.geometry.public))).contains(&self.blocks)
+            && (1..=largest_level(self.usable(self.geometry.hidden))).contains(&self.hidden_blocks)
+    }
+
+    /// Bytes of the whole medium.
+    pub fn medium_len(&self) -> u64 {
+        LOG_START + self.stripes * self.stripe_len() as u64
+    }
+
+    /// Bytes in a stripe.
+    pub(crate) fn stripe_len(&self) -> usize {
+        self.geometry.blocks() as usize * BLOCK_SIZE
+    }
+
+    pub(crate) fn public_slots(&self) -> usize {
+        usize::from(self.geometry.public)
+    }
+
+    pub(crate) fn hidden_slots(&self) -> usize {
+        usize::from(self.geometry.hidden)
+    }
+
+    /// Stripes from one that holds a block to the one that carries it on: stripe *q* carries what is valid in
+    /// stripe *q* − stride. One less for each stripe of the gap than there are in the ring.
+    pub(crate) fn stride(&self) -> u64 {
+        self.stripes - u64::from(self.gap)
+    }
+
+    /// Slots that live data and maps may fill when a stripe has `slots` of them: ρ of them stay spare.
+    fn usable(&self, slots: u8) -> u64 {
+        let live = self.stride() * u64::from(slots);
+        live - live.saturating_mul(u64::from(self.spare_permille)) / 1000
+    }
+
+    /// Slots that data and maps of all hidden levels together may fill.
+    pub(crate) fn hidden_usable(&self) -> u64 {
+        self.usable(self.geometry.hidden)
+    }
+
+    /// How many public slots of a stripe the first write of a block may fill. Half of the spare stays spread over all
+    /// stripes, so that a log full of data that never changes still has room everywhere.
+    pub(crate) fn public_first_writes(&self) -> usize {
+        let slots = self.public_slots();
+        (slots - slots * usize::from(self.spare_permille) / 2000).max(1)
+    }
+
+    /// The same for hidden slots, where all of the spare is spread: a hidden flush shall not wait for a lap.
+    pub(crate) fn hidden_first_writes(&self) -> usize {
+        let slots = self.hidden_slots();
+        (slots - slots * usize::from(self.spare_permille) / 1000).max(1)
+    }
+
+    /// Byte offset of stripe `seq`.
+    pub(crate) fn offset(&self, seq: u64) -> u64 {
+        LOG_START + seq % self.stripes * self.stripe_len() as u64
+    }
+
+    /// The stripe that `seq` carries on, if there is one.
+    pub(crate) fn carried_by(&self, seq: u64) -> Option<u64> {
+        seq.checked_sub(self.stride()).filter(|&carried| carried > 0)
+    }
+
+    /// Where the block that stripe `origin` took in lies when `head` is the last stripe: each stripe carries a block
+    /// on to the same slot, `stride` later.
+    pub(crate) fn latest(&self, origin: u64, head: u64) -> u64 {
+        debug_assert!(origin <= head, "a block is looked for in a stripe that was written");
+        head - (head - origin) % self.stride()
+    }
+
+    /// The last stripe that the schedule alone makes durable before `seq` is written: every half gap has a sync.
+    pub(crate) fn synced_before(&self, seq: u64) -> u64 {
+        let half = u64::from(self.gap) / 2;
+        (seq - 1) / half * half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_survive_the_header_and_garbage_does_not() {
+        for geometry in [Geometry::DEFAULT, Geometry::PAPER, Geometry { public: 8, hidden: 4 }] {
+            for room in [24 << 20, 1 << 30, 1 << 40] {
+                let p = Params::plan(room, geometry, 200, 1000).unwrap();
+                assert!(p.medium_len() <= room);
+                assert_eq!(Params::parse(&p.encode()).unwrap(), p);
+                for at in [0, 2, 5, 6, 11, 15, 23, 31, 39, 45] {
+                    let mut bytes = p.encode();
+                    bytes[at] ^= 0x81;
+                    assert_eq!(Params::parse(&bytes).unwrap_err().kind(), Kind::Corrupt, "byte {at}");
+                }
+            }
+        }
+        assert!(Params::parse(b"short").is_err());
+        assert_eq!(Params::plan(2 << 20, Geometry::DEFAULT, 200, 0).unwrap_err().kind(), Kind::Usage);
+        assert!(Params::plan(1 << 30, Geometry { public: 0, hidden: 1 }, 200, 0).is_err());
+        assert!(Params::plan(1 << 30, Geometry::DEFAULT, 20, 0).is_err());
+    }
+
+    #[test]
+    fn a_block_is_carried_before_it_is_overwritten_and_synced_between() {
+        for geometry in [Geometry::DEFAULT, Geometry::PAPER] {
+            let p = Params::plan(64 << 20, geometry, 200, 0).unwrap();
+            for seq in 1..3 * p.stripes {
+                let Some(carried) = p.carried_by(seq) else { continue };
+                // The stripe that lies where `carried` lay comes a gap later, and a sync lies between.
+                let overwrites = carried + p.stripes;
+                assert_eq!(overwrites, seq + u64::from(p.gap));
+                assert!(p.synced_before(overwrites) >= seq);
+                assert_eq!(p.latest(carried, seq), seq);
+                assert_eq!(p.latest(carried, seq - 1), carried);
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Level 0: filling stripes. Blocks go into the open stripe in the order in which they are written, beside what it
+//! carries on from the stripe that is about to be overwritten; when it is full it is closed and sets off for the
+//! medium (the paper's Algorithms 2 and 5, and Table 1, for all public slots of a stripe at once).
+//!
+//! Deniability contract: which stripes there are, when they are closed and what they say to level 0 is decided here, by
+//! public operations and the paced clock, under a lock that hidden operations never take.
+
+use crate::core::{Closed, Core};
+use crate::entry::{Entry, LOST, Place};
+use crate::keys::SALT_LEN;
+use crate::log::{Flying, Log, Plain};
+use crate::source::Source;
+use crate::summary::{PublicPart, name_of};
+use crate::tree::Tree;
+use crate::trims;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard, OnceLock};
+
+/// The stripe that is being filled.
+struct Open {
+    seq: u64,
+    plain: Plain,
+    /// The slots of the blocks in it.
+    index: BTreeMap<u64, u8>,
+    /// Free slots, the lowest last.
+    free: Vec<u8>,
+    /// The slot that records discards, and how many ranges it has.
+    trim: Option<(u8, usize)>,
+    /// Whether it holds anything that is nowhere else.
+    fresh: bool,
+}
+
+/// What level 0 knows.
+pub(crate) struct Public {
+    pub(crate) tree: Tree,
+    open: Open,
+    /// A stripe that is durable for certain, as a function of what the public did.
+    claimed: u64,
+    /// The first half of the salt of the last closed stripe, and what its slots hold.
+    previous: [u8; 16],
+    echo: Vec<Entry>,
+}
+
+/// How the log ends: what the next stripe says of the one before.
+pub(crate) struct End {
+    pub(crate) head: u64,
+    pub(crate) name: [u8; 16],
+    pub(crate) echo: Vec<Entry>,
+}
+
+impl Public {
+    /// Level 0 with its map, at the end of the log. No stripe is open yet.
+    pub(crate) fn new(tree: Tree, end: End) -> Public {
+        let open = Open::new(end.head, 0);
+        Public { tree, open, claimed: end.head, previous: end.name, echo: end.echo }
+    }
+}
+
+impl Open {
+    fn new(seq: u64, slots: usize) -> Open {
+        Open {
+            seq,
+            plain: Plain::new(slots),
+            index: BTreeMap::new(),
+            free: (0..slots as u8).rev().collect(),
+            trim: None,
+            fresh: false,
+        }
+    }
+
+    fn occupied(&self) -> usize {
+        self.plain.entries.len() - self.free.len()
+    }
+
+    fn source<'a>(&'a self, log: &'a Log) -> Source<'a> {
+        Source { log, level: 0, seq: self.seq, plain: &self.plain }
+    }
+}
+
+impl Core {
+    /// Opens the first stripe after the end of the log.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let mut public = self.public();
+        let seq = public.open.seq + 1;
+        self.open_stripe(&mut public, seq)
+    }
+
+    /// Takes blocks into the log.
+    pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
+        for (addr, block) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            self.check_alive()?;
+            self.take_in(&mut self.public(), addr, block).map_err(|e| self.fail_unless_full(e))?;
+        }
+        Ok(())
+    }
+
+    fn take_in(&self, public: &mut Public, addr: u64, block: &[u8]) -> Result<()> {
+        let mut stripes = 0;
+        loop {
+            if let Some(&slot) = public.open.index.get(&addr) {
+                let Public { tree, open, .. } = &mut *public;
+                open.plain.put(0, usize::from(slot), Entry::Data(addr)).copy_from_slice(block);
+                open.fresh = true;
+                // It may have been carried on to here: from now on it is taken in here.
+                tree.set(addr, Place { seq: open.seq, slot }.pack(), &open.source(&self.log))?;
+                return Ok(());
+            }
+            let Public { tree, open, .. } = &mut *public;
+            let first_write = tree.get(addr, &open.source(&self.log))? == 0;
+            let most = if first_write { self.log.params.public_first_writes() } else { usize::MAX };
+            if open.occupied() < most
+                && let Some(slot) = open.free.pop()
+            {
+                open.plain.put(0, usize::from(slot), Entry::Data(addr)).copy_from_slice(block);
+                open.index.insert(addr, slot);
+                open.fresh = true;
+                let place = Place { seq: open.seq, slot };
+                tree.set(addr, place.pack(), &open.source(&self.log))?;
+                return if open.free.is_empty() { self.advance(public) } else { Ok(()) };
+            }
+            // Existing valid data goes before new data (Table 1): on to a stripe with room.
+            self.advance(public)?;
+            stripes += 1;
+            if stripes > 2 * self.log.params.stripes {
+                return Err(Error::new(Kind::NoSpace, "the log has no room for a block")
+                    .found("no free slot in a whole lap")
+                    .expected("at least the spare ones"));
+            }
+        }
+    }
+
+    /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are reused in their turn.
+    pub(crate) fn discard_public(&self, first: u64, count: u64) -> Result<()> {
+        self.check_alive()?;
+        let mut public = self.public();
+        self.trim(&mut public, first, count).map_err(|e| self.fail_unless_full(e))
+    }
+
+    fn trim(&self, public: &mut Public, first: u64, count: u64) -> Result<()> {
+        let Public { tree, open, .. } = &mut *public;
+        if !tree.any(first, count, &open.source(&self.log))? {
+            return Ok(());
+        }
+        let (slot, at) = loop {
+            match public.open.trim {
+                Some((slot, ranges)) if ranges < trims::MOST_RANGES => break (slot, ranges),
+                _ => {}
+            }
+            let Some(slot) = public.open.free.pop() else {
+                self.advance(public)?;
+                continue;
+            };
+            let origin = public.open.seq;
+            public.open.plain.put(0, usize::from(slot), Entry::Trim { origin }).fill(0);
+            break (slot, 0);
+        };
+        let Public { tree, open, .. } = &mut *public;
+        open.trim = Some((slot, at + 1));
+        open.fresh = true;
+        let origin = open.seq;
+        trims::put(open.plain.put(0, usize::from(slot), Entry::Trim { origin }), at, first, count);
+        // Records are repeated before the data of their stripe: what they cover must not be in it.
+        let covered: Vec<(u64, u8)> = open.index.range(first..first + count).map(|(a, s)| (*a, *s)).collect();
+        for (addr, slot) in covered {
+            open.index.remove(&addr);
+            open.plain.put(0, usize::from(slot), Entry::Empty).fill(0);
+            open.free.push(slot);
+        }
+        tree.clear(first, count, &open.source(&self.log))?;
+        if open.free.is_empty() { self.advance(public) } else { Ok(()) }
+    }
+
+    /// Makes everything that level 0 acknowledged durable.
+    pub(crate) fn flush_public(&self) -> Result<()> {
+        self.check_alive()?;
+        let mut public = self.public();
+        if public.open.fresh {
+            self.advance(&mut public).map_err(|e| self.fail(e))?;
+        }
+        self.settle(public)
+    }
+
+    /// One beat of the paced cover: closes the open stripe, whatever is in it, and syncs.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        self.check_alive()?;
+        let mut public = self.public();
+        self.advance(&mut public).map_err(|e| self.fail(e))?;
+        self.settle(public)
+    }
+
+    /// Waits until every closed stripe is durable.
+    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<()> {
+        let closed = public.open.seq - 1;
+        drop(public);
+        self.wait_written(closed)?;
+        self.sync_to(closed)?;
+        let mut public = self.public();
+        public.claimed = public.claimed.max(closed);
+        Ok(())
+    }
+
+    /// Closes the open stripe and opens the next.
+    fn advance(&self, public: &mut Public) -> Result<()> {
+        let seq = public.open.seq;
+        let mut salt = [0; SALT_LEN];
+        self.public_random.fill(&mut salt);
+        let plain = std::mem::replace(&mut public.open.plain, Plain::new(0));
+        let entries: Vec<Entry> = plain.entries.iter().map(|(_, entry)| *entry).collect();
+        let part = PublicPart {
+            seq,
+            previous: public.previous,
+            synced: public.claimed.max(self.log.params.synced_before(seq)),
+            root: public.tree.state(),
+            entries: entries.iter().map(|entry| (*entry, [0; 16])).collect(),
+            echo: std::mem::replace(&mut public.echo, entries),
+        };
+        public.previous = name_of(&salt);
+        let flying = Arc::new(Flying { seq, public: plain, hidden: OnceLock::new() });
+        self.log.take_off(Arc::clone(&flying));
+        self.send(Closed { flying, salt, part })?;
+        self.open_stripe(public, seq + 1)
+    }
+
+    /// Opens stripe `seq`: carries on what is valid in the stripe whose place comes up a gap later, and takes the
+    /// pages of the map that are due.
+    fn open_stripe(&self, public: &mut Public, seq: u64) -> Result<()> {
+        public.open = Open::new(seq, self.log.params.public_slots());
+        if let Some(from) = self.log.params.carried_by(seq) {
+            self.carry(public, from)?;
+        }
+        let Public { tree, open, .. } = &mut *public;
+        for _ in 0..tree.due(seq) {
+            let Some(&slot) = open.free.last() else { break };
+            let mut block = [0; BLOCK_SIZE];
+            let Some(entry) = tree.emit(Place { seq, slot }, &open.source(&self.log), &mut block)? else {
+                break;
+            };
+            open.free.pop();
+            if let Some(old) = open.plain.drop_entry(0, entry) {
+                open.free.push(old);
+            }
+            open.plain.put(0, usize::from(slot), entry).copy_from_slice(&block);
+        }
+        Ok(())
+    }
+
+    fn carry(&self, public: &mut Public, from: u64) -> Result<()> {
+        let head = match self.log.head(0, from) {
+            Err(e) if e.kind() == Kind::Corrupt => return Ok(()),
+            head => head?,
+        };
+        let Public { tree, open, .. } = &mut *public;
+        let stride = self.log.params.stride();
+        for (slot, (entry, _)) in head.entries.iter().enumerate() {
+            if !tree.is_home(*entry, from, slot, stride, &open.source(&self.log))? {
+                continue;
+            }
+            let Open { plain, index, free, .. } = &mut *open;
+            let Some(entry) = self.carry_slot(0, from, slot, *entry, plain)? else { continue };
+            if let Entry::Data(addr) | Entry::Lost(addr) = entry {
+                index.insert(addr, slot as u8);
+            }
+            free.retain(|&s| usize::from(s) != slot);
+        }
+        Ok(())
+    }
+
+    /// Takes one slot of stripe `from` over. What cannot be read any more is remembered as lost; a lost page or record
+    /// is dropped, for its reader finds that out.
+    pub(crate) fn carry_slot(
+        &self,
+        level: u8,
+        from: u64,
+        slot: usize,
+        entry: Entry,
+        plain: &mut Plain,
+    ) -> Result<Option<Entry>> {
+        let block = plain.put(level, slot, entry);
+        let read = match entry {
+            Entry::Lost(_) => Ok(()),
+            _ => self.log.read_listed(level, from, slot, entry, block),
+        };
+        let kept = match (read, entry) {
+            (Ok(()), _) => return Ok(Some(entry)),
+            // What is hidden must not stop what is public: a hidden block that the medium will not give is lost.
+            (Err(e), _) if e.kind() != Kind::Corrupt && level == 0 => return Err(e),
+            (Err(_), Entry::Data(addr)) => Some(Entry::Lost(addr)),
+            (Err(_), _) => None,
+        };
+        plain.put(level, slot, kept.unwrap_or(Entry::Empty)).fill(0);
+        Ok(kept)
+    }
+
+    /// Reads blocks of level 0.
+    pub(crate) fn read_public(&self, first: u64, buf: &mut [u8]) -> Result<()> {
+        let mut public = self.public();
+        let Public { tree, open, .. } = &mut *public;
+        let mut places = Vec::with_capacity(buf.len() / BLOCK_SIZE);
+        for (addr, out) in (first..).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
+            let packed = tree.get(addr, &open.source(&self.log))?;
+            let place = Place::unpack(packed).filter(|_| packed != LOST);
+            let here = place.filter(|place| place.seq == open.seq);
+            if let Some(found) = here.and_then(|p| open.plain.slot(0, usize::from(p.slot), Entry::Data(addr)))
+            {
+                out.copy_from_slice(found);
+                places.push(0);
+            } else {
+                if packed == 0 {
+                    out.fill(0);
+                }
+                places.push(packed);
+            }
+        }
+        drop(public);
+        self.fetch_all(0, first, &places, buf)
+    }
+}
+
+impl Core {
+    /// Whether block `addr` of level 0 is written.
+    pub(crate) fn public_written(&self, public: &mut Public, addr: u64) -> Result<bool> {
+        let Public { tree, open, .. } = public;
+        Ok(tree.get(addr, &open.source(&self.log))? != 0)
+    }
+}

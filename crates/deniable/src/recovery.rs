@@ -1,0 +1,193 @@
+//! From a medium to maps: where the log ends, and what its last stripes changed.
+//!
+//! A stripe tells which stripes were durable when it was closed. So a stripe that cannot be read is either among
+//! those that a power cut may take, and the log ends before it, or it was damaged since: then what it held is named by
+//! the echo in the stripe after it, and fails when it is read.
+//!
+//! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
+
+use crate::checkpoint::Checkpoint;
+use crate::entry::{Entry, Place};
+use crate::keys::{StripeKey, corrupt};
+use crate::log::Log;
+use crate::params::FANOUT;
+use crate::public::End;
+use crate::source::Source;
+use crate::summary::{RootRecord, Summary, name_of};
+use crate::tree::Tree;
+use crate::trims;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use std::collections::HashMap;
+
+/// Finds the end of the log.
+pub(crate) fn find_end(log: &Log) -> Result<End> {
+    let durable = match Checkpoint::read(&*log.medium, &log.keys[0])? {
+        Some(checkpoint) => checkpoint.seq,
+        None => last_synced(log)?,
+    };
+    // What a checkpoint, a gap in flight and the checkpoint before it can hide.
+    let look = 4 * u64::from(log.params.gap);
+    let mut found: Vec<Option<Summary>> = Vec::new();
+    for seq in durable + 1..=durable + look {
+        found.push(log.summary(seq)?);
+    }
+    let synced = found.iter().flatten().map(|summary| summary.public.synced).fold(durable, u64::max);
+    let mut end = match log.summary(durable)? {
+        Some(summary) => end_of(&summary),
+        None => End { head: durable, name: [0; 16], echo: Vec::new() },
+    };
+    let mut linked = !end.echo.is_empty();
+    for (seq, summary) in (durable + 1..).zip(&found) {
+        match summary {
+            Some(summary) => {
+                let whole = seq <= synced
+                    || ((!linked || summary.public.previous == end.name) && is_whole(log, seq, summary)?);
+                if !whole {
+                    break;
+                }
+                end = end_of(summary);
+                linked = true;
+            }
+            None if seq <= synced => {
+                end = End { head: seq, name: [0; 16], echo: Vec::new() };
+                linked = false;
+            }
+            None => break,
+        }
+    }
+    if end.head == 0 {
+        return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
+            .found("not one stripe that verifies")
+            .expected("at least the one that creation wrote")
+            .remedy("the medium was overwritten: restore it from a backup"));
+    }
+    Ok(end)
+}
+
+fn end_of(summary: &Summary) -> End {
+    End {
+        head: summary.public.seq,
+        name: name_of(&summary.salt),
+        echo: summary.public.entries.iter().map(|(entry, _)| *entry).collect(),
+    }
+}
+
+/// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the whole ring.
+fn last_synced(log: &Log) -> Result<u64> {
+    let mut synced = 0;
+    for at in 0..log.params.stripes {
+        let mut block = [0; BLOCK_SIZE];
+        log.medium.read_at(log.params.offset(at), &mut block)?;
+        if let Some(summary) = Summary::open(&log.params, &log.keys[0], &block)? {
+            synced = synced.max(summary.public.synced);
+        }
+    }
+    Ok(synced)
+}
+
+/// Whether everything in a stripe is what it was written with: hidden slots too, of whatever level.
+fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
+    let public = log.params.public_slots() * BLOCK_SIZE;
+    let mut slots = vec![0; log.params.stripe_len() - BLOCK_SIZE];
+    log.medium.read_at(log.slot_offset(0, seq, 0), &mut slots)?;
+    if !summary.has_hidden_slots(&slots[public..]) {
+        return Ok(false);
+    }
+    let blocks = slots[..public].chunks_exact_mut(BLOCK_SIZE).zip(&summary.public.entries).enumerate();
+    for (slot, (block, (entry, tag))) in blocks {
+        if summary.key.open_slot(seq, slot, entry.pack(), tag, block).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What a stripe did to a map.
+enum Change {
+    Put(u64, Place),
+    Clear(u64, u64),
+}
+
+/// Rebuilds the map of a level. `log` must have landed at `head`. Returns the last stripe that was written while the
+/// level was open, or none if there is no such stripe: then the level is empty.
+pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Result<Option<u64>> {
+    let Some((last, root)) = last_root(log, level, head)? else { return Ok(None) };
+    // What is older than a whole stride was carried on since, and is in a later summary.
+    let first = (root.covered + 1).max((last + 1).saturating_sub(log.params.stride()));
+    let mut moved: HashMap<(u8, u64), Place> = HashMap::new();
+    let mut changes: Vec<Change> = Vec::new();
+    for seq in first..=last {
+        let entries = entries_of(log, level, seq, last)?;
+        let mut puts = Vec::new();
+        for (slot, entry) in (0u8..).zip(entries) {
+            let place = Place { seq, slot };
+            match entry {
+                Entry::Page { depth, index } => drop(moved.insert((depth, index), place)),
+                Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
+                // One that was carried on was repeated where it was new.
+                Entry::Trim { origin } if origin == seq => read_trims(log, level, place, &mut changes)?,
+                Entry::Trim { .. } | Entry::Empty => {}
+            }
+        }
+        // The records of a stripe come before its data.
+        changes.append(&mut puts);
+    }
+    let empty = crate::log::Plain::new(0);
+    tree.restore(root, &moved, &Source { log, level, seq: 0, plain: &empty })?;
+    for change in changes {
+        match change {
+            Change::Put(addr, place) => tree.replay(addr, place.pack()),
+            Change::Clear(first, count) => tree.replay_clear(first, count),
+        }
+    }
+    Ok(Some(last))
+}
+
+/// The last root record of a level, and its stripe.
+fn last_root(log: &Log, level: u8, head: u64) -> Result<Option<(u64, RootRecord)>> {
+    let first = (head + 1).saturating_sub(log.params.stripes).max(1);
+    for seq in (first..=head).rev() {
+        let Some(summary) = log.summary(seq)? else { continue };
+        if level == 0 {
+            return Ok(Some((seq, summary.public.root)));
+        }
+        let key = StripeKey::derive(&log.keys[usize::from(level)], &summary.salt)?;
+        if let Some(root) = summary.hidden_root(&key, usize::from(level)) {
+            return Ok(Some((seq, root)));
+        }
+    }
+    Ok(None)
+}
+
+/// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read itself.
+fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
+    if let Ok(head) = log.head(level, seq) {
+        return Ok(head.entries.iter().map(|(entry, _)| *entry).collect());
+    }
+    let next = if seq < last { log.summary(seq + 1)? } else { None };
+    let Some(next) = next else {
+        return Err(corrupt("cannot open the disk").found(format!(
+            "two damaged stripes side by side ({seq} and {}) among those that its map still needs",
+            seq + 1
+        )));
+    };
+    if level == 0 {
+        return Ok(next.public.echo);
+    }
+    let key = StripeKey::derive(&log.keys[usize::from(level)], &next.salt)?;
+    Ok(next.hidden_echo(&key, log.params.hidden_slots()))
+}
+
+fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
+    let mut block = [0; BLOCK_SIZE];
+    let entry = Entry::Trim { origin: place.seq };
+    match log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block) {
+        Ok(()) => changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count))),
+        // Damaged: what was discarded reads as it did before.
+        Err(e) if e.kind() == Kind::Corrupt => {}
+        Err(e) => return Err(e),
+    }
+    Ok(())
+}
+
+const _: () = assert!(FANOUT as usize * 8 == BLOCK_SIZE);

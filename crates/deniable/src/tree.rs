@@ -1,0 +1,448 @@
+//! The map of one level: a tree of pages of 512 places, whose leaves say where each block was taken in (the paper's
+//! PPM for level 0, its HM for the others).
+//!
+//! Pages lie in slots of stripes like data. Those above the leaves are held in memory whole (8 bytes for each 2 MiB of
+//! the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is written out in the next *cycle*:
+//! leaves first, then what points at them, up to the top; then the state moves on, and no earlier summary is needed to
+//! rebuild the map. Changes found in summaries when the disk is opened wait as a delta until their leaf is loaded.
+
+use crate::entry::{Entry, LOST, MOST_DEPTHS, Place};
+use crate::params::FANOUT;
+use crate::summary::RootRecord;
+use lacuna_core::{BLOCK_SIZE, Kind, Result};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+/// The least leaves that a cache holds.
+const LEAST_CACHED: usize = 16;
+
+/// One page: places, packed.
+pub(crate) type Page = Box<[u64; FANOUT as usize]>;
+
+/// From where pages are read.
+pub(crate) trait PageSource {
+    /// Reads the block that was taken in at `place` as `entry`.
+    fn load(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
+}
+
+struct Leaf {
+    places: Page,
+    touched: bool,
+}
+
+/// Where a cycle stands: which depth it writes, what of it is left, and where it began.
+struct Cycle {
+    depth: usize,
+    queue: BTreeSet<u64>,
+    started: u64,
+}
+
+/// The map of a level.
+pub(crate) struct Tree {
+    blocks: u64,
+    /// Where the pages of each depth are; the last depth has one page, the top.
+    pages: Vec<Vec<u64>>,
+    /// Pages changed since they were last written, for each depth; for that of a running cycle those changed since
+    /// they were written in it.
+    dirty: Vec<BTreeSet<u64>>,
+    cycle: Option<Cycle>,
+    last_start: u64,
+    cycle_len: u64,
+    leaves: HashMap<u64, Leaf>,
+    order: VecDeque<u64>,
+    cached: usize,
+    delta: HashMap<u64, Vec<(u16, u64)>>,
+    state: RootRecord,
+}
+
+impl Tree {
+    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len` stripes and caches
+    /// `cached` leaves.
+    pub(crate) fn new(blocks: u64, cycle_len: u64, cached: usize) -> Tree {
+        let mut pages = Vec::new();
+        let mut width = blocks;
+        loop {
+            width = width.div_ceil(FANOUT);
+            pages.push(vec![0; width as usize]);
+            if width <= 1 {
+                break;
+            }
+        }
+        debug_assert!(pages.len() <= usize::from(MOST_DEPTHS));
+        Tree {
+            blocks,
+            dirty: vec![BTreeSet::new(); pages.len()],
+            pages,
+            cycle: None,
+            last_start: 0,
+            cycle_len,
+            leaves: HashMap::new(),
+            order: VecDeque::new(),
+            cached: cached.max(LEAST_CACHED),
+            delta: HashMap::new(),
+            state: RootRecord::default(),
+        }
+    }
+
+    /// Depths of the map, 1 for a level of one leaf.
+    fn depths(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// What a summary says of this map now.
+    pub(crate) fn state(&self) -> RootRecord {
+        RootRecord { root: self.pages[self.depths() - 1][0], ..self.state }
+    }
+
+    /// Blocks and pages of the level that take up slots.
+    pub(crate) fn used(&self) -> u64 {
+        self.state.data + self.state.pages
+    }
+
+    /// Blocks that are written.
+    pub(crate) fn data(&self) -> u64 {
+        self.state.data
+    }
+
+    /// Pages that wait to be written.
+    pub(crate) fn dirty_pages(&self) -> u64 {
+        let queued = self.cycle.as_ref().map_or(0, |cycle| cycle.queue.len());
+        (queued + self.dirty.iter().map(BTreeSet::len).sum::<usize>()) as u64
+    }
+
+    /// Where block `addr` was taken in, packed: 0 if it is not written, [`LOST`] if nobody knows any more.
+    pub(crate) fn get(&mut self, addr: u64, source: &dyn PageSource) -> Result<u64> {
+        let (leaf, at) = (addr / FANOUT, (addr % FANOUT) as usize);
+        if let Some(found) = self.leaves.get_mut(&leaf) {
+            found.touched = true;
+            return Ok(found.places[at]);
+        }
+        if self.pages[0][leaf as usize] == 0 && !self.delta.contains_key(&leaf) {
+            return Ok(0);
+        }
+        Ok(self.leaf(leaf, source)?.places[at])
+    }
+
+    /// Sets where block `addr` is, and returns where it was.
+    pub(crate) fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
+        let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
+        let leaf = self.leaf(number, source)?;
+        leaf.touched = true;
+        let was = std::mem::replace(&mut leaf.places[at], packed);
+        self.mark_dirty(0, number);
+        match (was, packed) {
+            (0, 0) => {}
+            (0, _) => self.state.data += 1,
+            (_, 0) => self.state.data = self.state.data.saturating_sub(1),
+            _ => {}
+        }
+        Ok(was)
+    }
+
+    /// Whether any block of the range is written.
+    pub(crate) fn any(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<bool> {
+        let mut at = first;
+        while let Some(next) = self.next_written(at, first + count, source)? {
+            if next < first + count {
+                return Ok(true);
+            }
+            at = next;
+        }
+        Ok(false)
+    }
+
+    /// The first written block in a range, leaves that do not exist skipped.
+    pub(crate) fn next_written(
+        &mut self,
+        first: u64,
+        end: u64,
+        source: &dyn PageSource,
+    ) -> Result<Option<u64>> {
+        let mut at = first;
+        while at < end {
+            if !self.has_leaf(at / FANOUT) {
+                at = (at / FANOUT + 1) * FANOUT;
+                continue;
+            }
+            if self.get(at, source)? != 0 {
+                return Ok(Some(at));
+            }
+            at += 1;
+        }
+        Ok(None)
+    }
+
+    fn has_leaf(&self, leaf: u64) -> bool {
+        self.pages[0][leaf as usize] != 0 || self.leaves.contains_key(&leaf) || self.delta.contains_key(&leaf)
+    }
+
+    /// Makes the blocks of a range unwritten. Returns how many were written.
+    pub(crate) fn clear(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<u64> {
+        let (mut at, mut cleared) = (first, 0);
+        while let Some(written) = self.next_written(at, first + count, source)? {
+            self.set(written, 0, source)?;
+            cleared += 1;
+            at = written + 1;
+        }
+        Ok(cleared)
+    }
+
+    /// Whether the slot that stripe `seq` has for this entry is the present home of what it names, given the stripes
+    /// between two homes.
+    pub(crate) fn is_home(
+        &mut self,
+        entry: Entry,
+        seq: u64,
+        slot: usize,
+        stride: u64,
+        source: &dyn PageSource,
+    ) -> Result<bool> {
+        let packed = match entry {
+            Entry::Empty => 0,
+            Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source)?,
+            Entry::Data(_) | Entry::Lost(_) => 0,
+            Entry::Page { depth, index } => {
+                let found = self.pages.get(usize::from(depth)).and_then(|pages| pages.get(index as usize));
+                found.copied().unwrap_or(0)
+            }
+            Entry::Trim { origin } => return Ok(origin > self.state.covered),
+        };
+        Ok(match Place::unpack(packed) {
+            Some(place) if packed != LOST => {
+                usize::from(place.slot) == slot
+                    && place.seq <= seq
+                    && (seq - place.seq).is_multiple_of(stride)
+            }
+            _ => false,
+        })
+    }
+
+    // Opening.
+
+    /// Takes over what a summary said, and loads the pages above the leaves. `moved` are the pages that later
+    /// stripes wrote, which are newer than what the pages above them say.
+    pub(crate) fn restore(
+        &mut self,
+        state: RootRecord,
+        moved: &HashMap<(u8, u64), Place>,
+        source: &dyn PageSource,
+    ) -> Result<()> {
+        self.state = state;
+        self.last_start = state.covered;
+        let top = self.depths() - 1;
+        let place_of = |depth: usize, index: u64, listed: u64| {
+            moved.get(&(depth as u8, index)).map_or(listed, |place| place.pack())
+        };
+        self.pages[top][0] = place_of(top, 0, state.root);
+        for depth in (1..=top).rev() {
+            for index in 0..self.pages[depth].len() as u64 {
+                let children = self.load_inner(depth, index, source)?;
+                let first = index * FANOUT;
+                let below = &mut self.pages[depth - 1];
+                let end = below.len().min((first + FANOUT) as usize);
+                for (child, listed) in (first..).zip(&mut below[first as usize..end]) {
+                    *listed = place_of(depth - 1, child, children[(child - first) as usize]);
+                }
+            }
+        }
+        // What moved is not yet in the pages above.
+        for &(depth, index) in moved.keys() {
+            let depth = usize::from(depth);
+            if depth < top && (index as usize) < self.pages[depth].len() {
+                self.mark_dirty(depth + 1, index / FANOUT);
+            }
+        }
+        Ok(())
+    }
+
+    /// A page above the leaves; one that does not verify makes everything below it lost.
+    fn load_inner(&self, depth: usize, index: u64, source: &dyn PageSource) -> Result<Page> {
+        let packed = self.pages[depth][index as usize];
+        load(packed, Entry::Page { depth: depth as u8, index }, source)
+    }
+
+    /// Repeats a change that a summary told of.
+    pub(crate) fn replay(&mut self, addr: u64, packed: u64) {
+        if addr < self.blocks {
+            self.delta.entry(addr / FANOUT).or_default().push(((addr % FANOUT) as u16, packed));
+            self.mark_dirty(0, addr / FANOUT);
+        }
+    }
+
+    /// Repeats a discard that a summary told of.
+    pub(crate) fn replay_clear(&mut self, first: u64, count: u64) {
+        let end = first.saturating_add(count).min(self.blocks);
+        let mut at = first;
+        while at < end {
+            let leaf_end = ((at / FANOUT + 1) * FANOUT).min(end);
+            if self.has_leaf(at / FANOUT) {
+                (at..leaf_end).for_each(|addr| self.replay(addr, 0));
+            }
+            at = leaf_end;
+        }
+    }
+
+    // Leaves.
+
+    fn leaf(&mut self, number: u64, source: &dyn PageSource) -> Result<&mut Leaf> {
+        if !self.leaves.contains_key(&number) {
+            let packed = self.pages[0][number as usize];
+            let mut places = load(packed, Entry::Page { depth: 0, index: number }, source)?;
+            for (at, packed) in self.delta.remove(&number).unwrap_or_default() {
+                places[usize::from(at)] = packed;
+            }
+            self.evict();
+            self.leaves.insert(number, Leaf { places, touched: false });
+            self.order.push_back(number);
+        }
+        Ok(self.leaves.get_mut(&number).expect("it was just put there"))
+    }
+
+    /// Makes room for a leaf: the oldest that nobody touched since it was last looked at goes. Changed ones stay.
+    fn evict(&mut self) {
+        let mut looks = 2 * self.order.len();
+        while self.leaves.len() >= self.cached && looks > 0 {
+            looks -= 1;
+            let Some(number) = self.order.pop_front() else { return };
+            let keep = self.is_dirty(0, number)
+                || self.leaves.get_mut(&number).is_some_and(|leaf| std::mem::take(&mut leaf.touched));
+            if keep {
+                self.order.push_back(number);
+            } else {
+                self.leaves.remove(&number);
+            }
+        }
+    }
+
+    fn is_dirty(&self, depth: usize, index: u64) -> bool {
+        self.dirty[depth].contains(&index) || self.is_queued(depth, index)
+    }
+
+    fn is_queued(&self, depth: usize, index: u64) -> bool {
+        self.cycle.as_ref().is_some_and(|cycle| cycle.depth == depth && cycle.queue.contains(&index))
+    }
+
+    fn mark_dirty(&mut self, depth: usize, index: u64) {
+        if !self.is_queued(depth, index) {
+            self.dirty[depth].insert(index);
+        }
+    }
+
+    // Writing out.
+
+    /// How many pages stripe `seq` should take so that the cycle ends in time and the changed leaves fit the cache.
+    /// Begins a cycle when one is due.
+    pub(crate) fn due(&mut self, seq: u64) -> usize {
+        if self.cycle.is_none() {
+            if self.dirty.iter().all(BTreeSet::is_empty) {
+                // Whatever was changed before this stripe is in pages that were written before it.
+                self.state.covered = seq - 1;
+                self.last_start = seq;
+                return 0;
+            }
+            let crowded = self.dirty[0].len() > self.cached / 2;
+            if seq < self.last_start + self.cycle_len && !crowded {
+                return 0;
+            }
+            self.last_start = seq;
+            let queue = std::mem::take(&mut self.dirty[0]);
+            self.cycle = Some(Cycle { depth: 0, queue, started: seq });
+        }
+        let cycle = self.cycle.as_ref().expect("one was just begun");
+        let above: usize = self.pages[1..].iter().map(|pages| pages.len().min(cycle.queue.len() + 1)).sum();
+        let left = (cycle.started + self.cycle_len / 2).saturating_sub(seq).max(1);
+        let paced = (cycle.queue.len() + above).div_ceil(left as usize);
+        let crowd = (cycle.queue.len() + self.dirty[0].len()).saturating_sub(self.cached / 2);
+        // At least one, for it is asking for a page that finds out that there are no more.
+        paced.max(crowd.min(usize::from(u8::MAX))).max(1)
+    }
+
+    /// Writes the next page of the cycle, to be taken in at `place`. None if the cycle has none left, which ends it.
+    pub(crate) fn emit(
+        &mut self,
+        place: Place,
+        source: &dyn PageSource,
+        block: &mut [u8],
+    ) -> Result<Option<Entry>> {
+        let top = self.depths() - 1;
+        loop {
+            let Some(cycle) = &mut self.cycle else { return Ok(None) };
+            let depth = cycle.depth;
+            let Some(index) = cycle.queue.pop_first() else {
+                if depth == top {
+                    self.state.covered = cycle.started - 1;
+                    self.cycle = None;
+                    return Ok(None);
+                }
+                cycle.depth += 1;
+                cycle.queue = std::mem::take(&mut self.dirty[depth + 1]);
+                continue;
+            };
+            let empty = match self.encode(depth, index, source, block) {
+                Ok(empty) => empty,
+                Err(e) => {
+                    self.cycle.as_mut().expect("it goes on").queue.insert(index);
+                    return Err(e);
+                }
+            };
+            let listed = &mut self.pages[depth][index as usize];
+            if empty && *listed == 0 {
+                continue;
+            }
+            // A page that has become empty is written all the same: a crash must not find the one before it.
+            self.state.pages += u64::from(*listed == 0);
+            *listed = place.pack();
+            if depth < top {
+                self.mark_dirty(depth + 1, index / FANOUT);
+            }
+            return Ok(Some(Entry::Page { depth: depth as u8, index }));
+        }
+    }
+
+    /// Serialises a page. Returns whether it is empty.
+    fn encode(
+        &mut self,
+        depth: usize,
+        index: u64,
+        source: &dyn PageSource,
+        block: &mut [u8],
+    ) -> Result<bool> {
+        let write = |places: &mut dyn Iterator<Item = u64>, block: &mut [u8]| {
+            block.fill(0);
+            let mut empty = true;
+            for (out, packed) in block.chunks_exact_mut(8).zip(places) {
+                out.copy_from_slice(&packed.to_le_bytes());
+                empty &= packed == 0;
+            }
+            empty
+        };
+        if depth == 0 {
+            let leaf = self.leaf(index, source)?;
+            return Ok(write(&mut leaf.places.iter().copied(), block));
+        }
+        let below = &self.pages[depth - 1];
+        let first = (index * FANOUT) as usize;
+        let end = below.len().min(first + FANOUT as usize);
+        Ok(write(&mut below[first..end].iter().copied(), block))
+    }
+}
+
+/// Reads a page. If it does not verify, everything in it is lost; a medium that fails is an error.
+fn load(packed: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
+    let mut page: Page = Box::new([0; FANOUT as usize]);
+    if packed == LOST {
+        page.fill(LOST);
+        return Ok(page);
+    }
+    let Some(place) = Place::unpack(packed) else { return Ok(page) };
+    let mut block = [0; BLOCK_SIZE];
+    match source.load(place, entry, &mut block) {
+        Ok(()) => {
+            for (packed, bytes) in page.iter_mut().zip(block.chunks_exact(8)) {
+                *packed = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+            }
+        }
+        Err(e) if e.kind() == Kind::Corrupt => page.fill(LOST),
+        Err(e) => return Err(e),
+    }
+    Ok(page)
+}
