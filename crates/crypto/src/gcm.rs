@@ -32,7 +32,12 @@ pub struct GcmKey(GcmContext);
 impl GcmKey {
     /// Sets up `key`. Errors: [`Kind::Memory`] if the cipher could not be set up.
     pub fn new(key: &Secret<32>) -> Result<GcmKey> {
-        let context = GcmContext::new(key.expose());
+        Self::from_bytes(key.expose())
+    }
+
+    /// [`GcmKey::new`] for bytes that the caller wipes.
+    pub(crate) fn from_bytes(key: &[u8; 32]) -> Result<GcmKey> {
+        let context = GcmContext::new(key);
         context.map(GcmKey).map_err(|_| Error::new(Kind::Memory, "cannot set up AES-256-GCM"))
     }
 

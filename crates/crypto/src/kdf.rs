@@ -1,6 +1,8 @@
 //! Keys from keys (HKDF-SHA256) and keys from passphrases (Argon2id).
 
+use crate::gcm::GcmKey;
 use crate::random::in_place;
+use crate::wrap::AesBlock;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
 use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
@@ -23,6 +25,19 @@ pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> 
             .expand_multi_info(&info, out)
             .expect("the length was checked when this was compiled");
     })
+}
+
+/// The two ciphers of a key that lives for a moment, made from the 64 bytes that [`derive()`] gives. The bytes are wiped at
+/// once, and so need no locked memory: locking costs more than the derivation.
+pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(GcmKey, AesBlock)> {
+    let info = [DOMAIN, label.as_bytes(), &[0], context];
+    let mut bytes = [[0u8; 32]; 2];
+    Hkdf::<Sha256>::new(None, key.expose())
+        .expand_multi_info(&info, bytes.as_flattened_mut())
+        .expect("64 bytes are not too many");
+    let made = GcmKey::from_bytes(&bytes[0]).map(|gcm| (gcm, AesBlock::from_bytes(&bytes[1])));
+    bytes.zeroize();
+    made
 }
 
 /// What one guess at a passphrase costs.

@@ -23,7 +23,7 @@ mod xts;
 
 pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
-pub use kdf::{Argon2Cost, derive, measure_cost, stretch};
+pub use kdf::{Argon2Cost, derive, derive_ciphers, measure_cost, stretch};
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
 pub use wrap::{AesBlock, constant_time_eq, keyed_hash, unwrap, wrap};

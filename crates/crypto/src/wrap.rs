@@ -51,7 +51,12 @@ pub struct AesBlock(AesSchedule);
 impl AesBlock {
     /// Sets up `key`.
     pub fn new(key: &Secret<32>) -> Self {
-        AesBlock(AesSchedule::new(key.expose()))
+        Self::from_bytes(key.expose())
+    }
+
+    /// [`AesBlock::new`] for bytes that the caller wipes.
+    pub(crate) fn from_bytes(key: &[u8; 32]) -> Self {
+        AesBlock(AesSchedule::new(key))
     }
 
     /// Encrypts one block.

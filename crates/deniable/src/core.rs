@@ -24,10 +24,20 @@ pub(crate) struct Closed {
     pub(crate) part: PublicPart,
 }
 
-/// Closed stripes between whoever closes them and the thread that writes them.
+/// Encrypted stripes that may wait for the medium.
+const MOST_ENCRYPTED: usize = 2;
+
+/// Stripes between whoever closes them, the thread that encrypts them and the one that writes them.
 #[derive(Default)]
 struct Pipe {
     closed: VecDeque<Closed>,
+    encrypted: VecDeque<(u64, Vec<u8>)>,
+    /// Buffers for ciphertext that nobody uses.
+    buffers: Vec<Vec<u8>>,
+    /// Whether the encrypting thread has ended.
+    last_encrypted: bool,
+    /// The last stripe for which the schedule wants a sync and a checkpoint.
+    check_in: u64,
     ended: bool,
 }
 
@@ -66,7 +76,6 @@ pub(crate) struct Core {
     syncing: Mutex<()>,
     /// Stripes were written or made durable, or something failed.
     progress: (Mutex<()>, Condvar),
-    buffer: Mutex<Vec<u8>>,
     pub(crate) counters: Counters,
     failed: Mutex<Option<Error>>,
     alive: AtomicBool,
@@ -106,7 +115,6 @@ impl Core {
             durable: AtomicU64::new(parts.head),
             syncing: Mutex::new(()),
             progress: (Mutex::new(()), Condvar::new()),
-            buffer: Mutex::default(),
             counters: Counters::default(),
             failed: Mutex::new(None),
             alive: AtomicBool::new(true),
@@ -159,7 +167,10 @@ impl Core {
     /// their way.
     pub(crate) fn send(&self, closed: Closed) -> Result<()> {
         if !self.background {
-            return self.put(closed);
+            let seq = closed.flying.seq;
+            let mut buffer = self.buffer();
+            self.encrypt(closed, &mut buffer)?;
+            return self.put(seq, buffer);
         }
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
         while pipe.closed.len() >= MOST_FLYING {
@@ -172,10 +183,48 @@ impl Core {
         Ok(())
     }
 
-    /// The work of the writing thread: until [`Core::end`].
-    pub(crate) fn write_stripes(&self) {
+    fn buffer(&self) -> Vec<u8> {
+        let spare = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).buffers.pop();
+        spare.unwrap_or_else(|| vec![0; self.log.params.stripe_len()])
+    }
+
+    /// The work of the encrypting thread: until [`Core::end`].
+    pub(crate) fn encrypt_stripes(&self) {
         while let Some(closed) = self.next_closed() {
-            if let Err(e) = self.check_alive().and_then(|()| self.put(closed)) {
+            let seq = closed.flying.seq;
+            let mut buffer = self.buffer();
+            if let Err(e) = self.check_alive().and_then(|()| self.encrypt(closed, &mut buffer)) {
+                self.fail(e);
+                break;
+            }
+            let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+            while pipe.encrypted.len() >= MOST_ENCRYPTED && self.alive.load(Ordering::Acquire) {
+                pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
+            }
+            pipe.encrypted.push_back((seq, buffer));
+            drop(pipe);
+            self.pipe_moved.notify_all();
+        }
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner).last_encrypted = true;
+        self.pipe_moved.notify_all();
+    }
+
+    /// The work of the writing thread: until the encrypting one has ended.
+    pub(crate) fn write_stripes(&self) {
+        loop {
+            let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+            let (seq, buffer) = loop {
+                if let Some(next) = pipe.encrypted.pop_front() {
+                    break next;
+                }
+                if pipe.last_encrypted || !self.alive.load(Ordering::Acquire) {
+                    return;
+                }
+                pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(pipe);
+            self.pipe_moved.notify_all();
+            if let Err(e) = self.check_alive().and_then(|()| self.put(seq, buffer)) {
                 self.fail(e);
                 return;
             }
@@ -203,28 +252,50 @@ impl Core {
     }
 
     /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium.
-    fn put(&self, closed: Closed) -> Result<()> {
-        let seq = closed.flying.seq;
+    fn put(&self, seq: u64, buffer: Vec<u8>) -> Result<()> {
         let params = &self.log.params;
-        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        buffer.resize(params.stripe_len(), 0);
-        self.encrypt(closed, &mut buffer)?;
-        // The stripe that lies here was carried on by one a gap earlier, which must be durable first. The schedule has
-        // seen to that; if ever it had not, data would be at stake.
-        let carried = seq.saturating_sub(u64::from(params.gap));
-        if self.durable() < carried {
-            self.sync_to(carried)?;
-        }
+        // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and the summary
+        // says what else is.
+        self.sync_to(params.synced_before(seq))?;
         self.log.medium.write_at(params.offset(seq), &buffer)?;
-        drop(buffer);
         self.log.land(seq);
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner).buffers.push(buffer);
         self.counters.stripes.fetch_add(1, Ordering::Relaxed);
         self.tell_progress();
         if seq.is_multiple_of(u64::from(params.gap) / 2) {
-            self.sync_to(seq)?;
-            Checkpoint { seq }.write(&*self.log.medium, params, &self.log.keys[0], &*self.public_random)?;
+            if !self.background {
+                return self.check_in(seq);
+            }
+            self.pipe.lock().unwrap_or_else(PoisonError::into_inner).check_in = seq;
+            self.pipe_moved.notify_all();
         }
         Ok(())
+    }
+
+    /// Syncs as the schedule has it, and says so in a checkpoint.
+    fn check_in(&self, seq: u64) -> Result<()> {
+        self.sync_to(seq)?;
+        Checkpoint { seq }.write(&*self.log.medium, &self.log.params, &self.log.keys[0], &*self.public_random)
+    }
+
+    /// The work of the syncing thread: until [`Core::end`].
+    pub(crate) fn sync_stripes(&self) {
+        let mut done = 0;
+        loop {
+            let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+            while pipe.check_in <= done {
+                if pipe.ended || !self.alive.load(Ordering::Acquire) {
+                    return;
+                }
+                pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
+            }
+            done = pipe.check_in;
+            drop(pipe);
+            if let Err(e) = self.check_in(done) {
+                self.fail(e);
+                return;
+            }
+        }
     }
 
     fn encrypt(&self, closed: Closed, out: &mut [u8]) -> Result<()> {

@@ -242,7 +242,7 @@ impl Core {
             return Ok(());
         }
         let mut hidden = self.hidden();
-        let empty = Plain::new(self.log.params.hidden_slots());
+        let empty = self.log.empty_slots(true);
         let mut filling = Filling { core: self, seq: flying.seq, plain: empty, occupied: 0 };
         let filled = if hidden.failed.is_none() { filling.fill(&mut hidden.levels) } else { Ok(()) };
         let plain = filling.plain;

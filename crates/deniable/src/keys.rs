@@ -3,10 +3,12 @@
 //! restored copy as little as otherwise; within a stripe each nonce is a domain and a slot.
 
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
-use lacuna_crypto::{AesBlock, GcmKey, derive};
+use lacuna_crypto::{AesBlock, GcmKey, derive, derive_ciphers};
 
 /// Bytes of a stripe's salt.
 pub(crate) const SALT_LEN: usize = 32;
+/// The unit at which a power cut may tear a write.
+const SECTOR: usize = 512;
 /// Bytes of a tag.
 pub(crate) const TAG_LEN: usize = 16;
 
@@ -46,15 +48,8 @@ pub(crate) struct Unverified;
 impl StripeKey {
     /// Derives the keys for the stripe with this salt.
     pub(crate) fn derive(level: &Secret<32>, salt: &[u8; SALT_LEN]) -> Result<StripeKey> {
-        let both: Secret<64> = derive(level, "deniable stripe", salt);
-        let half = |at: usize| {
-            Secret::<32>::fill_with::<std::convert::Infallible>(|key| {
-                key.copy_from_slice(&both.expose()[at..at + 32]);
-                Ok(())
-            })
-            .unwrap_or_else(|never| match never {})
-        };
-        Ok(StripeKey { data: GcmKey::new(&half(0))?, entries: AesBlock::new(&half(32)) })
+        let (data, entries) = derive_ciphers(level, "deniable stripe", salt)?;
+        Ok(StripeKey { data, entries })
     }
 
     /// Encrypts one block for a slot. The tag binds slot, entry and stripe.
@@ -107,9 +102,12 @@ impl StripeKey {
         self.data.open_in_place(&nonce(domain, index), aad, buf, tag).map_err(|_| Unverified)
     }
 
-    /// The tag over bytes that are not encrypted with it.
-    pub(crate) fn digest(&self, bytes: &[u8]) -> [u8; 16] {
-        self.data.seal(&nonce(Domain::Digest, 0), bytes, &[], &mut [])
+    /// A tag by which to tell whether all of these slots were written, or some sectors are still what lay there before:
+    /// over the first bytes of every sector, which are random in every stripe. It does not notice later damage, which
+    /// the tags of the slots do.
+    pub(crate) fn digest(&self, slots: &[u8]) -> [u8; 16] {
+        let heads: Vec<u8> = slots.chunks_exact(SECTOR).flat_map(|sector| &sector[..16]).copied().collect();
+        self.data.seal(&nonce(Domain::Digest, 0), &heads, &[], &mut [])
     }
 
     /// The pad that covers the 16 bytes of a hidden entry or of its echo.

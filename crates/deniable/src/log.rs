@@ -17,6 +17,9 @@ pub(crate) struct Head {
     pub(crate) entries: Vec<Listed>,
 }
 
+/// Landed stripes whose memory is kept.
+const MOST_SPARE: usize = 4;
+
 /// The heads last used, by level and stripe.
 struct HeadCache {
     heads: HashMap<(u8, u64), Arc<Head>>,
@@ -48,6 +51,16 @@ impl Plain {
     /// As many empty slots.
     pub(crate) fn new(slots: usize) -> Plain {
         Plain { entries: vec![(0, Entry::Empty); slots], blocks: vec![0; slots * BLOCK_SIZE] }
+    }
+
+    /// The same slots, emptied, in memory that is there already. Blocks of empty slots are zeros.
+    fn emptied(mut self) -> Plain {
+        for (block, held) in self.blocks.chunks_exact_mut(BLOCK_SIZE).zip(&mut self.entries) {
+            if std::mem::replace(held, (0, Entry::Empty)).1 != Entry::Empty {
+                block.fill(0);
+            }
+        }
+        self
     }
 
     /// The bytes of a slot, to be filled, after `entry` of `level` was noted for it.
@@ -86,6 +99,8 @@ pub(crate) struct Log {
     /// The last stripe that is on the medium.
     written: AtomicU64,
     flying: RwLock<VecDeque<Arc<Flying>>>,
+    /// Memory of stripes that have landed, for those to come: of public slots, and of hidden ones.
+    spare: [Mutex<Vec<Plain>>; 2],
     heads: Mutex<HeadCache>,
 }
 
@@ -99,6 +114,7 @@ impl Log {
             keys,
             written: AtomicU64::new(0),
             flying: RwLock::default(),
+            spare: Default::default(),
             heads: Mutex::new(HeadCache { heads: HashMap::new(), order: VecDeque::new(), most }),
         }
     }
@@ -118,8 +134,26 @@ impl Log {
         self.written.store(seq, Ordering::Release);
         let mut flying = self.flying.write().unwrap_or_else(PoisonError::into_inner);
         while flying.front().is_some_and(|stripe| stripe.seq <= seq) {
-            flying.pop_front();
+            // Unless a reader still looks at it.
+            if let Some(Flying { public, hidden, .. }) = flying.pop_front().and_then(Arc::into_inner) {
+                self.recycle(0, public);
+                hidden.into_inner().into_iter().for_each(|plain| self.recycle(1, plain));
+            }
         }
+    }
+
+    fn recycle(&self, of: usize, plain: Plain) {
+        let mut spare = self.spare[of].lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < MOST_SPARE {
+            spare.push(plain);
+        }
+    }
+
+    /// Empty slots for a stripe: public ones, or those of the hidden levels.
+    pub(crate) fn empty_slots(&self, hidden: bool) -> Plain {
+        let spare = self.spare[usize::from(hidden)].lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let slots = if hidden { self.params.hidden_slots() } else { self.params.public_slots() };
+        spare.map_or_else(|| Plain::new(slots), Plain::emptied)
     }
 
     fn flying(&self, seq: u64) -> Option<Arc<Flying>> {

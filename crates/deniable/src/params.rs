@@ -8,8 +8,8 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
 /// Where the two checkpoints lie, one block each.
 pub(crate) const CHECKPOINTS: u64 = HEADER_AREA;
-/// Where the log begins.
-pub(crate) const LOG_START: u64 = HEADER_AREA + (64 << 10);
+/// Where the log begins: so that stripes of the default geometry, 256 KiB, are aligned to their length.
+pub(crate) const LOG_START: u64 = HEADER_AREA + (256 << 10);
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 48;
 /// Entries in a page of a map.
@@ -36,7 +36,7 @@ pub struct Geometry {
 
 impl Geometry {
     /// Chosen by measurement: see `docs/benchmarks.md`.
-    pub const DEFAULT: Geometry = Geometry { public: 32, hidden: 32 };
+    pub const DEFAULT: Geometry = Geometry { public: 32, hidden: 31 };
     /// One public and one hidden block per `PD_write`, as in the paper.
     pub const PAPER: Geometry = Geometry { public: 1, hidden: 1 };
 
@@ -100,7 +100,7 @@ impl Params {
             return Err(refused()
                 .found(format!("{} public and {} hidden slots in a stripe", geometry.public, geometry.hidden))
                 .expected("at least one of each, and no more than one summary block can list")
-                .remedy("choose for example 32 and 32"));
+                .remedy("choose for example 32 and 31"));
         }
         if !(50..=900).contains(&spare_permille) {
             return Err(refused()
@@ -264,10 +264,11 @@ impl Params {
         head - (head - origin) % self.stride()
     }
 
-    /// The last stripe that the schedule alone makes durable before `seq` is written: every half gap has a sync.
+    /// The last stripe that the schedule alone makes durable before `seq` is written. Every half gap has a sync, which
+    /// has the next half to finish in.
     pub(crate) fn synced_before(&self, seq: u64) -> u64 {
         let half = u64::from(self.gap) / 2;
-        (seq - 1) / half * half
+        ((seq - 1) / half * half).saturating_sub(half)
     }
 }
 

@@ -52,18 +52,18 @@ pub(crate) struct End {
 impl Public {
     /// Level 0 with its map, at the end of the log. No stripe is open yet.
     pub(crate) fn new(tree: Tree, end: End) -> Public {
-        let open = Open::new(end.head, 0);
+        let open = Open::new(end.head, Plain::new(0));
         Public { tree, open, claimed: end.head, previous: end.name, echo: end.echo }
     }
 }
 
 impl Open {
-    fn new(seq: u64, slots: usize) -> Open {
+    fn new(seq: u64, plain: Plain) -> Open {
         Open {
             seq,
-            plain: Plain::new(slots),
             index: BTreeMap::new(),
-            free: (0..slots as u8).rev().collect(),
+            free: (0..plain.entries.len() as u8).rev().collect(),
+            plain,
             trim: None,
             fresh: false,
         }
@@ -225,7 +225,7 @@ impl Core {
     /// Opens stripe `seq`: carries on what is valid in the stripe whose place comes up a gap later, and takes the
     /// pages of the map that are due.
     fn open_stripe(&self, public: &mut Public, seq: u64) -> Result<()> {
-        public.open = Open::new(seq, self.log.params.public_slots());
+        public.open = Open::new(seq, self.log.empty_slots(false));
         if let Some(from) = self.log.params.carried_by(seq) {
             self.carry(public, from)?;
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!    0  salt            32  random
 //!   32  tag             16  of the public part, over everything after it as well
-//!   48  digest          16  keyed hash of the hidden slots as they lie
+//!   48  digest          16  keyed hash of the starts of the hidden sectors as they lie
 //!   64  roots      7 x  48  the state of the maps of levels 1 to 7, or random
 //!  400  entries    h x  32  what the hidden slots hold, or random
 //!       echo       h x  16  what the hidden slots of the stripe before hold, or random

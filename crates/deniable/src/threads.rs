@@ -1,4 +1,4 @@
-//! The threads of an open disk: one writes closed stripes, one is the paced clock.
+//! The threads of an open disk: one encrypts closed stripes, one writes them, one syncs them, one is the paced clock.
 //!
 //! Deniability contract: the clock beats at fixed times from the opening of the disk, whatever else happens; a beat that
 //! comes late is not skipped.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Dropping it ends them, after what was closed is written.
 pub(crate) struct Threads {
     core: Arc<Core>,
-    writer: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
     clock: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -24,9 +24,11 @@ impl Threads {
             let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
             spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))
         };
-        let writing = Arc::clone(core);
-        let writer = begin("lacuna-stripes", Box::new(move || writing.write_stripes()))?;
-        let mut threads = Threads { core: Arc::clone(core), writer: Some(writer), clock: None };
+        let mut threads = Threads { core: Arc::clone(core), workers: Vec::new(), clock: None };
+        let (encrypting, writing, syncing) = (Arc::clone(core), Arc::clone(core), Arc::clone(core));
+        threads.workers.push(begin("lacuna-encrypt", Box::new(move || encrypting.encrypt_stripes()))?);
+        threads.workers.push(begin("lacuna-stripes", Box::new(move || writing.write_stripes()))?);
+        threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes()))?);
         let interval = Duration::from_millis(u64::from(core.log.params.cover_millis));
         if !interval.is_zero() {
             let (end, ended) = channel();
@@ -58,8 +60,8 @@ impl Drop for Threads {
             let _panicked = clock.join();
         }
         self.core.end();
-        if let Some(writer) = self.writer.take() {
-            let _panicked = writer.join();
+        for worker in self.workers.drain(..) {
+            let _panicked = worker.join();
         }
     }
 }

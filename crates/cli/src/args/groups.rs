@@ -95,7 +95,7 @@ pub struct DeniableArgs {
     /// Levels to make, the public one with them, each with a passphrase of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub levels: Option<u8>,
-    /// Public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+32]
+    /// Public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
     #[arg(long, value_name = "P+H", value_parser = geometry)]
     pub geometry: Option<Geometry>,
     /// Part of the log that stays spare: more is faster, less holds more [default: 0.2]
@@ -130,7 +130,7 @@ fn geometry(text: &str) -> Result<Geometry, String> {
     let parsed = text.split_once('+').and_then(|(public, hidden)| {
         Some(Geometry { public: public.parse().ok()?, hidden: hidden.parse().ok()? })
     });
-    parsed.ok_or_else(|| "two numbers such as 32+32, or paper".into())
+    parsed.ok_or_else(|| "two numbers such as 32+31, or paper".into())
 }
 
 fn spare(text: &str) -> Result<u16, String> {
