@@ -14,6 +14,8 @@ const BODY_AT: usize = SALT_LEN + TAG_LEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     pub(crate) seq: u64,
+    /// Whether the disk was closed after that stripe, which then holds nothing that is new.
+    pub(crate) closed: bool,
 }
 
 impl Checkpoint {
@@ -43,6 +45,7 @@ impl Checkpoint {
         block[..SALT_LEN].copy_from_slice(&salt);
         let mut plain = [0; BLOCK_SIZE - BODY_AT];
         plain[..8].copy_from_slice(&self.seq.to_le_bytes());
+        plain[8] = u8::from(self.closed);
         let key = StripeKey::derive(level0, &salt)?;
         let tag = key.seal(Domain::Checkpoint, turn as usize, &[], &plain, &mut block[BODY_AT..]);
         block[SALT_LEN..BODY_AT].copy_from_slice(&tag);
@@ -56,7 +59,7 @@ impl Checkpoint {
             let mut block = [0; BLOCK_SIZE];
             medium.read_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block)?;
             if let Some(found) = Self::parse(&block, turn as usize, level0)? {
-                latest = Some(latest.map_or(found, |l| Checkpoint { seq: l.seq.max(found.seq) }));
+                latest = Some(latest.filter(|before| before.seq > found.seq).unwrap_or(found));
             }
         }
         Ok(latest)
@@ -68,6 +71,6 @@ impl Checkpoint {
         let mut body = *block;
         let opened = key.open(Domain::Checkpoint, turn, &[], &mut body[BODY_AT..], &tag);
         let seq = u64::from_le_bytes(body[BODY_AT..BODY_AT + 8].try_into().expect("8 bytes"));
-        Ok(opened.is_ok().then_some(Checkpoint { seq }))
+        Ok(opened.is_ok().then_some(Checkpoint { seq, closed: body[BODY_AT + 8] == 1 }))
     }
 }

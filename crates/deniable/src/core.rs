@@ -264,7 +264,7 @@ impl Core {
         self.tell_progress();
         if seq.is_multiple_of(u64::from(params.gap) / 2) {
             if !self.background {
-                return self.check_in(seq);
+                return self.check_in(seq, false);
             }
             self.pipe.lock().unwrap_or_else(PoisonError::into_inner).check_in = seq;
             self.pipe_moved.notify_all();
@@ -273,9 +273,10 @@ impl Core {
     }
 
     /// Syncs as the schedule has it, and says so in a checkpoint.
-    fn check_in(&self, seq: u64) -> Result<()> {
+    pub(crate) fn check_in(&self, seq: u64, closed: bool) -> Result<()> {
         self.sync_to(seq)?;
-        Checkpoint { seq }.write(&*self.log.medium, &self.log.params, &self.log.keys[0], &*self.public_random)
+        let checkpoint = Checkpoint { seq, closed };
+        checkpoint.write(&*self.log.medium, &self.log.params, &self.log.keys[0], &*self.public_random)
     }
 
     /// The work of the syncing thread: until [`Core::end`].
@@ -291,7 +292,7 @@ impl Core {
             }
             done = pipe.check_in;
             drop(pipe);
-            if let Err(e) = self.check_in(done) {
+            if let Err(e) = self.check_in(done, false) {
                 self.fail(e);
                 return;
             }

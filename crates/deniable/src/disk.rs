@@ -75,7 +75,12 @@ impl Deniable {
         core.begin()?;
         core.refresh()?;
         for turn in 0..2 {
-            Checkpoint { seq: 1 }.write_to(turn, &**medium, &core.log.keys[0], &*core.public_random)?;
+            Checkpoint { seq: 1, closed: true }.write_to(
+                turn,
+                &**medium,
+                &core.log.keys[0],
+                &*core.public_random,
+            )?;
         }
         medium.sync()
     }
@@ -141,7 +146,7 @@ impl Deniable {
         for level in 1..self.levels as u8 {
             closed = closed.and(self.core.flush_hidden(level));
         }
-        closed.and(self.stop())
+        closed.and_then(|()| self.core.finish()).and(self.stop())
     }
 
     fn stop(&self) -> Result<()> {

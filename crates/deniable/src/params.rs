@@ -20,6 +20,8 @@ pub(crate) const LEAST_STRIPES: u64 = 64;
 const MOST_BLOCKS: u64 = 1 << 40;
 /// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync releases.
 const GAP_BYTES: u64 = 64 << 20;
+/// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save little.
+const MOST_CYCLE: u64 = 4096;
 /// Slots kept free beside what the levels and their maps need: records of discards.
 const SLACK: u64 = 16;
 const VERSION: u16 = 1;
@@ -121,7 +123,7 @@ impl Params {
             cover_millis,
         };
         if stripes >= LEAST_STRIPES {
-            params.cycle = (params.stride() / 16).clamp(4, 1024) as u32;
+            params.cycle = (params.stride() / 4).clamp(4, MOST_CYCLE) as u32;
             params.blocks = largest_level(params.usable(geometry.public));
             params.hidden_blocks = largest_level(params.usable(geometry.hidden));
         }
@@ -194,7 +196,7 @@ impl Params {
             && self.gap.is_multiple_of(2)
             && u64::from(self.gap) <= self.stripes / 8
             && self.cycle >= 4
-            && u64::from(self.cycle) <= self.stride() / 8
+            && u64::from(self.cycle) <= self.stride() / 2
             && (1..=largest_level(self.usable(self.geometry.public))).contains(&self.blocks)
             && (1..=largest_level(self.usable(self.geometry.hidden))).contains(&self.hidden_blocks)
     }

@@ -189,6 +189,16 @@ impl Core {
         self.settle(public)
     }
 
+    /// Ends the log with a stripe that holds nothing new, makes everything durable and says so in a checkpoint: from
+    /// then on whatever cannot be read was damaged, and is no end of the log; and what the last stripes held is known
+    /// from the echoes in those after them.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.refresh()?;
+        let last = self.public().open.seq - 1;
+        self.check_in(last, true)?;
+        self.log.medium.sync()
+    }
+
     /// Waits until every closed stripe is durable.
     fn settle(&self, public: MutexGuard<'_, Public>) -> Result<()> {
         let closed = public.open.seq - 1;

@@ -21,10 +21,11 @@ use std::collections::HashMap;
 
 /// Finds the end of the log.
 pub(crate) fn find_end(log: &Log) -> Result<End> {
-    let durable = match Checkpoint::read(&*log.medium, &log.keys[0])? {
-        Some(checkpoint) => checkpoint.seq,
-        None => last_synced(log)?,
+    let checkpoint = match Checkpoint::read(&*log.medium, &log.keys[0])? {
+        Some(checkpoint) => checkpoint,
+        None => Checkpoint { seq: last_synced(log)?, closed: false },
     };
+    let durable = checkpoint.seq;
     // What a checkpoint, a gap in flight and the checkpoint before it can hide.
     let look = 4 * u64::from(log.params.gap);
     let mut found: Vec<Option<Summary>> = Vec::new();
@@ -61,7 +62,19 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
             .expected("at least the one that creation wrote")
             .remedy("the medium was overwritten: restore it from a backup"));
     }
+    check_last(log, &end, checkpoint)?;
     Ok(end)
+}
+
+/// Refuses a log whose last stripe cannot be read, unless that stripe is known to hold nothing new: what it held would
+/// silently be missing.
+fn check_last(log: &Log, end: &End, checkpoint: Checkpoint) -> Result<()> {
+    let named = |seq: u64| -> Result<bool> { Ok(seq == 0 || log.summary(seq)?.is_some()) };
+    if named(end.head)? || (checkpoint.closed && checkpoint.seq == end.head && named(end.head - 1)?) {
+        return Ok(());
+    }
+    Err(corrupt("cannot open the disk")
+        .found(format!("the last stripe of the log, {}, is damaged", end.head)))
 }
 
 fn end_of(summary: &Summary) -> End {

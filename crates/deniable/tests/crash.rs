@@ -39,6 +39,10 @@ impl Round<'_> {
                 Ok(()) => {}
             }
         }
+        if self.rng.chance(1, 2) && flush_hidden(self.disk, &self.levels[1]).is_ok() {
+            self.models.iter_mut().for_each(Model::flushed);
+            let _cut = self.disk.close();
+        }
     }
 
     fn step(&mut self) -> Result<()> {
@@ -113,7 +117,7 @@ fn simulate(seed: u64, cuts: u64, lie: bool) -> Outcome {
         rounds += 1;
         let crashing = Arc::new(CrashMedium::from_image(image.clone()));
         crashing.ignore_syncs(lie);
-        crashing.cut_after(if rng.chance(1, 8) { rng.below(40) } else { rng.below(2500) });
+        crashing.cut_after(if rng.chance(1, 8) { rng.below(40) } else { rng.below(700) });
         let medium: Arc<dyn Medium> = crashing.clone();
         if let Ok(disk) = open(&medium, &params, 2, rng.next_u64() >> 8) {
             let operations = 40 + rng.below(200);

@@ -5,6 +5,7 @@ mod clients;
 mod crash;
 mod damage;
 mod keys;
+mod levels;
 mod mounted;
 mod nbd_client;
 mod pool;

@@ -103,6 +103,11 @@ impl Scene {
         self.served_by(&mut self.command(&args))
     }
 
+    /// `disk.img`, with another key file.
+    pub fn serve_with_key(&self, key: &str) -> Serving {
+        self.served_by(&mut self.command(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key]))
+    }
+
     /// What `command` serves on `nbd.sock`.
     pub fn served_by(&self, command: &mut Command) -> Serving {
         self.served_by_saying(command, Stdio::inherit())

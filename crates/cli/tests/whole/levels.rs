@@ -1,0 +1,164 @@
+//! A disk with hidden levels, as people use it: mounted together, served side by side, opened with fewer levels.
+
+use crate::clients::fio_verifies;
+use crate::scene::{Scene, can_mount, have, noise};
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+/// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes are covered often, to save the test's time.
+fn scene(size: &str) -> Scene {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let shape =
+        ["--size", size, "--format", "deniable", "--levels", "2", "--cover", "5", "--key-file", "deep"];
+    scene.create("disk.img", &shape).code(0);
+    for dir in ["public", "hidden"] {
+        fs::create_dir(scene.path(dir)).unwrap();
+    }
+    scene
+}
+
+/// Closes what is open when a test fails, so that no mount outlives it.
+struct Closing<'a>(&'a Scene);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        for mountpoint in ["public", "hidden"] {
+            let _ = self.0.lacuna(&["-q", "close", mountpoint]);
+        }
+    }
+}
+
+fn make_tree(scene: &Scene, name: &str, salt: u64) {
+    for dir in 0..20u64 {
+        let path = scene.path(&format!("{name}/d{dir}"));
+        fs::create_dir_all(&path).unwrap();
+        for file in 0..40 {
+            let seed = salt + dir * 40 + file;
+            fs::write(path.join(format!("file {file}")), noise(seed, (seed * 7919 % 20_000) as usize))
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn trees_on_two_levels_come_back() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = scene("400M");
+    let _closing = Closing(&scene);
+    make_tree(&scene, "one", 1);
+    make_tree(&scene, "two", 100_000);
+    let both = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
+    scene.lacuna(&[&both[..], &["--mkfs", "ext4"]].concat()).code(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| scene.tool("cp", &["-a", "one", "public/tree"]));
+        scope.spawn(|| scene.tool("cp", &["-a", "two", "hidden/tree"]));
+    });
+    // While it is open nobody else gets it.
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
+    let status = scene.lacuna(&["status", "hidden", "--json"]).code(0).json();
+    assert_eq!(status["servers"][0]["items"][0]["value"], 1);
+    scene.lacuna(&["close", "public"]).code(0);
+    // The other level stays until it is closed.
+    scene.tool("diff", &["-r", "two", "hidden/tree"]);
+    scene.lacuna(&["close", "hidden"]).code(0);
+    scene.wait_until_free("disk.img");
+
+    scene.lacuna(&both).code(0);
+    scene.tool("diff", &["-r", "one", "public/tree"]);
+    scene.tool("diff", &["-r", "two", "hidden/tree"]);
+    scene.lacuna(&["close", "hidden"]).code(0);
+    scene.lacuna(&["close", "public"]).code(0);
+    scene.wait_until_free("disk.img");
+
+    let ran = scene.lacuna(&["open", "disk.img", "public", "--key-file", "key"]).code(0);
+    assert!(ran.stderr.contains("What lies deeper"), "{}", ran.stderr);
+    scene.tool("diff", &["-r", "one", "public/tree"]);
+    scene.lacuna(&["close", "public"]).code(0);
+    scene.wait_until_free("disk.img");
+    let ran = scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
+    assert!(!ran.stdout.contains("level 1"), "{}", ran.stdout);
+}
+
+#[test]
+fn fio_verifies_both_levels_at_once() {
+    let scene = scene("300M");
+    let server = scene.serve_with_key("deep");
+    let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
+    std::thread::scope(|scope| {
+        scope.spawn(|| fio_verifies(&scene, &server.uri, "--size=24m"));
+        scope.spawn(|| fio_verifies(&scene, &deep, "--size=24m"));
+    });
+    assert_eq!(server.stop(), 0);
+    let ran = scene.lacuna(&["check", "disk.img", "--key-file", "deep", "--json"]).code(0).json();
+    assert_eq!(ran["bad"], 0);
+    assert_eq!(ran["verified"], true);
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words_that_tell_nothing() {
+    let scene = scene("64M");
+    fs::write(scene.path("wrong"), "no").unwrap();
+    let wrong = scene.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
+    let single = Scene::new();
+    fs::write(single.path("wrong"), "no").unwrap();
+    single.create("disk.img", &["--size", "64M", "--format", "deniable"]).code(0);
+    let told = single.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
+    assert_eq!(wrong.stderr, told.stderr);
+    // What anybody may know is the same as well, but for names and sizes in use.
+    for (one, other) in [(&scene, &single)] {
+        let facts = |scene: &Scene| {
+            let mut info = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
+            info["header"]["uuid"] = "".into();
+            info["medium"]["used"] = 0.into();
+            info["cover_ms"] = 0.into();
+            info
+        };
+        assert_eq!(facts(one), facts(other));
+    }
+    let ran = scene.create("small.img", &["--size", "4M", "--format", "deniable"]).code(1);
+    assert!(ran.stderr.contains("at least"), "{}", ran.stderr);
+    scene.create("odd.img", &["--size", "64M", "--format", "deniable", "--cipher", "xts"]).code(1);
+    scene.create("odd.img", &["--size", "64M", "--levels", "2"]).code(1);
+    let ran = scene.create("odd.img", &["--size", "64M", "--format", "deniable", "--levels", "3"]).code(1);
+    assert!(ran.stderr.contains("one for each level"), "{}", ran.stderr);
+    assert!(!scene.path("odd.img").exists());
+    scene.lacuna(&["resize", "disk.img", "--size", "1G", "--key-file", "deep"]).code(1);
+    let ran = scene.lacuna(&["open", "disk.img", "public", "hidden", "--raw", "--key-file", "key"]);
+    assert_ne!(ran.code, 0);
+
+    let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    file.set_len(40 << 20).unwrap();
+    let ran = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(10);
+    assert!(ran.stderr.contains("cut short"), "{}", ran.stderr);
+}
+
+#[test]
+fn damage_is_named_by_level_and_the_rest_reads() {
+    let scene = scene("64M");
+    let server = scene.serve_with_key("deep");
+    let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
+    if !have("nbdcopy") {
+        return;
+    }
+    fs::write(scene.path("noise"), noise(3, 8 << 20)).unwrap();
+    scene.tool("nbdcopy", &["--flush", "noise", &deep]);
+    scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
+    assert_eq!(server.stop(), 0);
+    // One public and one hidden block of a stripe in the middle of what was written.
+    let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    let stripe = (1 << 20) + (256 << 10) + 40 * (256 << 10);
+    for block in [5, 40] {
+        file.write_all_at(b"damage", stripe + block * 4096 + 100).unwrap();
+    }
+    let answer = scene.lacuna(&["check", "disk.img", "--key-file", "deep", "--json"]).code(10).json();
+    let mut levels: Vec<u64> =
+        answer["bad_blocks"].as_array().unwrap().iter().map(|bad| bad["level"].as_u64().unwrap()).collect();
+    levels.dedup();
+    assert!(answer["good"].as_u64().unwrap() > 3000, "{answer}");
+    let public = scene.lacuna(&["check", "disk.img", "--key-file", "key", "--json"]);
+    assert!(public.json()["bad_blocks"].as_array().unwrap().iter().all(|bad| bad["level"] == 0));
+    assert!(!levels.is_empty(), "{answer}");
+}
