@@ -40,6 +40,8 @@ pub enum Section {
     Hctr2,
     /// Memory and opening time on a disk of 1 TiB
     Memory,
+    /// The deniable format beside sealed
+    Levels,
     /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
     Rados,
 }

@@ -114,7 +114,12 @@ pub const SHARED_OPTIONS: [&str; 6] = [
 
 /// Runs the jobs and gives their rates in the same order.
 pub fn run(work: &Workspace, load: &Load<'_>) -> Result<Vec<Rate>> {
-    let out = work.path("fio.json");
+    run_into(work, load, "fio.json")
+}
+
+/// [`run`] beside another, which must write into a file of another name.
+pub fn run_into(work: &Workspace, load: &Load<'_>, file: &str) -> Result<Vec<Rate>> {
+    let out = work.path(file);
     let mut command = Command::new("fio");
     command.arg("--output-format=json").arg(format!("--output={}", out.display()));
     command.args(arguments(load));

@@ -19,6 +19,7 @@ mod grid;
 mod hctr2;
 mod image;
 mod interrupt;
+mod levels;
 mod machine;
 mod memory;
 mod method;
@@ -78,6 +79,9 @@ fn run(args: &Args) -> Result<()> {
     if let Some((memory, removals)) = memory {
         report.memory(memory);
         removals.finish();
+    }
+    if args.wants(Section::Levels) {
+        report.levels(levels::measure(&work)?);
     }
     if args.wants(Section::Rados) {
         report.rados(rados::measure(&work)?);

@@ -4,6 +4,7 @@
 use crate::args::Scale;
 use crate::ciphers::Ciphers;
 use crate::hctr2::Hctr2;
+use crate::levels::{self, Levels};
 use crate::machine::Machine;
 use crate::memory::Memory;
 use crate::method;
@@ -34,13 +35,23 @@ pub struct Report {
     ciphers: Option<Ciphers>,
     hctr2: Option<Hctr2>,
     memory: Option<Memory>,
+    levels: Option<Levels>,
     rados: Option<Rados>,
 }
 
 impl Report {
     /// A report without results.
     pub fn new(machine: Machine, scale: Scale) -> Self {
-        Report { machine, scale, peers: None, ciphers: None, hctr2: None, memory: None, rados: None }
+        Report {
+            machine,
+            scale,
+            peers: None,
+            ciphers: None,
+            hctr2: None,
+            memory: None,
+            levels: None,
+            rados: None,
+        }
     }
 
     /// Adds the first section.
@@ -61,6 +72,11 @@ impl Report {
     /// Adds the fourth section.
     pub fn memory(&mut self, memory: Memory) {
         self.memory = Some(memory);
+    }
+
+    /// Adds the section on levels.
+    pub fn levels(&mut self, levels: Levels) {
+        self.levels = Some(levels);
     }
 
     /// Adds the fifth section.
@@ -93,9 +109,12 @@ impl Report {
     /// For the person who waits.
     pub fn terminal(&self) -> String {
         let ceph = self.rados.as_ref();
-        let tables = self.tables().into_iter().chain(ceph.iter().flat_map(|rados| rados.tables()));
+        let levels = self.levels.iter().flat_map(Levels::tables);
+        let tables =
+            self.tables().into_iter().chain(levels).chain(ceph.iter().flat_map(|rados| rados.tables()));
         let mut parts: Vec<String> = tables.map(|table| table.text()).collect();
         let mut requirements = self.requirements();
+        requirements.extend(self.levels.iter().flat_map(Levels::requirements));
         requirements.extend(ceph.iter().flat_map(|rados| rados.requirements()));
         parts.push(requirement::table(&requirements).text());
         let skipped = self.skipped().iter().chain(ceph.iter().flat_map(|rados| &rados.skipped));
@@ -139,6 +158,10 @@ impl Report {
         let mut text = if old.is_empty() { INTRODUCTION.to_owned() } else { old.to_owned() };
         if !self.tables().is_empty() {
             text = page::replace(&text, BEGIN, END, |part| self.generated(part));
+        }
+        if let Some(found) = &self.levels {
+            let write = |part: &str| found.part(&self.machine, &self.scale, part);
+            text = page::replace(&text, levels::BEGIN, levels::END, write);
         }
         if let Some(rados) = self.on_ceph() {
             let write = |part: &str| rados_report::part(rados, &self.machine, &self.scale, part);

@@ -2,12 +2,14 @@
 
 use crate::program;
 use crate::workspace::Workspace;
-use lacuna_core::{Error, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Result};
+use lacuna_deniable::{Geometry, Params};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LUKS_ATTEMPTS: u32 = 20;
+const DEEP_KEY: &str = "deep.key";
 
 /// A server and the kind of disk behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,12 +21,57 @@ pub enum Subject {
         /// `--layout`, for ciphers with metadata.
         layout: Option<&'static str>,
     },
+    /// `lacuna serve` of a deniable disk.
+    Levels(Shape),
     /// `nbdkit file`, no encryption.
     NbdkitFile,
     /// `nbdkit file` below the luks filter.
     NbdkitLuks,
     /// `qemu-nbd` with its LUKS driver.
     QemuLuks,
+}
+
+/// The shapes of deniable disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// Level 0 is as large as what is written to it.
+    Full,
+    /// The same, for random writes.
+    Worn,
+    /// Level 0 is twice as large as what is written to it.
+    Half,
+    /// As full, in the paper's geometry.
+    Paper,
+    /// As full, with a hidden level open.
+    Hidden,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Full => "full",
+            Shape::Worn => "worn",
+            Shape::Half => "half",
+            Shape::Paper => "paper",
+            Shape::Hidden => "hidden",
+        }
+    }
+
+    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much.
+    fn medium(self, size: u64) -> u64 {
+        let geometry = if self == Shape::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
+        let wanted = if self == Shape::Half { 2 * size } else { size } / BLOCK_SIZE as u64;
+        let fits = |medium: u64| {
+            Params::plan(medium, geometry, 200, 0)
+                .is_ok_and(|params| params.blocks.min(params.hidden_blocks) >= wanted)
+        };
+        let step = 1 << 20;
+        let mut medium = size.next_multiple_of(step);
+        while !fits(medium) {
+            medium += step;
+        }
+        medium
+    }
 }
 
 /// The address-tweaked baseline.
@@ -36,6 +83,7 @@ impl Subject {
         match self {
             Subject::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
             Subject::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
+            Subject::Levels(shape) => format!("levels {}", shape.name()),
             Subject::NbdkitFile => "nbdkit file".into(),
             Subject::NbdkitLuks => "nbdkit luks".into(),
             Subject::QemuLuks => "qemu-nbd LUKS".into(),
@@ -45,7 +93,7 @@ impl Subject {
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self) -> Option<String> {
         let needs: &[(&str, &[&str])] = match self {
-            Subject::Lacuna { .. } => &[],
+            Subject::Lacuna { .. } | Subject::Levels(_) => &[],
             Subject::NbdkitFile => &[("nbdkit", &["file", "--version"])],
             Subject::NbdkitLuks => {
                 &[("nbdkit", &["--filter=luks", "file", "--version"]), ("qemu-img", &["--version"])]
@@ -75,6 +123,24 @@ impl Subject {
                 }
                 program::output(&mut command).map(drop)
             }
+            Subject::Levels(shape) => {
+                let mut command = Command::new(&work.lacuna);
+                command.arg("--quiet").arg("create").arg(&disk);
+                command.args(["--size", &shape.medium(size).to_string(), "--format", "deniable"]);
+                command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
+                // What is hidden when the public load has ended must get through as well.
+                command.args(["--cover", if shape == Shape::Hidden { "20" } else { "0" }]);
+                command.arg("--key-file").arg(work.key_file());
+                match shape {
+                    Shape::Paper => drop(command.args(["--geometry", "paper"])),
+                    Shape::Hidden => {
+                        let deep = deep_key(work)?;
+                        command.args(["--levels", "2"]).arg("--key-file").arg(deep);
+                    }
+                    Shape::Full | Shape::Worn | Shape::Half => {}
+                }
+                program::output(&mut command).map(drop)
+            }
             Subject::NbdkitFile => File::create(&disk)
                 .and_then(|file| file.set_len(size))
                 .map_err(|e| Error::io("cannot make a disk for nbdkit", &e)),
@@ -86,7 +152,7 @@ impl Subject {
     pub fn serve(self, work: &Workspace, socket: &Path) -> Command {
         let disk = self.disk(work);
         let mut command = match self {
-            Subject::Lacuna { .. } => Command::new(&work.lacuna),
+            Subject::Lacuna { .. } | Subject::Levels(_) => Command::new(&work.lacuna),
             Subject::NbdkitFile | Subject::NbdkitLuks => Command::new("nbdkit"),
             Subject::QemuLuks => Command::new("qemu-nbd"),
         };
@@ -94,6 +160,11 @@ impl Subject {
             Subject::Lacuna { .. } => {
                 command.arg("serve").arg(&disk).arg("--socket").arg(socket);
                 command.arg("--key-file").arg(work.key_file());
+            }
+            Subject::Levels(shape) => {
+                command.arg("--quiet").arg("serve").arg(&disk).arg("--socket").arg(socket);
+                let deep = shape == Shape::Hidden;
+                command.arg("--key-file").arg(if deep { work.path(DEEP_KEY) } else { work.key_file() });
             }
             Subject::NbdkitFile => {
                 command.args(["-f", "-U"]).arg(socket).arg("file").arg(&disk);
@@ -117,6 +188,13 @@ impl Subject {
         }
         command
     }
+}
+
+/// The passphrase of the hidden level, in a file.
+fn deep_key(work: &Workspace) -> Result<PathBuf> {
+    let path = work.path(DEEP_KEY);
+    std::fs::write(&path, "deep").map_err(|e| Error::io("cannot write a key file", &e))?;
+    Ok(path)
 }
 
 /// Makes a LUKS disk: a copy of one image for all, because making an image takes seconds.

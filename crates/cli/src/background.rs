@@ -21,7 +21,9 @@ impl Ready {
 
 /// Runs `serve`, after a fork if `background`. Before this the process must have started no threads and hold
 /// no random source and no open disk.
-pub fn run(background: bool, serve: impl FnOnce(&mut Ready) -> Result<()>) -> Result<()> {
+///
+/// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
+pub fn run(background: bool, secret: bool, serve: impl FnOnce(&mut Ready) -> Result<()>) -> Result<()> {
     if !background {
         return serve(&mut Ready(None));
     }
@@ -37,8 +39,8 @@ pub fn run(background: bool, serve: impl FnOnce(&mut Ready) -> Result<()>) -> Re
             };
             match (result, ready.0.take()) {
                 (Err(e), Some(pipe)) => pipe.failed(&e),
-                (Err(e), None) => to_system_log(&e),
-                (Ok(()), _) => {}
+                (Err(e), None) if !secret => to_system_log(&e),
+                (Err(_), None) | (Ok(()), _) => {}
             }
             // The parent tells the person; a second voice on the same terminal would only repeat it.
             std::process::exit(code)
@@ -78,7 +80,7 @@ fn ignores_hup() -> bool {
 
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
-/// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
+/// Deniability contract: as for [`run`].
 pub fn reporter(background: bool, secret: bool, console: Console) -> Arc<dyn Fn(&Error) + Send + Sync> {
     if background && secret {
         Arc::new(|_| {})

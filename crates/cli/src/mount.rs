@@ -38,7 +38,9 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
     };
-    background::run(!args.foreground, |ready| serve(&args, shown, key, opening, console, ready))
+    background::run(!args.foreground, key.has_levels(), |ready| {
+        serve(&args, shown, key, opening, console, ready)
+    })
 }
 
 /// Refuses what could not be mounted on, before a passphrase is asked for.

@@ -50,7 +50,7 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
     };
-    background::run(args.fork, |ready| serve(&args, &listen, key, opening, console, ready))
+    background::run(args.fork, key.has_levels(), |ready| serve(&args, &listen, key, opening, console, ready))
 }
 
 /// The memory that `--cache` gives.

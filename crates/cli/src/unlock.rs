@@ -190,6 +190,11 @@ pub struct Opening {
 }
 
 impl Key {
+    /// Whether the disk is of a format with levels, however many are open.
+    pub fn has_levels(&self) -> bool {
+        matches!(self.place, Place::Deniable { .. })
+    }
+
     /// Opens the disk, and first finishes what a crash interrupted.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
         let Opening { read_only, budget, write_through, cover_timeout } = opening;

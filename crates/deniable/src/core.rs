@@ -38,6 +38,10 @@ struct Pipe {
     last_encrypted: bool,
     /// The last stripe for which the schedule wants a sync and a checkpoint.
     check_in: u64,
+    /// The last for which both are done.
+    checked_in: u64,
+    /// Whether the writing thread has ended.
+    last_written: bool,
     ended: bool,
 }
 
@@ -190,6 +194,7 @@ impl Core {
 
     /// The work of the encrypting thread: until [`Core::end`].
     pub(crate) fn encrypt_stripes(&self) {
+        let _guard = FailOnPanic(self);
         while let Some(closed) = self.next_closed() {
             let seq = closed.flying.seq;
             let mut buffer = self.buffer();
@@ -211,23 +216,28 @@ impl Core {
 
     /// The work of the writing thread: until the encrypting one has ended.
     pub(crate) fn write_stripes(&self) {
-        loop {
-            let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
-            let (seq, buffer) = loop {
-                if let Some(next) = pipe.encrypted.pop_front() {
-                    break next;
-                }
-                if pipe.last_encrypted || !self.alive.load(Ordering::Acquire) {
-                    return;
-                }
-                pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
-            };
-            drop(pipe);
-            self.pipe_moved.notify_all();
+        let _guard = FailOnPanic(self);
+        while let Some((seq, buffer)) = self.next_encrypted() {
             if let Err(e) = self.check_alive().and_then(|()| self.put(seq, buffer)) {
                 self.fail(e);
-                return;
+                break;
             }
+        }
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner).last_written = true;
+        self.pipe_moved.notify_all();
+    }
+
+    fn next_encrypted(&self) -> Option<(u64, Vec<u8>)> {
+        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(next) = pipe.encrypted.pop_front() {
+                self.pipe_moved.notify_all();
+                return Some(next);
+            }
+            if pipe.last_encrypted || !self.alive.load(Ordering::Acquire) {
+                return None;
+            }
+            pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -266,10 +276,20 @@ impl Core {
             if !self.background {
                 return self.check_in(seq, false);
             }
+            // Each gets its own: how many checkpoints there are is no matter of speed (deniability contract).
+            self.wait_checked_in();
             self.pipe.lock().unwrap_or_else(PoisonError::into_inner).check_in = seq;
             self.pipe_moved.notify_all();
         }
         Ok(())
+    }
+
+    /// Waits until every scheduled checkpoint so far is written, or nothing more is.
+    pub(crate) fn wait_checked_in(&self) {
+        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+        while pipe.checked_in < pipe.check_in && self.alive.load(Ordering::Acquire) {
+            pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Syncs as the schedule has it, and says so in a checkpoint.
@@ -279,23 +299,25 @@ impl Core {
         checkpoint.write(&*self.log.medium, &self.log.params, &self.log.keys[0], &*self.public_random)
     }
 
-    /// The work of the syncing thread: until [`Core::end`].
+    /// The work of the syncing thread: until the writing one has ended.
     pub(crate) fn sync_stripes(&self) {
-        let mut done = 0;
+        let _guard = FailOnPanic(self);
         loop {
             let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
-            while pipe.check_in <= done {
-                if pipe.ended || !self.alive.load(Ordering::Acquire) {
+            while pipe.check_in <= pipe.checked_in {
+                if pipe.last_written || !self.alive.load(Ordering::Acquire) {
                     return;
                 }
                 pipe = self.pipe_moved.wait(pipe).unwrap_or_else(PoisonError::into_inner);
             }
-            done = pipe.check_in;
+            let seq = pipe.check_in;
             drop(pipe);
-            if let Err(e) = self.check_in(done, false) {
+            if let Err(e) = self.check_in(seq, false) {
                 self.fail(e);
                 return;
             }
+            self.pipe.lock().unwrap_or_else(PoisonError::into_inner).checked_in = seq;
+            self.pipe_moved.notify_all();
         }
     }
 
@@ -376,6 +398,17 @@ impl Core {
             (false, _) => Some(Instant::now()),
             (true, 0) => Some(Instant::now() + self.cover_timeout),
             (true, _) => None,
+        }
+    }
+}
+
+/// Fails the disk when its thread panics: nobody shall wait for a thread that is gone.
+struct FailOnPanic<'a>(&'a Core);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(defect());
         }
     }
 }

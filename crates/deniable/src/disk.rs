@@ -146,7 +146,9 @@ impl Deniable {
         for level in 1..self.levels as u8 {
             closed = closed.and(self.core.flush_hidden(level));
         }
-        closed.and_then(|()| self.core.finish()).and(self.stop())
+        // Whatever became of the hidden levels: the end of the log is public (deniability contract).
+        let finished = if self.core.check_alive().is_ok() { self.core.finish() } else { Ok(()) };
+        closed.and(finished).and(self.stop())
     }
 
     fn stop(&self) -> Result<()> {
@@ -197,12 +199,13 @@ fn build(
     let mut trees = trees.into_iter();
     let public = trees.next().expect("level 0 is always there");
     let head = end.head;
+    let echo = recovery::hidden_echo(&log, head);
     Ok(Core::new(Parts {
         log,
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
         public: Public::new(public, end),
-        hidden: Hidden::new(trees.map(HiddenLevel::new).collect(), head),
+        hidden: Hidden::new(trees.map(HiddenLevel::new).collect(), head, echo),
         most_waiting: budget.share(1, 4).get(),
         cover_timeout: options.cover_timeout,
         background: options.background,
@@ -253,10 +256,7 @@ impl Disk for LevelDisk {
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let steps = buf.chunks_mut(STEP * BLOCK_SIZE);
         for (first, buf) in (first.0..).step_by(STEP).zip(steps) {
-            match self.level {
-                0 => self.core().read_public(first, buf)?,
-                level => self.core().read_hidden(level, first, buf)?,
-            }
+            self.core().read(self.level, first, buf)?;
         }
         Ok(())
     }

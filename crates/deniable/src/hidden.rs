@@ -17,6 +17,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+/// Discarded ranges that may wait.
+const MOST_TRIMS: usize = 16 * trims::MOST_RANGES;
 /// Slots that hidden levels leave to records of discards.
 const RESERVE: u64 = 16;
 
@@ -26,9 +28,11 @@ struct Queue {
     blocks: HashMap<u64, Waiting>,
     order: VecDeque<u64>,
     trims: Vec<(u64, u64)>,
-    /// Places in the order given and taken since the disk was opened.
+    /// Places in the order, and ranges, given and taken since the disk was opened.
     given: u64,
     taken: u64,
+    trims_given: u64,
+    trims_taken: u64,
     /// Blocks in it that the level has not written before.
     first_writes: u64,
 }
@@ -46,6 +50,7 @@ impl Queue {
         self.blocks.insert(addr, waiting);
         self.order.push_back(addr);
         self.given += 1;
+        self.tidy();
     }
 
     /// Takes a block out; its turn in the order stays, and counts when it comes.
@@ -53,6 +58,30 @@ impl Queue {
         let waiting = self.blocks.remove(&addr)?;
         self.first_writes -= u64::from(waiting.first_write);
         Some(waiting)
+    }
+
+    /// Remembers a range, together with the one before it if they touch.
+    fn trim(&mut self, first: u64, count: u64) {
+        match self.trims.last_mut() {
+            Some((start, len)) if *start <= first && first <= *start + *len => {
+                *len = (*len).max(first + count - *start);
+            }
+            _ => {
+                self.trims.push((first, count));
+                self.trims_given += 1;
+            }
+        }
+    }
+
+    /// Forgets turns whose blocks are gone, so that they do not pile up.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.blocks.len() + 1024 {
+            let mut seen = std::collections::HashSet::new();
+            let before = self.order.len();
+            let blocks = &self.blocks;
+            self.order.retain(|addr| blocks.contains_key(addr) && seen.insert(*addr));
+            self.taken += (before - self.order.len()) as u64;
+        }
     }
 
     fn discard(&mut self, first: u64, count: u64) {
@@ -85,13 +114,12 @@ pub(crate) struct Hidden {
     echo: Vec<(u8, Entry)>,
     /// The last stripe that was filled.
     filled: u64,
-    /// Why hidden levels take no more, if they do not.
-    failed: Option<Error>,
 }
 
 impl Hidden {
-    pub(crate) fn new(levels: Vec<HiddenLevel>, head: u64) -> Hidden {
-        Hidden { levels, echo: Vec::new(), filled: head, failed: None }
+    /// `echo` is what the hidden slots of the last stripe hold, `head`.
+    pub(crate) fn new(levels: Vec<HiddenLevel>, head: u64, echo: Vec<(u8, Entry)>) -> Hidden {
+        Hidden { levels, echo, filled: head }
     }
 
     /// Bytes that wait.
@@ -107,15 +135,6 @@ impl Hidden {
     /// Slots that data and maps of all open hidden levels take up, or will.
     pub(crate) fn used(&self) -> u64 {
         self.levels.iter().map(|level| level.tree.used() + level.queue.first_writes).sum()
-    }
-
-    fn check_alive(&self) -> Result<()> {
-        self.failed.as_ref().map_or(Ok(()), |cause| {
-            Err(Error::new(Kind::FailStop, "the hidden level takes no more writes since an earlier failure")
-                .found(cause.to_string())
-                .expected("a medium that can be read")
-                .remedy("mend the medium, close the disk and open it again; what was flushed is safe"))
-        })
     }
 }
 
@@ -171,7 +190,8 @@ impl Filling<'_> {
     }
 
     fn take_trims(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
-        if state.queue.trims.is_empty() {
+        // Each makes pages of the map wait to be written: not too many.
+        if state.queue.trims.is_empty() || state.tree.crowded() {
             return Ok(());
         }
         let Some(slot) = self.free() else { return Ok(()) };
@@ -193,6 +213,7 @@ impl Filling<'_> {
         for (at, (first, count)) in state.queue.trims.drain(..some).enumerate() {
             trims::put(block, at, first, count);
         }
+        state.queue.trims_taken += some as u64;
         self.occupied += 1;
         Ok(())
     }
@@ -228,7 +249,7 @@ impl Filling<'_> {
 
 impl Core {
     /// Fills the hidden slots of a stripe and the hidden part of its summary (roots, entries, echo), encrypted.
-    /// What fails here fails the hidden levels and nothing else.
+    /// What the medium will not give is lost, and stops nothing.
     pub(crate) fn fill_hidden(
         &self,
         flying: &Flying,
@@ -244,17 +265,9 @@ impl Core {
         let mut hidden = self.hidden();
         let empty = self.log.empty_slots(true);
         let mut filling = Filling { core: self, seq: flying.seq, plain: empty, occupied: 0 };
-        let filled = if hidden.failed.is_none() { filling.fill(&mut hidden.levels) } else { Ok(()) };
+        filling.fill(&mut hidden.levels)?;
         let plain = filling.plain;
-        if let Err(e) = filled {
-            // Half of a change must not be believed.
-            hidden.failed.get_or_insert(e);
-        }
-        if hidden.failed.is_none() {
-            self.encrypt_hidden(&mut hidden, flying.seq, salt, &plain, slots, part)?;
-        } else {
-            self.filler.fill(slots);
-        }
+        self.encrypt_hidden(&mut hidden, flying.seq, salt, &plain, slots, part)?;
         let _set_once = flying.hidden.set(plain);
         hidden.filled = flying.seq;
         drop(hidden);
@@ -314,7 +327,6 @@ impl Core {
         let mut hidden = self.wait_hidden("cannot take a hidden block in", |core, hidden| {
             hidden.waiting() < core.most_waiting
         })?;
-        hidden.check_alive()?;
         // A single hidden level fits whole, as it was planned to.
         let used = if hidden.levels.len() > 1 { hidden.used() } else { 0 };
         let deepest = usize::from(level) == hidden.levels.len() && level > 1;
@@ -342,14 +354,15 @@ impl Core {
     /// Queues a discard of a hidden level.
     pub(crate) fn discard_hidden(&self, level: u8, first: u64, count: u64) -> Result<()> {
         self.check_alive()?;
-        let mut hidden = self.hidden();
-        hidden.check_alive()?;
+        let mut hidden = self.wait_hidden("cannot take a hidden discard in", |_, hidden| {
+            hidden.levels[usize::from(level) - 1].queue.trims.len() < MOST_TRIMS
+        })?;
         let state = &mut hidden.levels[usize::from(level) - 1];
         state.queue.discard(first, count);
         let empty = Plain::new(0);
         let source = Source { log: &self.log, level, seq: 0, plain: &empty };
         if state.tree.any(first, count, &source)? {
-            state.queue.trims.push((first, count));
+            state.queue.trim(first, count);
         }
         Ok(())
     }
@@ -358,12 +371,15 @@ impl Core {
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         self.check_alive()?;
         let at = usize::from(level) - 1;
-        let ticket = self.hidden().levels[at].queue.given;
+        let (ticket, trims) = {
+            let hidden = self.hidden();
+            let queue = &hidden.levels[at].queue;
+            (queue.given, queue.trims_given)
+        };
         let hidden = self.wait_hidden("cannot flush the hidden level", |_, hidden| {
             let queue = &hidden.levels[at].queue;
-            (queue.taken >= ticket || queue.blocks.is_empty()) && queue.trims.is_empty()
+            (queue.taken >= ticket || queue.blocks.is_empty()) && queue.trims_taken >= trims
         })?;
-        hidden.check_alive()?;
         let filled = hidden.filled;
         drop(hidden);
         self.wait_durable(filled)
@@ -378,7 +394,7 @@ impl Core {
         let deadline = self.cover_deadline();
         let mut hidden = self.hidden();
         loop {
-            if hidden.failed.is_some() || done(self, &hidden) {
+            if done(self, &hidden) {
                 return Ok(hidden);
             }
             self.check_alive()?;
@@ -392,8 +408,8 @@ impl Core {
         }
     }
 
-    /// Reads blocks of a hidden level.
-    pub(crate) fn read_hidden(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+    /// Where blocks of a hidden level lie that are in stripes; the others are read at once, and their place given as 0.
+    pub(crate) fn look_hidden(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<Vec<u64>> {
         let mut hidden = self.hidden();
         let HiddenLevel { tree, queue } = &mut hidden.levels[usize::from(level) - 1];
         let empty = Plain::new(0);
@@ -414,11 +430,10 @@ impl Core {
             }
             places.push(packed);
         }
-        drop(hidden);
-        self.fetch_all(level, first, &places, buf)
+        Ok(places)
     }
 
-    /// Whether block `addr` of a hidden level is written, and the first block after it that may differ.
+    /// Whether block `addr` of a hidden level is written.
     pub(crate) fn hidden_written(&self, level: u8, addr: u64) -> Result<bool> {
         let mut hidden = self.hidden();
         let HiddenLevel { tree, queue } = &mut hidden.levels[usize::from(level) - 1];
@@ -430,8 +445,29 @@ impl Core {
         Ok(!is_trimmed(&queue.trims, addr) && tree.get(addr, &source)? != 0)
     }
 
+    /// Reads blocks of a level.
+    pub(crate) fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+        let look = |buf: &mut [u8]| match level {
+            0 => self.look_public(first, buf),
+            level => self.look_hidden(level, first, buf),
+        };
+        let mut places = look(buf)?;
+        loop {
+            let read = self.fetch_all(level, first, &places, buf);
+            if !read.as_ref().is_err_and(|e| e.kind() == Kind::Corrupt) {
+                return read;
+            }
+            // Unless a block was written anew since, and its old place given up.
+            let now = look(buf)?;
+            if now == places {
+                return read;
+            }
+            places = now;
+        }
+    }
+
     /// Reads what a map says, from `first` on: blocks whose place is 0 have been dealt with.
-    pub(crate) fn fetch_all(&self, level: u8, first: u64, places: &[u64], buf: &mut [u8]) -> Result<()> {
+    fn fetch_all(&self, level: u8, first: u64, places: &[u64], buf: &mut [u8]) -> Result<()> {
         let mut at = 0;
         while at < places.len() {
             let packed = places[at];

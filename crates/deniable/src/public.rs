@@ -168,7 +168,13 @@ impl Core {
             open.free.push(slot);
         }
         tree.clear(first, count, &open.source(&self.log))?;
-        if open.free.is_empty() { self.advance(public) } else { Ok(()) }
+        // Pages that the discard changed are written before it is answered, once there are many.
+        let mut stripes = 0;
+        while public.open.free.is_empty() || (public.tree.crowded() && stripes < self.log.params.stripes) {
+            self.advance(public)?;
+            stripes += 1;
+        }
+        Ok(())
     }
 
     /// Makes everything that level 0 acknowledged durable.
@@ -195,6 +201,7 @@ impl Core {
     pub(crate) fn finish(&self) -> Result<()> {
         self.refresh()?;
         let last = self.public().open.seq - 1;
+        self.wait_checked_in();
         self.check_in(last, true)?;
         self.log.medium.sync()
     }
@@ -302,8 +309,8 @@ impl Core {
         Ok(kept)
     }
 
-    /// Reads blocks of level 0.
-    pub(crate) fn read_public(&self, first: u64, buf: &mut [u8]) -> Result<()> {
+    /// Where blocks of level 0 lie that have set off; the others are read at once, and their place given as 0.
+    pub(crate) fn look_public(&self, first: u64, buf: &mut [u8]) -> Result<Vec<u64>> {
         let mut public = self.public();
         let Public { tree, open, .. } = &mut *public;
         let mut places = Vec::with_capacity(buf.len() / BLOCK_SIZE);
@@ -322,8 +329,7 @@ impl Core {
                 places.push(packed);
             }
         }
-        drop(public);
-        self.fetch_all(0, first, &places, buf)
+        Ok(places)
     }
 }
 

@@ -26,19 +26,39 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
         None => Checkpoint { seq: last_synced(log)?, closed: false },
     };
     let durable = checkpoint.seq;
-    // What a checkpoint, a gap in flight and the checkpoint before it can hide.
-    let look = 4 * u64::from(log.params.gap);
-    let mut found: Vec<Option<Summary>> = Vec::new();
-    for seq in durable + 1..=durable + look {
-        found.push(log.summary(seq)?);
-    }
-    let synced = found.iter().flatten().map(|summary| summary.public.synced).fold(durable, u64::max);
     let mut end = match log.summary(durable)? {
         Some(summary) => end_of(&summary),
         None => End { head: durable, name: [0; 16], echo: Vec::new() },
     };
+    // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
+    let look = 4 * u64::from(log.params.gap);
+    loop {
+        let from = end.head;
+        end = follow(log, end, durable, look)?;
+        if end.head < from + look || end.head >= durable + log.params.stripes {
+            break;
+        }
+    }
+    if end.head == 0 {
+        return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
+            .found("not one stripe that verifies")
+            .expected("at least the one that creation wrote")
+            .remedy("the medium was overwritten: restore it from a backup"));
+    }
+    check_last(log, &end, checkpoint)?;
+    Ok(end)
+}
+
+/// Follows the log from `end` over at most `look` stripes.
+fn follow(log: &Log, mut end: End, durable: u64, look: u64) -> Result<End> {
+    let from = end.head;
+    let mut found: Vec<Option<Summary>> = Vec::new();
+    for seq in from + 1..=from + look {
+        found.push(log.summary(seq)?);
+    }
+    let synced = found.iter().flatten().map(|summary| summary.public.synced).fold(durable, u64::max);
     let mut linked = !end.echo.is_empty();
-    for (seq, summary) in (durable + 1..).zip(&found) {
+    for (seq, summary) in (from + 1..).zip(&found) {
         match summary {
             Some(summary) => {
                 let whole = seq <= synced
@@ -56,13 +76,6 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
             None => break,
         }
     }
-    if end.head == 0 {
-        return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
-            .found("not one stripe that verifies")
-            .expected("at least the one that creation wrote")
-            .remedy("the medium was overwritten: restore it from a backup"));
-    }
-    check_last(log, &end, checkpoint)?;
     Ok(end)
 }
 
@@ -115,6 +128,19 @@ fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
     Ok(true)
 }
 
+/// What the hidden slots of the last stripe hold, as far as open levels know.
+pub(crate) fn hidden_echo(log: &Log, head: u64) -> Vec<(u8, Entry)> {
+    let mut echo = vec![(0, Entry::Empty); log.params.hidden_slots()];
+    for level in 1..log.keys.len() as u8 {
+        let Ok(found) = log.head(level, head) else { continue };
+        for (held, (entry, _)) in echo.iter_mut().zip(&found.entries).filter(|(_, (e, _))| *e != Entry::Empty)
+        {
+            *held = (level, *entry);
+        }
+    }
+    echo
+}
+
 /// What a stripe did to a map.
 enum Change {
     Put(u64, Place),
@@ -130,7 +156,9 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
     let mut moved: HashMap<(u8, u64), Place> = HashMap::new();
     let mut changes: Vec<Change> = Vec::new();
     for seq in first..=last {
-        let entries = entries_of(log, level, seq, last)?;
+        // Of a level that was closed meanwhile, what was overwritten is gone.
+        let entries =
+            if seq + log.params.stripes <= head { Vec::new() } else { entries_of(log, level, seq, last)? };
         let mut puts = Vec::new();
         for (slot, entry) in (0u8..).zip(entries) {
             let place = Place { seq, slot };

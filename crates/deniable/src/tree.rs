@@ -12,6 +12,8 @@ use crate::summary::RootRecord;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
+/// In a delta: every place of the leaf.
+const WHOLE_LEAF: u16 = u16::MAX;
 /// The least leaves that a cache holds.
 const LEAST_CACHED: usize = 16;
 
@@ -268,13 +270,24 @@ impl Tree {
         }
     }
 
+    /// Whether so many leaves wait to be written that no more should be changed for the moment.
+    pub(crate) fn crowded(&self) -> bool {
+        let queued =
+            self.cycle.as_ref().filter(|cycle| cycle.depth == 0).map_or(0, |cycle| cycle.queue.len());
+        self.dirty[0].len() + queued > self.cached / 2
+    }
+
     /// Repeats a discard that a summary told of.
     pub(crate) fn replay_clear(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count).min(self.blocks);
         let mut at = first;
         while at < end {
             let leaf_end = ((at / FANOUT + 1) * FANOUT).min(end);
-            if self.has_leaf(at / FANOUT) {
+            if self.has_leaf(at / FANOUT) && leaf_end - at == FANOUT {
+                // A whole leaf: what was to be done to it before need not be.
+                self.delta.insert(at / FANOUT, vec![(WHOLE_LEAF, 0)]);
+                self.mark_dirty(0, at / FANOUT);
+            } else if self.has_leaf(at / FANOUT) {
                 (at..leaf_end).for_each(|addr| self.replay(addr, 0));
             }
             at = leaf_end;
@@ -288,7 +301,11 @@ impl Tree {
             let packed = self.pages[0][number as usize];
             let mut places = load(packed, Entry::Page { depth: 0, index: number }, source)?;
             for (at, packed) in self.delta.remove(&number).unwrap_or_default() {
-                places[usize::from(at)] = packed;
+                if at == WHOLE_LEAF {
+                    places.fill(packed);
+                } else {
+                    places[usize::from(at)] = packed;
+                }
             }
             self.evict();
             self.leaves.insert(number, Leaf { places, touched: false });
