@@ -111,10 +111,25 @@ def nbd():
     put("nbd_transmission", "raw", b"\xf1\x25\x60\x95\x13" + bytes(24))
 
 
+
+def deniable():
+    # Of each stripe: previous 16, synced 8, root record 32, entry 24, echo 8; the rest is not looked at.
+    def stripe(entry, covered=0, synced=0, root=0):
+        part = bytes(16) + struct.pack("<QQQQQ", synced, root, covered, 1, 0) + struct.pack("<Q16xQ", entry, entry)
+        return part.ljust(128, b"\0")
+    data, page, trim, lost = 1 << 56, 2 << 56, 3 << 56, 4 << 56
+    put("deniable_open", "data", b"".join(stripe(data | n) for n in range(6)))
+    put("deniable_open", "pages", b"".join(stripe(page, root=n << 8) for n in range(1, 6)))
+    put("deniable_open", "trims", b"".join(stripe(trim | n, covered=n) for n in range(1, 6)))
+    put("deniable_open", "lost", b"".join(stripe(lost | n, synced=n) for n in range(6)))
+    put("deniable_open", "hole", stripe(data) + b"\xff" * 128 + stripe(data | 1, synced=2))
+
+
 header()
 params()
 ring()
 medium()
 book()
 objects()
+deniable()
 nbd()

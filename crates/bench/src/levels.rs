@@ -41,6 +41,11 @@ const READ: Job = job(Direction::Read, false);
 const RANDOM_WRITE: Job = job(Direction::Write, true);
 const RANDOM_READ: Job = job(Direction::Read, true);
 
+/// Bytes of each disk: all of them together shall stay in the page cache, for it is not the medium that is compared.
+fn size(scale: Scale) -> u64 {
+    scale.disk / 2
+}
+
 /// What came out.
 pub struct Levels {
     grid: Grid,
@@ -48,7 +53,7 @@ pub struct Levels {
 
 /// Measures all of them.
 pub fn measure(work: &Workspace) -> Result<Levels> {
-    let mut rounds = Rounds::new(work, "levels", work.scale.peer_job);
+    let mut rounds = Rounds::new(work, "levels", work.scale.peer_job).sized(size(work.scale));
     rounds.add(XTS, &[WRITE, READ, RANDOM_READ, RANDOM_WRITE]);
     rounds.add(FULL, &[WRITE, READ, RANDOM_READ]);
     // Random writes leave a log whose sequential writes are not what they were: they have disks of their own.
@@ -63,11 +68,11 @@ pub fn measure(work: &Workspace) -> Result<Levels> {
 /// The hidden level: written while level 0 is written at the same time, then read.
 fn hidden(work: &Workspace, grid: &mut Grid) -> Result<()> {
     work.say("levels: the hidden level");
-    HIDDEN.create(work, work.scale.disk)?;
+    HIDDEN.create(work, size(work.scale))?;
     let socket = work.path("socket");
     let server = Server::start(work, &mut HIDDEN.serve(work, &socket), &socket)?;
     let deep = server.uri().replace("///?", "///1?");
-    let size = work.scale.disk;
+    let size = size(work.scale);
     let both = |amount, seed| -> Result<Vec<fio::Rate>> {
         std::thread::scope(|scope| {
             let public = scope.spawn(|| {
@@ -191,7 +196,7 @@ is written sequentially at the same time; it is measured after the others, not i
 - What a block costs on the medium is counted in `crates/deniable/tests/amplification.rs`: sequential writes 2.21 \
 blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \
 of 0.1, 0.2 and 0.4 with 8 and 8 slots, where Equation 1 of paper 000 says 10.6, 5.63 and 3.13.\n",
-        disk = scale.disk >> 20,
+        disk = size(*scale) >> 20,
         repeats = scale.repeats,
         job = scale.peer_job.as_millis(),
     )

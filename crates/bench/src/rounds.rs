@@ -16,13 +16,20 @@ pub struct Rounds<'w> {
     work: &'w Workspace,
     section: &'static str,
     time: Duration,
+    /// Bytes of every disk that are written and read.
+    size: u64,
     entries: Vec<(Subject, Vec<Job>)>,
 }
 
 impl<'w> Rounds<'w> {
     /// Turns in which each job takes `time`.
     pub fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
-        Rounds { work, section, time, entries: Vec::new() }
+        Rounds { work, section, time, size: work.scale.disk, entries: Vec::new() }
+    }
+
+    /// The same with disks of another size.
+    pub fn sized(self, size: u64) -> Self {
+        Rounds { size, ..self }
     }
 
     /// A subject and its jobs.
@@ -59,7 +66,7 @@ impl<'w> Rounds<'w> {
 
     fn fill(&self, subject: Subject) -> Result<()> {
         self.work.say(&format!("{}: filling {}", self.section, subject.name()));
-        subject.create(self.work, self.work.scale.disk)?;
+        subject.create(self.work, self.size)?;
         let server = self.start(subject)?;
         fio::run(self.work, &self.load(&server.uri(), Amount::Once, 0, &[FILL]))?;
         server.stop()?;
@@ -97,6 +104,6 @@ impl<'w> Rounds<'w> {
     }
 
     fn load<'a>(&self, uri: &'a str, amount: Amount, seed: u64, jobs: &'a [Job]) -> Load<'a> {
-        Load { uri, size: self.work.scale.disk, amount, durable: false, seed, jobs }
+        Load { uri, size: self.size, amount, durable: false, seed, jobs }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::keys::{Domain, SALT_LEN, StripeKey, TAG_LEN};
 use crate::params::{CHECKPOINTS, Params};
+use crate::summary::MOST_SEQ;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Medium;
@@ -71,6 +72,7 @@ impl Checkpoint {
         let mut body = *block;
         let opened = key.open(Domain::Checkpoint, turn, &[], &mut body[BODY_AT..], &tag);
         let seq = u64::from_le_bytes(body[BODY_AT..BODY_AT + 8].try_into().expect("8 bytes"));
-        Ok(opened.is_ok().then_some(Checkpoint { seq, closed: body[BODY_AT + 8] == 1 }))
+        let sane = opened.is_ok() && seq <= MOST_SEQ;
+        Ok(sane.then_some(Checkpoint { seq, closed: body[BODY_AT + 8] == 1 }))
     }
 }

@@ -134,7 +134,8 @@ impl Hidden {
 
     /// Slots that data and maps of all open hidden levels take up, or will.
     pub(crate) fn used(&self) -> u64 {
-        self.levels.iter().map(|level| level.tree.used() + level.queue.first_writes).sum()
+        let each = self.levels.iter().map(|level| level.tree.used().saturating_add(level.queue.first_writes));
+        each.fold(0, u64::saturating_add)
     }
 }
 

@@ -31,6 +31,7 @@ mod checkpoint;
 mod core;
 mod disk;
 mod entry;
+mod fuzz;
 mod hidden;
 mod keys;
 mod log;
@@ -44,4 +45,6 @@ mod tree;
 mod trims;
 
 pub use disk::{Deniable, LevelDisk, OpenOptions};
+#[doc(hidden)]
+pub use fuzz::fuzz_open;
 pub use params::{Geometry, Params};

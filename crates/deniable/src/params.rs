@@ -19,7 +19,8 @@ pub(crate) const LEAST_STRIPES: u64 = 64;
 /// The most blocks of a level: 4 PiB, so that an address fits its entry.
 const MOST_BLOCKS: u64 = 1 << 40;
 /// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync releases.
-const GAP_BYTES: u64 = 64 << 20;
+/// A burst of this length is taken in at the speed of the page cache.
+const GAP_BYTES: u64 = 512 << 20;
 /// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save little.
 const MOST_CYCLE: u64 = 4096;
 /// Slots kept free beside what the levels and their maps need: records of discards.

@@ -31,11 +31,11 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
         None => End { head: durable, name: [0; 16], echo: Vec::new() },
     };
     // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
-    let look = 4 * u64::from(log.params.gap);
     loop {
         let from = end.head;
-        end = follow(log, end, durable, look)?;
-        if end.head < from + look || end.head >= durable + log.params.stripes {
+        let (found, looked) = look(log, from)?;
+        end = follow(log, end, durable, &found)?;
+        if end.head < looked || end.head >= durable + log.params.stripes {
             break;
         }
     }
@@ -49,16 +49,29 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
     Ok(end)
 }
 
-/// Follows the log from `end` over at most `look` stripes.
-fn follow(log: &Log, mut end: End, durable: u64, look: u64) -> Result<End> {
-    let from = end.head;
+/// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no further than a gap in
+/// which nothing is, because no more than a gap is ever in flight.
+fn look(log: &Log, from: u64) -> Result<(Vec<Option<Summary>>, u64)> {
+    let gap = u64::from(log.params.gap);
     let mut found: Vec<Option<Summary>> = Vec::new();
-    for seq in from + 1..=from + look {
-        found.push(log.summary(seq)?);
+    let (mut seq, mut last) = (from, from);
+    while seq < from + 4 * gap && seq < last + gap {
+        seq += 1;
+        let summary = log.summary(seq)?;
+        if summary.is_some() {
+            last = seq;
+        }
+        found.push(summary);
     }
+    Ok((found, seq))
+}
+
+/// Follows the log from `end` over the summaries found after it.
+fn follow(log: &Log, mut end: End, durable: u64, found: &[Option<Summary>]) -> Result<End> {
+    let from = end.head;
     let synced = found.iter().flatten().map(|summary| summary.public.synced).fold(durable, u64::max);
     let mut linked = !end.echo.is_empty();
-    for (seq, summary) in (from + 1..).zip(&found) {
+    for (seq, summary) in (from + 1..).zip(found) {
         match summary {
             Some(summary) => {
                 let whole = seq <= synced

@@ -19,6 +19,8 @@ use lacuna_core::{BLOCK_SIZE, Result, Secret};
 
 /// Hidden levels that a summary has room for.
 pub(crate) const HIDDEN_LEVELS: usize = 7;
+/// The last stripe that a place in a map can name.
+pub(crate) const MOST_SEQ: u64 = (1 << 55) - 1;
 /// Bytes of a root record in the clear.
 pub(crate) const ROOT_PLAIN: usize = 32;
 /// Bytes of a hidden root record.
@@ -139,7 +141,7 @@ impl PublicPart {
             let at = entry_at + slot * PUBLIC_ENTRY;
             Some((Entry::unpack(word(at))?, bytes[at + 8..at + PUBLIC_ENTRY].try_into().ok()?))
         };
-        Some(PublicPart {
+        let part = PublicPart {
             seq: word(0),
             previous: bytes[8..24].try_into().ok()?,
             synced: word(24),
@@ -148,7 +150,11 @@ impl PublicPart {
             echo: (0..slots)
                 .map(|s| Entry::unpack(word(echo_at + s * PUBLIC_ECHO)))
                 .collect::<Option<_>>()?,
-        })
+        };
+        // A stripe speaks of those before it.
+        let sane =
+            (1..=MOST_SEQ).contains(&part.seq) && part.synced < part.seq && part.root.covered < part.seq;
+        sane.then_some(part)
     }
 }
 
@@ -239,6 +245,7 @@ impl Summary {
     pub(crate) fn hidden_root(&self, key: &StripeKey, level: usize) -> Option<RootRecord> {
         let at = (level - 1) * ROOT_LEN;
         RootRecord::open(key, level, &self.hidden[at..at + ROOT_LEN])
+            .filter(|root| root.covered < self.public.seq)
     }
 
     /// What the hidden slots hold, as far as they are this level's.
@@ -259,4 +266,25 @@ impl Summary {
         let echo = self.hidden[at..at + slots * HIDDEN_ECHO].chunks_exact(HIDDEN_ECHO).enumerate();
         echo.map(|(slot, bytes)| uncover(key, Domain::Echo, slot, bytes).unwrap_or(Entry::Empty)).collect()
     }
+}
+
+/// Fuzzing alone: a summary of stripe `seq` with a public part that whoever has the key of level 0 made up.
+pub(crate) fn forge(
+    params: &Params,
+    level0: &Secret<32>,
+    seq: u64,
+    made_up: &[u8],
+    out: &mut [u8; BLOCK_SIZE],
+) {
+    let salt = [seq as u8; SALT_LEN];
+    let Ok(key) = StripeKey::derive(level0, &salt) else { return };
+    let at = public_at(params.hidden_slots());
+    let mut plain = vec![0; BLOCK_SIZE - at];
+    let part = made_up.len().min(plain.len() - 8);
+    plain[..8].copy_from_slice(&seq.to_le_bytes());
+    plain[8..8 + part].copy_from_slice(&made_up[..part]);
+    out[..SALT_LEN].copy_from_slice(&salt);
+    let (clear, body) = out.split_at_mut(at);
+    let tag = key.seal(Domain::Summary, 0, &clear[DIGEST_AT..], &plain, body);
+    clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
 }

@@ -97,7 +97,7 @@ impl Tree {
 
     /// Blocks and pages of the level that take up slots.
     pub(crate) fn used(&self) -> u64 {
-        self.state.data + self.state.pages
+        self.state.data.saturating_add(self.state.pages)
     }
 
     /// Blocks that are written.
@@ -133,7 +133,7 @@ impl Tree {
         self.mark_dirty(0, number);
         match (was, packed) {
             (0, 0) => {}
-            (0, _) => self.state.data += 1,
+            (0, _) => self.state.data = self.state.data.saturating_add(1),
             (_, 0) => self.state.data = self.state.data.saturating_sub(1),
             _ => {}
         }
@@ -406,7 +406,7 @@ impl Tree {
                 continue;
             }
             // A page that has become empty is written all the same: a crash must not find the one before it.
-            self.state.pages += u64::from(*listed == 0);
+            self.state.pages = self.state.pages.saturating_add(u64::from(*listed == 0));
             *listed = place.pack();
             if depth < top {
                 self.mark_dirty(depth + 1, index / FANOUT);

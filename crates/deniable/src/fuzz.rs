@@ -1,0 +1,84 @@
+//! Opening what somebody with the key of level 0 made up: for fuzzing.
+
+use crate::disk::{Deniable, OpenOptions};
+use crate::keys::level_key;
+use crate::params::{Geometry, Params};
+use crate::{summary, trims};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_medium::{Medium, MemoryMedium};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of input for one stripe.
+const PIECE: usize = 128;
+
+/// Parses the input as parameters and as a record of discards; then forges a log of it, a stripe for every 128 bytes, opens
+/// it at two levels, and reads, writes and closes what opens.
+pub fn fuzz_open(input: &[u8]) {
+    let _refused = Params::parse(input);
+    let mut record = input.to_vec();
+    record.resize(BLOCK_SIZE, 0);
+    let _ranges = trims::ranges(&record).count();
+    let room = (1 << 20) + (256 << 10) + 64 * 3 * BLOCK_SIZE as u64;
+    let Ok(params) = Params::plan(room, Geometry::PAPER, 200, 0) else { return };
+    let uuid = [3; 16];
+    let masters = [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])];
+    let level0 = level_key(&masters[0], &uuid);
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    for (seq, piece) in (1..).zip(input.chunks(PIECE)).take(params.stripes as usize) {
+        let mut block = [0; BLOCK_SIZE];
+        summary::forge(&params, &level0, seq, piece, &mut block);
+        let _written = medium.write_at(params.offset(seq), &block);
+    }
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 20),
+        read_only: false,
+        background: false,
+        cover_timeout: Duration::ZERO,
+        public_random: Arc::new(SeededRandom::new(1)),
+        filler: Arc::new(SeededRandom::new(2)),
+    };
+    let Ok(disk) = Deniable::open(medium, &params, &masters, &uuid, options) else { return };
+    let disk = Arc::new(disk);
+    let mut block = vec![7; BLOCK_SIZE];
+    for level in disk.levels() {
+        for addr in 0..4 {
+            let _lost = level.read(BlockAddr(addr), &mut block);
+            let _full = level.write(BlockAddr(addr), &block);
+        }
+        let _discarded = level.discard(BlockAddr(0), level.blocks());
+    }
+    for _ in 0..70 {
+        if disk.refresh().is_err() {
+            return;
+        }
+    }
+    let _no_cover = disk.close();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fuzz_open;
+
+    #[test]
+    fn what_is_made_up_is_refused_or_read() {
+        fuzz_open(&[]);
+        for byte in [0, 1, 2, 3, 0x7f, 0x80, 0xff] {
+            fuzz_open(&[byte; 2000]);
+        }
+        // Stripes that name data, pages, records and lost blocks.
+        let mut word = 1u64;
+        for round in 0..200u64 {
+            let mut input = vec![0; 1200];
+            for (at, out) in input.chunks_exact_mut(8).enumerate() {
+                word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let kind = ((word >> 33) % 6) << 56;
+                let value = if at % 3 == 0 { kind | ((word >> 40) % 64) } else { (word >> 50) % 9 };
+                out.copy_from_slice(&value.to_le_bytes());
+            }
+            input.truncate(600 + round as usize * 3);
+            fuzz_open(&input);
+        }
+    }
+}

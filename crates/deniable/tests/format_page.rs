@@ -1,0 +1,210 @@
+//! `docs/format/deniable.md` and the medium agree: the tables of the page are parsed, and a disk that was just written is
+//! read with nothing but them and the primitives that they name.
+
+mod fixture;
+
+use fixture::{UUID, create, fill, flush_hidden, masters, open, params};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
+use lacuna_crypto::{AesBlock, GcmKey, derive};
+use lacuna_deniable::Params;
+use lacuna_medium::{Medium, MemoryMedium};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The cells of the rows of the table under a heading.
+fn rows(heading: &str) -> Vec<Vec<String>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/deniable.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let section = page.split("\n## ").find(|s| s.lines().next() == Some(heading));
+    let section = section.unwrap_or_else(|| panic!("no section {heading}"));
+    let lines = section.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
+    lines.skip(2).map(cells).collect()
+}
+
+/// The fields of a table, by name: offset and length; asserts that they lie one after the other without gaps.
+fn fields(heading: &str) -> HashMap<String, (usize, usize)> {
+    let (mut end, mut found) = (0, HashMap::new());
+    for row in rows(heading) {
+        let (offset, len): (usize, usize) = (row[0].parse().unwrap(), row[1].parse().unwrap());
+        assert_eq!(offset, end, "{heading}: {}", row[2]);
+        end = offset + len;
+        found.insert(row[2].clone(), (offset, len));
+    }
+    found
+}
+
+fn number(bytes: &[u8], (offset, len): (usize, usize)) -> u64 {
+    let mut number = [0; 8];
+    number[..len].copy_from_slice(&bytes[offset..offset + len]);
+    u64::from_le_bytes(number)
+}
+
+fn named(heading: &str, name: &str) -> u64 {
+    rows(heading).iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}"))[1].parse().unwrap()
+}
+
+/// The two keys of a level for a stripe.
+struct Keys(GcmKey, AesBlock);
+
+impl Keys {
+    fn of(level: usize, salt: &[u8]) -> Keys {
+        let level_key: Secret<32> = derive(&masters(2)[level], "deniable level", &UUID);
+        let both: Secret<64> = derive(&level_key, "deniable stripe", salt);
+        let half = |at: usize| Secret::copy_from(both.expose()[at..at + 32].try_into().unwrap());
+        Keys(GcmKey::new(&half(0)).unwrap(), AesBlock::new(&half(32)))
+    }
+
+    fn open(&self, domain: &str, index: u8, aad: &[u8], bytes: &[u8], tag: &[u8]) -> Vec<u8> {
+        let mut nonce = [0; 12];
+        nonce[..2].copy_from_slice(&[named_domain(domain), index]);
+        let mut plain = vec![0; bytes.len()];
+        self.0.open(&nonce, aad, bytes, tag.try_into().unwrap(), &mut plain).expect(domain);
+        plain
+    }
+}
+
+fn named_domain(name: &str) -> u8 {
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/deniable.md"));
+    let page = page.unwrap();
+    let row =
+        page.lines().find(|line| line.starts_with(&format!("| {name} | ")) && line.matches('|').count() == 3);
+    row.unwrap().trim_matches('|').split('|').nth(1).unwrap().trim().parse().unwrap()
+}
+
+/// A disk with one block of each level, and its medium.
+fn written(params: &Params) -> Vec<u8> {
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, params, 2, 1).unwrap();
+    let disk = open(&medium, params, 2, 2).unwrap();
+    let levels = disk.levels();
+    for (level, stamp) in levels.iter().zip([11, 22]) {
+        let mut block = vec![0; BLOCK_SIZE];
+        fill(7, stamp, &mut block);
+        level.write(BlockAddr(7), &block).unwrap();
+    }
+    flush_hidden(&disk, &levels[1]).unwrap();
+    disk.close().unwrap();
+    memory.snapshot()
+}
+
+#[test]
+fn constants_and_parameters() {
+    let p = params();
+    let encoded = p.encode();
+    let field = fields("Parameters");
+    let value = |name: &str| number(&encoded, field[name]);
+    assert_eq!(value("version"), 1);
+    assert_eq!(value("public slots"), u64::from(p.geometry.public));
+    assert_eq!(value("hidden slots"), u64::from(p.geometry.hidden));
+    assert_eq!(value("spare"), u64::from(p.spare_permille));
+    assert_eq!(value("gap"), u64::from(p.gap));
+    assert_eq!(value("cycle"), u64::from(p.cycle));
+    assert_eq!(value("stripes"), p.stripes);
+    assert_eq!(value("blocks"), p.blocks);
+    assert_eq!(value("hidden blocks"), p.hidden_blocks);
+    assert_eq!(value("cover"), u64::from(p.cover_millis));
+    assert_eq!(named("Constants", "block"), BLOCK_SIZE as u64);
+    let stripe = (1 + value("public slots") + value("hidden slots")) * named("Constants", "block");
+    assert_eq!(p.medium_len(), named("Constants", "log") + p.stripes * stripe);
+}
+
+#[test]
+fn a_stripe_is_read_by_the_page() {
+    let p = params();
+    let bytes = written(&p);
+    let (slots, hidden_slots) = (usize::from(p.geometry.public), usize::from(p.geometry.hidden));
+    let stripe_len = (1 + slots + hidden_slots) * BLOCK_SIZE;
+    let log = named("Constants", "log") as usize;
+    let summary_fields = fields("Summary");
+    let roots = summary_fields["hidden roots"];
+    let entries_at = roots.0 + roots.1;
+    let public_at = entries_at + hidden_slots * 48;
+    let part = |name: &str| {
+        let (offset, len) = summary_fields[name];
+        offset..offset + len
+    };
+    let public_fields = fields("Public part");
+    let root_fields = fields("Root record");
+    let root_len = root_fields.values().map(|(_, len)| len).sum::<usize>();
+    let data = named_entry("data");
+    let (mut found, mut previous) = ([0; 2], Vec::new());
+    // `create` wrote stripe 1; the ring has not come round.
+    for seq in 1..10usize {
+        let at = log + seq * stripe_len;
+        let stripe = &bytes[at..at + stripe_len];
+        let salt = &stripe[part("salt")];
+        let keys = Keys::of(0, salt);
+        let aad = &stripe[part("digest").start..public_at];
+        let public = keys.open("summary", 0, aad, &stripe[public_at..BLOCK_SIZE], &stripe[part("tag")]);
+        assert_eq!(number(&public, public_fields["seq"]), seq as u64);
+        let (named_at, named_len) = public_fields["previous"];
+        assert!(seq == 1 || public[named_at..named_at + named_len] == previous[..]);
+        previous = salt[..16].to_vec();
+        let hidden_at = (1 + slots) * BLOCK_SIZE;
+        let heads: Vec<u8> =
+            stripe[hidden_at..].chunks(512).flat_map(|sector| sector[..16].to_vec()).collect();
+        keys.open("digest", 0, &heads, &[], &stripe[part("digest")]);
+        let deep = Keys::of(1, salt);
+        let root = &stripe[roots.0..roots.0 + 48];
+        let root = deep.open("root", 1, &[], &root[..root_len], &root[root_len..]);
+        assert!(number(&root, root_fields["data"]) <= 1);
+
+        let aad = |entry: u64| [(seq as u64).to_le_bytes(), entry.to_le_bytes()].concat();
+        let first = public_fields["root"].0 + public_fields["root"].1;
+        for slot in 0..slots {
+            let listed = &public[first + slot * 24..first + (slot + 1) * 24];
+            let entry = number(listed, (0, 8));
+            let body = &stripe[(1 + slot) * BLOCK_SIZE..(2 + slot) * BLOCK_SIZE];
+            let plain = keys.open("slot", slot as u8, &aad(entry), body, &listed[8..]);
+            if entry >> 56 == data {
+                assert_eq!((entry & !(0xff << 56), fixture::stamp_of(7, &plain)), (7, Some(11)));
+                found[0] += 1;
+            }
+        }
+        for slot in 0..hidden_slots {
+            let listed = &stripe[entries_at + slot * 32..entries_at + (slot + 1) * 32];
+            let mut block = [0; 16];
+            block[..2].copy_from_slice(&[named_domain("entry"), slot as u8]);
+            let pad = deep.1.encrypt(block);
+            let plain: Vec<u8> = listed[..16].iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
+            let entry = number(&plain, (0, 8));
+            if plain[8..].iter().all(|&b| b == 0) && entry >> 56 == data {
+                let body = &stripe[hidden_at + slot * BLOCK_SIZE..hidden_at + (slot + 1) * BLOCK_SIZE];
+                let plain = deep.open("slot", slot as u8, &aad(entry), body, &listed[16..]);
+                assert_eq!(fixture::stamp_of(7, &plain), Some(22));
+                found[1] += 1;
+            }
+        }
+        if found == [1, 1] {
+            return;
+        }
+    }
+    panic!("found {found:?}");
+}
+
+fn named_entry(name: &str) -> u64 {
+    named("Entries", name)
+}
+
+#[test]
+fn a_checkpoint_is_read_by_the_page() {
+    let bytes = written(&params());
+    let field = fields("Checkpoint");
+    let at = |name: &str| field[name];
+    let mut found = Vec::new();
+    for turn in 0..2u8 {
+        let block = &bytes[named("Constants", "checkpoints") as usize + usize::from(turn) * BLOCK_SIZE..]
+            [..BLOCK_SIZE];
+        let slice = |name: &str| &block[at(name).0..at(name).0 + at(name).1];
+        let body =
+            Keys::of(0, slice("salt")).open("checkpoint", turn, &[], &block[at("seq").0..], slice("tag"));
+        let inside = |name: &str| (at(name).0 - at("seq").0, at(name).1);
+        found.push((number(&body, inside("seq")), number(&body, inside("closed"))));
+    }
+    found.sort_unstable();
+    assert!(found[1].0 > 1 && found[1].1 == 1, "{found:?}");
+}

@@ -1,0 +1,7 @@
+//! A log that somebody with the key of level 0 made up: summaries with root records, entries and echoes, parameters and
+//! records of discards.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| lacuna_deniable::fuzz_open(input));
