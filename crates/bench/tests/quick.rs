@@ -73,7 +73,7 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
     let again = run(&["--quick", "--only", "hctr2"], [disks.path(), out.path()], &lacuna);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
     let text = std::fs::read_to_string(&page).unwrap();
-    let files = text.split("on Ceph: begin").next().unwrap();
+    let files = text.split("on levels: begin").next().unwrap();
     assert_eq!(files.matches("(quick)").count(), 2, "one line of history per run:\n{text}");
 }
 

@@ -164,7 +164,9 @@ impl Facts {
         rows.push(("UUID", header.uuid.to_string()));
         rows.push(("format", format!("{}, header version {}", header.format, header.version)));
         rows.push(("size", exact(parameters.size())));
-        rows.push(("can grow to", human(parameters.largest())));
+        if parameters.largest() > parameters.size() {
+            rows.push(("can grow to", human(parameters.largest())));
+        }
         rows.push(("cipher", parameters.cipher().to_owned()));
         rows.push(("layout", parameters.layout()));
         if let Parameters::Flat(params) = parameters {
