@@ -143,6 +143,8 @@ impl Core {
     pub(crate) fn fail(&self, e: Error) -> Error {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| e.clone());
         self.alive.store(false, Ordering::Release);
+        // Nobody is between looking and waiting.
+        drop(self.pipe.lock().unwrap_or_else(PoisonError::into_inner));
         self.pipe_moved.notify_all();
         self.hidden_moved.notify_all();
         self.tell_progress();
