@@ -229,22 +229,6 @@ impl LevelDisk {
     fn core(&self) -> &Core {
         &self.disk.core
     }
-
-    fn written(&self, first: u64, count: u64) -> Result<Vec<Extent>> {
-        let mut runs: Vec<Extent> = vec![];
-        let mut public = (self.level == 0).then(|| self.core().public());
-        for addr in first..first + count {
-            let written = match &mut public {
-                Some(public) => self.core().public_written(public, addr)?,
-                None => self.core().hidden_written(self.level, addr)?,
-            };
-            match runs.last_mut() {
-                Some(run) if run.written == written => run.blocks += 1,
-                _ => runs.push(Extent { blocks: 1, written }),
-            }
-        }
-        Ok(runs)
-    }
 }
 
 impl Disk for LevelDisk {
@@ -262,14 +246,16 @@ impl Disk for LevelDisk {
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        match self.level {
-            0 => {
-                let blocks = (data.len() / BLOCK_SIZE) as u64;
-                self.core().counters.public_blocks.fetch_add(blocks, Ordering::Relaxed);
-                self.core().write_public(first.0, data)
+        let core = self.core();
+        for (first, data) in (first.0..).step_by(STEP).zip(data.chunks(STEP * BLOCK_SIZE)) {
+            if self.level > 0 {
+                core.write_hidden(self.level, first, data)?;
+                continue;
             }
-            level => self.core().write_hidden(level, first.0, data),
+            core.write_public(first, data)?;
+            core.counters.public_blocks.fetch_add((data.len() / BLOCK_SIZE) as u64, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
@@ -288,7 +274,21 @@ impl Disk for LevelDisk {
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        self.written(first.0, count)
+        let mut runs: Vec<Extent> = vec![];
+        for at in (0..count).step_by(STEP) {
+            let (first, part) = (first.0 + at, (count - at).min(STEP as u64) as usize);
+            let written = match self.level {
+                0 => self.core().public_written(first, part)?,
+                level => self.core().hidden_written(level, first, part)?,
+            };
+            for written in written {
+                match runs.last_mut() {
+                    Some(run) if run.written == written => run.blocks += 1,
+                    _ => runs.push(Extent { blocks: 1, written }),
+                }
+            }
+        }
+        Ok(runs)
     }
 
     fn status(&self) -> Status {
@@ -313,11 +313,11 @@ impl Disk for LevelDisk {
             items.push(item("data", public.tree.data(), "blocks"));
             items.push(item("map_pages_waiting", public.tree.dirty_pages(), "pages"));
         } else {
-            let hidden = core.hidden();
-            let tree = &hidden.levels[usize::from(self.level) - 1].tree;
+            let mut hidden = core.hidden();
+            let HiddenLevel { tree, queue } = hidden.level(self.level);
             items.push(item("data", tree.data(), "blocks"));
             items.push(item("map_pages_waiting", tree.dirty_pages(), "pages"));
-            items.push(item("waiting_for_cover", hidden.waiting_of(self.level), "bytes"));
+            items.push(item("waiting_for_cover", (queue.len() * BLOCK_SIZE) as u64, "bytes"));
         }
         Status { items }
     }

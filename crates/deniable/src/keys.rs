@@ -106,7 +106,8 @@ impl StripeKey {
     /// over the first bytes of every sector, which are random in every stripe. It does not notice later damage, which
     /// the tags of the slots do.
     pub(crate) fn digest(&self, slots: &[u8]) -> [u8; 16] {
-        let heads: Vec<u8> = slots.chunks_exact(SECTOR).flat_map(|sector| &sector[..16]).copied().collect();
+        let mut heads = Vec::with_capacity(slots.len() / SECTOR * 16);
+        slots.chunks_exact(SECTOR).for_each(|sector| heads.extend_from_slice(&sector[..16]));
         self.data.seal(&nonce(Domain::Digest, 0), &heads, &[], &mut [])
     }
 

@@ -5,8 +5,8 @@ use crate::entry::{Entry, Place};
 use crate::keys::{StripeKey, corrupt};
 use crate::params::Params;
 use crate::summary::{Listed, Summary};
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
-use lacuna_medium::{Medium, ReadExtent};
+use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
+use lacuna_medium::Medium;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -53,14 +53,19 @@ impl Plain {
         Plain { entries: vec![(0, Entry::Empty); slots], blocks: vec![0; slots * BLOCK_SIZE] }
     }
 
-    /// The same slots, emptied, in memory that is there already. Blocks of empty slots are zeros.
+    /// The same slots, emptied, in memory that is there already.
     fn emptied(mut self) -> Plain {
-        for (block, held) in self.blocks.chunks_exact_mut(BLOCK_SIZE).zip(&mut self.entries) {
-            if std::mem::replace(held, (0, Entry::Empty)).1 != Entry::Empty {
+        self.entries.fill((0, Entry::Empty));
+        self
+    }
+
+    /// Makes the blocks of empty slots zeros, before they are encrypted like any other: until then they hold anything.
+    pub(crate) fn zero_empty(&mut self) {
+        for (block, (_, entry)) in self.blocks.chunks_exact_mut(BLOCK_SIZE).zip(&self.entries) {
+            if *entry == Entry::Empty {
                 block.fill(0);
             }
         }
-        self
     }
 
     /// The bytes of a slot, to be filled, after `entry` of `level` was noted for it.
@@ -69,11 +74,14 @@ impl Plain {
         &mut self.blocks[slot * BLOCK_SIZE..(slot + 1) * BLOCK_SIZE]
     }
 
-    /// Empties the slot that holds this, if there is one: what was carried on is not repeated beside its successor.
-    pub(crate) fn drop_entry(&mut self, level: u8, entry: Entry) -> Option<u8> {
-        let slot = self.entries.iter().position(|held| *held == (level, entry))?;
-        self.put(0, slot, Entry::Empty).fill(0);
-        Some(slot as u8)
+    /// Empties a slot.
+    pub(crate) fn clear(&mut self, slot: usize) {
+        self.entries[slot] = (0, Entry::Empty);
+    }
+
+    /// The slot that holds this, if there is one.
+    pub(crate) fn slot_of(&self, level: u8, entry: Entry) -> Option<usize> {
+        self.entries.iter().position(|held| *held == (level, entry))
     }
 
     /// The block in a slot, if the slot is this level's and holds this.
@@ -169,7 +177,7 @@ impl Log {
         Ok(Summary::open(&self.params, &self.keys[0], &block)?.filter(|found| found.public.seq == seq))
     }
 
-    /// What stripe `seq` holds of a level. Errors: [`lacuna_core::Kind::Corrupt`] if its summary does not verify.
+    /// What stripe `seq` holds of a level. Errors: [`Kind::Corrupt`] if its summary does not verify.
     pub(crate) fn head(&self, level: u8, seq: u64) -> Result<Arc<Head>> {
         let cache = || self.heads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(head) = cache().heads.get(&(level, seq)) {
@@ -198,20 +206,73 @@ impl Log {
 
     /// Reads neighbouring slots of stripe `seq`, which must hold `entries`, into `out`.
     fn read_slots(&self, level: u8, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
-        let head = self.head(level, seq)?;
-        let lies = |entry: Entry| corrupt(format!("cannot read {}", name(entry)));
-        for (listed, entry) in head.entries[slot..].iter().zip(entries) {
-            if listed.0 != *entry {
-                return Err(lies(*entry));
-            }
+        // What does not belong there is not read, for it may not even lie within the medium.
+        self.listed(&*self.head(level, seq)?, slot, entries)?;
+        self.medium.read_at(self.slot_offset(level, seq, slot), out)?;
+        self.open_slots(level, seq, slot, entries, out)
+    }
+
+    /// The tags of slots that must hold `entries`.
+    fn listed<'h>(&self, head: &'h Head, slot: usize, entries: &[Entry]) -> Result<&'h [Listed]> {
+        let found = head.entries.get(slot..slot + entries.len()).unwrap_or_default();
+        match entries.iter().enumerate().find(|(at, entry)| found.get(*at).is_none_or(|f| f.0 != **entry)) {
+            Some((_, entry)) => Err(corrupt(format!("cannot read {}", name(*entry)))),
+            None => Ok(found),
         }
-        let offset = self.slot_offset(level, seq, slot);
-        self.medium.read(&mut [ReadExtent { offset, buf: out }])?;
-        for (at, block) in out.chunks_exact_mut(BLOCK_SIZE).enumerate() {
-            let (entry, tag) = &head.entries[slot + at];
-            head.key.open_slot(seq, slot + at, entry.pack(), tag, block).map_err(|_| lies(*entry))?;
+    }
+
+    /// Decrypts neighbouring slots of stripe `seq`, which must hold `entries`, where they were read to.
+    fn open_slots(&self, level: u8, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
+        let head = self.head(level, seq)?;
+        let listed = self.listed(&head, slot, entries)?;
+        for (at, (block, (entry, tag))) in out.chunks_exact_mut(BLOCK_SIZE).zip(listed).enumerate() {
+            let opened = head.key.open_slot(seq, slot + at, entry.pack(), tag, block);
+            opened.map_err(|_| corrupt(format!("cannot read {}", name(*entry))))?;
         }
         Ok(())
+    }
+
+    /// Takes slots of stripe `from`, the homes of these entries, over into the same slots of another stripe. Returns what
+    /// came over. A block that cannot be read any more is remembered as lost; a lost page or record is dropped, for its
+    /// reader finds that out.
+    pub(crate) fn carry(
+        &self,
+        level: u8,
+        from: u64,
+        homes: &[(usize, Entry)],
+        plain: &mut Plain,
+    ) -> Result<Vec<(usize, Entry)>> {
+        // What lies between two homes is read with them, unless its place has been taken.
+        let free_between =
+            |a: usize, b: usize| plain.entries[a + 1..b].iter().all(|(_, e)| *e == Entry::Empty);
+        let spans: Vec<&[(usize, Entry)]> = homes.chunk_by(|(a, _), (b, _)| free_between(*a, *b)).collect();
+        let mut carried = Vec::with_capacity(homes.len());
+        for span in spans {
+            let (first, last) = (span[0].0, span[span.len() - 1].0);
+            let out = &mut plain.blocks[first * BLOCK_SIZE..(last + 1) * BLOCK_SIZE];
+            let whole = self.medium.read_at(self.slot_offset(level, from, first), out).is_ok();
+            for &(slot, entry) in span {
+                let block = plain.put(level, slot, entry);
+                let read = match entry {
+                    Entry::Lost(_) => Ok(()),
+                    _ if whole => self.open_slots(level, from, slot, &[entry], block),
+                    _ => self.read_listed(level, from, slot, entry, block),
+                };
+                let kept = match (read, entry) {
+                    (Ok(()), _) => Some(entry),
+                    // What is hidden must not stop what is public: a hidden block that the medium will not give is lost.
+                    (Err(e), _) if e.kind() != Kind::Corrupt && level == 0 => return Err(e),
+                    (Err(_), Entry::Data(addr)) => Some(Entry::Lost(addr)),
+                    (Err(_), _) => None,
+                };
+                if let Some(Entry::Lost(_)) = kept {
+                    block.fill(0);
+                }
+                plain.entries[slot] = (level, kept.unwrap_or(Entry::Empty));
+                carried.extend(kept.map(|kept| (slot, kept)));
+            }
+        }
+        Ok(carried)
     }
 
     /// Reads one slot of a stripe as the summary of that stripe describes it.

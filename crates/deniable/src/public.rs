@@ -5,10 +5,11 @@
 //! Deniability contract: which stripes there are, when they are closed and what they say to level 0 is decided here, by
 //! public operations and the paced clock, under a lock that hidden operations never take.
 
-use crate::core::{Closed, Core};
+use crate::core::Core;
 use crate::entry::{Entry, LOST, Place};
 use crate::keys::SALT_LEN;
 use crate::log::{Flying, Log, Plain};
+use crate::pipeline::Closed;
 use crate::source::Source;
 use crate::summary::{PublicPart, name_of};
 use crate::tree::Tree;
@@ -86,11 +87,12 @@ impl Core {
         self.open_stripe(&mut public, seq)
     }
 
-    /// Takes blocks into the log.
+    /// Takes blocks into the log, one after another and no others between them: they are read together.
     pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
+        let mut public = self.public();
         for (addr, block) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
             self.check_alive()?;
-            self.take_in(&mut self.public(), addr, block).map_err(|e| self.fail_unless_full(e))?;
+            self.take_in(&mut public, addr, block).map_err(|e| self.fail_unless_full(e))?;
         }
         Ok(())
     }
@@ -164,7 +166,7 @@ impl Core {
         let covered: Vec<(u64, u8)> = open.index.range(first..first + count).map(|(a, s)| (*a, *s)).collect();
         for (addr, slot) in covered {
             open.index.remove(&addr);
-            open.plain.put(0, usize::from(slot), Entry::Empty).fill(0);
+            open.plain.clear(usize::from(slot));
             open.free.push(slot);
         }
         tree.clear(first, count, &open.source(&self.log))?;
@@ -201,7 +203,7 @@ impl Core {
     pub(crate) fn finish(&self) -> Result<()> {
         self.refresh()?;
         let last = self.public().open.seq - 1;
-        self.wait_checked_in();
+        self.wait_checked_in()?;
         self.check_in(last, true)?;
         self.log.medium.sync()
     }
@@ -210,7 +212,7 @@ impl Core {
     fn settle(&self, public: MutexGuard<'_, Public>) -> Result<()> {
         let closed = public.open.seq - 1;
         drop(public);
-        self.wait_written(closed)?;
+        self.wait_progress(|core| core.log.written() >= closed)?;
         self.sync_to(closed)?;
         let mut public = self.public();
         public.claimed = public.claimed.max(closed);
@@ -222,7 +224,8 @@ impl Core {
         let seq = public.open.seq;
         let mut salt = [0; SALT_LEN];
         self.public_random.fill(&mut salt);
-        let plain = std::mem::replace(&mut public.open.plain, Plain::new(0));
+        let mut plain = std::mem::replace(&mut public.open.plain, Plain::new(0));
+        plain.zero_empty();
         let entries: Vec<Entry> = plain.entries.iter().map(|(_, entry)| *entry).collect();
         let part = PublicPart {
             seq,
@@ -254,8 +257,10 @@ impl Core {
                 break;
             };
             open.free.pop();
-            if let Some(old) = open.plain.drop_entry(0, entry) {
-                open.free.push(old);
+            // What was carried on is not repeated beside its successor.
+            if let Some(old) = open.plain.slot_of(0, entry) {
+                open.plain.clear(old);
+                open.free.push(old as u8);
             }
             open.plain.put(0, usize::from(slot), entry).copy_from_slice(&block);
         }
@@ -268,75 +273,42 @@ impl Core {
             head => head?,
         };
         let Public { tree, open, .. } = &mut *public;
-        let stride = self.log.params.stride();
-        for (slot, (entry, _)) in head.entries.iter().enumerate() {
-            if !tree.is_home(*entry, from, slot, stride, &open.source(&self.log))? {
-                continue;
-            }
-            let Open { plain, index, free, .. } = &mut *open;
-            let Some(entry) = self.carry_slot(0, from, slot, *entry, plain)? else { continue };
+        let homes = tree.homes(&head.entries, from, self.log.params.stride(), &open.source(&self.log))?;
+        for (slot, entry) in self.log.carry(0, from, &homes, &mut open.plain)? {
             if let Entry::Data(addr) | Entry::Lost(addr) = entry {
-                index.insert(addr, slot as u8);
+                open.index.insert(addr, slot as u8);
             }
-            free.retain(|&s| usize::from(s) != slot);
+        }
+        let Open { plain, free, .. } = open;
+        free.retain(|&slot| plain.entries[usize::from(slot)].1 == Entry::Empty);
+        Ok(())
+    }
+
+    /// Where blocks of level 0 lie that have set off; the others are read at once, and their place given as 0.
+    pub(crate) fn look_public(&self, first: u64, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
+        let mut public = self.public();
+        let Public { tree, open, .. } = &mut *public;
+        tree.places(first, places, &open.source(&self.log))?;
+        for ((addr, out), packed) in (first..).zip(buf.chunks_exact_mut(BLOCK_SIZE)).zip(places) {
+            let place = Place::unpack(*packed).filter(|place| *packed != LOST && place.seq == open.seq);
+            if let Some(found) =
+                place.and_then(|place| open.plain.slot(0, usize::from(place.slot), Entry::Data(addr)))
+            {
+                out.copy_from_slice(found);
+                *packed = 0;
+            } else if *packed == 0 {
+                out.fill(0);
+            }
         }
         Ok(())
     }
 
-    /// Takes one slot of stripe `from` over. What cannot be read any more is remembered as lost; a lost page or record
-    /// is dropped, for its reader finds that out.
-    pub(crate) fn carry_slot(
-        &self,
-        level: u8,
-        from: u64,
-        slot: usize,
-        entry: Entry,
-        plain: &mut Plain,
-    ) -> Result<Option<Entry>> {
-        let block = plain.put(level, slot, entry);
-        let read = match entry {
-            Entry::Lost(_) => Ok(()),
-            _ => self.log.read_listed(level, from, slot, entry, block),
-        };
-        let kept = match (read, entry) {
-            (Ok(()), _) => return Ok(Some(entry)),
-            // What is hidden must not stop what is public: a hidden block that the medium will not give is lost.
-            (Err(e), _) if e.kind() != Kind::Corrupt && level == 0 => return Err(e),
-            (Err(_), Entry::Data(addr)) => Some(Entry::Lost(addr)),
-            (Err(_), _) => None,
-        };
-        plain.put(level, slot, kept.unwrap_or(Entry::Empty)).fill(0);
-        Ok(kept)
-    }
-
-    /// Where blocks of level 0 lie that have set off; the others are read at once, and their place given as 0.
-    pub(crate) fn look_public(&self, first: u64, buf: &mut [u8]) -> Result<Vec<u64>> {
+    /// Which of `count` blocks of level 0 are written.
+    pub(crate) fn public_written(&self, first: u64, count: usize) -> Result<Vec<bool>> {
         let mut public = self.public();
         let Public { tree, open, .. } = &mut *public;
-        let mut places = Vec::with_capacity(buf.len() / BLOCK_SIZE);
-        for (addr, out) in (first..).zip(buf.chunks_exact_mut(BLOCK_SIZE)) {
-            let packed = tree.get(addr, &open.source(&self.log))?;
-            let place = Place::unpack(packed).filter(|_| packed != LOST);
-            let here = place.filter(|place| place.seq == open.seq);
-            if let Some(found) = here.and_then(|p| open.plain.slot(0, usize::from(p.slot), Entry::Data(addr)))
-            {
-                out.copy_from_slice(found);
-                places.push(0);
-            } else {
-                if packed == 0 {
-                    out.fill(0);
-                }
-                places.push(packed);
-            }
-        }
-        Ok(places)
-    }
-}
-
-impl Core {
-    /// Whether block `addr` of level 0 is written.
-    pub(crate) fn public_written(&self, public: &mut Public, addr: u64) -> Result<bool> {
-        let Public { tree, open, .. } = public;
-        Ok(tree.get(addr, &open.source(&self.log))? != 0)
+        let mut places = vec![0; count];
+        tree.places(first, &mut places, &open.source(&self.log))?;
+        Ok(places.iter().map(|packed| *packed != 0).collect())
     }
 }

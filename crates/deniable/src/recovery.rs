@@ -160,10 +160,10 @@ enum Change {
     Clear(u64, u64),
 }
 
-/// Rebuilds the map of a level. `log` must have landed at `head`. Returns the last stripe that was written while the
-/// level was open, or none if there is no such stripe: then the level is empty.
-pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Result<Option<u64>> {
-    let Some((last, root)) = last_root(log, level, head)? else { return Ok(None) };
+/// Rebuilds the map of a level. `log` must have landed at `head`. Without a stripe that was written while the level was
+/// open the level is empty.
+pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Result<()> {
+    let Some((last, root)) = last_root(log, level, head)? else { return Ok(()) };
     // What is older than a whole stride was carried on since, and is in a later summary.
     let first = (root.covered + 1).max((last + 1).saturating_sub(log.params.stride()));
     let mut moved: HashMap<(u8, u64), Place> = HashMap::new();
@@ -186,15 +186,14 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
         // The records of a stripe come before its data.
         changes.append(&mut puts);
     }
-    let empty = crate::log::Plain::new(0);
-    tree.restore(root, &moved, &Source { log, level, seq: 0, plain: &empty })?;
+    tree.restore(root, &moved, &Source::closed(log, level))?;
     for change in changes {
         match change {
             Change::Put(addr, place) => tree.replay(addr, place.pack()),
             Change::Clear(first, count) => tree.replay_clear(first, count),
         }
     }
-    Ok(Some(last))
+    Ok(())
 }
 
 /// The last root record of a level, and its stripe.

@@ -14,6 +14,16 @@ pub(crate) struct Source<'a> {
     pub(crate) plain: &'a Plain,
 }
 
+/// No stripe is being filled.
+static NOTHING: Plain = Plain { entries: Vec::new(), blocks: Vec::new() };
+
+impl<'a> Source<'a> {
+    /// The pages of a level of which no stripe is being filled.
+    pub(crate) fn closed(log: &'a Log, level: u8) -> Source<'a> {
+        Source { log, level, seq: 0, plain: &NOTHING }
+    }
+}
+
 impl PageSource for Source<'_> {
     fn load(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         if place.seq == self.seq

@@ -4,10 +4,11 @@
 //! comes late is not skipped.
 
 use crate::core::Core;
+use crate::pipeline::{MOST_CHECK_INS, MOST_CLOSED, MOST_ENCRYPTED};
 use lacuna_core::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,9 +27,15 @@ impl Threads {
         };
         let mut threads = Threads { core: Arc::clone(core), workers: Vec::new(), clock: None };
         let (encrypting, writing, syncing) = (Arc::clone(core), Arc::clone(core), Arc::clone(core));
-        threads.workers.push(begin("lacuna-encrypt", Box::new(move || encrypting.encrypt_stripes()))?);
-        threads.workers.push(begin("lacuna-stripes", Box::new(move || writing.write_stripes()))?);
-        threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes()))?);
+        let (to_encrypt, closed) = sync_channel(MOST_CLOSED);
+        let (to_write, encrypted) = sync_channel(MOST_ENCRYPTED);
+        let (to_check_in, check_ins) = sync_channel(MOST_CHECK_INS);
+        core.attach(to_encrypt);
+        let encrypt = move || encrypting.encrypt_stripes(closed, to_write);
+        threads.workers.push(begin("lacuna-encrypt", Box::new(encrypt))?);
+        let write = move || writing.write_stripes(encrypted, to_check_in);
+        threads.workers.push(begin("lacuna-stripes", Box::new(write))?);
+        threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(check_ins)))?);
         let interval = Duration::from_millis(u64::from(core.log.params.cover_millis));
         if !interval.is_zero() {
             let (end, ended) = channel();

@@ -8,7 +8,7 @@
 
 use crate::entry::{Entry, LOST, MOST_DEPTHS, Place};
 use crate::params::FANOUT;
-use crate::summary::RootRecord;
+use crate::summary::{Listed, RootRecord};
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -113,15 +113,29 @@ impl Tree {
 
     /// Where block `addr` was taken in, packed: 0 if it is not written, [`LOST`] if nobody knows any more.
     pub(crate) fn get(&mut self, addr: u64, source: &dyn PageSource) -> Result<u64> {
-        let (leaf, at) = (addr / FANOUT, (addr % FANOUT) as usize);
-        if let Some(found) = self.leaves.get_mut(&leaf) {
-            found.touched = true;
-            return Ok(found.places[at]);
+        let mut place = [0];
+        self.places(addr, &mut place, source)?;
+        Ok(place[0])
+    }
+
+    /// Where the blocks from `first` on were taken in, as [`Tree::get`] says it of one.
+    pub(crate) fn places(&mut self, first: u64, out: &mut [u64], source: &dyn PageSource) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let addr = first + done as u64;
+            let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
+            let part = (FANOUT as usize - at).min(out.len() - done);
+            let here = &mut out[done..done + part];
+            if self.has_leaf(number) {
+                let leaf = self.leaf(number, source)?;
+                leaf.touched = true;
+                here.copy_from_slice(&leaf.places[at..at + part]);
+            } else {
+                here.fill(0);
+            }
+            done += part;
         }
-        if self.pages[0][leaf as usize] == 0 && !self.delta.contains_key(&leaf) {
-            return Ok(0);
-        }
-        Ok(self.leaf(leaf, source)?.places[at])
+        Ok(())
     }
 
     /// Sets where block `addr` is, and returns where it was.
@@ -188,9 +202,25 @@ impl Tree {
         Ok(cleared)
     }
 
-    /// Whether the slot that stripe `seq` has for this entry is the present home of what it names, given the stripes
+    /// The slots of stripe `seq`, which lists `entries`, that are the present homes of what they name, given the stripes
     /// between two homes.
-    pub(crate) fn is_home(
+    pub(crate) fn homes(
+        &mut self,
+        entries: &[Listed],
+        seq: u64,
+        stride: u64,
+        source: &dyn PageSource,
+    ) -> Result<Vec<(usize, Entry)>> {
+        let mut homes = Vec::with_capacity(entries.len());
+        for (slot, (entry, _)) in entries.iter().enumerate() {
+            if self.is_home(*entry, seq, slot, stride, source)? {
+                homes.push((slot, *entry));
+            }
+        }
+        Ok(homes)
+    }
+
+    fn is_home(
         &mut self,
         entry: Entry,
         seq: u64,
@@ -208,14 +238,10 @@ impl Tree {
             }
             Entry::Trim { origin } => return Ok(origin > self.state.covered),
         };
-        Ok(match Place::unpack(packed) {
-            Some(place) if packed != LOST => {
-                usize::from(place.slot) == slot
-                    && place.seq <= seq
-                    && (seq - place.seq).is_multiple_of(stride)
-            }
-            _ => false,
-        })
+        let place = Place::unpack(packed).filter(|_| packed != LOST);
+        Ok(place.is_some_and(|place| {
+            usize::from(place.slot) == slot && place.seq <= seq && (seq - place.seq).is_multiple_of(stride)
+        }))
     }
 
     // Opening.

@@ -1,0 +1,200 @@
+//! What a hidden level was given and no stripe has taken yet: blocks, in order, and the ranges discarded before them.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Turns in the order that may stand for blocks which are gone.
+const MOST_EMPTY_TURNS: usize = 1024;
+
+/// A block that waits.
+pub(crate) struct Waiting {
+    pub(crate) block: Box<[u8]>,
+    /// Whether the level has not written it before.
+    pub(crate) first_write: bool,
+}
+
+/// Blocks that wait for a stripe, oldest first, and ranges that were discarded before them.
+#[derive(Default)]
+pub(crate) struct Queue {
+    blocks: HashMap<u64, Waiting>,
+    order: VecDeque<u64>,
+    trims: Vec<(u64, u64)>,
+    /// Places in the order, and ranges, given and taken since the disk was opened.
+    given: u64,
+    taken: u64,
+    trims_given: u64,
+    trims_taken: u64,
+    /// Blocks in it that the level has not written before.
+    first_writes: u64,
+}
+
+/// How far a queue had come: what was given up to then.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket {
+    given: u64,
+    trims_given: u64,
+}
+
+impl Queue {
+    /// Blocks that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Those of them that the level has not written before.
+    pub(crate) fn first_writes(&self) -> u64 {
+        self.first_writes
+    }
+
+    /// Ranges that wait, the oldest first.
+    pub(crate) fn trims(&self) -> &[(u64, u64)] {
+        &self.trims
+    }
+
+    /// The block that waits to be written at `addr`.
+    pub(crate) fn get(&self, addr: u64) -> Option<&[u8]> {
+        self.blocks.get(&addr).map(|waiting| &*waiting.block)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn get_mut(&mut self, addr: u64) -> Option<&mut [u8]> {
+        self.blocks.get_mut(&addr).map(|waiting| &mut *waiting.block)
+    }
+
+    /// Whether a discard waits that covers `addr`.
+    pub(crate) fn trims_cover(&self, addr: u64) -> bool {
+        self.trims.iter().any(|&(first, count)| (first..first + count).contains(&addr))
+    }
+
+    pub(crate) fn put(&mut self, addr: u64, waiting: Waiting) {
+        self.first_writes += u64::from(waiting.first_write);
+        self.blocks.insert(addr, waiting);
+        self.order.push_back(addr);
+        self.given += 1;
+        self.tidy();
+    }
+
+    /// The block whose turn it is.
+    pub(crate) fn front(&mut self) -> Option<u64> {
+        while let Some(&addr) = self.order.front() {
+            if self.blocks.contains_key(&addr) {
+                return Some(addr);
+            }
+            self.order.pop_front();
+            self.taken += 1;
+        }
+        None
+    }
+
+    /// Takes out the block whose turn it is.
+    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+        let addr = self.front()?;
+        self.order.pop_front();
+        self.taken += 1;
+        self.remove(addr)
+    }
+
+    /// Takes a block out; its turn in the order stays, and counts when it comes.
+    fn remove(&mut self, addr: u64) -> Option<Waiting> {
+        let waiting = self.blocks.remove(&addr)?;
+        self.first_writes -= u64::from(waiting.first_write);
+        Some(waiting)
+    }
+
+    /// Drops the blocks of a range.
+    pub(crate) fn discard(&mut self, first: u64, count: u64) {
+        let within: Vec<u64> = if count < self.blocks.len() as u64 {
+            (first..first + count).collect()
+        } else {
+            self.blocks.keys().copied().filter(|addr| (first..first + count).contains(addr)).collect()
+        };
+        within.into_iter().for_each(|addr| drop(self.remove(addr)));
+    }
+
+    /// Remembers a range, together with the one before it if they touch.
+    pub(crate) fn trim(&mut self, first: u64, count: u64) {
+        match self.trims.last_mut() {
+            Some((start, len)) if *start <= first && first <= *start + *len => {
+                *len = (*len).max(first + count - *start);
+            }
+            _ => {
+                self.trims.push((first, count));
+                self.trims_given += 1;
+            }
+        }
+    }
+
+    /// Takes out the oldest ranges.
+    pub(crate) fn pop_trims(&mut self, count: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.trims_taken += count as u64;
+        self.trims.drain(..count)
+    }
+
+    /// How far it has come.
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket { given: self.given, trims_given: self.trims_given }
+    }
+
+    /// Whether everything was taken that had been given when the ticket was drawn.
+    pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
+        (self.taken >= ticket.given || self.blocks.is_empty()) && self.trims_taken >= ticket.trims_given
+    }
+
+    /// Forgets turns whose blocks are gone, so that they do not pile up.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.blocks.len() + MOST_EMPTY_TURNS {
+            let mut seen = HashSet::new();
+            let before = self.order.len();
+            let blocks = &self.blocks;
+            self.order.retain(|addr| blocks.contains_key(addr) && seen.insert(*addr));
+            self.taken += (before - self.order.len()) as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> Waiting {
+        Waiting { block: Box::new([1]), first_write: true }
+    }
+
+    #[test]
+    fn a_range_is_trimmed_to_its_end() {
+        let mut queue = Queue::default();
+        assert!(!queue.trims_cover(0));
+        queue.trim(5, 2);
+        assert!(queue.trims_cover(6) && !queue.trims_cover(7));
+        queue.trim(7, 1);
+        assert!(queue.trims_cover(7) && queue.trims().len() == 1);
+    }
+
+    #[test]
+    fn a_ticket_has_passed_when_everything_before_it_was_taken() {
+        let mut queue = Queue::default();
+        queue.put(7, waiting());
+        queue.put(3, waiting());
+        queue.trim(9, 1);
+        let ticket = queue.ticket();
+        queue.put(8, waiting());
+        assert!(queue.front() == Some(7) && queue.pop().is_some());
+        queue.discard(3, 1);
+        assert!(!queue.has_passed(ticket));
+        assert_eq!(queue.front(), Some(8));
+        assert!(!queue.has_passed(ticket), "a discard still waits");
+        assert_eq!(queue.pop_trims(1).collect::<Vec<_>>(), [(9, 1)]);
+        assert!(queue.has_passed(ticket) && queue.len() == 1 && queue.first_writes() == 1);
+    }
+
+    #[test]
+    fn turns_of_blocks_that_are_gone_do_not_pile_up() {
+        let mut queue = Queue::default();
+        for addr in 0..10 * MOST_EMPTY_TURNS as u64 {
+            queue.put(addr, waiting());
+            queue.discard(addr, 1);
+        }
+        assert!(queue.order.len() <= MOST_EMPTY_TURNS + 1);
+        assert_eq!(queue.front(), None);
+        assert!(queue.has_passed(queue.ticket()));
+    }
+}
