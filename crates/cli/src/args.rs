@@ -8,7 +8,7 @@ pub use groups::{
     ClusterArgs, CostArgs, DeniableArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, WaitingArgs,
     WritingArgs,
 };
-pub use keys::{KeyArgs, KeyNewArgs, KeyRemoveArgs, KeyVerb};
+pub use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
 pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 
 use crate::size::Size;
@@ -246,6 +246,10 @@ pub struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Passphrases, for what only whoever knows one can see: the levels that it opens. Not needed while the disk is
+    /// open.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
     /// Where the cluster is.
     #[command(flatten)]
     pub cluster: ClusterArgs,

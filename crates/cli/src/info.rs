@@ -1,12 +1,13 @@
-//! `info`: what a disk says about itself without a passphrase.
+//! `info`: what a disk says about itself without a passphrase, and of its open levels.
 //!
-//! Takes no lock: the header has two copies, of which one is whole at any moment, so that a disk can be looked at
-//! while it is served.
+//! The first part takes no lock: the header has two copies, of which one is whole at any moment, so that a disk can be
+//! looked at while it is served.
 
 use crate::args::InfoArgs;
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost;
+use crate::info_levels::{self, LevelFacts};
 use crate::parameters::Parameters;
 use crate::size::human;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
@@ -26,6 +27,8 @@ struct Facts {
     parameters: Parameters,
     notes: Vec<String>,
     medium: MediumFacts,
+    /// Those of its levels that are open, or opened with what was given.
+    levels: Vec<LevelFacts>,
 }
 
 /// What is known of where it rests.
@@ -38,10 +41,12 @@ enum MediumFacts {
 
 /// `lacuna info`.
 pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
-    let facts = match Site::of(&args.location, &args.cluster)? {
+    let mut facts = match Site::of(&args.location, &args.cluster)? {
         Site::File(path) => Facts::of_file(&args.location, path),
         Site::Pool(target) => Facts::in_pool(&args.location, &target),
     }?;
+    let has_levels = matches!(facts.parameters, Parameters::Deniable(_));
+    facts.levels = info_levels::gather(args, has_levels, console)?;
     if args.json {
         console::json(&facts.to_json())?;
     } else {
@@ -97,7 +102,8 @@ impl Facts {
         let (header, notes) = lacuna_volume::read_public(medium).map_err(naming)?;
         let mut parameters = Parameters::of(&header, location).map_err(naming)?;
         let medium = about_medium(&header, &mut parameters).map_err(naming)?;
-        Ok(Facts { location: location.to_string(), header, parameters, notes, medium })
+        let levels = Vec::new();
+        Ok(Facts { location: location.to_string(), header, parameters, notes, medium, levels })
     }
 
     fn to_json(&self) -> Value {
@@ -119,6 +125,7 @@ impl Facts {
             out["spare"] = json!(f64::from(params.spare_permille) / 1000.0);
             out["cover_ms"] = json!(params.cover_millis);
             out["stripes"] = json!(params.stripes);
+            out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
         }
         out["medium"] = match &self.medium {
             MediumFacts::File { len, used, in_use } => {
@@ -193,6 +200,8 @@ impl Facts {
                 rows.push(("snapshots", or_none(&snapshots.join(", "))));
             }
         }
+        let mut rows: Vec<(String, String)> = rows.into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
+        rows.extend(self.levels.iter().map(LevelFacts::words));
         rows.iter().map(|(name, value)| format!("{name:<16} {value}\n")).collect()
     }
 }

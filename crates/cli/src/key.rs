@@ -1,10 +1,11 @@
 //! `key add|change|remove|refresh`. Every one rewrites all key slots for exactly the passphrases that are known
 //! afterwards, so that what happens on the medium is the same whatever there was (deniability contract).
 
-use crate::args::{KeyArgs, KeyNewArgs, KeyRemoveArgs};
+use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs};
 use crate::cluster;
 use crate::console::{self, Console};
 use crate::cost::Wanted;
+use crate::parameters::Parameters;
 use crate::passphrase;
 use crate::unlock::{self, Volume};
 use lacuna_core::{Error, Kind, Result, SecretVec};
@@ -59,8 +60,22 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
 }
 
 /// `lacuna key refresh`.
-pub fn refresh(args: &KeyArgs, console: Console) -> Result<()> {
-    Session::start(args, console)?.finish(args, console, "rewrote the key slots")
+pub fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
+    let KeyRefreshArgs { key, add_level, new } = args;
+    if !add_level && (new.new_key_file.is_some() || new.new_key_fd.is_some()) {
+        return Err(Error::new(Kind::Usage, "cannot use a new passphrase")
+            .found("one for `key refresh` without --add-level")
+            .remedy("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
+    }
+    let mut session = Session::start(key, console)?;
+    if *add_level {
+        session.add_level(passphrase::another(new, &key.passphrase, &key.location.to_string())?)?;
+    }
+    session.finish(key, console, "rewrote the key slots")
+}
+
+fn copy(passphrase: &SecretVec) -> SecretVec {
+    SecretVec::new(passphrase.expose().to_vec())
 }
 
 /// An unlocked volume and the passphrases that shall go on working.
@@ -86,11 +101,21 @@ impl Session {
         let ask = |shown: &str| passphrase::to_keep(&args.passphrase, shown);
         let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
-        let copy = |p: &SecretVec| SecretVec::new(p.expose().to_vec());
         let kept: Vec<SecretVec> = passphrases.iter().map(copy).collect();
         let first = copy(&kept[0]);
         let keyring = Keyring::from_opened(&volume.unlocked, passphrases)?;
         Ok(Session { volume, keyring, first, kept, cost })
+    }
+
+    /// One level more, with this passphrase.
+    fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
+        if !matches!(self.volume.parameters, Parameters::Deniable(_)) {
+            return Err(Error::new(Kind::Usage, "cannot add a level")
+                .found(format!("the format {}", self.volume.unlocked.header.format))
+                .expected("a disk made with `--format deniable`"));
+        }
+        let level = self.volume.unlocked.add_level(&SystemRandom::new()?)?;
+        self.keyring.add(level, passphrase)
     }
 
     fn finish(self, args: &KeyArgs, console: Console, done: &str) -> Result<()> {

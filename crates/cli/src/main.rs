@@ -25,6 +25,7 @@ mod create_file;
 mod create_rados;
 mod descriptor;
 mod info;
+mod info_levels;
 mod key;
 mod manual;
 mod mount;

@@ -24,7 +24,7 @@ pub fn to_open(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> 
 /// turn: what is not given is lost.
 pub fn to_keep(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
     let mut passphrases = to_open(args, location)?;
-    if !(args.key_file.is_empty() && args.key_fd.is_empty() && args.askpass.is_none()) {
+    if args.is_given() {
         return Ok(passphrases);
     }
     loop {

@@ -167,11 +167,9 @@ fn socket_path(dir: &Path, identity: &str) -> PathBuf {
 /// `lacuna status`.
 pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = args.target.as_deref().map(Location::parse).transpose()?;
-    let mut servers = nbd_servers(console);
-    servers.extend(mounts(console));
+    let mut servers = all(console);
     if let Some(target) = &target {
-        let wanted = canonical(target);
-        servers.retain(|server| server["location"] == *wanted || server["mountpoint"] == *wanted);
+        servers = those_of(servers, target);
         if servers.is_empty() {
             return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
                 .expected("the location or the mount point of a disk that is being served")
@@ -185,6 +183,25 @@ pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
         return console.done("nothing is being served");
     }
     servers.iter().try_for_each(|server| console::line(words(server).trim_end()))
+}
+
+/// The counters of the servers of a disk that this user has; there is one for each mounted level.
+pub fn items_of(location: &Location, console: Console) -> Vec<Value> {
+    let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
+    those_of(all(console), location).into_iter().flat_map(items).collect()
+}
+
+fn all(console: Console) -> Vec<Value> {
+    let mut servers = nbd_servers(console);
+    servers.extend(mounts(console));
+    servers
+}
+
+/// Those that serve this location, or are mounted there.
+fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
+    let wanted = canonical(target);
+    servers.retain(|server| server["location"] == *wanted || server["mountpoint"] == *wanted);
+    servers
 }
 
 fn nbd_servers(console: Console) -> Vec<Value> {

@@ -299,6 +299,7 @@ impl Disk for LevelDisk {
         let blocks = core.log.params.geometry.blocks();
         let mut items = vec![
             item("level", u64::from(self.level), "level"),
+            item("capacity", self.blocks(), "blocks"),
             item("head", core.log.written(), "stripe"),
             item("ring", core.log.params.stripes, "stripes"),
             item("stripes_written", stripes, "stripes"),

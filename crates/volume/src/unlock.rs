@@ -2,11 +2,11 @@
 
 use crate::copies::{HeaderCopy, SoundCopy, Survey, note};
 use crate::keyslot::{self, LevelKeys};
-use crate::layout::{self, KEY_LEN};
+use crate::layout::{self, KEY_LEN, MAX_LEVELS};
 use crate::public::PublicHeader;
 use crate::seal::{HeaderImage, mac_verifies};
 use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
-use lacuna_crypto::stretch;
+use lacuna_crypto::{RandomSource, random_secret, stretch};
 use lacuna_medium::Medium;
 
 /// An open header.
@@ -33,6 +33,21 @@ impl Unlocked {
     /// The level that each passphrase opened, in the order in which they were given.
     pub fn opened_levels(&self) -> &[u8] {
         &self.opened_levels
+    }
+
+    /// Adds a level below the deepest, with a new master key, and returns its number. It is lost unless a passphrase of
+    /// it is put into the next key operation's [`crate::Keyring`].
+    ///
+    /// Errors: [`Kind::Usage`] if the disk has as many levels as fit.
+    pub fn add_level(&mut self, random: &dyn RandomSource) -> Result<u8> {
+        if self.master_keys.len() >= MAX_LEVELS {
+            return Err(Error::new(Kind::Usage, "cannot add a level")
+                .found(format!("{MAX_LEVELS} levels opened"))
+                .expected(format!("fewer than the {MAX_LEVELS} that a disk can have")));
+        }
+        self.master_keys.push(random_secret(random));
+        self.level += 1;
+        Ok(self.level)
     }
 
     /// Refuses to go on after a failed rewrite.

@@ -21,6 +21,13 @@ pub struct PassphraseArgs {
     pub askpass: Option<PathBuf>,
 }
 
+impl PassphraseArgs {
+    /// Whether it says where a passphrase comes from.
+    pub fn is_given(&self) -> bool {
+        !(self.key_file.is_empty() && self.key_fd.is_empty() && self.askpass.is_none())
+    }
+}
+
 /// Where a new passphrase comes from.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]

@@ -20,7 +20,9 @@ pub enum KeyVerb {
     /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
     Remove(KeyRemoveArgs),
     /// Write all key slots anew for the passphrases given, and mend damaged header copies
-    Refresh(KeyArgs),
+    ///
+    /// A level of a deniable disk whose passphrases are not given is dropped. With --add-level there is one more.
+    Refresh(KeyRefreshArgs),
 }
 
 /// What all key operations take.
@@ -50,6 +52,20 @@ pub struct KeyNewArgs {
     #[command(flatten)]
     pub key: KeyArgs,
     /// The new passphrase.
+    #[command(flatten)]
+    pub new: NewPassphraseArgs,
+}
+
+/// `key refresh`.
+#[derive(Args)]
+pub struct KeyRefreshArgs {
+    /// What all key operations take.
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Add an empty level below the deepest that the passphrases open, with a new passphrase. Only for deniable disks
+    #[arg(long)]
+    pub add_level: bool,
+    /// The passphrase of the new level.
     #[command(flatten)]
     pub new: NewPassphraseArgs,
 }

@@ -134,6 +134,50 @@ fn what_cannot_be_is_refused_in_words_that_tell_nothing() {
 }
 
 #[test]
+fn a_level_is_added_seen_and_dropped() {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    scene.create("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "5"]).code(0);
+    let refresh = ["key", "refresh", "--yes", "disk.img", "--key-file", "key"];
+    scene.lacuna(&[&refresh[..], &["--new-key-file", "deep"]].concat()).code(1);
+    scene.lacuna(&[&refresh[..], &["--add-level", "--new-key-file", "deep"]].concat()).code(0);
+
+    // A level that never was open yet.
+    let info = scene.lacuna(&["info", "disk.img", "--json", "--key-file", "deep"]).code(0).json();
+    assert_eq!(info["levels"][1]["data"], 0);
+    assert_eq!(info["levels"][1]["size"], info["hidden_size"]);
+    let server = scene.serve_with_key("deep");
+    fs::write(scene.path("noise"), noise(3, 4 << 20)).unwrap();
+    let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
+    if have("nbdcopy") {
+        scene.tool("nbdcopy", &["--flush", "noise", &deep]);
+        scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
+        // Its server tells, and no passphrase is needed.
+        let levels = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["levels"].take();
+        assert_eq!(levels[0]["data"], 4 << 20);
+        assert_eq!(levels[1]["data"], 4 << 20);
+        assert_eq!(levels[1]["waiting_for_cover"], 0);
+        assert!(levels[0]["write_amplification"].as_f64().unwrap() > 2.0, "{levels}");
+    }
+    assert_eq!(server.stop(), 0);
+    let words = scene.lacuna(&["info", "disk.img", "--key-file", "deep"]).code(0).stdout;
+    assert!(words.contains("level 1"), "{words}");
+    assert!(!scene.lacuna(&["info", "disk.img"]).code(0).stdout.contains("level 1"));
+    assert!(!scene.lacuna(&["info", "disk.img", "--key-file", "key"]).code(0).stdout.contains("level 1"));
+
+    scene.lacuna(&refresh).code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "deep"]).code(2);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    scene.create("flat.img", &["--size", "16M"]).code(0);
+    let add =
+        ["key", "refresh", "--yes", "flat.img", "--key-file", "key", "--add-level", "--new-key-file", "deep"];
+    assert!(scene.lacuna(&add).code(1).stderr.contains("--format deniable"));
+    assert!(
+        scene.lacuna(&["info", "flat.img", "--key-file", "key"]).code(1).stderr.contains("without levels")
+    );
+}
+
+#[test]
 fn damage_is_named_by_level_and_the_rest_reads() {
     let scene = scene("64M");
     let server = scene.serve_with_key("deep");

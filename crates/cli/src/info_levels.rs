@@ -1,0 +1,128 @@
+//! What `info` says of the open levels of a disk: as its server sees them, or for whoever gives a passphrase.
+
+use crate::args::HolderArgs;
+use crate::args::InfoArgs;
+use crate::console::Console;
+use crate::size::human;
+use crate::status;
+use crate::unlock::{self, Opening};
+use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result};
+use lacuna_medium::Access;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One open level. Sizes in blocks.
+#[derive(Debug, PartialEq)]
+pub struct LevelFacts {
+    level: u64,
+    capacity: u64,
+    data: u64,
+    /// Bytes that wait for cover, on hidden levels.
+    waiting: Option<u64>,
+    /// Blocks that the log took in for each block written to level 0 since the disk was opened, if any were.
+    amplification: Option<f64>,
+}
+
+impl LevelFacts {
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "level": self.level,
+            "size": self.capacity * BLOCK_SIZE as u64,
+            "data": self.data * BLOCK_SIZE as u64,
+            "waiting_for_cover": self.waiting,
+            "write_amplification": self.amplification,
+        })
+    }
+
+    /// For people: a name and what stands beside it.
+    pub fn words(&self) -> (String, String) {
+        let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
+        let mut said = format!("{}, {} of it written", bytes(self.capacity), bytes(self.data));
+        if let Some(waiting) = self.waiting {
+            said.push_str(&format!("; {} wait for cover", human(waiting)));
+        }
+        if let Some(amplification) = self.amplification {
+            said.push_str(&format!("; {amplification:.1} blocks on the medium for each one written"));
+        }
+        (format!("level {}", self.level), said)
+    }
+}
+
+/// Asks the server of the disk, if there is one; or opens the disk to read, for whoever gives a passphrase.
+pub fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec<LevelFacts>> {
+    let given = args.passphrase.is_given();
+    if !has_levels {
+        return if given { Err(no_levels(&args.location.to_string())) } else { Ok(Vec::new()) };
+    }
+    let served = facts(&status::items_of(&args.location, console));
+    if !served.is_empty() || !given {
+        return Ok(served);
+    }
+    let holder = HolderArgs { cluster: args.cluster.clone(), steal: false };
+    let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
+    let (budget, cover_timeout) = (Budget::default(), Duration::ZERO);
+    let opening = Opening { read_only: true, budget, write_through: false, cover_timeout };
+    let disk = Arc::new(volume.into_key(false)?.open(opening)?);
+    let items: Vec<Value> =
+        disk.levels().iter().flat_map(|level| level.status().items).map(|item| json!(item)).collect();
+    Ok(facts(&items))
+}
+
+fn no_levels(location: &str) -> Error {
+    Error::new(Kind::Usage, format!("cannot tell more of {location} to whoever knows a passphrase"))
+        .found("a format without levels")
+        .remedy("give no passphrase; `lacuna status` has the counters of a disk that is served")
+}
+
+/// The levels that such counters speak of; of a disk without levels none.
+fn facts(items: &[Value]) -> Vec<LevelFacts> {
+    let starts: Vec<usize> = (0..items.len()).filter(|at| items[*at]["name"] == "level").collect();
+    let ends = starts.iter().skip(1).copied().chain([items.len()]);
+    let of = |(start, end): (&usize, usize)| {
+        let value = |name: &str| {
+            items[*start..end]
+                .iter()
+                .find(|item| item["name"] == name)
+                .and_then(|item| item["value"].as_u64())
+        };
+        let (written, public) = (value("medium_blocks_written")?, value("public_blocks_written")?);
+        Some(LevelFacts {
+            level: value("level")?,
+            capacity: value("capacity")?,
+            data: value("data")?,
+            waiting: value("waiting_for_cover"),
+            amplification: (public > 0 && value("level") == Some(0)).then(|| written as f64 / public as f64),
+        })
+    };
+    starts.iter().zip(ends).filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_told_apart_by_level() {
+        let item = |name: &str, value: u64| json!({ "name": name, "value": value, "unit": "blocks" });
+        let common = [item("medium_blocks_written", 640), item("public_blocks_written", 256)];
+        let mut items = vec![item("level", 0), item("capacity", 1000), item("data", 10)];
+        items.extend(common.clone());
+        items.extend([
+            item("level", 1),
+            item("capacity", 900),
+            item("data", 7),
+            item("waiting_for_cover", 4096),
+        ]);
+        items.extend(common);
+        let found = facts(&items);
+        let level0 =
+            LevelFacts { level: 0, capacity: 1000, data: 10, waiting: None, amplification: Some(2.5) };
+        let level1 =
+            LevelFacts { level: 1, capacity: 900, data: 7, waiting: Some(4096), amplification: None };
+        assert_eq!(found, [level0, level1]);
+        assert!(found[1].words().1.contains("4.0 KiB wait for cover"), "{:?}", found[1].words());
+        assert!(facts(&[item("cache_hits", 5)]).is_empty());
+    }
+}
