@@ -218,6 +218,12 @@ impl AesSchedule {
         out
     }
 
+    /// The keys of all rounds, as FIPS 197 orders them: so the library keeps them wherever it uses AES instructions.
+    pub(crate) fn round_keys(&self) -> &[[u8; 16]; 15] {
+        // SAFETY: the schedule has 60 words, which are 15 times 16 bytes, of a type that any bytes are valid for.
+        unsafe { &*self.0.rd_key.as_ptr().cast() }
+    }
+
     /// XORs the CTR key stream into `buf`, starting with `counter` (big-endian) and the whole of its block.
     pub(crate) fn xor_stream(&self, counter: &[u8; 16], buf: &mut [u8]) {
         let mut counter = *counter;

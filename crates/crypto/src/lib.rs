@@ -7,7 +7,7 @@
 //! - What fails to verify is never returned: the output is zeroed first.
 //! - A cost taken from a header is bounded before any memory or time is spent on it.
 //! - Tags and keys are compared in time that does not depend on their bytes.
-//! - `unsafe` is confined to the wrappers over aws-lc and to the vector instructions of HCTR2.
+//! - `unsafe` is confined to the wrappers over aws-lc and ring and to vector instructions.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -18,6 +18,10 @@ mod hctr2;
 mod kdf;
 mod random;
 mod speed;
+#[allow(unsafe_code)]
+mod vector_gcm;
+#[allow(unsafe_code)]
+mod vector_stream;
 mod wrap;
 mod xts;
 

@@ -4,6 +4,7 @@
 //! whoever reads its memory cannot work out what it gave before.
 
 use crate::ffi::AesSchedule;
+use crate::vector_stream;
 use lacuna_core::{Error, Kind, Result, Secret};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,8 +74,11 @@ impl Generator {
             // The refill below starts at counter 0; the top bit keeps the two key streams apart.
             let mut counter = [0u8; 16];
             counter[0] = 0x80;
-            buf.fill(0);
-            self.schedule.xor_stream(&counter, buf);
+            let (head, _) = counter.split_first_chunk::<12>().expect("a counter of 16 bytes");
+            if !vector_stream::fill(&self.schedule, head, buf) {
+                buf.fill(0);
+                self.schedule.xor_stream(&counter, buf);
+            }
             self.refill(buf.len());
             return;
         }
