@@ -1,7 +1,6 @@
 //! The key stream of AES-256-CTR by 256-bit vectors (VAES), for the large requests to the random source.
 
 use crate::ffi::AesSchedule;
-use std::sync::OnceLock;
 
 /// Fills `out` with the key stream that starts at a counter of these 12 bytes and a zero in the last four (big-endian).
 /// Returns whether this machine could; if not, `out` is unchanged.
@@ -22,7 +21,7 @@ pub(crate) fn fill(schedule: &AesSchedule, head: &[u8; 12], out: &mut [u8]) -> b
 /// Whether the processor has the instructions, and the library keeps round keys in the order that they take.
 #[cfg(target_arch = "x86_64")]
 fn able(schedule: &AesSchedule) -> bool {
-    static ABLE: OnceLock<bool> = OnceLock::new();
+    static ABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ABLE.get_or_init(|| {
         let detected = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("aes")
