@@ -42,6 +42,8 @@ pub enum Section {
     Memory,
     /// The deniable format beside sealed
     Levels,
+    /// The deniable format by counting and on simulated disks: the same on every machine
+    Models,
     /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
     Rados,
 }

@@ -17,13 +17,19 @@ mod date;
 mod fio;
 mod grid;
 mod hctr2;
+mod hot_cold;
 mod image;
+mod in_process;
 mod interrupt;
 mod levels;
+mod levels_plot;
 mod machine;
 mod memory;
 mod method;
+mod modelled;
+mod models;
 mod page;
+mod paper_tables;
 mod peers;
 mod plot;
 mod program;
@@ -82,6 +88,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.wants(Section::Levels) {
         report.levels(levels::measure(&work)?);
+    }
+    if args.wants(Section::Models) {
+        report.models(models::measure(&work)?);
     }
     if args.wants(Section::Rados) {
         report.rados(rados::measure(&work)?);

@@ -36,7 +36,8 @@ same things.\n\
 - Ciphers alone: one thread, one block of 4096 bytes after another, in memory.\n\
 - Memory: `VmHWM` and `VmRSS` of the server process, with the default budget, on a sparse disk of 1 TiB with \
 the least key derivation cost that `create` takes (128 KiB, one pass), so that its memory and time do not \
-count. The page cache belongs to the system and is not in these figures. Reads have the addresses of the \
+count. Of *levels sparse* the medium is that large, level 0 some two fifths of it, and what is written goes over the \
+whole of level 0. The page cache belongs to the system and is not in these figures. Reads have the addresses of the \
 writes. Opening is timed from the start of the process to its greeting to the first client.\n",
         disk = scale.disk >> 20,
         repeats = scale.repeats,

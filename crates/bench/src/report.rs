@@ -8,6 +8,7 @@ use crate::levels::{self, Levels};
 use crate::machine::Machine;
 use crate::memory::Memory;
 use crate::method;
+use crate::models::{self, Models};
 use crate::page;
 use crate::peers::{JOBS, Peers};
 use crate::rados::Rados;
@@ -36,6 +37,7 @@ pub struct Report {
     hctr2: Option<Hctr2>,
     memory: Option<Memory>,
     levels: Option<Levels>,
+    models: Option<Models>,
     rados: Option<Rados>,
 }
 
@@ -50,6 +52,7 @@ impl Report {
             hctr2: None,
             memory: None,
             levels: None,
+            models: None,
             rados: None,
         }
     }
@@ -77,6 +80,11 @@ impl Report {
     /// Adds the section on levels.
     pub fn levels(&mut self, levels: Levels) {
         self.levels = Some(levels);
+    }
+
+    /// Adds the section on models.
+    pub fn models(&mut self, models: Models) {
+        self.models = Some(models);
     }
 
     /// Adds the fifth section.
@@ -110,11 +118,13 @@ impl Report {
     pub fn terminal(&self) -> String {
         let ceph = self.rados.as_ref();
         let levels = self.levels.iter().flat_map(Levels::tables);
+        let levels = levels.chain(self.models.iter().flat_map(Models::tables));
         let tables =
             self.tables().into_iter().chain(levels).chain(ceph.iter().flat_map(|rados| rados.tables()));
         let mut parts: Vec<String> = tables.map(|table| table.text()).collect();
         let mut requirements = self.requirements();
         requirements.extend(self.levels.iter().flat_map(Levels::requirements));
+        requirements.extend(self.models.iter().flat_map(Models::requirements));
         requirements.extend(ceph.iter().flat_map(|rados| rados.requirements()));
         parts.push(requirement::table(&requirements).text());
         let skipped = self.skipped().iter().chain(ceph.iter().flat_map(|rados| &rados.skipped));
@@ -133,6 +143,9 @@ impl Report {
         }
         if let Some(ciphers) = &self.ciphers {
             plot::ratios(ciphers, &plots.join("ratio-by-size.svg"))?;
+        }
+        if let Some(models) = &self.models {
+            models.plot(&plots)?;
         }
         if let Some(rados) = self.on_ceph() {
             rados_plot::throughput(rados, &plots.join("ceph-throughput.svg"))?;
@@ -162,6 +175,9 @@ impl Report {
         if let Some(found) = &self.levels {
             let write = |part: &str| found.part(&self.machine, &self.scale, part);
             text = page::replace(&text, levels::BEGIN, levels::END, write);
+        }
+        if let Some(models) = &self.models {
+            text = page::replace(&text, models::BEGIN, models::END, |part| models.part(&self.machine, part));
         }
         if let Some(rados) = self.on_ceph() {
             let write = |part: &str| rados_report::part(rados, &self.machine, &self.scale, part);

@@ -29,8 +29,13 @@ impl Requirement {
 
     /// Adds a case; one that was not measured adds nothing.
     pub fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
-        self.cases.extend(value.map(|value| (name.into(), value)));
+        self.add(name, value);
         self
+    }
+
+    /// The same in place.
+    pub fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
+        self.cases.extend(value.map(|value| (name.into(), value)));
     }
 
     /// The case that decides; `None` if none was measured.

@@ -10,6 +10,8 @@ use std::process::Command;
 
 const LUKS_ATTEMPTS: u32 = 20;
 const DEEP_KEY: &str = "deep.key";
+/// What `lacuna create` takes unless told otherwise.
+pub const SPARE_PERMILLE: u16 = 200;
 
 /// A server and the kind of disk behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +46,8 @@ pub enum Shape {
     Paper,
     /// As full, with a hidden level open.
     Hidden,
+    /// The medium, and not level 0, has the size; nothing fills it.
+    Sparse,
 }
 
 impl Shape {
@@ -54,15 +58,19 @@ impl Shape {
             Shape::Half => "half",
             Shape::Paper => "paper",
             Shape::Hidden => "hidden",
+            Shape::Sparse => "sparse",
         }
     }
 
-    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much.
+    /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much; of a sparse one `size`.
     fn medium(self, size: u64) -> u64 {
+        if self == Shape::Sparse {
+            return size;
+        }
         let geometry = if self == Shape::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
         let wanted = if self == Shape::Half { 2 * size } else { size } / BLOCK_SIZE as u64;
         let fits = |medium: u64| {
-            Params::plan(medium, geometry, 200, 0)
+            Params::plan(medium, geometry, SPARE_PERMILLE, 0)
                 .is_ok_and(|params| params.blocks.min(params.hidden_blocks) >= wanted)
         };
         let step = 1 << 20;
@@ -137,7 +145,7 @@ impl Subject {
                         let deep = deep_key(work)?;
                         command.args(["--levels", "2"]).arg("--key-file").arg(deep);
                     }
-                    Shape::Full | Shape::Worn | Shape::Half => {}
+                    Shape::Full | Shape::Worn | Shape::Half | Shape::Sparse => {}
                 }
                 program::output(&mut command).map(drop)
             }
@@ -145,6 +153,17 @@ impl Subject {
                 .and_then(|file| file.set_len(size))
                 .map_err(|e| Error::io("cannot make a disk for nbdkit", &e)),
             Subject::NbdkitLuks | Subject::QemuLuks => luks(work, &disk, size),
+        }
+    }
+
+    /// Bytes that a client of a disk made with `size` can write.
+    pub fn served(self, size: u64) -> Result<u64> {
+        match self {
+            Subject::Levels(Shape::Sparse) => {
+                let params = Params::plan(size, Geometry::DEFAULT, SPARE_PERMILLE, 0)?;
+                Ok(params.blocks * BLOCK_SIZE as u64)
+            }
+            _ => Ok(size),
         }
     }
 

@@ -54,16 +54,24 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
     let done = run(&["--quick"], [disks.path(), out.path()], &lacuna);
     let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{errors}");
-    for words in
-        ["Beside other servers", "lacuna xts-random kv", "hctr2-rs", "1 TiB", "requirements are reached"]
-    {
+    for words in [
+        "Beside other servers",
+        "lacuna xts-random kv",
+        "hctr2-rs",
+        "1 TiB",
+        "levels sparse",
+        "Table 4",
+        "requirements are reached",
+    ] {
         assert!(said.contains(words), "{words} is not in:\n{said}");
     }
     let text = std::fs::read_to_string(&page).unwrap();
-    for words in ["# Kept\n", "### Method", "### Machine", "### History", "plots/peers.svg"] {
+    for words in
+        ["# Kept\n", "### Method", "### Machine", "### History", "plots/peers.svg", "plots/levels-writes.svg"]
+    {
         assert!(text.contains(words), "{words} is not in:\n{text}");
     }
-    for plot in ["peers.svg", "ratio-by-size.svg"] {
+    for plot in ["peers.svg", "ratio-by-size.svg", "levels-writes.svg"] {
         let drawn = std::fs::read_to_string(out.path().join("plots").join(plot)).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");
     }
