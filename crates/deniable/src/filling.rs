@@ -65,7 +65,7 @@ impl<'a> Filling<'a> {
             let Ok(head) = self.core.log.head(level, from) else { return Ok(()) };
             let homes =
                 state.tree.homes(&head.entries, from, self.core.log.params.stride(), &self.source(level))?;
-            for (_, entry) in self.core.log.carry(level, from, &homes, &mut self.plain)? {
+            for (_, entry) in self.core.log.carry(level, from, &head, &homes, &mut self.plain)? {
                 self.occupied += 1;
                 self.carried |= matches!(entry, Entry::Data(_) | Entry::Lost(_));
             }

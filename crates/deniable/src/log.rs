@@ -9,12 +9,38 @@ use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
 use lacuna_medium::Medium;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// What is kept of a summary for one level: what it takes to read the level's slots.
 pub(crate) struct Head {
-    pub(crate) key: StripeKey,
+    key: StripeKey,
     pub(crate) entries: Vec<Listed>,
+}
+
+impl Head {
+    fn public(summary: Summary) -> Head {
+        Head { key: summary.key, entries: summary.public.entries }
+    }
+
+    /// What is listed for neighbouring slots, which must hold `entries`.
+    fn listed(&self, slot: usize, entries: &[Entry]) -> Result<&[Listed]> {
+        let found = self.entries.get(slot..slot + entries.len()).unwrap_or_default();
+        let differs = |at: usize, entry: &Entry| found.get(at).is_none_or(|found| found.0 != *entry);
+        match entries.iter().enumerate().find(|(at, entry)| differs(*at, entry)) {
+            Some((_, entry)) => Err(corrupt(format!("cannot read {}", name(*entry)))),
+            None => Ok(found),
+        }
+    }
+
+    /// Decrypts neighbouring slots of stripe `seq`, which must hold `entries`, where they were read to.
+    fn open(&self, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
+        let listed = self.listed(slot, entries)?;
+        for (at, (block, (entry, tag))) in out.chunks_exact_mut(BLOCK_SIZE).zip(listed).enumerate() {
+            let opened = self.key.open_slot(seq, slot + at, entry.pack(), tag, block);
+            opened.map_err(|_| corrupt(format!("cannot read {}", name(*entry))))?;
+        }
+        Ok(())
+    }
 }
 
 /// Landed stripes whose memory is kept.
@@ -28,6 +54,10 @@ struct HeadCache {
 }
 
 impl HeadCache {
+    fn get(&self, level: u8, seq: u64) -> Option<Arc<Head>> {
+        self.heads.get(&(level, seq)).cloned()
+    }
+
     fn put(&mut self, at: (u8, u64), head: Arc<Head>) {
         if self.heads.insert(at, head).is_none() {
             self.order.push_back(at);
@@ -179,20 +209,35 @@ impl Log {
 
     /// What stripe `seq` holds of a level. Errors: [`Kind::Corrupt`] if its summary does not verify.
     pub(crate) fn head(&self, level: u8, seq: u64) -> Result<Arc<Head>> {
-        let cache = || self.heads.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(head) = cache().heads.get(&(level, seq)) {
-            return Ok(Arc::clone(head));
+        if let Some(head) = self.heads().get(level, seq) {
+            return Ok(head);
         }
-        let summary = self.summary(seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))?;
-        let head = Arc::new(self.head_of(level, summary)?);
-        cache().put((level, seq), Arc::clone(&head));
+        let summary = self.sound_summary(seq)?;
+        let head = Arc::new(if level == 0 { Head::public(summary) } else { self.hidden(level, &summary)? });
+        self.heads().put((level, seq), Arc::clone(&head));
         Ok(head)
     }
 
-    fn head_of(&self, level: u8, summary: Summary) -> Result<Head> {
-        if level == 0 {
-            return Ok(Head { key: summary.key, entries: summary.public.entries });
+    /// [`Log::head`] of level 0 for a stripe that is to be carried on: every open level will want its own, from the
+    /// same summary.
+    pub(crate) fn head_to_carry(&self, seq: u64) -> Result<Head> {
+        let summary = self.sound_summary(seq)?;
+        for level in 1..self.keys.len() as u8 {
+            let head = Arc::new(self.hidden(level, &summary)?);
+            self.heads().put((level, seq), head);
         }
+        Ok(Head::public(summary))
+    }
+
+    fn heads(&self) -> MutexGuard<'_, HeadCache> {
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sound_summary(&self, seq: u64) -> Result<Summary> {
+        self.summary(seq)?.ok_or_else(|| corrupt(format!("cannot read stripe {seq}")))
+    }
+
+    fn hidden(&self, level: u8, summary: &Summary) -> Result<Head> {
         let key = StripeKey::derive(&self.keys[usize::from(level)], &summary.salt)?;
         let entries = summary.hidden_entries(&key, self.params.hidden_slots());
         Ok(Head { key, entries })
@@ -206,30 +251,11 @@ impl Log {
 
     /// Reads neighbouring slots of stripe `seq`, which must hold `entries`, into `out`.
     fn read_slots(&self, level: u8, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
-        // What does not belong there is not read, for it may not even lie within the medium.
-        self.listed(&*self.head(level, seq)?, slot, entries)?;
-        self.medium.read_at(self.slot_offset(level, seq, slot), out)?;
-        self.open_slots(level, seq, slot, entries, out)
-    }
-
-    /// The tags of slots that must hold `entries`.
-    fn listed<'h>(&self, head: &'h Head, slot: usize, entries: &[Entry]) -> Result<&'h [Listed]> {
-        let found = head.entries.get(slot..slot + entries.len()).unwrap_or_default();
-        match entries.iter().enumerate().find(|(at, entry)| found.get(*at).is_none_or(|f| f.0 != **entry)) {
-            Some((_, entry)) => Err(corrupt(format!("cannot read {}", name(*entry)))),
-            None => Ok(found),
-        }
-    }
-
-    /// Decrypts neighbouring slots of stripe `seq`, which must hold `entries`, where they were read to.
-    fn open_slots(&self, level: u8, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
         let head = self.head(level, seq)?;
-        let listed = self.listed(&head, slot, entries)?;
-        for (at, (block, (entry, tag))) in out.chunks_exact_mut(BLOCK_SIZE).zip(listed).enumerate() {
-            let opened = head.key.open_slot(seq, slot + at, entry.pack(), tag, block);
-            opened.map_err(|_| corrupt(format!("cannot read {}", name(*entry))))?;
-        }
-        Ok(())
+        // What does not belong there is not read, for it may not even lie within the medium.
+        head.listed(slot, entries)?;
+        self.medium.read_at(self.slot_offset(level, seq, slot), out)?;
+        head.open(seq, slot, entries, out)
     }
 
     /// Takes slots of stripe `from`, the homes of these entries, over into the same slots of another stripe. Returns what
@@ -239,6 +265,7 @@ impl Log {
         &self,
         level: u8,
         from: u64,
+        head: &Head,
         homes: &[(usize, Entry)],
         plain: &mut Plain,
     ) -> Result<Vec<(usize, Entry)>> {
@@ -255,7 +282,7 @@ impl Log {
                 let block = plain.put(level, slot, entry);
                 let read = match entry {
                     Entry::Lost(_) => Ok(()),
-                    _ if whole => self.open_slots(level, from, slot, &[entry], block),
+                    _ if whole => head.open(from, slot, &[entry], block),
                     _ => self.read_listed(level, from, slot, entry, block),
                 };
                 let kept = match (read, entry) {

@@ -268,13 +268,13 @@ impl Core {
     }
 
     fn carry(&self, public: &mut Public, from: u64) -> Result<()> {
-        let head = match self.log.head(0, from) {
+        let head = match self.log.head_to_carry(from) {
             Err(e) if e.kind() == Kind::Corrupt => return Ok(()),
             head => head?,
         };
         let Public { tree, open, .. } = &mut *public;
         let homes = tree.homes(&head.entries, from, self.log.params.stride(), &open.source(&self.log))?;
-        for (slot, entry) in self.log.carry(0, from, &homes, &mut open.plain)? {
+        for (slot, entry) in self.log.carry(0, from, &head, &homes, &mut open.plain)? {
             if let Entry::Data(addr) | Entry::Lost(addr) = entry {
                 open.index.insert(addr, slot as u8);
             }

@@ -4,7 +4,7 @@
 
 mod fixture;
 
-use fixture::{UUID, create, masters, open_with, options, params};
+use fixture::{create, open_with, options, params};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_deniable::{Deniable, LevelDisk, Params};
 use lacuna_medium::{Medium, MemoryMedium};
