@@ -4,6 +4,7 @@ use crate::program;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Kind, Result};
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -114,19 +115,8 @@ pub const SHARED_OPTIONS: [&str; 6] = [
 
 /// Runs the jobs and gives their rates in the same order.
 pub fn run(work: &Workspace, load: &Load<'_>) -> Result<Vec<Rate>> {
-    run_into(work, load, "fio.json")
-}
-
-/// [`run`] beside another, which must write into a file of another name.
-pub fn run_into(work: &Workspace, load: &Load<'_>, file: &str) -> Result<Vec<Rate>> {
-    let out = work.path(file);
-    let mut command = Command::new("fio");
-    command.arg("--output-format=json").arg(format!("--output={}", out.display()));
-    command.args(arguments(load));
-    let failed = |e| Error::io("cannot run fio", &e);
-    // What goes wrong, fio also writes into its output file.
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut child = Guard(child.map_err(failed)?);
+    let out = work.path("fio.json");
+    let mut child = start(load, &out)?;
     let status = loop {
         work.interrupt.check()?;
         match child.0.try_wait().map_err(failed)? {
@@ -140,6 +130,39 @@ pub fn run_into(work: &Workspace, load: &Load<'_>, file: &str) -> Result<Vec<Rat
         return Err(Error::new(Kind::Other, "fio failed").found(format!("{status}: {start}")));
     }
     parse(&text, load.jobs)
+}
+
+/// A load that goes on beside others until this is dropped. Nobody asks for its rates.
+pub struct Beside(Guard);
+
+impl Beside {
+    /// Ends it. An error if it has ended by itself, and so was not there all the time.
+    pub fn end(mut self) -> Result<()> {
+        match self.0.0.try_wait().map_err(failed)? {
+            None => Ok(()),
+            Some(status) => Err(Error::new(Kind::Other, "the load beside the one that counts has ended")
+                .found(status.to_string())
+                .expected("that it goes on")),
+        }
+    }
+}
+
+/// Starts a load beside others.
+pub fn beside(work: &Workspace, load: &Load<'_>) -> Result<Beside> {
+    start(load, &work.path("fio-beside.json")).map(Beside)
+}
+
+fn failed(e: std::io::Error) -> Error {
+    Error::io("cannot run fio", &e)
+}
+
+fn start(load: &Load<'_>, out: &Path) -> Result<Guard> {
+    let mut command = Command::new("fio");
+    command.arg("--output-format=json").arg(format!("--output={}", out.display()));
+    command.args(arguments(load));
+    // What goes wrong, fio also writes into its output file.
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    child.map(Guard).map_err(failed)
 }
 
 fn arguments(load: &Load<'_>) -> Vec<String> {

@@ -3,13 +3,12 @@
 
 use crate::args::Scale;
 use crate::date;
-use crate::fio::{self, Amount, Direction, Job, Load};
+use crate::fio::{Direction, Job};
 use crate::grid::Grid;
 use crate::machine::Machine;
 use crate::page;
 use crate::requirement::{self, Bound, Requirement};
 use crate::rounds::Rounds;
-use crate::server::Server;
 use crate::subject::{Shape, Subject, XTS};
 use crate::table::Table;
 use crate::workspace::Workspace;
@@ -53,52 +52,16 @@ pub struct Levels {
 
 /// Measures all of them.
 pub fn measure(work: &Workspace) -> Result<Levels> {
-    let mut rounds = Rounds::new(work, "levels", work.scale.peer_job).sized(size(work.scale));
+    // The second time the log goes round: from then on nothing about a disk is new any more.
+    let mut rounds = Rounds::new(work, "levels", work.scale.peer_job).sized(size(work.scale)).filled(2);
     rounds.add(XTS, &[WRITE, READ, RANDOM_READ, RANDOM_WRITE]);
     rounds.add(FULL, &[WRITE, READ, RANDOM_READ]);
+    rounds.add(HIDDEN, &[WRITE, READ, RANDOM_READ]);
     // Random writes leave a log whose sequential writes are not what they were: they have disks of their own.
     rounds.add(WORN, &[RANDOM_WRITE]);
     rounds.add(HALF, &[RANDOM_WRITE]);
     rounds.add(PAPER, &[WRITE]);
-    let mut grid = rounds.run()?;
-    hidden(work, &mut grid)?;
-    Ok(Levels { grid })
-}
-
-/// The hidden level: written while level 0 is written at the same time, then read.
-fn hidden(work: &Workspace, grid: &mut Grid) -> Result<()> {
-    work.say("levels: the hidden level");
-    HIDDEN.create(work, size(work.scale))?;
-    let socket = work.path("socket");
-    let server = Server::start(work, &mut HIDDEN.serve(work, &socket), &socket)?;
-    let deep = server.uri().replace("///?", "///1?");
-    let size = size(work.scale);
-    let both = |amount, seed| -> Result<Vec<fio::Rate>> {
-        std::thread::scope(|scope| {
-            let public = scope.spawn(|| {
-                let uri = server.uri();
-                let load = Load { uri: &uri, size, amount, durable: false, seed, jobs: &[WRITE] };
-                fio::run_into(work, &load, "fio-public.json").map(drop)
-            });
-            let load = Load { uri: &deep, size, amount, durable: false, seed, jobs: &[WRITE] };
-            let rates = fio::run(work, &load)?;
-            public.join().expect("the public load ends")?;
-            Ok(rates)
-        })
-    };
-    both(Amount::Once, 0)?;
-    for repeat in 0..work.scale.repeats {
-        let seed = u64::from(repeat) + 1;
-        both(Amount::Time(work.scale.peer_job), seed)?.into_iter().for_each(|r| grid.add(HIDDEN, WRITE, r));
-        for job in [READ, RANDOM_READ] {
-            let amount = Amount::Time(work.scale.peer_job);
-            let load = Load { uri: &deep, size, amount, durable: false, seed, jobs: &[job] };
-            let rates = fio::run(work, &load)?;
-            rates.into_iter().for_each(|rate| grid.add(HIDDEN, job, rate));
-        }
-    }
-    server.stop()?;
-    std::fs::remove_file(HIDDEN.disk(work)).map_err(|e| lacuna_core::Error::io("cannot remove a disk", &e))
+    Ok(Levels { grid: rounds.run()? })
 }
 
 impl Levels {
@@ -186,13 +149,13 @@ impl Levels {
 fn method(scale: &Scale) -> String {
     format!(
         "### Method for levels\n\n\
-- Disks of {disk} MiB in files beside each other, filled from end to end once, served over NBD by one server at a time, \
+- Disks of {disk} MiB in files beside each other, filled from end to end twice, served over NBD by one server at a time, \
 {repeats} repeats in turns; jobs of {job} ms. A ratio is the median of the ratios of the repeats.\n\
 - *full*: level 0 is as large as what is written to it, the spare factor 0.2; sequential writes and all reads. *worn*: \
 the same, but random writes alone. *half*: level 0 is twice as large as what is written. *paper*: one public and one \
-hidden block in a stripe (`--geometry paper`). *hidden*: the hidden level of a disk of two, as large, while level 0 \
-is written sequentially at the same time; it is measured after the others, not in turns with them.\n\
-- No paced cover (`--cover 0`), for it would be measured with them; *hidden* has a stripe every 20 ms.\n\
+hidden block in a stripe (`--geometry paper`). *hidden*: the hidden level of a disk of two, as large; while it is \
+written, a second client writes level 0 in the same way, from before the first hidden write until the last is durable.\n\
+- No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
 - What a block costs on the medium is counted in `crates/deniable/tests/amplification.rs`: sequential writes 2.21 \
 blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \
 of 0.1, 0.2 and 0.4 with 8 and 8 slots, where Equation 1 of paper 000 says 10.6, 5.63 and 3.13.\n",

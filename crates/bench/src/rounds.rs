@@ -1,7 +1,7 @@
 //! The turns: every subject's disk is made and filled, then in each repeat each job goes to one subject after
 //! another, so that what a ratio compares was measured within seconds.
 
-use crate::fio::{self, Amount, Direction, Job, Load};
+use crate::fio::{self, Amount, Direction, Job, Load, Rate};
 use crate::grid::Grid;
 use crate::server::Server;
 use crate::subject::Subject;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 const FILL: Job = Job { direction: Direction::Write, random: false, size: 1 << 20, depth: 8, fsync: None };
 
+/// Longer than anything that a load goes on beside.
+const LONG: Duration = Duration::from_secs(600);
+
 /// The turns of one section.
 pub struct Rounds<'w> {
     work: &'w Workspace,
@@ -18,18 +21,25 @@ pub struct Rounds<'w> {
     time: Duration,
     /// Bytes of every disk that are written and read.
     size: u64,
+    /// How often each disk is filled before anything is measured.
+    fills: u32,
     entries: Vec<(Subject, Vec<Job>)>,
 }
 
 impl<'w> Rounds<'w> {
     /// Turns in which each job takes `time`.
     pub fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
-        Rounds { work, section, time, size: work.scale.disk, entries: Vec::new() }
+        Rounds { work, section, time, size: work.scale.disk, fills: 1, entries: Vec::new() }
     }
 
     /// The same with disks of another size.
     pub fn sized(self, size: u64) -> Self {
         Rounds { size, ..self }
+    }
+
+    /// The same with disks that are filled so often.
+    pub fn filled(self, fills: u32) -> Self {
+        Rounds { fills, ..self }
     }
 
     /// A subject and its jobs.
@@ -68,18 +78,46 @@ impl<'w> Rounds<'w> {
         self.work.say(&format!("{}: filling {}", self.section, subject.name()));
         subject.create(self.work, self.size)?;
         let server = self.start(subject)?;
-        fio::run(self.work, &self.load(&server.uri(), Amount::Once, 0, &[FILL]))?;
+        for seed in 0..self.fills {
+            self.perform(subject, &server, Amount::Once, u64::from(seed), FILL)?;
+        }
         server.stop()?;
         self.work.settle()
     }
 
     fn turn(&self, subject: Subject, job: Job, seed: u64, grid: &mut Grid) -> Result<()> {
         let server = self.start(subject)?;
-        let rates = fio::run(self.work, &self.load(&server.uri(), Amount::Time(self.time), seed, &[job]))
+        let rates = self
+            .perform(subject, &server, Amount::Time(self.time), seed, job)
             .map_err(|e| e.context(subject.name()))?;
         server.stop().map_err(|e| e.context(subject.name()))?;
         rates.into_iter().for_each(|rate| grid.add(subject, job, rate));
         self.work.settle()
+    }
+
+    /// Runs a job on what the subject serves. A job that writes to a hidden level has the same beside it on level 0,
+    /// until everything hidden is through.
+    fn perform(
+        &self,
+        subject: Subject,
+        server: &Server,
+        amount: Amount,
+        seed: u64,
+        job: Job,
+    ) -> Result<Vec<Rate>> {
+        let (uri, jobs) = (server.uri(), [job]);
+        let Some(hidden) = subject.hidden_export(&uri) else {
+            return fio::run(self.work, &self.load(&uri, amount, seed, &jobs));
+        };
+        if job.direction == Direction::Read {
+            return fio::run(self.work, &self.load(&hidden, amount, seed, &jobs));
+        }
+        let beside = fio::beside(self.work, &self.load(&uri, Amount::Time(LONG), seed, &jobs))?;
+        let rates = fio::run(self.work, &self.load(&hidden, amount, seed, &jobs))?;
+        let flush = Load { durable: true, ..self.load(&hidden, Amount::Requests(1), seed, &jobs) };
+        fio::run(self.work, &flush)?;
+        beside.end()?;
+        Ok(rates)
     }
 
     /// Every job of any subject, once, in the order of their first mention.

@@ -136,8 +136,7 @@ impl Subject {
                 command.arg("--quiet").arg("create").arg(&disk);
                 command.args(["--size", &shape.medium(size).to_string(), "--format", "deniable"]);
                 command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
-                // What is hidden when the public load has ended must get through as well.
-                command.args(["--cover", if shape == Shape::Hidden { "20" } else { "0" }]);
+                command.args(["--cover", if shape == Shape::Hidden { "1000" } else { "0" }]);
                 command.arg("--key-file").arg(work.key_file());
                 match shape {
                     Shape::Paper => drop(command.args(["--geometry", "paper"])),
@@ -165,6 +164,11 @@ impl Subject {
             }
             _ => Ok(size),
         }
+    }
+
+    /// The export of the hidden level that is measured, on the server whose public one is at `uri`.
+    pub fn hidden_export(self, uri: &str) -> Option<String> {
+        (self == Subject::Levels(Shape::Hidden)).then(|| uri.replace("///?", "///1?"))
     }
 
     /// How to serve the disk on `socket`.

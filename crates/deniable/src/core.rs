@@ -33,6 +33,8 @@ pub(crate) struct Core {
     hidden: Mutex<Hidden>,
     /// A stripe passed by, or something failed.
     pub(crate) hidden_moved: Condvar,
+    /// There is room for more that waits, or something failed.
+    pub(crate) hidden_room: Condvar,
     /// Bytes that may wait for hidden slots.
     pub(crate) most_waiting: u64,
     /// How long to wait for cover that nobody promised.
@@ -74,6 +76,7 @@ impl Core {
             public: Mutex::new(parts.public),
             hidden: Mutex::new(parts.hidden),
             hidden_moved: Condvar::new(),
+            hidden_room: Condvar::new(),
             most_waiting: parts.most_waiting,
             cover_timeout: parts.cover_timeout,
             background: parts.background && !parts.read_only,
@@ -107,6 +110,7 @@ impl Core {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| e.clone());
         self.alive.store(false, Ordering::Release);
         self.hidden_moved.notify_all();
+        self.hidden_room.notify_all();
         self.tell_progress();
         e
     }

@@ -43,6 +43,20 @@ pub(crate) struct Hidden {
     echo: Vec<(u8, Entry)>,
     /// The last stripe that was filled.
     filled: u64,
+    /// Whoever waits for stripes to pass.
+    watchers: usize,
+    /// Whoever waits for room in a queue, and the least that one of them wants.
+    writers: usize,
+    wanted: u64,
+}
+
+/// For what somebody waits: waking those who cannot go on costs more than most of what is done here.
+#[derive(Clone, Copy)]
+enum Awaited {
+    /// The next stripe.
+    Stripe,
+    /// Room for so many bytes.
+    Room(u64),
 }
 
 /// What the hidden part of a stripe's summary says.
@@ -56,7 +70,7 @@ struct HiddenPart {
 impl Hidden {
     /// `echo` is what the hidden slots of the last stripe hold, `head`.
     pub(crate) fn new(levels: Vec<HiddenLevel>, head: u64, echo: Vec<(u8, Entry)>) -> Hidden {
-        Hidden { levels, echo, filled: head }
+        Hidden { levels, echo, filled: head, watchers: 0, writers: 0, wanted: u64::MAX }
     }
 
     pub(crate) fn level(&mut self, level: u8) -> &mut HiddenLevel {
@@ -66,6 +80,39 @@ impl Hidden {
     /// Bytes that wait.
     fn waiting(&self) -> u64 {
         self.levels.iter().map(|level| (level.queue.len() * BLOCK_SIZE) as u64).sum()
+    }
+
+    /// Whether `len` bytes more may wait.
+    fn has_room(&self, len: u64, most: u64) -> bool {
+        let waiting = self.waiting();
+        waiting == 0 || waiting.saturating_add(len) <= most
+    }
+
+    /// Whether there is room for one of those who wait for it.
+    fn has_wanted_room(&self, most: u64) -> bool {
+        self.writers > 0 && self.has_room(self.wanted, most)
+    }
+
+    fn begin_wait(&mut self, awaited: Awaited) {
+        match awaited {
+            Awaited::Stripe => self.watchers += 1,
+            Awaited::Room(len) => {
+                self.writers += 1;
+                self.wanted = self.wanted.min(len);
+            }
+        }
+    }
+
+    fn end_wait(&mut self, awaited: Awaited) {
+        match awaited {
+            Awaited::Stripe => self.watchers -= 1,
+            Awaited::Room(_) => {
+                self.writers -= 1;
+                if self.writers == 0 {
+                    self.wanted = u64::MAX;
+                }
+            }
+        }
     }
 
     /// Slots that data and maps of all open hidden levels take up, or will.
@@ -104,9 +151,14 @@ impl Core {
             hidden.filled = flying.seq;
             // The maps point at it already: whoever looks there next must find it.
             let _set_once = flying.hidden.set(plain);
+            if hidden.watchers > 0 {
+                self.hidden_moved.notify_all();
+            }
+            if hidden.has_wanted_room(self.most_waiting) {
+                self.hidden_room.notify_one();
+            }
             HiddenPart { roots, echo }
         };
-        self.hidden_moved.notify_all();
         let plain = flying.hidden.get().expect("it was just set");
         self.encrypt_hidden(flying.seq, salt, plain, &says, slots, part)
     }
@@ -151,14 +203,15 @@ impl Core {
     pub(crate) fn write_hidden(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
         self.check_alive()?;
         let len = data.len() as u64;
-        let mut hidden = self.wait_hidden("cannot take hidden blocks in", |core, hidden| {
-            let waiting = hidden.waiting();
-            waiting == 0 || waiting + len <= core.most_waiting
+        let mut hidden = self.wait_hidden("cannot take hidden blocks in", Awaited::Room(len), |hidden| {
+            hidden.has_room(len, self.most_waiting)
         })?;
-        for (addr, block) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
-            self.queue_block(&mut hidden, level, addr, block)?;
+        let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE));
+        let queued = blocks.try_for_each(|(addr, block)| self.queue_block(&mut hidden, level, addr, block));
+        if hidden.has_wanted_room(self.most_waiting) {
+            self.hidden_room.notify_one();
         }
-        Ok(())
+        queued
     }
 
     fn queue_block(&self, hidden: &mut Hidden, level: u8, addr: u64, block: &[u8]) -> Result<()> {
@@ -190,7 +243,7 @@ impl Core {
     /// Queues a discard of a hidden level.
     pub(crate) fn discard_hidden(&self, level: u8, first: u64, count: u64) -> Result<()> {
         self.check_alive()?;
-        let mut hidden = self.wait_hidden("cannot take a hidden discard in", |_, hidden| {
+        let mut hidden = self.wait_hidden("cannot take a hidden discard in", Awaited::Stripe, |hidden| {
             hidden.level(level).queue.trims().len() < MOST_TRIMS
         })?;
         let HiddenLevel { tree, queue } = hidden.level(level);
@@ -205,7 +258,7 @@ impl Core {
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         self.check_alive()?;
         let ticket = self.hidden().level(level).queue.ticket();
-        let hidden = self.wait_hidden("cannot flush the hidden level", |_, hidden| {
+        let hidden = self.wait_hidden("cannot flush the hidden level", Awaited::Stripe, |hidden| {
             hidden.level(level).queue.has_passed(ticket)
         })?;
         let filled = hidden.filled;
@@ -217,19 +270,22 @@ impl Core {
     fn wait_hidden(
         &self,
         what: &str,
-        done: impl Fn(&Core, &mut Hidden) -> bool,
+        awaited: Awaited,
+        done: impl Fn(&mut Hidden) -> bool,
     ) -> Result<MutexGuard<'_, Hidden>> {
         let deadline = self.cover_deadline();
         let mut hidden = self.hidden();
-        while !done(self, &mut hidden) {
+        let moved = if matches!(awaited, Awaited::Stripe) { &self.hidden_moved } else { &self.hidden_room };
+        while !done(&mut hidden) {
             self.check_alive()?;
             let left =
                 deadline.map_or(Duration::from_secs(1), |d| d.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Err(no_cover(what, hidden.waiting()));
             }
-            let waited = self.hidden_moved.wait_timeout(hidden, left);
-            hidden = waited.unwrap_or_else(PoisonError::into_inner).0;
+            hidden.begin_wait(awaited);
+            hidden = moved.wait_timeout(hidden, left).unwrap_or_else(PoisonError::into_inner).0;
+            hidden.end_wait(awaited);
         }
         Ok(hidden)
     }

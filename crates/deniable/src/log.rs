@@ -7,7 +7,8 @@ use crate::params::Params;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
 use lacuna_medium::Medium;
-use std::collections::{HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -48,7 +49,7 @@ const MOST_SPARE: usize = 4;
 
 /// The heads last used, by level and stripe.
 struct HeadCache {
-    heads: HashMap<(u8, u64), Arc<Head>>,
+    heads: FxHashMap<(u8, u64), Arc<Head>>,
     order: VecDeque<(u8, u64)>,
     most: usize,
 }
@@ -153,7 +154,7 @@ impl Log {
             written: AtomicU64::new(0),
             flying: RwLock::default(),
             spare: Default::default(),
-            heads: Mutex::new(HeadCache { heads: HashMap::new(), order: VecDeque::new(), most }),
+            heads: Mutex::new(HeadCache { heads: FxHashMap::default(), order: VecDeque::new(), most }),
         }
     }
 

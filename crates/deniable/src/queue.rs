@@ -1,6 +1,7 @@
 //! What a hidden level was given and no stripe has taken yet: blocks, in order, and the ranges discarded before them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
 
 /// Turns in the order that may stand for blocks which are gone.
 const MOST_EMPTY_TURNS: usize = 1024;
@@ -15,7 +16,7 @@ pub(crate) struct Waiting {
 /// Blocks that wait for a stripe, oldest first, and ranges that were discarded before them.
 #[derive(Default)]
 pub(crate) struct Queue {
-    blocks: HashMap<u64, Waiting>,
+    blocks: FxHashMap<u64, Waiting>,
     order: VecDeque<u64>,
     trims: Vec<(u64, u64)>,
     /// Places in the order, and ranges, given and taken since the disk was opened.
@@ -142,7 +143,7 @@ impl Queue {
     /// Forgets turns whose blocks are gone, so that they do not pile up.
     fn tidy(&mut self) {
         if self.order.len() > 2 * self.blocks.len() + MOST_EMPTY_TURNS {
-            let mut seen = HashSet::new();
+            let mut seen = FxHashSet::default();
             let before = self.order.len();
             let blocks = &self.blocks;
             self.order.retain(|addr| blocks.contains_key(addr) && seen.insert(*addr));

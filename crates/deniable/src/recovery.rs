@@ -17,7 +17,7 @@ use crate::summary::{RootRecord, Summary, name_of};
 use crate::tree::Tree;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Finds the end of the log.
 pub(crate) fn find_end(log: &Log) -> Result<End> {
@@ -166,7 +166,7 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
     let Some((last, root)) = last_root(log, level, head)? else { return Ok(()) };
     // What is older than a whole stride was carried on since, and is in a later summary.
     let first = (root.covered + 1).max((last + 1).saturating_sub(log.params.stride()));
-    let mut moved: HashMap<(u8, u64), Place> = HashMap::new();
+    let mut moved: FxHashMap<(u8, u64), Place> = FxHashMap::default();
     let mut changes: Vec<Change> = Vec::new();
     for seq in first..=last {
         // Of a level that was closed meanwhile, what was overwritten is gone.

@@ -10,7 +10,8 @@ use crate::entry::{Entry, LOST, MOST_DEPTHS, Place};
 use crate::params::FANOUT;
 use crate::summary::{Listed, RootRecord};
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, VecDeque};
 
 /// In a delta: every place of the leaf.
 const WHOLE_LEAF: u16 = u16::MAX;
@@ -49,10 +50,10 @@ pub(crate) struct Tree {
     cycle: Option<Cycle>,
     last_start: u64,
     cycle_len: u64,
-    leaves: HashMap<u64, Leaf>,
+    leaves: FxHashMap<u64, Leaf>,
     order: VecDeque<u64>,
     cached: usize,
-    delta: HashMap<u64, Vec<(u16, u64)>>,
+    delta: FxHashMap<u64, Vec<(u16, u64)>>,
     state: RootRecord,
 }
 
@@ -77,10 +78,10 @@ impl Tree {
             cycle: None,
             last_start: 0,
             cycle_len,
-            leaves: HashMap::new(),
+            leaves: FxHashMap::default(),
             order: VecDeque::new(),
             cached: cached.max(LEAST_CACHED),
-            delta: HashMap::new(),
+            delta: FxHashMap::default(),
             state: RootRecord::default(),
         }
     }
@@ -251,7 +252,7 @@ impl Tree {
     pub(crate) fn restore(
         &mut self,
         state: RootRecord,
-        moved: &HashMap<(u8, u64), Place>,
+        moved: &FxHashMap<(u8, u64), Place>,
         source: &dyn PageSource,
     ) -> Result<()> {
         self.state = state;

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{create, open};
+use fixture::{counter, create, open};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_deniable::{Geometry, Params};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -28,7 +28,7 @@ fn measure(params: &Params, warm: u64, count: u64, mut next: impl FnMut(u64) -> 
     create(&medium, params, 1, 1).unwrap();
     let disk = open(&medium, params, 1, 2).unwrap();
     let level = &disk.levels()[0];
-    let stripes = || level.status().items[4].value;
+    let stripes = || counter(level, "stripes_written");
     let block = vec![7; BLOCK_SIZE];
     let mut before = 0;
     for n in 0..warm + count {

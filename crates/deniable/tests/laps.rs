@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, create, flush_hidden, open, params, params_of};
+use fixture::{Model, Worked, counter, create, flush_hidden, open, params, params_of};
 use lacuna_core::{Disk, Kind};
 use lacuna_deniable::{Geometry, Params};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -79,9 +79,8 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
             .unwrap();
     }
     flush_hidden(&disk, &levels[1]).unwrap();
-    let head = |levels: &[Arc<lacuna_deniable::LevelDisk>]| levels[0].status().items[1].value;
     for lap in 1..=11 {
-        while head(&levels) < lap * params.stripes {
+        while counter(&levels[0], "head") < lap * params.stripes {
             let model = &mut models[0];
             Worked { disk: &levels[0], model, rng: &mut rng, next_stamp: &mut next_stamp }.write(3).unwrap();
         }
