@@ -154,7 +154,7 @@ fn method(scale: &Scale) -> String {
 - *full*: level 0 is as large as what is written to it, the spare factor 0.2; sequential writes and all reads. *worn*: \
 the same, but random writes alone. *half*: level 0 is twice as large as what is written. *paper*: one public and one \
 hidden block in a stripe (`--geometry paper`). *hidden*: the hidden level of a disk of two, as large; while it is \
-written, a second client writes level 0 in the same way, from before the first hidden write until the last is durable.\n\
+written, a second client writes level 0 in the same way, started before and going on until the last hidden write is durable.\n\
 - No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
 - What a block costs on the medium is counted in `crates/deniable/tests/amplification.rs`: sequential writes 2.21 \
 blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \

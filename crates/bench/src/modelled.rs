@@ -121,7 +121,7 @@ another, whatever the processor does meanwhile. A seek costs by its distance as 
 batch costs its overhead (50 µs on the hard disk, on the SSD 90 µs for reads and 30 µs for writes, 32 at a time). \
 Behind a write-back cache of {held} MiB, writes are charged when a sync wants them, sorted and with their neighbours, \
 as the system does it for a file; without one, the head goes from what a stripe carries on to the stripe and back each \
-time. Neither keeps anything for reads.\n\
+time. Neither keeps anything for reads but what it holds back.\n\
 - *half*: the first {data} MiB of each level, half of what it holds, are written and read; *full*: all of it; *1+1*: \
 one public and one hidden block in a stripe, as in the paper, with as much data as *half*; *xts*: as much data, on a \
 medium of the same length. Each disk is written twice from end to end, both levels together, before sequential \

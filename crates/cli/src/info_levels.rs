@@ -20,7 +20,8 @@ pub struct LevelFacts {
     data: u64,
     /// Bytes that wait for cover, on hidden levels.
     waiting: Option<u64>,
-    /// Blocks that the log took in for each block written to level 0 since the disk was opened, if any were.
+    /// Blocks written to the medium, cover included, for each that clients wrote to level 0 since the disk was opened, if
+    /// they did.
     amplification: Option<f64>,
 }
 
@@ -44,7 +45,9 @@ impl LevelFacts {
             said.push_str(&format!("; {} wait for cover", human(waiting)));
         }
         if let Some(amplification) = self.amplification {
-            said.push_str(&format!("; {amplification:.1} blocks on the medium for each one written"));
+            said.push_str(&format!(
+                "; {amplification:.1} blocks on the medium, cover included, for each one written"
+            ));
         }
         (format!("level {}", self.level), said)
     }

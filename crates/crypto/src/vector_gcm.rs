@@ -16,7 +16,7 @@ pub(crate) fn suits() -> bool {
     false
 }
 
-/// A key of ring's, wiped on drop, which ring does not do.
+/// A key of ring's, wiped on drop, which ring does not do. What ring leaves on the stack while it makes one is not.
 pub(crate) struct VectorGcm(Box<MaybeUninit<LessSafeKey>>);
 
 // Nothing is lost if it is wiped instead of dropped.

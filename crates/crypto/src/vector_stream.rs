@@ -47,7 +47,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2,aes,vaes")]
     pub(super) fn fill(round_keys: &[[u8; 16]; ROUNDS + 1], head: &[u8; 12], out: &mut [u8]) {
-        let keys: [__m256i; ROUNDS + 1] = std::array::from_fn(|round| both(&round_keys[round]));
+        let mut keys: [__m256i; ROUNDS + 1] = std::array::from_fn(|round| both(&round_keys[round]));
         let mut start = [0; 16];
         start[..12].copy_from_slice(head);
         // Counters with the last word in the order of the processor, and how to turn it about.
@@ -81,6 +81,10 @@ mod x86 {
             store(&next(), &mut last);
             rest.copy_from_slice(&last[..rest.len()]);
             zeroize::Zeroize::zeroize(&mut last[..]);
+        }
+        for key in &mut keys {
+            // SAFETY: it is a live vector. Volatile, because nothing reads it any more.
+            unsafe { std::ptr::write_volatile(key, _mm256_setzero_si256()) };
         }
     }
 

@@ -28,7 +28,7 @@ impl Checkpoint {
         level0: &Secret<32>,
         random: &dyn RandomSource,
     ) -> Result<()> {
-        let turn = self.seq / (u64::from(params.gap) / 2) % 2;
+        let turn = self.seq / params.half_gap() % 2;
         self.write_to(turn, medium, level0, random)
     }
 

@@ -150,6 +150,9 @@ impl Core {
             return Ok(());
         }
         let written = self.log.written();
+        if written < seq {
+            return Err(self.fail(defect()));
+        }
         self.log.medium.sync().map_err(|e| self.fail(e))?;
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         self.durable.store(written, Ordering::Release);
@@ -213,5 +216,5 @@ impl Drop for FailOnPanic<'_> {
 }
 
 fn defect() -> Error {
-    Error::new(Kind::Other, "a write was cut short by a defect of lacuna (a panic)")
+    Error::new(Kind::Other, "a write was cut short by a defect of lacuna")
 }

@@ -133,7 +133,7 @@ impl Deniable {
     /// One beat of the paced clock: a refresh stripe and a sync. For disks opened without background threads.
     pub fn refresh(&self) -> Result<()> {
         self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-        self.core.refresh()
+        self.core.refresh().map(drop)
     }
 
     /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush
@@ -146,6 +146,8 @@ impl Deniable {
         for level in 1..self.levels as u8 {
             closed = closed.and(self.core.flush_hidden(level));
         }
+        // No beat comes between the last stripe and the word that it is the last.
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
         // Whatever became of the hidden levels: the end of the log is public (deniability contract).
         let finished = if self.core.check_alive().is_ok() { self.core.finish() } else { Ok(()) };
         closed.and(finished).and(self.stop())

@@ -4,7 +4,7 @@
 use crate::core::Core;
 use crate::entry::{Entry, Place};
 use crate::hidden::HiddenLevel;
-use crate::log::Plain;
+use crate::log::{Head, Plain};
 use crate::source::Source;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Result};
@@ -23,11 +23,17 @@ pub(crate) struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     /// The slots of stripe `seq`, filled from what the levels have.
-    pub(crate) fn fill(core: &'a Core, seq: u64, levels: &mut [HiddenLevel]) -> Result<Plain> {
+    /// `heads` are those of the levels in the stripe that it carries on; none if that cannot be read.
+    pub(crate) fn fill(
+        core: &'a Core,
+        seq: u64,
+        heads: &[Head],
+        levels: &mut [HiddenLevel],
+    ) -> Result<Plain> {
         let plain = core.log.empty_slots(true);
         let mut filling = Filling { core, seq, plain, occupied: 0, lowest: 0, carried: false };
         if let Some(from) = core.log.params.carried_by(seq) {
-            filling.carry(levels, from)?;
+            filling.carry(levels, from, heads)?;
         }
         for (level, state) in (1u8..).zip(levels) {
             filling.take(level, state)?;
@@ -60,12 +66,11 @@ impl<'a> Filling<'a> {
     }
 
     /// Carries on what is valid in the stripe whose place comes up.
-    fn carry(&mut self, levels: &mut [HiddenLevel], from: u64) -> Result<()> {
-        for (level, state) in (1u8..).zip(levels) {
-            let Ok(head) = self.core.log.head(level, from) else { return Ok(()) };
+    fn carry(&mut self, levels: &mut [HiddenLevel], from: u64, heads: &[Head]) -> Result<()> {
+        for ((level, state), head) in (1u8..).zip(levels).zip(heads) {
             let homes =
                 state.tree.homes(&head.entries, from, self.core.log.params.stride(), &self.source(level))?;
-            for (_, entry) in self.core.log.carry(level, from, &head, &homes, &mut self.plain)? {
+            for (_, entry) in self.core.log.carry(level, from, head, &homes, &mut self.plain)? {
                 self.occupied += 1;
                 self.carried |= matches!(entry, Entry::Data(_) | Entry::Lost(_));
             }

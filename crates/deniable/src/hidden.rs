@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::entry::Entry;
 use crate::filling::Filling;
 use crate::keys::{Domain, SALT_LEN, StripeKey};
-use crate::log::{Flying, Plain};
+use crate::log::{Flying, Head, Plain};
 use crate::queue::{Queue, Waiting};
 use crate::source::Source;
 use crate::summary::{self, ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT, RootRecord};
@@ -45,9 +45,8 @@ pub(crate) struct Hidden {
     filled: u64,
     /// Whoever waits for stripes to pass.
     watchers: usize,
-    /// Whoever waits for room in a queue, and the least that one of them wants.
+    /// Whoever waits for room.
     writers: usize,
-    wanted: u64,
 }
 
 /// For what somebody waits: waking those who cannot go on costs more than most of what is done here.
@@ -55,8 +54,8 @@ pub(crate) struct Hidden {
 enum Awaited {
     /// The next stripe.
     Stripe,
-    /// Room for so many bytes.
-    Room(u64),
+    /// Room for more that waits.
+    Room,
 }
 
 /// What the hidden part of a stripe's summary says.
@@ -70,7 +69,7 @@ struct HiddenPart {
 impl Hidden {
     /// `echo` is what the hidden slots of the last stripe hold, `head`.
     pub(crate) fn new(levels: Vec<HiddenLevel>, head: u64, echo: Vec<(u8, Entry)>) -> Hidden {
-        Hidden { levels, echo, filled: head, watchers: 0, writers: 0, wanted: u64::MAX }
+        Hidden { levels, echo, filled: head, watchers: 0, writers: 0 }
     }
 
     pub(crate) fn level(&mut self, level: u8) -> &mut HiddenLevel {
@@ -82,36 +81,10 @@ impl Hidden {
         self.levels.iter().map(|level| (level.queue.len() * BLOCK_SIZE) as u64).sum()
     }
 
-    /// Whether `len` bytes more may wait.
-    fn has_room(&self, len: u64, most: u64) -> bool {
-        let waiting = self.waiting();
-        waiting == 0 || waiting.saturating_add(len) <= most
-    }
-
-    /// Whether there is room for one of those who wait for it.
-    fn has_wanted_room(&self, most: u64) -> bool {
-        self.writers > 0 && self.has_room(self.wanted, most)
-    }
-
-    fn begin_wait(&mut self, awaited: Awaited) {
+    fn waiters(&mut self, awaited: Awaited) -> &mut usize {
         match awaited {
-            Awaited::Stripe => self.watchers += 1,
-            Awaited::Room(len) => {
-                self.writers += 1;
-                self.wanted = self.wanted.min(len);
-            }
-        }
-    }
-
-    fn end_wait(&mut self, awaited: Awaited) {
-        match awaited {
-            Awaited::Stripe => self.watchers -= 1,
-            Awaited::Room(_) => {
-                self.writers -= 1;
-                if self.writers == 0 {
-                    self.wanted = u64::MAX;
-                }
-            }
+            Awaited::Stripe => &mut self.watchers,
+            Awaited::Room => &mut self.writers,
         }
     }
 
@@ -130,10 +103,12 @@ impl Hidden {
 
 impl Core {
     /// Fills the hidden slots of a stripe and the hidden part of its summary (roots, entries, echo), encrypted.
-    /// What the medium will not give is lost, and stops nothing.
+    /// `carried` says what the hidden levels have in the stripe that it carries on. What the medium will not give is
+    /// lost, and stops nothing.
     pub(crate) fn fill_hidden(
         &self,
         flying: &Flying,
+        carried: &[Head],
         salt: &[u8; SALT_LEN],
         slots: &mut [u8],
         part: &mut [u8],
@@ -145,7 +120,7 @@ impl Core {
         }
         let says = {
             let mut hidden = self.hidden();
-            let plain = Filling::fill(self, flying.seq, &mut hidden.levels)?;
+            let plain = Filling::fill(self, flying.seq, carried, &mut hidden.levels)?;
             let roots = hidden.levels.iter().map(|level| level.tree.state()).collect();
             let echo = std::mem::replace(&mut hidden.echo, plain.entries.clone());
             hidden.filled = flying.seq;
@@ -154,9 +129,7 @@ impl Core {
             if hidden.watchers > 0 {
                 self.hidden_moved.notify_all();
             }
-            if hidden.has_wanted_room(self.most_waiting) {
-                self.hidden_room.notify_one();
-            }
+            self.wake_writer(&hidden);
             HiddenPart { roots, echo }
         };
         let plain = flying.hidden.get().expect("it was just set");
@@ -202,16 +175,20 @@ impl Core {
     /// Queues blocks of a hidden level. Waits while too much is queued.
     pub(crate) fn write_hidden(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
         self.check_alive()?;
-        let len = data.len() as u64;
-        let mut hidden = self.wait_hidden("cannot take hidden blocks in", Awaited::Room(len), |hidden| {
-            hidden.has_room(len, self.most_waiting)
+        let mut hidden = self.wait_hidden("cannot take hidden blocks in", Awaited::Room, |hidden| {
+            hidden.waiting() < self.most_waiting
         })?;
         let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE));
         let queued = blocks.try_for_each(|(addr, block)| self.queue_block(&mut hidden, level, addr, block));
-        if hidden.has_wanted_room(self.most_waiting) {
+        self.wake_writer(&hidden);
+        queued
+    }
+
+    /// Wakes one of those who wait for room, if there is any; that one wakes the next.
+    fn wake_writer(&self, hidden: &Hidden) {
+        if hidden.writers > 0 && hidden.waiting() < self.most_waiting {
             self.hidden_room.notify_one();
         }
-        queued
     }
 
     fn queue_block(&self, hidden: &mut Hidden, level: u8, addr: u64, block: &[u8]) -> Result<()> {
@@ -251,6 +228,7 @@ impl Core {
         if tree.any(first, count, &Source::closed(&self.log, level))? {
             queue.trim(first, count);
         }
+        self.wake_writer(&hidden);
         Ok(())
     }
 
@@ -283,9 +261,11 @@ impl Core {
             if left.is_zero() {
                 return Err(no_cover(what, hidden.waiting()));
             }
-            hidden.begin_wait(awaited);
-            hidden = moved.wait_timeout(hidden, left).unwrap_or_else(PoisonError::into_inner).0;
-            hidden.end_wait(awaited);
+            *hidden.waiters(awaited) += 1;
+            // A failure may be told just before the wait begins.
+            let waited = moved.wait_timeout(hidden, left.min(Duration::from_secs(1)));
+            hidden = waited.unwrap_or_else(PoisonError::into_inner).0;
+            *hidden.waiters(awaited) -= 1;
         }
         Ok(hidden)
     }

@@ -4,6 +4,7 @@
 use crate::entry::{Entry, Place};
 use crate::keys::{StripeKey, corrupt};
 use crate::params::Params;
+use crate::source::TRIES;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
 use lacuna_medium::Medium;
@@ -47,7 +48,7 @@ impl Head {
 /// Landed stripes whose memory is kept.
 const MOST_SPARE: usize = 4;
 
-/// The heads last used, by level and stripe.
+/// Heads that reads have used, by level and stripe; the first that came goes first.
 struct HeadCache {
     heads: FxHashMap<(u8, u64), Arc<Head>>,
     order: VecDeque<(u8, u64)>,
@@ -219,15 +220,13 @@ impl Log {
         Ok(head)
     }
 
-    /// [`Log::head`] of level 0 for a stripe that is to be carried on: every open level will want its own, from the
-    /// same summary.
-    pub(crate) fn head_to_carry(&self, seq: u64) -> Result<Head> {
+    /// What stripe `seq`, which is to be carried on, holds of level 0, and of the hidden levels from 1 up: all from one
+    /// read of its summary. They are used once, and not kept.
+    pub(crate) fn heads_to_carry(&self, seq: u64) -> Result<(Head, Vec<Head>)> {
         let summary = self.sound_summary(seq)?;
-        for level in 1..self.keys.len() as u8 {
-            let head = Arc::new(self.hidden(level, &summary)?);
-            self.heads().put((level, seq), head);
-        }
-        Ok(Head::public(summary))
+        let hidden = (1..self.keys.len() as u8).map(|level| self.hidden(level, &summary));
+        let hidden = hidden.collect::<Result<_>>()?;
+        Ok((Head::public(summary), hidden))
     }
 
     fn heads(&self) -> MutexGuard<'_, HeadCache> {
@@ -284,7 +283,7 @@ impl Log {
                 let read = match entry {
                     Entry::Lost(_) => Ok(()),
                     _ if whole => head.open(from, slot, &[entry], block),
-                    _ => self.read_listed(level, from, slot, entry, block),
+                    _ => self.read_again(level, from, slot, entry, block),
                 };
                 let kept = match (read, entry) {
                     (Ok(()), _) => Some(entry),
@@ -301,6 +300,18 @@ impl Log {
             }
         }
         Ok(carried)
+    }
+
+    /// [`Log::read_listed`], more than once if it has to be.
+    fn read_again(&self, level: u8, seq: u64, slot: usize, entry: Entry, out: &mut [u8]) -> Result<()> {
+        let mut read = self.read_listed(level, seq, slot, entry, out);
+        for _ in 1..TRIES {
+            if read.as_ref().err().is_none_or(|e| e.kind() == Kind::Corrupt) {
+                break;
+            }
+            read = self.read_listed(level, seq, slot, entry, out);
+        }
+        read
     }
 
     /// Reads one slot of a stripe as the summary of that stripe describes it.

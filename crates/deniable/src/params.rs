@@ -267,11 +267,27 @@ impl Params {
         head - (head - origin) % self.stride()
     }
 
+    /// Stripes from one sync of the schedule to the next.
+    pub(crate) fn half_gap(&self) -> u64 {
+        u64::from(self.gap) / 2
+    }
+
     /// The last stripe that the schedule alone makes durable before `seq` is written. Every half gap has a sync, which
     /// has the next half to finish in.
     pub(crate) fn synced_before(&self, seq: u64) -> u64 {
-        let half = u64::from(self.gap) / 2;
+        let half = self.half_gap();
         ((seq - 1) / half * half).saturating_sub(half)
+    }
+
+    /// Whether the schedule syncs after stripe `seq`.
+    pub(crate) fn is_sync_due(&self, seq: u64) -> bool {
+        seq.is_multiple_of(self.half_gap())
+    }
+
+    /// Whether a checkpoint is written before stripe `seq`: that a stripe half a gap before is durable, for which `seq`
+    /// is the first to need it.
+    pub(crate) fn is_checkpoint_due(&self, seq: u64) -> bool {
+        self.is_sync_due(seq - 1) && self.synced_before(seq) > 0
     }
 }
 

@@ -4,10 +4,10 @@
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, FailOnPanic};
 use crate::keys::{SALT_LEN, StripeKey};
-use crate::log::Flying;
+use crate::log::{Flying, Head};
 use crate::summary::{self, PublicPart, ROOTS_AT};
 use lacuna_core::{BLOCK_SIZE, Result};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,12 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) const MOST_CLOSED: usize = 8;
 /// Encrypted stripes that may wait for the medium.
 pub(crate) const MOST_ENCRYPTED: usize = 4;
-/// Checkpoints that may wait for their sync: a stripe further on waits for the sync itself.
-pub(crate) const MOST_CHECK_INS: usize = 2;
+/// Syncs that may be due: a stripe further on waits for the sync itself.
+pub(crate) const MOST_DUE: usize = 2;
 
 /// A stripe that takes nothing more from the public.
 pub(crate) struct Closed {
     pub(crate) flying: Arc<Flying>,
+    /// What the hidden levels have in the stripe that it carries on.
+    pub(crate) carried: Vec<Head>,
     pub(crate) salt: [u8; SALT_LEN],
     /// Its tags are still missing.
     pub(crate) part: PublicPart,
@@ -50,9 +52,6 @@ pub(crate) struct Pipeline {
     way: Mutex<Way>,
     /// Buffers for ciphertext that nobody uses.
     buffers: Mutex<Vec<Vec<u8>>>,
-    /// The last stripe for which the schedule wants a sync and a checkpoint, and the last for which both are done.
-    check_in: AtomicU64,
-    checked_in: AtomicU64,
 }
 
 impl Core {
@@ -77,7 +76,7 @@ impl Core {
                 let encrypted = self.encrypt(closed)?;
                 let seq = encrypted.seq;
                 self.put(encrypted)?;
-                if self.is_check_in(seq) { self.check_in(seq, false) } else { Ok(()) }
+                if self.log.params.is_sync_due(seq) { self.sync_to(seq) } else { Ok(()) }
             }
         }
     }
@@ -95,34 +94,27 @@ impl Core {
     }
 
     /// The work of the writing thread.
-    pub(crate) fn write_stripes(&self, encrypted: Receiver<Encrypted>, to_check_in: SyncSender<u64>) {
+    pub(crate) fn write_stripes(&self, encrypted: Receiver<Encrypted>, to_sync: SyncSender<u64>) {
         let _guard = FailOnPanic(self);
         for encrypted in encrypted {
             let seq = encrypted.seq;
-            if self.is_check_in(seq) {
-                // Whoever waits for this stripe waits for its checkpoint as well, once it is written.
-                self.pipeline.check_in.store(seq, Ordering::Release);
-            }
             if let Err(e) = self.check_alive().and_then(|()| self.put(encrypted)) {
                 return drop(self.fail(e));
             }
-            if self.is_check_in(seq) {
-                // Each gets its own: how many checkpoints there are is no matter of speed (deniability contract). Only a
-                // syncing thread that has failed takes no more.
-                let _failed = to_check_in.send(seq);
+            if self.log.params.is_sync_due(seq) {
+                // Only a syncing thread that has failed takes no more.
+                let _failed = to_sync.send(seq);
             }
         }
     }
 
-    /// The work of the syncing thread.
-    pub(crate) fn sync_stripes(&self, check_ins: Receiver<u64>) {
+    /// The work of the syncing thread, which is ahead of the writing one's need.
+    pub(crate) fn sync_stripes(&self, due: Receiver<u64>) {
         let _guard = FailOnPanic(self);
-        for seq in check_ins {
-            if let Err(e) = self.check_in(seq, false) {
+        for seq in due {
+            if let Err(e) = self.sync_to(seq) {
                 return drop(self.fail(e));
             }
-            self.pipeline.checked_in.store(seq, Ordering::Release);
-            self.tell_progress();
         }
     }
 
@@ -132,7 +124,7 @@ impl Core {
     }
 
     fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
-        let Closed { flying, salt, mut part } = closed;
+        let Closed { flying, carried, salt, mut part } = closed;
         let params = &self.log.params;
         let mut bytes = self.buffer();
         let key = StripeKey::derive(&self.log.keys[0], &salt)?;
@@ -140,7 +132,7 @@ impl Core {
         let (public, hidden) = slots.split_at_mut(params.public_slots() * BLOCK_SIZE);
         let mut hidden_part = [0; BLOCK_SIZE];
         let hidden_part = &mut hidden_part[..summary::public_at(params.hidden_slots()) - ROOTS_AT];
-        self.fill_hidden(&flying, &salt, hidden, hidden_part)?;
+        self.fill_hidden(&flying, &carried, &salt, hidden, hidden_part)?;
         let blocks = flying.public.blocks.chunks_exact(BLOCK_SIZE).zip(public.chunks_exact_mut(BLOCK_SIZE));
         for ((slot, (entry, tag)), (src, dst)) in part.entries.iter_mut().enumerate().zip(blocks) {
             *tag = key.seal_slot(part.seq, slot, entry.pack(), src, dst);
@@ -154,7 +146,12 @@ impl Core {
         let params = &self.log.params;
         // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and the summary
         // says what else is.
-        self.sync_to(params.synced_before(seq))?;
+        let synced = params.synced_before(seq);
+        self.sync_to(synced)?;
+        // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
+        if params.is_checkpoint_due(seq) {
+            self.write_checkpoint(synced, false)?;
+        }
         self.log.medium.write_at(params.offset(seq), &bytes)?;
         self.log.land(seq);
         self.pipeline.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
@@ -163,23 +160,9 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the schedule has a sync and a checkpoint after stripe `seq`.
-    fn is_check_in(&self, seq: u64) -> bool {
-        seq.is_multiple_of(u64::from(self.log.params.gap) / 2)
-    }
-
-    /// Syncs as the schedule has it, and says so in a checkpoint.
-    pub(crate) fn check_in(&self, seq: u64, closed: bool) -> Result<()> {
-        self.sync_to(seq)?;
+    /// Writes down that stripe `seq` is durable.
+    pub(crate) fn write_checkpoint(&self, seq: u64, closed: bool) -> Result<()> {
         let checkpoint = Checkpoint { seq, closed };
         checkpoint.write(&*self.log.medium, &self.log.params, &self.log.keys[0], &*self.public_random)
-    }
-
-    /// Waits until every scheduled checkpoint so far is written.
-    pub(crate) fn wait_checked_in(&self) -> Result<()> {
-        self.wait_progress(|core| {
-            let Pipeline { check_in, checked_in, .. } = &core.pipeline;
-            checked_in.load(Ordering::Acquire) >= check_in.load(Ordering::Acquire)
-        })
     }
 }

@@ -8,7 +8,7 @@
 use crate::core::Core;
 use crate::entry::{Entry, LOST, Place};
 use crate::keys::SALT_LEN;
-use crate::log::{Flying, Log, Plain};
+use crate::log::{Flying, Head, Log, Plain};
 use crate::pipeline::Closed;
 use crate::source::Source;
 use crate::summary::{PublicPart, name_of};
@@ -30,6 +30,8 @@ struct Open {
     trim: Option<(u8, usize)>,
     /// Whether it holds anything that is nowhere else.
     fresh: bool,
+    /// What the hidden levels have in the stripe that it carries on.
+    carried: Vec<Head>,
 }
 
 /// What level 0 knows.
@@ -67,6 +69,7 @@ impl Open {
             plain,
             trim: None,
             fresh: false,
+            carried: Vec::new(),
         }
     }
 
@@ -186,11 +189,11 @@ impl Core {
         if public.open.fresh {
             self.advance(&mut public).map_err(|e| self.fail(e))?;
         }
-        self.settle(public)
+        self.settle(public).map(drop)
     }
 
-    /// One beat of the paced cover: closes the open stripe, whatever is in it, and syncs.
-    pub(crate) fn refresh(&self) -> Result<()> {
+    /// One beat of the paced cover: closes the open stripe, whatever is in it, and syncs. Returns its number.
+    pub(crate) fn refresh(&self) -> Result<u64> {
         self.check_alive()?;
         let mut public = self.public();
         self.advance(&mut public).map_err(|e| self.fail(e))?;
@@ -201,22 +204,20 @@ impl Core {
     /// then on whatever cannot be read was damaged, and is no end of the log; and what the last stripes held is known
     /// from the echoes in those after them.
     pub(crate) fn finish(&self) -> Result<()> {
-        self.refresh()?;
-        let last = self.public().open.seq - 1;
-        self.wait_checked_in()?;
-        self.check_in(last, true)?;
+        let last = self.refresh()?;
+        self.write_checkpoint(last, true)?;
         self.log.medium.sync()
     }
 
-    /// Waits until every closed stripe is durable.
-    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<()> {
+    /// Waits until every closed stripe is durable, and returns the last.
+    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<u64> {
         let closed = public.open.seq - 1;
         drop(public);
         self.wait_progress(|core| core.log.written() >= closed)?;
         self.sync_to(closed)?;
         let mut public = self.public();
         public.claimed = public.claimed.max(closed);
-        Ok(())
+        Ok(closed)
     }
 
     /// Closes the open stripe and opens the next.
@@ -238,7 +239,9 @@ impl Core {
         public.previous = name_of(&salt);
         let flying = Arc::new(Flying { seq, public: plain, hidden: OnceLock::new() });
         self.log.take_off(Arc::clone(&flying));
-        self.send(Closed { flying, salt, part })?;
+        let carried = std::mem::take(&mut public.open.carried);
+        // The open stripe is gone with it: nothing goes on after a failure.
+        self.send(Closed { flying, carried, salt, part }).map_err(|e| self.fail(e))?;
         self.open_stripe(public, seq + 1)
     }
 
@@ -268,11 +271,12 @@ impl Core {
     }
 
     fn carry(&self, public: &mut Public, from: u64) -> Result<()> {
-        let head = match self.log.head_to_carry(from) {
+        let (head, hidden) = match self.log.heads_to_carry(from) {
             Err(e) if e.kind() == Kind::Corrupt => return Ok(()),
-            head => head?,
+            heads => heads?,
         };
         let Public { tree, open, .. } = &mut *public;
+        open.carried = hidden;
         let homes = tree.homes(&head.entries, from, self.log.params.stride(), &open.source(&self.log))?;
         for (slot, entry) in self.log.carry(0, from, &head, &homes, &mut open.plain)? {
             if let Entry::Data(addr) | Entry::Lost(addr) = entry {

@@ -17,11 +17,11 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 pub(crate) struct Queue {
     blocks: FxHashMap<u64, Waiting>,
-    order: VecDeque<u64>,
+    /// Turns, each with its number and its block; that may be gone, or have another turn before.
+    order: VecDeque<(u64, u64)>,
     trims: Vec<(u64, u64)>,
-    /// Places in the order, and ranges, given and taken since the disk was opened.
+    /// Turns, and ranges, given and taken since the disk was opened.
     given: u64,
-    taken: u64,
     trims_given: u64,
     trims_taken: u64,
     /// Blocks in it that the level has not written before.
@@ -69,19 +69,18 @@ impl Queue {
     pub(crate) fn put(&mut self, addr: u64, waiting: Waiting) {
         self.first_writes += u64::from(waiting.first_write);
         self.blocks.insert(addr, waiting);
-        self.order.push_back(addr);
         self.given += 1;
+        self.order.push_back((self.given, addr));
         self.tidy();
     }
 
     /// The block whose turn it is.
     pub(crate) fn front(&mut self) -> Option<u64> {
-        while let Some(&addr) = self.order.front() {
+        while let Some(&(_, addr)) = self.order.front() {
             if self.blocks.contains_key(&addr) {
                 return Some(addr);
             }
             self.order.pop_front();
-            self.taken += 1;
         }
         None
     }
@@ -90,11 +89,10 @@ impl Queue {
     pub(crate) fn pop(&mut self) -> Option<Waiting> {
         let addr = self.front()?;
         self.order.pop_front();
-        self.taken += 1;
         self.remove(addr)
     }
 
-    /// Takes a block out; its turn in the order stays, and counts when it comes.
+    /// Takes a block out; its turn in the order stays.
     fn remove(&mut self, addr: u64) -> Option<Waiting> {
         let waiting = self.blocks.remove(&addr)?;
         self.first_writes -= u64::from(waiting.first_write);
@@ -137,17 +135,16 @@ impl Queue {
 
     /// Whether everything was taken that had been given when the ticket was drawn.
     pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
-        (self.taken >= ticket.given || self.blocks.is_empty()) && self.trims_taken >= ticket.trims_given
+        let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.given);
+        (later || self.blocks.is_empty()) && self.trims_taken >= ticket.trims_given
     }
 
     /// Forgets turns whose blocks are gone, so that they do not pile up.
     fn tidy(&mut self) {
         if self.order.len() > 2 * self.blocks.len() + MOST_EMPTY_TURNS {
             let mut seen = FxHashSet::default();
-            let before = self.order.len();
             let blocks = &self.blocks;
-            self.order.retain(|addr| blocks.contains_key(addr) && seen.insert(*addr));
-            self.taken += (before - self.order.len()) as u64;
+            self.order.retain(|(_, addr)| blocks.contains_key(addr) && seen.insert(*addr));
         }
     }
 }
@@ -197,5 +194,13 @@ mod tests {
         assert!(queue.order.len() <= MOST_EMPTY_TURNS + 1);
         assert_eq!(queue.front(), None);
         assert!(queue.has_passed(queue.ticket()));
+        queue.put(7, waiting());
+        let ticket = queue.ticket();
+        for addr in 8..10 * MOST_EMPTY_TURNS as u64 {
+            queue.put(addr, waiting());
+            queue.discard(addr, 1);
+        }
+        assert!(!queue.has_passed(ticket), "a block before it still waits");
+        assert!(queue.pop().is_some() && queue.front().is_none() && queue.has_passed(ticket));
     }
 }

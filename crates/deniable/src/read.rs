@@ -42,7 +42,10 @@ impl Core {
                 continue;
             };
             // Blocks written one after another lie one after another.
-            let follows = |n: usize| places.get(at + n) == Some(&(packed + n as u64));
+            let follows = |n: usize| {
+                let next = packed.checked_add(n as u64).filter(|next| *next != LOST);
+                next.is_some() && places.get(at + n).copied() == next
+            };
             let run = (1..).take_while(|&n| follows(n)).count() + 1;
             let entries: Vec<Entry> = (0..run as u64).map(|n| Entry::Data(first + at as u64 + n)).collect();
             let out = &mut buf[at * BLOCK_SIZE..(at + run) * BLOCK_SIZE];

@@ -6,6 +6,9 @@ use crate::log::{Log, Plain};
 use crate::tree::PageSource;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 
+/// How often a hidden page or block that a stripe needs is read before it is given up.
+pub(crate) const TRIES: u32 = 3;
+
 /// The pages of one level, while stripe `seq` is being filled.
 pub(crate) struct Source<'a> {
     pub(crate) log: &'a Log,
@@ -32,8 +35,17 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(found);
             return Ok(());
         }
-        let found = self.log.fetch(self.level, place, &[entry], block);
+        let mut found = self.log.fetch(self.level, place, &[entry], block);
+        if self.level == 0 || self.seq == 0 {
+            return found;
+        }
         // What is hidden must not stop what is public: a hidden page that the medium will not give is lost.
-        if self.level == 0 { found } else { found.map_err(|e| e.with_kind(Kind::Corrupt)) }
+        for _ in 1..TRIES {
+            if found.as_ref().err().is_none_or(|e| e.kind() == Kind::Corrupt) {
+                break;
+            }
+            found = self.log.fetch(self.level, place, &[entry], block);
+        }
+        found.map_err(|e| e.with_kind(Kind::Corrupt))
     }
 }

@@ -3,8 +3,8 @@
 //! Deniability contract: the clock beats at fixed times from the opening of the disk, whatever else happens; a beat that
 //! comes late is not skipped.
 
-use crate::core::Core;
-use crate::pipeline::{MOST_CHECK_INS, MOST_CLOSED, MOST_ENCRYPTED};
+use crate::core::{Core, FailOnPanic};
+use crate::pipeline::{MOST_CLOSED, MOST_DUE, MOST_ENCRYPTED};
 use lacuna_core::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,18 +29,19 @@ impl Threads {
         let (encrypting, writing, syncing) = (Arc::clone(core), Arc::clone(core), Arc::clone(core));
         let (to_encrypt, closed) = sync_channel(MOST_CLOSED);
         let (to_write, encrypted) = sync_channel(MOST_ENCRYPTED);
-        let (to_check_in, check_ins) = sync_channel(MOST_CHECK_INS);
+        let (to_sync, due) = sync_channel(MOST_DUE);
         core.attach(to_encrypt);
         let encrypt = move || encrypting.encrypt_stripes(closed, to_write);
         threads.workers.push(begin("lacuna-encrypt", Box::new(encrypt))?);
-        let write = move || writing.write_stripes(encrypted, to_check_in);
+        let write = move || writing.write_stripes(encrypted, to_sync);
         threads.workers.push(begin("lacuna-stripes", Box::new(write))?);
-        threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(check_ins)))?);
+        threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(due)))?);
         let interval = Duration::from_millis(u64::from(core.log.params.cover_millis));
         if !interval.is_zero() {
             let (end, ended) = channel();
             let covering = Arc::clone(core);
             let beat = move || {
+                let _guard = FailOnPanic(&covering);
                 let mut next = Instant::now() + interval;
                 loop {
                     let left = next.saturating_duration_since(Instant::now());
@@ -60,12 +61,19 @@ impl Threads {
     }
 }
 
-impl Drop for Threads {
-    fn drop(&mut self) {
+impl Threads {
+    /// Stops the paced clock.
+    pub(crate) fn end_clock(&mut self) {
         if let Some((end, clock)) = self.clock.take() {
             drop(end);
             let _panicked = clock.join();
         }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.end_clock();
         self.core.end();
         for worker in self.workers.drain(..) {
             let _panicked = worker.join();

@@ -6,8 +6,9 @@ use fixture::{UUID, create, fill, masters, options, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const CLIENTS: u64 = 3;
 
@@ -83,6 +84,51 @@ fn many_clients_on_both_levels() {
             level.discard(BlockAddr(0), level.blocks()).unwrap();
         }
         again.close().unwrap();
+    }
+}
+
+/// Where the writes of a public workload went, in order, while another client writes to the hidden level as fast as it
+/// can, or does not.
+fn places(params: &Params, busy: bool) -> Vec<(u64, u64)> {
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    let medium: Arc<dyn Medium> = recorder.clone();
+    create(&medium, params, 2, 1).unwrap();
+    let disk = open(&medium, params, 1);
+    let (levels, done) = (disk.levels(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        if busy {
+            scope.spawn(|| {
+                let (mut rng, hidden) = (Rng::new(9), &levels[1]);
+                while !done.load(Ordering::Relaxed) {
+                    let _no_cover = hidden.write(BlockAddr(rng.below(hidden.blocks())), &[3; BLOCK_SIZE]);
+                }
+            });
+        }
+        let mut rng = Rng::new(5);
+        for n in 0..6000 {
+            let addr = rng.below(levels[0].blocks());
+            levels[0].write(BlockAddr(addr), &[n as u8; BLOCK_SIZE]).unwrap();
+            if n % 700 == 0 {
+                levels[0].flush().unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let _no_cover = disk.close();
+    drop((levels, disk));
+    let writes = recorder.take().into_iter().filter(|record| record.kind == OpKind::Write);
+    writes.map(|record| (record.offset, record.len)).collect()
+}
+
+/// The trace of the game, with threads: when a checkpoint is written must not depend on who was faster.
+#[test]
+fn the_order_of_writes_is_no_matter_of_speed() {
+    let params = Params { cover_millis: 0, ..params() };
+    let idle = places(&params, false);
+    let checkpoints = idle.iter().filter(|(_, len)| *len == BLOCK_SIZE as u64).count();
+    assert!(checkpoints > 100, "{checkpoints} checkpoints");
+    for _ in 0..3 {
+        assert!(places(&params, true) == idle);
     }
 }
 
