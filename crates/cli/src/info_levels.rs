@@ -125,7 +125,7 @@ mod tests {
         let level1 =
             LevelFacts { level: 1, capacity: 900, data: 7, waiting: Some(4096), amplification: None };
         assert_eq!(found, [level0, level1]);
-        assert!(found[1].words().1.contains("4.0 KiB wait for cover"), "{:?}", found[1].words());
+        assert!(found[1].words().1.contains("4 KiB wait for cover"), "{:?}", found[1].words());
         assert!(facts(&[item("cache_hits", 5)]).is_empty());
     }
 }
