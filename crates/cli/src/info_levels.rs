@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Blocks written to level 0 from which on it means anything how many that made on the medium: 1 MiB.
+const MEANINGFUL: u64 = 256;
+
 /// One open level. Sizes in blocks.
 #[derive(Debug, PartialEq)]
 pub struct LevelFacts {
@@ -60,6 +63,10 @@ pub fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec
         return if given { Err(no_levels(&args.location.to_string())) } else { Ok(Vec::new()) };
     }
     let served = facts(&status::items_of(&args.location, console));
+    if !served.is_empty() && given {
+        console
+            .note("the disk is open: its server tells of its levels, and the passphrase was not looked at");
+    }
     if !served.is_empty() || !given {
         return Ok(served);
     }
@@ -96,7 +103,8 @@ fn facts(items: &[Value]) -> Vec<LevelFacts> {
             capacity: value("capacity")?,
             data: value("data")?,
             waiting: value("waiting_for_cover"),
-            amplification: (public > 0 && value("level") == Some(0)).then(|| written as f64 / public as f64),
+            amplification: (public >= MEANINGFUL && value("level") == Some(0))
+                .then(|| written as f64 / public as f64),
         })
     };
     starts.iter().zip(ends).filter_map(of).collect()

@@ -44,7 +44,8 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let session = Session::start(&args.key, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
     let file = args.remove_key_file.as_deref();
-    let gone = passphrase::one(file, args.remove_key_fd, &args.key.passphrase, &prompt)?;
+    let gone = passphrase::one(file, args.remove_key_fd, &args.key.passphrase, &prompt)
+        .map_err(|e| e.remedy("give the passphrase to remove with --remove-key-file or --remove-key-fd"))?;
     if session.kept.iter().any(|kept| constant_time_eq(kept.expose(), gone.expose())) {
         return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
             .found("the same passphrase among those to keep")
@@ -71,7 +72,8 @@ pub fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
     if *add_level {
         session.add_level(passphrase::another(new, &key.passphrase, &key.location.to_string())?)?;
     }
-    session.finish(key, console, "rewrote the key slots")
+    let done = if *add_level { "added a level and rewrote the key slots" } else { "rewrote the key slots" };
+    session.finish(key, console, done)
 }
 
 fn copy(passphrase: &SecretVec) -> SecretVec {
@@ -127,7 +129,7 @@ impl Session {
         let random = SystemRandom::new()?;
         lacuna_volume::change_keys(&*volume.header, &mut volume.unlocked, &keyring, cost, &random)?;
         let left = keyring.levels().count();
-        let plural = if left == 1 { "" } else { "s" };
-        console.done(&format!("{done}; {left} passphrase{plural} of those given now will work from now on"))
+        let work = if left == 1 { "passphrase works" } else { "passphrases work" };
+        console.done(&format!("{done}; from now on {left} {work}, of those given now"))
     }
 }

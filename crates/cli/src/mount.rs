@@ -11,8 +11,11 @@ use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
+
+/// How long a close may take before a word is said.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// `lacuna open`.
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
@@ -98,6 +101,8 @@ fn serve(
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location.clone(), mountpoint);
         request.mkfs = args.mkfs.clone();
+        // Of several levels one may have got its own before another failed.
+        request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
         request.mount_options = args.mount_options.clone();
@@ -149,7 +154,22 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
 
 /// `lacuna close`.
 pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
-    match lacuna_fuse::close(&args.mountpoint, None)? {
+    let (done, waiting) = mpsc::channel::<()>();
+    let closed = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Of whatever it is, in the same words.
+            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                console.note(
+                    "still closing: what was written is being made durable; a hidden level waits for cover, \
+                     which writes to level 0 hurry",
+                );
+            }
+        });
+        let closed = lacuna_fuse::close(&args.mountpoint, None);
+        drop(done);
+        closed
+    });
+    match closed? {
         Closed::Cleanly => console.detail("the server has ended"),
         Closed::AfterCrash => console.note(
             "the server had died before; what it left mounted is cleared away, and what had not been flushed \

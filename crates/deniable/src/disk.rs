@@ -328,10 +328,17 @@ impl Disk for LevelDisk {
     /// Flushes the level. With the last of the levels the disk is closed.
     fn close(&self) -> Result<()> {
         let flushed = self.flush();
-        if self.disk.in_use.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return flushed;
-        }
-        flushed.and(self.disk.close())
+        let last = self.disk.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
+        let closed = if last { flushed.and(self.disk.close()) } else { flushed };
+        closed.map_err(|e| match e.kind() {
+            Kind::NoCover if last => {
+                e.remedy("what waited is lost; next time, write to level 0 while the disk is being closed")
+            }
+            Kind::NoCover => {
+                e.remedy("it waits on until the last level is closed: write to level 0 before that")
+            }
+            _ => e,
+        })
     }
 
     fn read_only(&self) -> bool {

@@ -125,13 +125,16 @@ impl<'a> Filling<'a> {
 
     fn take_blocks(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
         let HiddenLevel { tree, queue } = state;
-        let most = self.core.log.params.hidden_first_writes();
-        while let Some(addr) = queue.front() {
+        let params = &self.core.log.params;
+        for taken in 0.. {
+            let Some(addr) = queue.front() else { return Ok(()) };
             // A stripe holds a block once: over its old version, if that was carried on into this stripe.
             let held = self.held(level, addr);
             let Some(slot) = held.or_else(|| self.free()) else { return Ok(()) };
             let first_write = tree.get(addr, &self.source(level))? == 0;
-            if first_write && self.occupied >= most {
+            let most = if first_write { params.hidden_first_writes() } else { params.hidden_overwrites() };
+            // At least one, so that nothing ever waits for a lap while there are free slots.
+            if held.is_none() && taken > 0 && self.occupied >= most {
                 return Ok(());
             }
             let place = Place { seq: self.seq, slot };

@@ -175,7 +175,7 @@ impl Core {
     /// Queues blocks of a hidden level. Waits while too much is queued.
     pub(crate) fn write_hidden(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
         self.check_alive()?;
-        let mut hidden = self.wait_hidden("cannot take hidden blocks in", Awaited::Room, |hidden| {
+        let mut hidden = self.wait_hidden("cannot take a hidden write in", Awaited::Room, |hidden| {
             hidden.waiting() < self.most_waiting
         })?;
         let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE));
@@ -312,7 +312,10 @@ impl Core {
 /// The error of something hidden that nothing public came to cover.
 pub(crate) fn no_cover(what: &str, waiting: u64) -> Error {
     Error::new(Kind::NoCover, what)
-        .found(format!("{waiting} bytes waiting, and no public write to cover them"))
-        .expected("public writes, or a disk that refreshes itself")
-        .remedy("write to level 0 and flush again; what waits is kept while the disk is open")
+        .found(format!("{} KiB waiting, and no public write to cover them in time", waiting.div_ceil(1024)))
+        .expected("public writes, or a disk with a cover of its own (`create --cover`)")
+        .remedy(
+            "write to level 0 meanwhile, or allow more time (--cover-timeout); what waits is kept while any level \
+             is open",
+        )
 }

@@ -133,7 +133,7 @@ impl Params {
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
                 .expected(format!("at least {least} bytes for stripes of {} blocks", geometry.blocks()))
-                .remedy("use a larger medium, or smaller stripes"));
+                .remedy("use a larger medium, or fewer slots in a stripe (--geometry)"));
         }
         Ok(params)
     }
@@ -244,10 +244,18 @@ impl Params {
         (slots - slots * usize::from(self.spare_permille) / 2000).max(1)
     }
 
-    /// The same for hidden slots, where all of the spare is spread: a hidden flush shall not wait for a lap.
+    /// The same for hidden slots, where all of the spare is spread: a hidden flush shall not wait for a lap. One block is
+    /// taken all the same, if there is any slot.
     pub(crate) fn hidden_first_writes(&self) -> usize {
         let slots = self.hidden_slots();
         (slots - slots * usize::from(self.spare_permille) / 1000).max(1)
+    }
+
+    /// How many an overwrite of a block may fill: a third of the spare stays free, so that a stream of them does not fill
+    /// stripe after stripe to the last slot, in all of which nothing would have room when they come round again.
+    pub(crate) fn hidden_overwrites(&self) -> usize {
+        let slots = self.hidden_slots();
+        slots - slots * usize::from(self.spare_permille) / 3000
     }
 
     /// Byte offset of stripe `seq`.

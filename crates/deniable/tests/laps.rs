@@ -97,6 +97,44 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     models[1].check_latest(&again.levels()[1]);
 }
 
+/// A stream of writes must not leave a stretch of the log in which nothing new has room.
+#[test]
+fn a_filled_hidden_level_takes_new_blocks_at_once() {
+    let params = params_of(lacuna_deniable::Geometry { public: 8, hidden: 31 }, 240);
+    let medium = new_disk(&params);
+    let disk = open(&medium, &params, 2, 3).unwrap();
+    let hidden = &disk.levels()[1];
+    let block = vec![7; lacuna_core::BLOCK_SIZE];
+    let write = |first: u64, count: u64| {
+        for addr in first..first + count {
+            while hidden.write(lacuna_core::BlockAddr(addr), &block).is_err() {
+                disk.refresh().unwrap();
+            }
+        }
+    };
+    let full = params.hidden_blocks * 3 / 4;
+    write(0, full);
+    flush_hidden(&disk, hidden).unwrap();
+    let mut next = full;
+    for round in 0..3 {
+        write(0, full / 3);
+        flush_hidden(&disk, hidden).unwrap();
+        // A few that are new at each place of the ring, in turns with old ones.
+        for at in 0..80 {
+            if at % 2 == 0 {
+                write(next, 4);
+                next += 4;
+            } else {
+                write((round * 97 + at * 13) % full, 4);
+            }
+            let before = counter(hidden, "head");
+            flush_hidden(&disk, hidden).unwrap();
+            let passed = counter(hidden, "head") - before;
+            assert!(passed <= 8, "round {round}, {at}: {passed} stripes for 4 blocks");
+        }
+    }
+}
+
 #[test]
 fn a_full_hidden_level_says_so_and_takes_overwrites() {
     let params = params();

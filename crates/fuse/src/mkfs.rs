@@ -91,7 +91,7 @@ fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
 /// Something recognizable on a disk.
 pub(crate) struct Content {
     name: String,
-    mountable: bool,
+    pub(crate) mountable: bool,
 }
 
 /// What is on `device`; `None` if nothing that is known here.

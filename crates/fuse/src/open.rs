@@ -32,6 +32,8 @@ pub struct OpenRequest {
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
     pub mkfs: Option<String>,
+    /// Mount a file system that is there already instead of refusing to make one.
+    pub keep_existing: bool,
     /// Refuse writes even if the disk takes them.
     pub read_only: bool,
     /// Mount only the FUSE file. Needs neither root nor a loop device.
@@ -52,6 +54,7 @@ impl OpenRequest {
             location: location.into(),
             mountpoint: mountpoint.into(),
             mkfs: None,
+            keep_existing: false,
             read_only: false,
             raw: false,
             mount_options: None,
@@ -266,7 +269,10 @@ impl Mounted {
         if let Some(failure) = watch.first_failure() {
             return Err(failure.context(&what));
         }
-        mkfs::prepare(device.node(), disk, found?, request.mkfs.as_deref()).map_err(from_disk)?;
+        let found = found?;
+        let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
+        let wanted = request.mkfs.as_deref().filter(|_| !keep);
+        mkfs::prepare(device.node(), disk, found, wanted).map_err(|e| from_disk(e).context(&what))?;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options.as_deref());
         let options = options.join(",");

@@ -21,7 +21,8 @@ pub enum KeyVerb {
     Remove(KeyRemoveArgs),
     /// Write all key slots anew for the passphrases given, and mend damaged header copies
     ///
-    /// A level of a deniable disk whose passphrases are not given is dropped. With --add-level there is one more.
+    /// Levels of a deniable disk deeper than the deepest that the given passphrases open are dropped. With --add-level
+    /// there is one more.
     Refresh(KeyRefreshArgs),
 }
 
@@ -62,7 +63,7 @@ pub struct KeyRefreshArgs {
     /// What all key operations take.
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Add an empty level below the deepest that the passphrases open, with a new passphrase. Only for deniable disks
+    /// Add an empty level, deeper than the deepest that the passphrases open, with a new passphrase. Only for deniable disks
     #[arg(long)]
     pub add_level: bool,
     /// The passphrase of the new level.
