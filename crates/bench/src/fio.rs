@@ -79,6 +79,8 @@ pub struct Load<'a> {
     pub size: u64,
     /// How much each job does.
     pub amount: Amount,
+    /// How long a timed job runs before its rate counts.
+    pub ramp: Duration,
     /// Whether a job that writes ends when what it wrote is durable, which its rate then counts.
     pub durable: bool,
     /// Decides the addresses; the same for all servers.
@@ -174,7 +176,8 @@ fn arguments(load: &Load<'_>) -> Vec<String> {
     match load.amount {
         Amount::Once => {}
         Amount::Time(time) => {
-            words.extend(["--time_based".into(), format!("--runtime={}ms", time.as_millis())])
+            words.extend(["--time_based".into(), format!("--runtime={}ms", time.as_millis())]);
+            words.push(format!("--ramp_time={}ms", load.ramp.as_millis()));
         }
         Amount::Requests(count) => words.push(format!("--number_ios={count}")),
     }

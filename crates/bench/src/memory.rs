@@ -11,6 +11,7 @@ use crate::workspace::Workspace;
 use lacuna_core::{Error, Kind, Result};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const SIZE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
@@ -105,8 +106,15 @@ fn load(
 ) -> Result<f64> {
     let job = Job { direction, random: true, size: 4096, depth: 32, fsync: None };
     let amount = Amount::Requests(work.scale.requests);
-    let load =
-        Load { uri: &server.uri(), size: subject.served(SIZE)?, amount, durable: false, seed, jobs: &[job] };
+    let load = Load {
+        uri: &server.uri(),
+        size: subject.served(SIZE)?,
+        amount,
+        ramp: Duration::ZERO,
+        durable: false,
+        seed,
+        jobs: &[job],
+    };
     Ok(fio::run(work, &load)?[0].requests)
 }
 

@@ -11,6 +11,7 @@ use crate::server::Server;
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_core::Result;
+use std::time::Duration;
 
 /// The address-tweaked baseline: no metadata in any layout.
 pub const BASE: Image = Image::Lacuna { cipher: "xts", layout: None };
@@ -138,7 +139,15 @@ impl<'w> Images<'w> {
         job: Job,
     ) -> Result<fio::Rate> {
         let size = self.work.scale.image;
-        let load = Load { uri: &server.uri(), size, amount, durable: true, seed, jobs: &[job] };
+        let load = Load {
+            uri: &server.uri(),
+            size,
+            amount,
+            ramp: Duration::ZERO,
+            durable: true,
+            seed,
+            jobs: &[job],
+        };
         let mut rates = fio::run(self.work, &load).map_err(|e| e.context(image.name()))?;
         self.work.settle()?;
         Ok(rates.remove(0))

@@ -23,13 +23,23 @@ pub struct Rounds<'w> {
     size: u64,
     /// How often each disk is filled before anything is measured.
     fills: u32,
+    /// How long each job runs before it is measured.
+    ramp: Duration,
     entries: Vec<(Subject, Vec<Job>)>,
 }
 
 impl<'w> Rounds<'w> {
     /// Turns in which each job takes `time`.
     pub fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
-        Rounds { work, section, time, size: work.scale.disk, fills: 1, entries: Vec::new() }
+        Rounds {
+            work,
+            section,
+            time,
+            size: work.scale.disk,
+            fills: 1,
+            ramp: Duration::ZERO,
+            entries: Vec::new(),
+        }
     }
 
     /// The same with disks of another size.
@@ -40,6 +50,11 @@ impl<'w> Rounds<'w> {
     /// The same with disks that are filled so often.
     pub fn filled(self, fills: u32) -> Self {
         Rounds { fills, ..self }
+    }
+
+    /// The same with jobs that run so long before they are measured.
+    pub fn ramped(self, ramp: Duration) -> Self {
+        Rounds { ramp, ..self }
     }
 
     /// A subject and its jobs.
@@ -142,6 +157,6 @@ impl<'w> Rounds<'w> {
     }
 
     fn load<'a>(&self, uri: &'a str, amount: Amount, seed: u64, jobs: &'a [Job]) -> Load<'a> {
-        Load { uri, size: self.size, amount, durable: false, seed, jobs }
+        Load { uri, size: self.size, amount, ramp: self.ramp, durable: false, seed, jobs }
     }
 }

@@ -44,7 +44,7 @@ pub enum Shape {
     Half,
     /// As full, in the paper's geometry.
     Paper,
-    /// As full, with a hidden level open.
+    /// As half, with a hidden level open.
     Hidden,
     /// The medium, and not level 0, has the size; nothing fills it.
     Sparse,
@@ -68,7 +68,8 @@ impl Shape {
             return size;
         }
         let geometry = if self == Shape::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
-        let wanted = if self == Shape::Half { 2 * size } else { size } / BLOCK_SIZE as u64;
+        let half = matches!(self, Shape::Half | Shape::Hidden);
+        let wanted = if half { 2 * size } else { size } / BLOCK_SIZE as u64;
         let fits = |medium: u64| {
             Params::plan(medium, geometry, SPARE_PERMILLE, 0)
                 .is_ok_and(|params| params.blocks.min(params.hidden_blocks) >= wanted)
