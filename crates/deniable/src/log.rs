@@ -45,8 +45,8 @@ impl Head {
     }
 }
 
-/// Landed stripes whose memory is kept.
-const MOST_SPARE: usize = 4;
+/// Landed stripes whose memory is kept: as many as are ever on their way.
+const MOST_SPARE: usize = 16;
 
 /// Heads that reads have used, by level and stripe; the first that came goes first.
 struct HeadCache {
