@@ -5,6 +5,7 @@
 //! The lock on a file crosses a fork; a connection is ended before it and made anew after it, and the header is
 //! then compared with what was unlocked.
 
+use crate::allocator;
 use crate::args::{HolderArgs, PassphraseArgs};
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::Console;
@@ -208,6 +209,7 @@ impl Key {
                 Sealed::open(medium, &params, master, &self.uuid, options).map(OpenDisk::Flat)
             }
             Place::Deniable { medium, params } => {
+                allocator::keep_large_apart();
                 let options = DeniableOptions {
                     budget,
                     read_only,
