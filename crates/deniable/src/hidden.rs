@@ -88,16 +88,15 @@ impl Hidden {
         }
     }
 
-    /// Slots that data and maps of all open hidden levels take up, or will.
+    /// Slots that data and maps of all open hidden levels take up, or will, as far as that limits what is written: a
+    /// single hidden level fits whole, as it was planned to.
     fn used(&self) -> u64 {
+        if self.levels.len() == 1 {
+            return 0;
+        }
         let each =
             self.levels.iter().map(|level| level.tree.used().saturating_add(level.queue.first_writes()));
         each.fold(0, u64::saturating_add)
-    }
-
-    /// The same as far as it limits what is written: a single hidden level fits whole, as it was planned to.
-    fn used_of_many(&self) -> u64 {
-        if self.levels.len() > 1 { self.used() } else { 0 }
     }
 }
 
@@ -197,7 +196,7 @@ impl Core {
             waiting.copy_from_slice(block);
             return Ok(());
         }
-        let used = hidden.used_of_many();
+        let used = hidden.used();
         let first_write = self.peek(hidden.level(level), level, addr)? == 0;
         let usable = self.log.params.hidden_usable() - RESERVE;
         // Levels above must not learn of the deepest from a lack of room: it leaves them some.

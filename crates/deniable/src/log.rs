@@ -4,7 +4,7 @@
 use crate::entry::{Entry, Place};
 use crate::keys::{StripeKey, corrupt};
 use crate::params::Params;
-use crate::source::TRIES;
+use crate::source::again;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
 use lacuna_medium::Medium;
@@ -283,7 +283,7 @@ impl Log {
                 let read = match entry {
                     Entry::Lost(_) => Ok(()),
                     _ if whole => head.open(from, slot, &[entry], block),
-                    _ => self.read_again(level, from, slot, entry, block),
+                    _ => again(|| self.read_listed(level, from, slot, entry, block)),
                 };
                 let kept = match (read, entry) {
                     (Ok(()), _) => Some(entry),
@@ -300,18 +300,6 @@ impl Log {
             }
         }
         Ok(carried)
-    }
-
-    /// [`Log::read_listed`], more than once if it has to be.
-    fn read_again(&self, level: u8, seq: u64, slot: usize, entry: Entry, out: &mut [u8]) -> Result<()> {
-        let mut read = self.read_listed(level, seq, slot, entry, out);
-        for _ in 1..TRIES {
-            if read.as_ref().err().is_none_or(|e| e.kind() == Kind::Corrupt) {
-                break;
-            }
-            read = self.read_listed(level, seq, slot, entry, out);
-        }
-        read
     }
 
     /// Reads one slot of a stripe as the summary of that stripe describes it.

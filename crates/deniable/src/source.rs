@@ -6,8 +6,19 @@ use crate::log::{Log, Plain};
 use crate::tree::PageSource;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 
-/// How often a hidden page or block that a stripe needs is read before it is given up.
-pub(crate) const TRIES: u32 = 3;
+/// How often a page or block that a stripe needs is read before it is given up.
+const TRIES: u32 = 3;
+
+/// Reads more than once what the medium fails to give, for errors may pass; what does not verify stays so.
+pub(crate) fn again(mut read: impl FnMut() -> Result<()>) -> Result<()> {
+    for _ in 1..TRIES {
+        match read() {
+            Err(e) if e.kind() != Kind::Corrupt => {}
+            done => return done,
+        }
+    }
+    read()
+}
 
 /// The pages of one level, while stripe `seq` is being filled.
 pub(crate) struct Source<'a> {
@@ -35,17 +46,11 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(found);
             return Ok(());
         }
-        let mut found = self.log.fetch(self.level, place, &[entry], block);
+        let mut read = || self.log.fetch(self.level, place, &[entry], block);
         if self.level == 0 || self.seq == 0 {
-            return found;
+            return read();
         }
         // What is hidden must not stop what is public: a hidden page that the medium will not give is lost.
-        for _ in 1..TRIES {
-            if found.as_ref().err().is_none_or(|e| e.kind() == Kind::Corrupt) {
-                break;
-            }
-            found = self.log.fetch(self.level, place, &[entry], block);
-        }
-        found.map_err(|e| e.with_kind(Kind::Corrupt))
+        again(read).map_err(|e| e.with_kind(Kind::Corrupt))
     }
 }
