@@ -158,7 +158,15 @@ impl Report {
         };
         std::fs::write(&page, self.page(&old)).map_err(failed)?;
         println!("written: {}", page.display());
+        if !self.tables().is_empty() && !self.has_main_part() {
+            println!("its first part stays as it is: it wants peers, ciphers, hctr2 and memory from one run");
+        }
         Ok(())
+    }
+
+    /// Whether everything was measured that the main part of the page shows.
+    fn has_main_part(&self) -> bool {
+        self.peers.is_some() && self.ciphers.is_some() && self.hctr2.is_some() && self.memory.is_some()
     }
 
     /// What was measured on Ceph, if anything was.
@@ -166,10 +174,11 @@ impl Report {
         self.rados.as_ref().filter(|rados| rados.measured())
     }
 
-    /// A part that this run measured nothing of stays as it is.
+    /// A part that this run measured nothing of, or not the whole of, stays as it is: a record without half of its tables
+    /// is none.
     fn page(&self, old: &str) -> String {
         let mut text = if old.is_empty() { INTRODUCTION.to_owned() } else { old.to_owned() };
-        if !self.tables().is_empty() {
+        if self.has_main_part() {
             text = page::replace(&text, BEGIN, END, |part| self.generated(part));
         }
         if let Some(found) = &self.levels {
