@@ -27,13 +27,10 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
         Site::Pool(target) => create_rados::run(args, &target, &wanted, console)?,
         Site::File(path) => create_file::run(args, path, &wanted, console)?,
     };
-    let shares = match &parameters {
-        Parameters::Deniable(params) => {
-            // The same words whatever was created (deniability contract).
-            format!(" for level 0, {} for all hidden levels together", human(params.hidden_blocks * BLOCK))
-        }
-        _ => String::new(),
-    };
+    let shares = parameters.hidden_size().map_or_else(String::new, |hidden| {
+        // The same words whatever was created (deniability contract).
+        format!(" for level 0, {} for all hidden levels together", human(hidden))
+    });
     console.done(&format!(
         "created {}: {}{shares}, {}, {}, UUID {}",
         args.location,

@@ -10,7 +10,7 @@ use crate::cost;
 use crate::info_levels::{self, LevelFacts};
 use crate::parameters::Parameters;
 use crate::size::human;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium};
 use lacuna_sealed::list_snapshots;
 use lacuna_volume::{HEADER_AREA, Location, PublicHeader};
@@ -45,8 +45,7 @@ pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
         Site::File(path) => Facts::of_file(&args.location, path),
         Site::Pool(target) => Facts::in_pool(&args.location, &target),
     }?;
-    let has_levels = matches!(facts.parameters, Parameters::Deniable(_));
-    facts.levels = info_levels::gather(args, has_levels, console)?;
+    facts.levels = info_levels::gather(args, facts.parameters.has_levels(), console)?;
     if args.json {
         console::json(&facts.to_json())?;
     } else {
@@ -120,12 +119,14 @@ impl Facts {
             out["ring"] = json!(params.ring_len);
             out["data_offset"] = json!(params.geometry().data);
         }
+        if let Some(hidden) = self.parameters.hidden_size() {
+            out["hidden_size"] = json!(hidden);
+            out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
+        }
         if let Parameters::Deniable(params) = &self.parameters {
-            out["hidden_size"] = json!(params.hidden_blocks * BLOCK_SIZE as u64);
             out["spare"] = json!(f64::from(params.spare_permille) / 1000.0);
             out["cover_ms"] = json!(params.cover_millis);
             out["stripes"] = json!(params.stripes);
-            out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
         }
         out["medium"] = match &self.medium {
             MediumFacts::File { len, used, in_use } => {
@@ -179,12 +180,11 @@ impl Facts {
         if let Parameters::Flat(params) = parameters {
             rows.push(("ring", human(params.ring_len)));
         }
-        if let Parameters::Deniable(params) = parameters {
+        if let Some(hidden) = parameters.hidden_size() {
             // What a disk without hidden levels says as well.
-            rows.push((
-                "hidden levels",
-                format!("any number up to 7, sharing {}", human(params.hidden_blocks * BLOCK_SIZE as u64)),
-            ));
+            rows.push(("hidden levels", format!("any number up to 7, sharing {}", human(hidden))));
+        }
+        if let Parameters::Deniable(params) = parameters {
             rows.push(("spare", format!("{} of the log", f64::from(params.spare_permille) / 1000.0)));
             rows.push(("cover", cover_words(params.cover_millis)));
         }

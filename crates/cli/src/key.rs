@@ -5,7 +5,6 @@ use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs};
 use crate::cluster;
 use crate::console::{self, Console};
 use crate::cost::Wanted;
-use crate::parameters::Parameters;
 use crate::passphrase;
 use crate::unlock::{self, Volume};
 use lacuna_core::{Error, Kind, Result, SecretVec};
@@ -111,7 +110,7 @@ impl Session {
 
     /// One level more, with this passphrase.
     fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
-        if !matches!(self.volume.parameters, Parameters::Deniable(_)) {
+        if !self.volume.parameters.has_levels() {
             return Err(Error::new(Kind::Usage, "cannot add a level")
                 .found(format!("the format {}", self.volume.unlocked.header.format))
                 .expected("a disk made with `--format deniable`"));

@@ -3,7 +3,7 @@
 use crate::check_level;
 use crate::cluster::Connection;
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
-use lacuna_deniable::{Deniable, LevelDisk};
+use lacuna_levels::{LevelDisk, Levels, level_disks};
 use lacuna_sealed::{BadBlock, CheckReport, ObjectDisk, SEGMENT_BLOCKS, Sealed};
 use std::sync::{Arc, OnceLock};
 
@@ -15,13 +15,14 @@ pub enum OpenDisk {
     Flat(Sealed),
     /// On objects.
     Objects(OnObjects),
-    /// Levels on a flat medium.
-    Deniable(Levels),
+    /// With levels, in whatever format.
+    Levels(WithLevels),
 }
 
-/// The open levels of a deniable disk.
-pub struct Levels {
-    disk: Arc<Deniable>,
+/// A disk with levels.
+pub struct WithLevels {
+    disk: Arc<dyn Levels>,
+    /// Those that are open.
     levels: Vec<Arc<LevelDisk>>,
 }
 
@@ -45,18 +46,18 @@ impl OnObjects {
 }
 
 impl OpenDisk {
-    /// A deniable disk.
-    pub fn deniable(disk: Deniable) -> Self {
-        let disk = Arc::new(disk);
-        let levels = disk.levels();
-        OpenDisk::Deniable(Levels { disk, levels })
+    /// A disk with levels.
+    pub fn with_levels(disk: impl Levels + 'static) -> Self {
+        let disk: Arc<dyn Levels> = Arc::new(disk);
+        let levels = level_disks(&disk);
+        OpenDisk::Levels(WithLevels { disk, levels })
     }
 
     /// What front ends serve: a disk for each open level, the public one first.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<dyn Disk>> {
         match &**self {
             OpenDisk::Flat(_) | OpenDisk::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
-            OpenDisk::Deniable(on) => {
+            OpenDisk::Levels(on) => {
                 on.levels.iter().map(|level| Arc::clone(level) as Arc<dyn Disk>).collect()
             }
         }
@@ -72,7 +73,7 @@ impl OpenDisk {
         match self {
             OpenDisk::Flat(disk) => disk.check(progress, |found| bad(None, found)),
             OpenDisk::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
-            OpenDisk::Deniable(on) => {
+            OpenDisk::Levels(on) => {
                 let (mut total, mut before) = (CheckReport::default(), 0);
                 for level in &on.levels {
                     let found = |found| bad(Some(level.level()), found);
@@ -89,21 +90,21 @@ impl OpenDisk {
 
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
-        matches!(self, OpenDisk::Deniable(_))
+        matches!(self, OpenDisk::Levels(_))
     }
 
     /// Blocks of all open levels together.
     pub fn all_blocks(&self) -> u64 {
         match self {
             OpenDisk::Flat(_) | OpenDisk::Objects(_) => self.blocks(),
-            OpenDisk::Deniable(on) => on.levels.iter().map(|level| level.blocks()).sum(),
+            OpenDisk::Levels(on) => on.levels.iter().map(|level| level.blocks()).sum(),
         }
     }
 
     /// The disk, if it is one on objects, which can keep snapshots.
     pub fn on_objects(&self) -> Result<&ObjectDisk> {
         match self {
-            OpenDisk::Flat(_) | OpenDisk::Deniable(_) => {
+            OpenDisk::Flat(_) | OpenDisk::Levels(_) => {
                 Err(Error::new(Kind::Usage, "the disk keeps no snapshots"))
             }
             OpenDisk::Objects(on) => Ok(&on.disk),
@@ -113,7 +114,7 @@ impl OpenDisk {
     /// The name of the object that a block rests in, where there are objects.
     pub fn object_of(&self, block: BlockAddr) -> Option<String> {
         match self {
-            OpenDisk::Flat(_) | OpenDisk::Deniable(_) => None,
+            OpenDisk::Flat(_) | OpenDisk::Levels(_) => None,
             OpenDisk::Objects(on) => Some(format!("{}.{:016x}", on.prefix, block.0 / SEGMENT_BLOCKS)),
         }
     }
@@ -138,7 +139,7 @@ impl OpenDisk {
         match self {
             OpenDisk::Flat(disk) => disk,
             OpenDisk::Objects(on) => &on.disk,
-            OpenDisk::Deniable(on) => &*on.levels[0],
+            OpenDisk::Levels(on) => &*on.levels[0],
         }
     }
 }
@@ -173,7 +174,7 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
-        if let OpenDisk::Deniable(on) = self {
+        if let OpenDisk::Levels(on) = self {
             return on.disk.close();
         }
         let closed = self.inner().close();

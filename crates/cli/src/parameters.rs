@@ -59,6 +59,19 @@ impl Parameters {
         }
     }
 
+    /// Whether the disk is of a format with levels, however many there are.
+    pub fn has_levels(&self) -> bool {
+        self.hidden_size().is_some()
+    }
+
+    /// What all hidden levels together have in bytes, of a format with levels.
+    pub fn hidden_size(&self) -> Option<u64> {
+        match self {
+            Parameters::Flat(_) | Parameters::Objects(_) => None,
+            Parameters::Deniable(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
+        }
+    }
+
     /// Length of the disk in bytes.
     pub fn size(&self) -> u64 {
         let blocks = match self {

@@ -14,7 +14,8 @@ use crate::parameters::Parameters;
 use crate::passphrase;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
-use lacuna_deniable::{Deniable, OpenOptions as DeniableOptions, Params as DeniableParams};
+use lacuna_deniable::{Deniable, Params as DeniableParams};
+use lacuna_levels::OpenOptions as LevelOptions;
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_sealed::{ObjectDisk, ObjectOptions, ObjectParams, OpenOptions, Params, Sealed};
 use lacuna_volume::{Location, PublicHeader, Unlocked};
@@ -82,7 +83,7 @@ pub fn unlock_with(
         console.note(&format!("{location}: {note}"));
     }
     let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
-    if matches!(parameters, Parameters::Deniable(_)) && access == Access::Write {
+    if parameters.has_levels() && access == Access::Write {
         // In the same words whatever there is (deniability contract).
         console.note(DEEPER_LEVELS);
     }
@@ -132,6 +133,7 @@ fn check_unchanged(header: &dyn Medium, unlocked: &PublicHeader, location: &Loca
 /// What it takes to open the disk. May cross a fork; the lock on a file crosses with it.
 pub struct Key {
     place: Place,
+    has_levels: bool,
     /// The keys of the opened levels, from 0 up; formats without levels have one.
     masters: Vec<Secret<32>>,
     uuid: [u8; 16],
@@ -160,6 +162,7 @@ impl Volume {
         let Volume { header: medium, unlocked, parameters, connection, location, steal, .. } = self;
         let masters = unlocked.master_keys;
         let uuid = unlocked.header.uuid.0;
+        let has_levels = parameters.has_levels();
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
             (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
@@ -173,7 +176,7 @@ impl Volume {
             })),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, masters, uuid })
+        Ok(Key { place, has_levels, masters, uuid })
     }
 }
 
@@ -190,35 +193,44 @@ pub struct Opening {
     pub cover_timeout: Duration,
 }
 
+impl Opening {
+    /// For a format with levels.
+    fn of_levels(self, random: Arc<SystemRandom>) -> LevelOptions {
+        LevelOptions {
+            budget: self.budget,
+            read_only: self.read_only,
+            background: true,
+            cover_timeout: self.cover_timeout,
+            public_random: random.clone(),
+            filler: random,
+        }
+    }
+}
+
 impl Key {
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
-        matches!(self.place, Place::Deniable { .. })
+        self.has_levels
     }
 
     /// Opens the disk, and first finishes what a crash interrupted.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
-        let Opening { read_only, budget, write_through, cover_timeout } = opening;
+        let Opening { read_only, budget, write_through, .. } = opening;
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
         let masters: Vec<Secret<32>> = self.masters.clone();
         let master = masters.first().ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
         let random = Arc::new(SystemRandom::new()?);
+        if self.has_levels {
+            allocator::keep_large_apart();
+        }
         match self.place {
             Place::Flat { medium, params } => {
                 let options = OpenOptions { budget, read_only, background: true, random };
                 Sealed::open(medium, &params, master, &self.uuid, options).map(OpenDisk::Flat)
             }
             Place::Deniable { medium, params } => {
-                allocator::keep_large_apart();
-                let options = DeniableOptions {
-                    budget,
-                    read_only,
-                    background: true,
-                    cover_timeout,
-                    public_random: random.clone(),
-                    filler: random,
-                };
-                Deniable::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::deniable)
+                let options = opening.of_levels(random);
+                Deniable::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;

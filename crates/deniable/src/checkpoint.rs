@@ -2,11 +2,12 @@
 //! blocks at a fixed place, written in turn whenever the schedule of the log syncs; to whoever has no key both are
 //! random bytes, always.
 
-use crate::keys::{Domain, SALT_LEN, StripeKey, TAG_LEN};
+use crate::keys::{domain, stripe_key};
 use crate::params::{CHECKPOINTS, Params};
 use crate::summary::MOST_SEQ;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
 use lacuna_crypto::RandomSource;
+use lacuna_levels::{SALT_LEN, TAG_LEN};
 use lacuna_medium::Medium;
 
 const BODY_AT: usize = SALT_LEN + TAG_LEN;
@@ -47,8 +48,8 @@ impl Checkpoint {
         let mut plain = [0; BLOCK_SIZE - BODY_AT];
         plain[..8].copy_from_slice(&self.seq.to_le_bytes());
         plain[8] = u8::from(self.closed);
-        let key = StripeKey::derive(level0, &salt)?;
-        let tag = key.seal(Domain::Checkpoint, turn as usize, &[], &plain, &mut block[BODY_AT..]);
+        let key = stripe_key(level0, &salt)?;
+        let tag = key.seal(domain::CHECKPOINT, turn as u8, &[], &plain, &mut block[BODY_AT..]);
         block[SALT_LEN..BODY_AT].copy_from_slice(&tag);
         medium.write_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &block)
     }
@@ -59,18 +60,18 @@ impl Checkpoint {
         for turn in 0..2 {
             let mut block = [0; BLOCK_SIZE];
             medium.read_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block)?;
-            if let Some(found) = Self::parse(&block, turn as usize, level0)? {
+            if let Some(found) = Self::parse(&block, turn as u8, level0)? {
                 latest = Some(latest.filter(|before| before.seq > found.seq).unwrap_or(found));
             }
         }
         Ok(latest)
     }
 
-    fn parse(block: &[u8; BLOCK_SIZE], turn: usize, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
-        let key = StripeKey::derive(level0, block[..SALT_LEN].try_into().expect("the salt"))?;
+    fn parse(block: &[u8; BLOCK_SIZE], turn: u8, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
+        let key = stripe_key(level0, block[..SALT_LEN].try_into().expect("the salt"))?;
         let tag = block[SALT_LEN..BODY_AT].try_into().expect("the tag");
         let mut body = *block;
-        let opened = key.open(Domain::Checkpoint, turn, &[], &mut body[BODY_AT..], &tag);
+        let opened = key.open(domain::CHECKPOINT, turn, &[], &mut body[BODY_AT..], &tag);
         let seq = u64::from_le_bytes(body[BODY_AT..BODY_AT + 8].try_into().expect("8 bytes"));
         let sane = opened.is_ok() && seq <= MOST_SEQ;
         Ok(sane.then_some(Checkpoint { seq, closed: body[BODY_AT + 8] == 1 }))

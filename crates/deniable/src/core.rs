@@ -1,14 +1,18 @@
 //! What the threads and clients of an open disk share: its levels, how far the log has come, and whether it failed.
 
-use crate::hidden::{Hidden, no_cover};
+use crate::hidden::Echo;
 use crate::log::Log;
 use crate::pipeline::Pipeline;
 use crate::public::Public;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::RandomSource;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use lacuna_levels::{FailStop, HiddenLevels, Wait, defect, no_cover};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The longest wait for progress without a look at whether the disk failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Counts for `status`.
 #[derive(Default)]
@@ -30,13 +34,9 @@ pub(crate) struct Core {
     /// Of what only deeper keys could tell from ciphertext.
     pub(crate) filler: Arc<dyn RandomSource>,
     public: Mutex<Public>,
-    hidden: Mutex<Hidden>,
-    /// A stripe passed by, or something failed.
-    pub(crate) hidden_moved: Condvar,
-    /// There is room for more that waits, or something failed.
-    pub(crate) hidden_room: Condvar,
-    /// Bytes that may wait for hidden slots.
-    pub(crate) most_waiting: u64,
+    pub(crate) hidden: HiddenLevels,
+    /// What the hidden slots of the last stripe hold.
+    pub(crate) hidden_echo: Mutex<Echo>,
     /// How long to wait for cover that nobody promised.
     cover_timeout: Duration,
     background: bool,
@@ -47,8 +47,7 @@ pub(crate) struct Core {
     /// Stripes were written or made durable, or something failed.
     progress: (Mutex<()>, Condvar),
     pub(crate) counters: Counters,
-    failed: Mutex<Option<Error>>,
-    alive: AtomicBool,
+    pub(crate) health: FailStop,
 }
 
 /// What a core is made of.
@@ -57,8 +56,8 @@ pub(crate) struct Parts {
     pub(crate) public_random: Arc<dyn RandomSource>,
     pub(crate) filler: Arc<dyn RandomSource>,
     pub(crate) public: Public,
-    pub(crate) hidden: Hidden,
-    pub(crate) most_waiting: u64,
+    pub(crate) hidden: HiddenLevels,
+    pub(crate) hidden_echo: Echo,
     pub(crate) cover_timeout: Duration,
     pub(crate) background: bool,
     pub(crate) read_only: bool,
@@ -74,10 +73,8 @@ impl Core {
             public_random: parts.public_random,
             filler: parts.filler,
             public: Mutex::new(parts.public),
-            hidden: Mutex::new(parts.hidden),
-            hidden_moved: Condvar::new(),
-            hidden_room: Condvar::new(),
-            most_waiting: parts.most_waiting,
+            hidden: parts.hidden,
+            hidden_echo: Mutex::new(parts.hidden_echo),
             cover_timeout: parts.cover_timeout,
             background: parts.background && !parts.read_only,
             read_only: parts.read_only,
@@ -86,8 +83,7 @@ impl Core {
             syncing: Mutex::new(()),
             progress: (Mutex::new(()), Condvar::new()),
             counters: Counters::default(),
-            failed: Mutex::new(None),
-            alive: AtomicBool::new(true),
+            health: FailStop::default(),
         }
     }
 
@@ -98,19 +94,10 @@ impl Core {
         })
     }
 
-    pub(crate) fn hidden(&self) -> MutexGuard<'_, Hidden> {
-        self.hidden.lock().unwrap_or_else(|poisoned| {
-            self.fail(defect());
-            poisoned.into_inner()
-        })
-    }
-
-    /// Enters fail-stop for good and gives the error back.
+    /// Enters fail-stop for good, wakes everybody and gives the error back.
     pub(crate) fn fail(&self, e: Error) -> Error {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| e.clone());
-        self.alive.store(false, Ordering::Release);
-        self.hidden_moved.notify_all();
-        self.hidden_room.notify_all();
+        let e = self.health.fail(e);
+        self.hidden.wake_all();
         self.tell_progress();
         e
     }
@@ -118,21 +105,6 @@ impl Core {
     /// [`Core::fail`], unless the error leaves everything as it was.
     pub(crate) fn fail_unless_full(&self, e: Error) -> Error {
         if matches!(e.kind(), Kind::NoSpace | Kind::FailStop) { e } else { self.fail(e) }
-    }
-
-    /// Refuses everything after a failure on the write path.
-    pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.alive.load(Ordering::Acquire) { Ok(()) } else { Err(self.refusal()) }
-    }
-
-    /// The standing refusal.
-    pub(crate) fn refusal(&self) -> Error {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let cause = failed.as_ref().map_or_else(|| "the disk is closed".into(), Error::to_string);
-        Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
-            .found(cause)
-            .expected("a medium that takes every write")
-            .remedy("mend the medium, close the disk and open it again; what was flushed is safe")
     }
 
     /// The last stripe known to be durable.
@@ -171,8 +143,10 @@ impl Core {
     pub(crate) fn wait_progress(&self, done: impl Fn(&Core) -> bool) -> Result<()> {
         let mut guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
         while !done(self) {
-            self.check_alive()?;
-            guard = self.progress.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            self.health.check()?;
+            // What failed among the hidden levels does not tell of progress.
+            let waited = self.progress.1.wait_timeout(guard, LOOK_AGAIN);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
@@ -184,7 +158,7 @@ impl Core {
         };
         let mut guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
         while self.durable() < seq {
-            self.check_alive()?;
+            self.health.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(no_cover("cannot flush the hidden level", 0));
@@ -194,8 +168,13 @@ impl Core {
         Ok(())
     }
 
+    /// How something hidden waits for cover.
+    pub(crate) fn cover(&self) -> Wait<'_> {
+        Wait { health: &self.health, deadline: self.cover_deadline() }
+    }
+
     /// Until when something hidden may wait. With paced cover it need not give up.
-    pub(crate) fn cover_deadline(&self) -> Option<Instant> {
+    fn cover_deadline(&self) -> Option<Instant> {
         match (self.background, self.log.params.cover_millis) {
             (false, _) => Some(Instant::now()),
             (true, 0) => Some(Instant::now() + self.cover_timeout),
@@ -213,8 +192,4 @@ impl Drop for FailOnPanic<'_> {
             self.0.fail(defect());
         }
     }
-}
-
-fn defect() -> Error {
-    Error::new(Kind::Other, "a write was cut short by a defect of lacuna")
 }

@@ -1,52 +1,31 @@
-//! An open deniable disk: how it is created and opened, and the levels that front ends see.
+//! An open deniable disk: how it is created and opened, and what its levels do.
 
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, Parts};
-use crate::hidden::{Hidden, HiddenLevel};
 use crate::keys::level_key;
 use crate::log::Log;
 use crate::params::Params;
 use crate::public::{End, Public};
 use crate::recovery;
 use crate::threads::Threads;
-use crate::tree::Tree;
-use lacuna_core::{
-    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status, StatusItem,
-};
+use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result, Secret, StatusItem};
 use lacuna_crypto::RandomSource;
+use lacuna_levels::{
+    HiddenLevel, HiddenLevels, LevelDisk, Levels, OpenOptions, Tree, check_length, level_disks,
+};
 use lacuna_medium::Medium;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Blocks whose place is looked up under one hold of a lock.
-const STEP: usize = 256;
-
-/// How to open a disk.
-pub struct OpenOptions {
-    /// Memory for all caches of the disk, divided the same way whichever levels are opened.
-    pub budget: Budget,
-    /// Refuse writes, and write nothing.
-    pub read_only: bool,
-    /// Whether threads write and refresh in the background. Without them stripes are written by whoever closes them and
-    /// [`Deniable::refresh`] is the paced clock: the order of medium operations is then a function of the calls alone,
-    /// as tests need it.
-    pub background: bool,
-    /// How long a hidden write or flush waits for cover on a disk that does not refresh itself.
-    pub cover_timeout: Duration,
-    /// The source of what everybody with the key of level 0 can see.
-    pub public_random: Arc<dyn RandomSource>,
-    /// The source of everything else.
-    pub filler: Arc<dyn RandomSource>,
-}
+/// Slots that hidden levels leave to records of discards.
+const RESERVE: u64 = 16;
 
 /// A deniable disk, open.
 pub struct Deniable {
     core: Arc<Core>,
     threads: Mutex<Option<Threads>>,
     levels: usize,
-    /// Levels that front ends have not closed.
-    in_use: AtomicUsize,
 }
 
 impl Deniable {
@@ -60,7 +39,7 @@ impl Deniable {
         public_random: Arc<dyn RandomSource>,
         filler: Arc<dyn RandomSource>,
     ) -> Result<()> {
-        check_length(&**medium, params, Kind::NoSpace)?;
+        check_length(medium.len(), params.medium_len(), Kind::NoSpace)?;
         let options = OpenOptions {
             budget: Budget::bytes(1 << 20),
             read_only: false,
@@ -95,7 +74,7 @@ impl Deniable {
         uuid: &[u8; 16],
         options: OpenOptions,
     ) -> Result<Deniable> {
-        check_length(&*medium, params, Kind::Corrupt)?;
+        check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
         let core = build(medium, params, masters, uuid, &options, |log, trees| {
             let end = recovery::find_end(log)?;
             if !options.read_only {
@@ -112,17 +91,13 @@ impl Deniable {
         let core = Arc::new(core);
         let threads =
             if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
-        Ok(Deniable {
-            core,
-            threads: Mutex::new(threads),
-            levels: masters.len(),
-            in_use: AtomicUsize::new(masters.len()),
-        })
+        Ok(Deniable { core, threads: Mutex::new(threads), levels: masters.len() })
     }
 
     /// The open levels, from 0 up.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
-        (0..self.levels as u8).map(|level| Arc::new(LevelDisk { disk: Arc::clone(self), level })).collect()
+        let disk: Arc<dyn Levels> = self.clone();
+        level_disks(&disk)
     }
 
     /// The parameters it was opened with.
@@ -139,7 +114,7 @@ impl Deniable {
     /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush
     /// does. Later writes fail.
     pub fn close(&self) -> Result<()> {
-        if self.core.read_only || self.core.check_alive().is_err() {
+        if self.core.read_only || self.core.health.check().is_err() {
             return self.stop();
         }
         let mut closed = self.core.flush_public();
@@ -149,7 +124,7 @@ impl Deniable {
         // No beat comes between the last stripe and the word that it is the last.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
         // Whatever became of the hidden levels: the end of the log is public (deniability contract).
-        let finished = if self.core.check_alive().is_ok() { self.core.finish() } else { Ok(()) };
+        let finished = if self.core.health.check().is_ok() { self.core.finish() } else { Ok(()) };
         closed.and(finished).and(self.stop())
     }
 
@@ -165,16 +140,6 @@ impl Drop for Deniable {
     fn drop(&mut self) {
         let _stopped = self.stop();
     }
-}
-
-fn check_length(medium: &dyn Medium, params: &Params, kind: Kind) -> Result<()> {
-    if medium.len() >= params.medium_len() {
-        return Ok(());
-    }
-    Err(Error::new(kind, "the medium is shorter than its disk")
-        .found(format!("{} bytes", medium.len()))
-        .expected(format!("{} bytes", params.medium_len()))
-        .remedy("the file or device was cut short: restore it from a backup"))
 }
 
 /// Makes a core whose maps `restore` fills; it returns where the log ends.
@@ -201,14 +166,16 @@ fn build(
     let mut trees = trees.into_iter();
     let public = trees.next().expect("level 0 is always there");
     let head = end.head;
-    let echo = recovery::hidden_echo(&log, head);
+    let hidden_echo = recovery::hidden_echo(&log, head);
+    let usable = params.hidden_usable().saturating_sub(RESERVE);
+    let levels = trees.map(HiddenLevel::new).collect();
     Ok(Core::new(Parts {
         log,
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
         public: Public::new(public, end),
-        hidden: Hidden::new(trees.map(HiddenLevel::new).collect(), head, echo),
-        most_waiting: budget.share(1, 4).get(),
+        hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), usable),
+        hidden_echo,
         cover_timeout: options.cover_timeout,
         background: options.background,
         read_only: options.read_only,
@@ -216,92 +183,60 @@ fn build(
     }))
 }
 
-/// One level of an open disk, as front ends see it.
-pub struct LevelDisk {
-    disk: Arc<Deniable>,
-    level: u8,
-}
-
-impl LevelDisk {
-    /// Which level it is.
-    pub fn level(&self) -> u8 {
-        self.level
+impl Levels for Deniable {
+    fn open_levels(&self) -> usize {
+        self.levels
     }
 
-    fn core(&self) -> &Core {
-        &self.disk.core
-    }
-}
-
-impl Disk for LevelDisk {
-    fn blocks(&self) -> u64 {
-        let params = self.disk.params();
-        if self.level == 0 { params.blocks } else { params.hidden_blocks }
+    fn blocks(&self, level: u8) -> u64 {
+        if level == 0 { self.params().blocks } else { self.params().hidden_blocks }
     }
 
-    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        let steps = buf.chunks_mut(STEP * BLOCK_SIZE);
-        for (first, buf) in (first.0..).step_by(STEP).zip(steps) {
-            self.core().read(self.level, first, buf)?;
+    fn read_only(&self) -> bool {
+        self.core.read_only
+    }
+
+    fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+        self.core.read(level, first, buf)
+    }
+
+    fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
+        if level > 0 {
+            return self.core.write_hidden(level, first, data);
         }
+        self.core.write_public(first, data)?;
+        self.core.counters.public_blocks.fetch_add((data.len() / BLOCK_SIZE) as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        let core = self.core();
-        for (first, data) in (first.0..).step_by(STEP).zip(data.chunks(STEP * BLOCK_SIZE)) {
-            if self.level > 0 {
-                core.write_hidden(self.level, first, data)?;
-                continue;
-            }
-            core.write_public(first, data)?;
-            core.counters.public_blocks.fetch_add((data.len() / BLOCK_SIZE) as u64, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        match self.level {
-            0 => self.core().discard_public(first.0, count),
-            level => self.core().discard_hidden(level, first.0, count),
+    fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
+        match level {
+            0 => self.core.discard_public(first, count),
+            level => self.core.discard_hidden(level, first, count),
         }
     }
 
-    fn flush(&self) -> Result<()> {
-        match self.level {
-            _ if self.core().read_only => Ok(()),
-            0 => self.core().flush_public(),
-            level => self.core().flush_hidden(level),
+    fn flush(&self, level: u8) -> Result<()> {
+        match level {
+            0 => self.core.flush_public(),
+            level => self.core.flush_hidden(level),
         }
     }
 
-    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        let mut runs: Vec<Extent> = vec![];
-        for at in (0..count).step_by(STEP) {
-            let (first, part) = (first.0 + at, (count - at).min(STEP as u64) as usize);
-            let written = match self.level {
-                0 => self.core().public_written(first, part)?,
-                level => self.core().hidden_written(level, first, part)?,
-            };
-            for written in written {
-                match runs.last_mut() {
-                    Some(run) if run.written == written => run.blocks += 1,
-                    _ => runs.push(Extent { blocks: 1, written }),
-                }
-            }
+    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+        match level {
+            0 => self.core.public_written(first, count),
+            level => self.core.hidden_written(level, first, count),
         }
-        Ok(runs)
     }
 
-    fn status(&self) -> Status {
-        let core = self.core();
+    fn status(&self, level: u8) -> Vec<StatusItem> {
+        let core = &self.core;
         let item = |name, value, unit| StatusItem { name, value, unit };
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stripes = count(&core.counters.stripes);
         let blocks = core.log.params.geometry.blocks();
         let mut items = vec![
-            item("level", u64::from(self.level), "level"),
-            item("capacity", self.blocks(), "blocks"),
             item("head", core.log.written(), "stripe"),
             item("ring", core.log.params.stripes, "stripes"),
             item("stripes_written", stripes, "stripes"),
@@ -311,37 +246,17 @@ impl Disk for LevelDisk {
             item("refreshes", count(&core.counters.refreshes), "stripes"),
             item("syncs", count(&core.counters.syncs), "times"),
         ];
-        if self.level == 0 {
+        if level == 0 {
             let public = core.public();
             items.push(item("data", public.tree.data(), "blocks"));
             items.push(item("map_pages_waiting", public.tree.dirty_pages(), "pages"));
         } else {
-            let mut hidden = core.hidden();
-            let HiddenLevel { tree, queue } = hidden.level(self.level);
-            items.push(item("data", tree.data(), "blocks"));
-            items.push(item("map_pages_waiting", tree.dirty_pages(), "pages"));
-            items.push(item("waiting_for_cover", (queue.len() * BLOCK_SIZE) as u64, "bytes"));
+            items.extend(core.hidden.status(&core.health, level));
         }
-        Status { items }
+        items
     }
 
-    /// Flushes the level. With the last of the levels the disk is closed.
     fn close(&self) -> Result<()> {
-        let flushed = self.flush();
-        let last = self.disk.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
-        let closed = if last { flushed.and(self.disk.close()) } else { flushed };
-        closed.map_err(|e| match e.kind() {
-            Kind::NoCover if last => {
-                e.remedy("what waited is lost; next time, write to level 0 while the disk is being closed")
-            }
-            Kind::NoCover => {
-                e.remedy("it waits on until the last level is closed: write to level 0 before that")
-            }
-            _ => e,
-        })
-    }
-
-    fn read_only(&self) -> bool {
-        self.core().read_only
+        Deniable::close(self)
     }
 }

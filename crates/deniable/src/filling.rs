@@ -2,12 +2,12 @@
 //! then dummy).
 
 use crate::core::Core;
-use crate::entry::{Entry, Place};
-use crate::hidden::HiddenLevel;
 use crate::log::{Head, Plain};
+use crate::place::{Place, homes};
 use crate::source::Source;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_levels::{Entry, HiddenLevel};
 
 /// A stripe whose hidden slots are being filled.
 pub(crate) struct Filling<'a> {
@@ -68,8 +68,8 @@ impl<'a> Filling<'a> {
     /// Carries on what is valid in the stripe whose place comes up.
     fn carry(&mut self, levels: &mut [HiddenLevel], from: u64, heads: &[Head]) -> Result<()> {
         for ((level, state), head) in (1u8..).zip(levels).zip(heads) {
-            let homes =
-                state.tree.homes(&head.entries, from, self.core.log.params.stride(), &self.source(level))?;
+            let stride = self.core.log.params.stride();
+            let homes = homes(&mut state.tree, &head.entries, from, stride, &self.source(level))?;
             for (_, entry) in self.core.log.carry(level, from, head, &homes, &mut self.plain)? {
                 self.occupied += 1;
                 self.carried |= matches!(entry, Entry::Data(_) | Entry::Lost(_));
@@ -85,7 +85,7 @@ impl<'a> Filling<'a> {
             let Some(slot) = self.free() else { return Ok(()) };
             let mut block = [0; BLOCK_SIZE];
             let place = Place { seq: self.seq, slot };
-            let Some(entry) = state.tree.emit(place, &self.source(level), &mut block)? else { break };
+            let Some(entry) = state.tree.emit(place.pack(), &self.source(level), &mut block)? else { break };
             if let Some(old) = self.plain.slot_of(level, entry) {
                 self.empty(old);
             }

@@ -1,11 +1,12 @@
 //! Opening what somebody with the key of level 0 made up: for fuzzing.
 
-use crate::disk::{Deniable, OpenOptions};
+use crate::disk::Deniable;
 use crate::keys::level_key;
 use crate::params::{Geometry, Params};
 use crate::{summary, trims};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::SeededRandom;
+use lacuna_levels::OpenOptions;
 use lacuna_medium::{Medium, MemoryMedium};
 use std::sync::Arc;
 use std::time::Duration;

@@ -30,7 +30,6 @@
 mod checkpoint;
 mod core;
 mod disk;
-mod entry;
 mod filling;
 mod fuzz;
 mod hidden;
@@ -38,17 +37,17 @@ mod keys;
 mod log;
 mod params;
 mod pipeline;
+mod place;
 mod public;
-mod queue;
 mod read;
 mod recovery;
 mod source;
 mod summary;
 mod threads;
-mod tree;
 mod trims;
 
-pub use disk::{Deniable, LevelDisk, OpenOptions};
+pub use disk::Deniable;
 #[doc(hidden)]
 pub use fuzz::fuzz_open;
+pub use lacuna_levels::{LevelDisk, OpenOptions};
 pub use params::{Geometry, Params};

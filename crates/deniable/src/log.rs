@@ -1,12 +1,12 @@
 //! Reading the log: summaries, the heads that are kept of them, and slots, from the medium or from stripes that are
 //! still on their way to it.
 
-use crate::entry::{Entry, Place};
-use crate::keys::{StripeKey, corrupt};
+use crate::keys::{open_slot, stripe_key};
 use crate::params::Params;
-use crate::source::again;
+use crate::place::Place;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
+use lacuna_levels::{Entry, WriteKey, again, corrupt};
 use lacuna_medium::Medium;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// What is kept of a summary for one level: what it takes to read the level's slots.
 pub(crate) struct Head {
-    key: StripeKey,
+    key: WriteKey,
     pub(crate) entries: Vec<Listed>,
 }
 
@@ -29,7 +29,7 @@ impl Head {
         let found = self.entries.get(slot..slot + entries.len()).unwrap_or_default();
         let differs = |at: usize, entry: &Entry| found.get(at).is_none_or(|found| found.0 != *entry);
         match entries.iter().enumerate().find(|(at, entry)| differs(*at, entry)) {
-            Some((_, entry)) => Err(corrupt(format!("cannot read {}", name(*entry)))),
+            Some((_, entry)) => Err(corrupt(format!("cannot read {entry}"))),
             None => Ok(found),
         }
     }
@@ -38,8 +38,8 @@ impl Head {
     fn open(&self, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
         let listed = self.listed(slot, entries)?;
         for (at, (block, (entry, tag))) in out.chunks_exact_mut(BLOCK_SIZE).zip(listed).enumerate() {
-            let opened = self.key.open_slot(seq, slot + at, entry.pack(), tag, block);
-            opened.map_err(|_| corrupt(format!("cannot read {}", name(*entry))))?;
+            let opened = open_slot(&self.key, seq, slot + at, entry.pack(), tag, block);
+            opened.map_err(|_| corrupt(format!("cannot read {entry}")))?;
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Log {
     }
 
     fn hidden(&self, level: u8, summary: &Summary) -> Result<Head> {
-        let key = StripeKey::derive(&self.keys[usize::from(level)], &summary.salt)?;
+        let key = stripe_key(&self.keys[usize::from(level)], &summary.salt)?;
         let entries = summary.hidden_entries(&key, self.params.hidden_slots());
         Ok(Head { key, entries })
     }
@@ -329,9 +329,7 @@ impl Log {
                 let plain = if level == 0 { Some(&stripe.public) } else { stripe.hidden.get() };
                 for (at, (entry, out)) in entries.iter().zip(out.chunks_exact_mut(BLOCK_SIZE)).enumerate() {
                     let found = plain.and_then(|plain| plain.slot(level, slot + at, *entry));
-                    out.copy_from_slice(
-                        found.ok_or_else(|| corrupt(format!("cannot read {}", name(*entry))))?,
-                    );
+                    out.copy_from_slice(found.ok_or_else(|| corrupt(format!("cannot read {entry}")))?);
                 }
                 return Ok(());
             }
@@ -342,14 +340,5 @@ impl Log {
                 done => return done,
             }
         }
-    }
-}
-
-fn name(entry: Entry) -> String {
-    match entry {
-        Entry::Data(addr) | Entry::Lost(addr) => format!("block {addr}"),
-        Entry::Page { .. } => "a page of the map".into(),
-        Entry::Trim { .. } => "a record of discards".into(),
-        Entry::Empty => "an empty slot".into(),
     }
 }

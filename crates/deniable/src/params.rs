@@ -3,6 +3,7 @@
 
 use crate::summary;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_levels::{MOST_BLOCKS, SLACK, largest_level};
 
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
@@ -12,19 +13,13 @@ pub(crate) const CHECKPOINTS: u64 = HEADER_AREA;
 pub(crate) const LOG_START: u64 = HEADER_AREA + (256 << 10);
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 48;
-/// Entries in a page of a map.
-pub(crate) const FANOUT: u64 = 512;
 /// The fewest stripes of a log.
 pub(crate) const LEAST_STRIPES: u64 = 64;
-/// The most blocks of a level: 4 PiB, so that an address fits its entry.
-const MOST_BLOCKS: u64 = 1 << 40;
 /// Bytes of the log in the gap of a large disk: what may be lost in flight, and what one sync releases.
 /// A burst of this length is taken in at the speed of the page cache.
 const GAP_BYTES: u64 = 512 << 20;
 /// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save little.
 const MOST_CYCLE: u64 = 4096;
-/// Slots kept free beside what the levels and their maps need: records of discards.
-const SLACK: u64 = 16;
 const VERSION: u16 = 1;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -68,28 +63,6 @@ pub struct Params {
     pub hidden_blocks: u64,
     /// Milliseconds between two refresh stripes, 0 for none.
     pub cover_millis: u32,
-}
-
-/// Pages of the map of a level of `blocks` blocks, all depths together.
-fn pages_of(blocks: u64) -> u64 {
-    let (mut total, mut width) = (0, blocks);
-    loop {
-        width = width.div_ceil(FANOUT);
-        total += width;
-        if width <= 1 {
-            return total;
-        }
-    }
-}
-
-/// The most blocks of a level whose data and map fit `slots` slots.
-fn largest_level(slots: u64) -> u64 {
-    let (mut fits, mut too_many) = (0, slots.min(MOST_BLOCKS) + 1);
-    while too_many - fits > 1 {
-        let middle = fits + (too_many - fits) / 2;
-        if middle + pages_of(middle) + SLACK <= slots { fits = middle } else { too_many = middle }
-    }
-    fits
 }
 
 impl Params {

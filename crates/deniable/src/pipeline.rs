@@ -3,10 +3,11 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, FailOnPanic};
-use crate::keys::{SALT_LEN, StripeKey};
+use crate::keys::{domain, seal_slot, stripe_key};
 use crate::log::{Flying, Head};
 use crate::summary::{self, PublicPart, ROOTS_AT};
 use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_levels::SALT_LEN;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,8 +71,8 @@ impl Core {
     pub(crate) fn send(&self, closed: Closed) -> Result<()> {
         let way = self.pipeline.way.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match way {
-            Way::Threads(to_encrypt) => to_encrypt.send(closed).map_err(|_| self.refusal()),
-            Way::Ended => Err(self.refusal()),
+            Way::Threads(to_encrypt) => to_encrypt.send(closed).map_err(|_| self.health.refusal()),
+            Way::Ended => Err(self.health.refusal()),
             Way::Direct => {
                 let encrypted = self.encrypt(closed)?;
                 let seq = encrypted.seq;
@@ -85,7 +86,7 @@ impl Core {
     pub(crate) fn encrypt_stripes(&self, closed: Receiver<Closed>, to_write: SyncSender<Encrypted>) {
         let _guard = FailOnPanic(self);
         for closed in closed {
-            match self.check_alive().and_then(|()| self.encrypt(closed)) {
+            match self.health.check().and_then(|()| self.encrypt(closed)) {
                 // Only a writing thread that has failed takes no more.
                 Ok(encrypted) => drop(to_write.send(encrypted)),
                 Err(e) => return drop(self.fail(e)),
@@ -98,7 +99,7 @@ impl Core {
         let _guard = FailOnPanic(self);
         for encrypted in encrypted {
             let seq = encrypted.seq;
-            if let Err(e) = self.check_alive().and_then(|()| self.put(encrypted)) {
+            if let Err(e) = self.health.check().and_then(|()| self.put(encrypted)) {
                 return drop(self.fail(e));
             }
             if self.log.params.is_sync_due(seq) {
@@ -127,7 +128,7 @@ impl Core {
         let Closed { flying, carried, salt, mut part } = closed;
         let params = &self.log.params;
         let mut bytes = self.buffer();
-        let key = StripeKey::derive(&self.log.keys[0], &salt)?;
+        let key = stripe_key(&self.log.keys[0], &salt)?;
         let (summary, slots) = bytes.split_at_mut(BLOCK_SIZE);
         let (public, hidden) = slots.split_at_mut(params.public_slots() * BLOCK_SIZE);
         let mut hidden_part = [0; BLOCK_SIZE];
@@ -135,9 +136,9 @@ impl Core {
         self.fill_hidden(&flying, &carried, &salt, hidden, hidden_part)?;
         let blocks = flying.public.blocks.chunks_exact(BLOCK_SIZE).zip(public.chunks_exact_mut(BLOCK_SIZE));
         for ((slot, (entry, tag)), (src, dst)) in part.entries.iter_mut().enumerate().zip(blocks) {
-            *tag = key.seal_slot(part.seq, slot, entry.pack(), src, dst);
+            *tag = seal_slot(&key, part.seq, slot, entry.pack(), src, dst);
         }
-        summary::seal(&key, &salt, &key.digest(hidden), hidden_part, &part, summary);
+        summary::seal(&key, &salt, &key.digest(domain::DIGEST, hidden), hidden_part, &part, summary);
         Ok(Encrypted { seq: part.seq, bytes })
     }
 

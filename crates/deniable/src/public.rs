@@ -6,15 +6,14 @@
 //! public operations and the paced clock, under a lock that hidden operations never take.
 
 use crate::core::Core;
-use crate::entry::{Entry, LOST, Place};
-use crate::keys::SALT_LEN;
 use crate::log::{Flying, Head, Log, Plain};
 use crate::pipeline::Closed;
+use crate::place::{Place, homes};
 use crate::source::Source;
 use crate::summary::{PublicPart, name_of};
-use crate::tree::Tree;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_levels::{Entry, LOST, SALT_LEN, Tree};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, OnceLock};
 
@@ -94,7 +93,7 @@ impl Core {
     pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
         let mut public = self.public();
         for (addr, block) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
-            self.check_alive()?;
+            self.health.check()?;
             self.take_in(&mut public, addr, block).map_err(|e| self.fail_unless_full(e))?;
         }
         Ok(())
@@ -137,7 +136,7 @@ impl Core {
 
     /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are reused in their turn.
     pub(crate) fn discard_public(&self, first: u64, count: u64) -> Result<()> {
-        self.check_alive()?;
+        self.health.check()?;
         let mut public = self.public();
         self.trim(&mut public, first, count).map_err(|e| self.fail_unless_full(e))
     }
@@ -184,7 +183,7 @@ impl Core {
 
     /// Makes everything that level 0 acknowledged durable.
     pub(crate) fn flush_public(&self) -> Result<()> {
-        self.check_alive()?;
+        self.health.check()?;
         let mut public = self.public();
         if public.open.fresh {
             self.advance(&mut public).map_err(|e| self.fail(e))?;
@@ -194,7 +193,7 @@ impl Core {
 
     /// One beat of the paced cover: closes the open stripe, whatever is in it, and syncs. Returns its number.
     pub(crate) fn refresh(&self) -> Result<u64> {
-        self.check_alive()?;
+        self.health.check()?;
         let mut public = self.public();
         self.advance(&mut public).map_err(|e| self.fail(e))?;
         self.settle(public)
@@ -256,7 +255,8 @@ impl Core {
         for _ in 0..tree.due(seq) {
             let Some(&slot) = open.free.last() else { break };
             let mut block = [0; BLOCK_SIZE];
-            let Some(entry) = tree.emit(Place { seq, slot }, &open.source(&self.log), &mut block)? else {
+            let Some(entry) = tree.emit(Place { seq, slot }.pack(), &open.source(&self.log), &mut block)?
+            else {
                 break;
             };
             open.free.pop();
@@ -277,7 +277,7 @@ impl Core {
         };
         let Public { tree, open, .. } = &mut *public;
         open.carried = hidden;
-        let homes = tree.homes(&head.entries, from, self.log.params.stride(), &open.source(&self.log))?;
+        let homes = homes(tree, &head.entries, from, self.log.params.stride(), &open.source(&self.log))?;
         for (slot, entry) in self.log.carry(0, from, &head, &homes, &mut open.plain)? {
             if let Entry::Data(addr) | Entry::Lost(addr) = entry {
                 open.index.insert(addr, slot as u8);

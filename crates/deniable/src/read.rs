@@ -1,9 +1,9 @@
 //! Reading levels: where their blocks are is looked up under a lock, the blocks are read without it.
 
 use crate::core::Core;
-use crate::entry::{Entry, LOST, Place};
-use crate::keys::corrupt;
+use crate::place::Place;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
+use lacuna_levels::{Entry, LOST, corrupt};
 
 impl Core {
     /// Reads blocks of a level.

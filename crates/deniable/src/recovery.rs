@@ -7,16 +7,15 @@
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
 use crate::checkpoint::Checkpoint;
-use crate::entry::{Entry, Place};
-use crate::keys::{StripeKey, corrupt};
+use crate::keys::{open_slot, stripe_key};
 use crate::log::Log;
-use crate::params::FANOUT;
+use crate::place::Place;
 use crate::public::End;
 use crate::source::Source;
-use crate::summary::{RootRecord, Summary, name_of};
-use crate::tree::Tree;
+use crate::summary::{Summary, name_of};
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_levels::{Entry, MapState, Tree, corrupt};
 use rustc_hash::FxHashMap;
 
 /// Finds the end of the log.
@@ -134,7 +133,7 @@ fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
     }
     let blocks = slots[..public].chunks_exact_mut(BLOCK_SIZE).zip(&summary.public.entries).enumerate();
     for (slot, (block, (entry, tag))) in blocks {
-        if summary.key.open_slot(seq, slot, entry.pack(), tag, block).is_err() {
+        if open_slot(&summary.key, seq, slot, entry.pack(), tag, block).is_err() {
             return Ok(false);
         }
     }
@@ -166,7 +165,7 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
     let Some((last, root)) = last_root(log, level, head)? else { return Ok(()) };
     // What is older than a whole stride was carried on since, and is in a later summary.
     let first = (root.covered + 1).max((last + 1).saturating_sub(log.params.stride()));
-    let mut moved: FxHashMap<(u8, u64), Place> = FxHashMap::default();
+    let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
     let mut changes: Vec<Change> = Vec::new();
     for seq in first..=last {
         // Of a level that was closed meanwhile, what was overwritten is gone.
@@ -176,7 +175,7 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
         for (slot, entry) in (0u8..).zip(entries) {
             let place = Place { seq, slot };
             match entry {
-                Entry::Page { depth, index } => drop(moved.insert((depth, index), place)),
+                Entry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
                 Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
                 // One that was carried on was repeated where it was new.
                 Entry::Trim { origin } if origin == seq => read_trims(log, level, place, &mut changes)?,
@@ -197,14 +196,14 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
 }
 
 /// The last root record of a level, and its stripe.
-fn last_root(log: &Log, level: u8, head: u64) -> Result<Option<(u64, RootRecord)>> {
+fn last_root(log: &Log, level: u8, head: u64) -> Result<Option<(u64, MapState)>> {
     let first = (head + 1).saturating_sub(log.params.stripes).max(1);
     for seq in (first..=head).rev() {
         let Some(summary) = log.summary(seq)? else { continue };
         if level == 0 {
             return Ok(Some((seq, summary.public.root)));
         }
-        let key = StripeKey::derive(&log.keys[usize::from(level)], &summary.salt)?;
+        let key = stripe_key(&log.keys[usize::from(level)], &summary.salt)?;
         if let Some(root) = summary.hidden_root(&key, usize::from(level)) {
             return Ok(Some((seq, root)));
         }
@@ -227,7 +226,7 @@ fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
     if level == 0 {
         return Ok(next.public.echo);
     }
-    let key = StripeKey::derive(&log.keys[usize::from(level)], &next.salt)?;
+    let key = stripe_key(&log.keys[usize::from(level)], &next.salt)?;
     Ok(next.hidden_echo(&key, log.params.hidden_slots()))
 }
 
@@ -242,5 +241,3 @@ fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> 
     }
     Ok(())
 }
-
-const _: () = assert!(FANOUT as usize * 8 == BLOCK_SIZE);

@@ -1,24 +1,10 @@
 //! Where a level reads its own pages: from the stripe that is being filled, from those on their way, or from the
 //! medium.
 
-use crate::entry::{Entry, Place};
 use crate::log::{Log, Plain};
-use crate::tree::PageSource;
+use crate::place::Place;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
-
-/// How often a page or block that a stripe needs is read before it is given up.
-const TRIES: u32 = 3;
-
-/// Reads more than once what the medium fails to give, for errors may pass; what does not verify stays so.
-pub(crate) fn again(mut read: impl FnMut() -> Result<()>) -> Result<()> {
-    for _ in 1..TRIES {
-        match read() {
-            Err(e) if e.kind() != Kind::Corrupt => {}
-            done => return done,
-        }
-    }
-    read()
-}
+use lacuna_levels::{Entry, PageSource, again, corrupt};
 
 /// The pages of one level, while stripe `seq` is being filled.
 pub(crate) struct Source<'a> {
@@ -39,7 +25,8 @@ impl<'a> Source<'a> {
 }
 
 impl PageSource for Source<'_> {
-    fn load(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let place = Place::unpack(place).ok_or_else(|| corrupt(format!("cannot find {entry}")))?;
         if place.seq == self.seq
             && let Some(found) = self.plain.slot(self.level, usize::from(place.slot), entry)
         {

@@ -12,19 +12,17 @@
 //!
 //! Whoever has no key sees 4096 random bytes. Whoever has that of level 0 sees the public part, and random bytes.
 
-use crate::entry::Entry;
-use crate::keys::{Domain, SALT_LEN, StripeKey, TAG_LEN};
+use crate::keys::{domain, stripe_key};
 use crate::params::{Geometry, Params};
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
 
 /// Hidden levels that a summary has room for.
 pub(crate) const HIDDEN_LEVELS: usize = 7;
 /// The last stripe that a place in a map can name.
 pub(crate) const MOST_SEQ: u64 = (1 << 55) - 1;
-/// Bytes of a root record in the clear.
-pub(crate) const ROOT_PLAIN: usize = 32;
 /// Bytes of a hidden root record.
-pub(crate) const ROOT_LEN: usize = ROOT_PLAIN + TAG_LEN;
+pub(crate) const ROOT_LEN: usize = STATE_LEN + TAG_LEN;
 /// Bytes of a hidden entry: its cover and the tag of its slot.
 pub(crate) const HIDDEN_ENTRY: usize = 32;
 /// Bytes of the echo of a hidden entry.
@@ -33,7 +31,7 @@ pub(crate) const HIDDEN_ECHO: usize = 16;
 pub(crate) const PUBLIC_ENTRY: usize = 24;
 pub(crate) const PUBLIC_ECHO: usize = 8;
 /// Bytes of the public part before its entries.
-pub(crate) const PUBLIC_FIXED: usize = 8 + 16 + 8 + ROOT_PLAIN;
+pub(crate) const PUBLIC_FIXED: usize = 8 + 16 + 8 + STATE_LEN;
 
 pub(crate) const TAG_AT: usize = SALT_LEN;
 pub(crate) const DIGEST_AT: usize = TAG_AT + TAG_LEN;
@@ -54,47 +52,17 @@ pub(crate) const fn fits(geometry: Geometry) -> bool {
 
 const _: () = assert!(fits(Geometry::DEFAULT) && fits(Geometry::PAPER));
 
-/// The state of a level's map as of one stripe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RootRecord {
-    /// Place of the page at the top of the map, packed; 0 for none.
-    pub(crate) root: u64,
-    /// The last stripe whose changes the pages hold. Later ones are in the summaries.
-    pub(crate) covered: u64,
-    /// Blocks of the level that are written.
-    pub(crate) data: u64,
-    /// Pages of its map that are.
-    pub(crate) pages: u64,
+/// Encrypts the root record of a hidden level: the state of its map.
+pub(crate) fn seal_root(state: &MapState, key: &WriteKey, level: usize, out: &mut [u8]) {
+    let (body, tag) = out.split_at_mut(STATE_LEN);
+    tag.copy_from_slice(&key.seal(domain::ROOT, level as u8, &[], &state.encode(), body));
 }
 
-impl RootRecord {
-    fn encode(&self) -> [u8; ROOT_PLAIN] {
-        let mut out = [0; ROOT_PLAIN];
-        let words = [self.root, self.covered, self.data, self.pages];
-        for (out, word) in out.chunks_exact_mut(8).zip(words) {
-            out.copy_from_slice(&word.to_le_bytes());
-        }
-        out
-    }
-
-    fn decode(bytes: &[u8]) -> RootRecord {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        RootRecord { root: word(0), covered: word(8), data: word(16), pages: word(24) }
-    }
-
-    /// Encrypted for level `level` (1 to 7).
-    pub(crate) fn seal(&self, key: &StripeKey, level: usize, out: &mut [u8]) {
-        let (body, tag) = out.split_at_mut(ROOT_PLAIN);
-        tag.copy_from_slice(&key.seal(Domain::Root, level, &[], &self.encode(), body));
-    }
-
-    fn open(key: &StripeKey, level: usize, bytes: &[u8]) -> Option<RootRecord> {
-        let (body, tag) = bytes.split_at(ROOT_PLAIN);
-        let (mut body, tag): ([u8; ROOT_PLAIN], [u8; TAG_LEN]) =
-            (body.try_into().ok()?, tag.try_into().ok()?);
-        key.open(Domain::Root, level, &[], &mut body, &tag).ok()?;
-        Some(RootRecord::decode(&body))
-    }
+fn open_root(key: &WriteKey, level: usize, bytes: &[u8]) -> Option<MapState> {
+    let (body, tag) = bytes.split_at(STATE_LEN);
+    let (mut body, tag): ([u8; STATE_LEN], [u8; TAG_LEN]) = (body.try_into().ok()?, tag.try_into().ok()?);
+    key.open(domain::ROOT, level as u8, &[], &mut body, &tag).ok()?;
+    Some(MapState::decode(&body))
 }
 
 /// What a slot holds, and its tag.
@@ -110,7 +78,7 @@ pub(crate) struct PublicPart {
     /// A stripe that was durable, with all before it, when this one was closed.
     pub(crate) synced: u64,
     /// The state of the map of level 0.
-    pub(crate) root: RootRecord,
+    pub(crate) root: MapState,
     /// What the public slots hold.
     pub(crate) entries: Vec<Listed>,
     /// What the public slots of the stripe before hold.
@@ -145,7 +113,7 @@ impl PublicPart {
             seq: word(0),
             previous: bytes[8..24].try_into().ok()?,
             synced: word(24),
-            root: RootRecord::decode(&bytes[32..PUBLIC_FIXED]),
+            root: MapState::decode(&bytes[32..PUBLIC_FIXED]),
             entries: (0..slots).map(listed).collect::<Option<_>>()?,
             echo: (0..slots)
                 .map(|s| Entry::unpack(word(echo_at + s * PUBLIC_ECHO)))
@@ -158,28 +126,10 @@ impl PublicPart {
     }
 }
 
-/// Covers a hidden entry, or its echo: 8 bytes of entry and 8 that must come out as zeros.
-pub(crate) fn cover(key: &StripeKey, domain: Domain, slot: usize, entry: Entry) -> [u8; 16] {
-    let mut covered = key.pad(domain, slot);
-    for (byte, plain) in covered.iter_mut().zip(entry.pack().to_le_bytes()) {
-        *byte ^= plain;
-    }
-    covered
-}
-
-/// What [`cover`] covered, if this key did.
-fn uncover(key: &StripeKey, domain: Domain, slot: usize, covered: &[u8]) -> Option<Entry> {
-    let mut plain = key.pad(domain, slot);
-    plain.iter_mut().zip(covered).for_each(|(pad, byte)| *pad ^= byte);
-    let (entry, check) = plain.split_first_chunk::<8>()?;
-    let entry = Entry::unpack(u64::from_le_bytes(*entry))?;
-    (check.iter().all(|&b| b == 0) && entry != Entry::Empty).then_some(entry)
-}
-
 /// A summary that verified under the key of level 0.
 pub(crate) struct Summary {
     pub(crate) salt: [u8; SALT_LEN],
-    pub(crate) key: StripeKey,
+    pub(crate) key: WriteKey,
     pub(crate) public: PublicPart,
     digest: [u8; TAG_LEN],
     /// Roots, entries and echo of the hidden levels, as they lie.
@@ -193,7 +143,7 @@ pub(crate) fn name_of(salt: &[u8; SALT_LEN]) -> [u8; 16] {
 
 /// Writes a summary. `hidden` is roots, entries and echo, `digest` that of the hidden slots, `public` has all entries.
 pub(crate) fn seal(
-    key: &StripeKey,
+    key: &WriteKey,
     salt: &[u8; SALT_LEN],
     digest: &[u8; TAG_LEN],
     hidden: &[u8],
@@ -208,7 +158,7 @@ pub(crate) fn seal(
     let plain = &mut plain[public_at..];
     public.encode(plain);
     let (clear, body) = out.split_at_mut(public_at);
-    let tag = key.seal(Domain::Summary, 0, &clear[DIGEST_AT..], plain, body);
+    let tag = key.seal(domain::SUMMARY, 0, &clear[DIGEST_AT..], plain, body);
     clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
 }
 
@@ -220,12 +170,12 @@ impl Summary {
         block: &[u8; BLOCK_SIZE],
     ) -> Result<Option<Summary>> {
         let salt: [u8; SALT_LEN] = block[..SALT_LEN].try_into().expect("the salt");
-        let key = StripeKey::derive(level0, &salt)?;
+        let key = stripe_key(level0, &salt)?;
         let public_at = public_at(params.hidden_slots());
         let mut plain = *block;
         let tag = block[TAG_AT..DIGEST_AT].try_into().expect("the tag");
         let opened =
-            key.open(Domain::Summary, 0, &block[DIGEST_AT..public_at], &mut plain[public_at..], &tag);
+            key.open(domain::SUMMARY, 0, &block[DIGEST_AT..public_at], &mut plain[public_at..], &tag);
         if opened.is_err() {
             return Ok(None);
         }
@@ -238,22 +188,21 @@ impl Summary {
 
     /// Whether these are the hidden slots that it was written with.
     pub(crate) fn has_hidden_slots(&self, slots: &[u8]) -> bool {
-        lacuna_crypto::constant_time_eq(&self.key.digest(slots), &self.digest)
+        lacuna_crypto::constant_time_eq(&self.key.digest(domain::DIGEST, slots), &self.digest)
     }
 
     /// The root record of a hidden level, if the level was open when this was written.
-    pub(crate) fn hidden_root(&self, key: &StripeKey, level: usize) -> Option<RootRecord> {
+    pub(crate) fn hidden_root(&self, key: &WriteKey, level: usize) -> Option<MapState> {
         let at = (level - 1) * ROOT_LEN;
-        RootRecord::open(key, level, &self.hidden[at..at + ROOT_LEN])
-            .filter(|root| root.covered < self.public.seq)
+        open_root(key, level, &self.hidden[at..at + ROOT_LEN]).filter(|root| root.covered < self.public.seq)
     }
 
     /// What the hidden slots hold, as far as they are this level's.
-    pub(crate) fn hidden_entries(&self, key: &StripeKey, slots: usize) -> Vec<Listed> {
+    pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: usize) -> Vec<Listed> {
         let at = ENTRIES_AT - ROOTS_AT;
         let listed = self.hidden[at..at + slots * HIDDEN_ENTRY].chunks_exact(HIDDEN_ENTRY).enumerate();
         listed
-            .map(|(slot, bytes)| match uncover(key, Domain::Entry, slot, &bytes[..16]) {
+            .map(|(slot, bytes)| match key.uncover(domain::ENTRY, slot as u8, &bytes[..16]) {
                 Some(entry) => (entry, bytes[16..].try_into().expect("a tag")),
                 None => (Entry::Empty, [0; TAG_LEN]),
             })
@@ -261,10 +210,11 @@ impl Summary {
     }
 
     /// What the hidden slots of the stripe before held, as far as they were this level's.
-    pub(crate) fn hidden_echo(&self, key: &StripeKey, slots: usize) -> Vec<Entry> {
+    pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: usize) -> Vec<Entry> {
         let at = ENTRIES_AT - ROOTS_AT + slots * HIDDEN_ENTRY;
         let echo = self.hidden[at..at + slots * HIDDEN_ECHO].chunks_exact(HIDDEN_ECHO).enumerate();
-        echo.map(|(slot, bytes)| uncover(key, Domain::Echo, slot, bytes).unwrap_or(Entry::Empty)).collect()
+        echo.map(|(slot, bytes)| key.uncover(domain::ECHO, slot as u8, bytes).unwrap_or(Entry::Empty))
+            .collect()
     }
 }
 
@@ -277,7 +227,7 @@ pub(crate) fn forge(
     out: &mut [u8; BLOCK_SIZE],
 ) {
     let salt = [seq as u8; SALT_LEN];
-    let Ok(key) = StripeKey::derive(level0, &salt) else { return };
+    let Ok(key) = stripe_key(level0, &salt) else { return };
     let at = public_at(params.hidden_slots());
     let mut plain = vec![0; BLOCK_SIZE - at];
     let part = made_up.len().min(plain.len() - 8);
@@ -285,6 +235,6 @@ pub(crate) fn forge(
     plain[8..8 + part].copy_from_slice(&made_up[..part]);
     out[..SALT_LEN].copy_from_slice(&salt);
     let (clear, body) = out.split_at_mut(at);
-    let tag = key.seal(Domain::Summary, 0, &clear[DIGEST_AT..], &plain, body);
+    let tag = key.seal(domain::SUMMARY, 0, &clear[DIGEST_AT..], &plain, body);
     clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
 }

@@ -1,22 +1,20 @@
 //! The threads of an open disk: one encrypts closed stripes, one writes them, one syncs them, one is the paced clock.
-//!
-//! Deniability contract: the clock beats at fixed times from the opening of the disk, whatever else happens; a beat that
-//! comes late is not skipped.
 
 use crate::core::{Core, FailOnPanic};
 use crate::pipeline::{MOST_CLOSED, MOST_DUE, MOST_ENCRYPTED};
 use lacuna_core::{Error, Result};
+use lacuna_levels::PacedClock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Dropping it ends them, after what was closed is written.
 pub(crate) struct Threads {
     core: Arc<Core>,
     workers: Vec<JoinHandle<()>>,
-    clock: Option<(Sender<()>, JoinHandle<()>)>,
+    clock: Option<PacedClock>,
 }
 
 impl Threads {
@@ -38,24 +36,13 @@ impl Threads {
         threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(due)))?);
         let interval = Duration::from_millis(u64::from(core.log.params.cover_millis));
         if !interval.is_zero() {
-            let (end, ended) = channel();
             let covering = Arc::clone(core);
             let beat = move || {
                 let _guard = FailOnPanic(&covering);
-                let mut next = Instant::now() + interval;
-                loop {
-                    let left = next.saturating_duration_since(Instant::now());
-                    if ended.recv_timeout(left) != Err(RecvTimeoutError::Timeout) {
-                        return;
-                    }
-                    covering.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-                    if covering.refresh().is_err() {
-                        return;
-                    }
-                    next += interval;
-                }
+                covering.counters.refreshes.fetch_add(1, Ordering::Relaxed);
+                covering.refresh().map(drop)
             };
-            threads.clock = Some((end, begin("lacuna-cover", Box::new(beat))?));
+            threads.clock = Some(PacedClock::start(interval, beat)?);
         }
         Ok(threads)
     }
@@ -64,10 +51,7 @@ impl Threads {
 impl Threads {
     /// Stops the paced clock.
     pub(crate) fn end_clock(&mut self) {
-        if let Some((end, clock)) = self.clock.take() {
-            drop(end);
-            let _panicked = clock.join();
-        }
+        self.clock.take().into_iter().for_each(PacedClock::end);
     }
 }
 

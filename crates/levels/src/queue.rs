@@ -1,4 +1,5 @@
-//! What a hidden level was given and no stripe has taken yet: blocks, in order, and the ranges discarded before them.
+//! What a hidden level was given and no stripe or batch has taken yet: blocks, in order, and the ranges that were discarded
+//! before them.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -7,15 +8,16 @@ use std::collections::VecDeque;
 const MOST_EMPTY_TURNS: usize = 1024;
 
 /// A block that waits.
-pub(crate) struct Waiting {
-    pub(crate) block: Box<[u8]>,
+pub struct Waiting {
+    /// What it shall hold.
+    pub block: Box<[u8]>,
     /// Whether the level has not written it before.
-    pub(crate) first_write: bool,
+    pub first_write: bool,
 }
 
 /// Blocks that wait for a stripe, oldest first, and ranges that were discarded before them.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub struct Queue {
     blocks: FxHashMap<u64, Waiting>,
     /// Turns, each with its number and its block; that may be gone, or have another turn before.
     order: VecDeque<(u64, u64)>,
@@ -30,43 +32,60 @@ pub(crate) struct Queue {
 
 /// How far a queue had come: what was given up to then.
 #[derive(Clone, Copy)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     given: u64,
     trims_given: u64,
 }
 
 impl Queue {
     /// Blocks that wait.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
+    /// Whether no block waits; a discard may.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
     /// Those of them that the level has not written before.
-    pub(crate) fn first_writes(&self) -> u64 {
+    pub fn first_writes(&self) -> u64 {
         self.first_writes
     }
 
     /// Ranges that wait, the oldest first.
-    pub(crate) fn trims(&self) -> &[(u64, u64)] {
+    pub fn trims(&self) -> &[(u64, u64)] {
         &self.trims
     }
 
     /// The block that waits to be written at `addr`.
-    pub(crate) fn get(&self, addr: u64) -> Option<&[u8]> {
+    pub fn get(&self, addr: u64) -> Option<&[u8]> {
         self.blocks.get(&addr).map(|waiting| &*waiting.block)
     }
 
     /// The same, to be changed.
-    pub(crate) fn get_mut(&mut self, addr: u64) -> Option<&mut [u8]> {
+    pub fn get_mut(&mut self, addr: u64) -> Option<&mut [u8]> {
         self.blocks.get_mut(&addr).map(|waiting| &mut *waiting.block)
     }
 
+    /// The blocks that wait, and where they belong, each in its first turn.
+    pub fn waiting(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut seen = FxHashSet::default();
+        let fresh = move |addr: &u64| seen.insert(*addr);
+        self.order
+            .iter()
+            .map(|(_, addr)| *addr)
+            .filter(fresh)
+            .filter_map(|addr| Some((addr, self.get(addr)?)))
+    }
+
     /// Whether a discard waits that covers `addr`.
-    pub(crate) fn trims_cover(&self, addr: u64) -> bool {
+    pub fn trims_cover(&self, addr: u64) -> bool {
         self.trims.iter().any(|&(first, count)| (first..first + count).contains(&addr))
     }
 
-    pub(crate) fn put(&mut self, addr: u64, waiting: Waiting) {
+    /// Adds a block, whose turn comes last. One for this address must not wait already: it is changed in its place.
+    pub fn put(&mut self, addr: u64, waiting: Waiting) {
         self.first_writes += u64::from(waiting.first_write);
         self.blocks.insert(addr, waiting);
         self.given += 1;
@@ -75,7 +94,7 @@ impl Queue {
     }
 
     /// The block whose turn it is.
-    pub(crate) fn front(&mut self) -> Option<u64> {
+    pub fn front(&mut self) -> Option<u64> {
         while let Some(&(_, addr)) = self.order.front() {
             if self.blocks.contains_key(&addr) {
                 return Some(addr);
@@ -86,7 +105,7 @@ impl Queue {
     }
 
     /// Takes out the block whose turn it is.
-    pub(crate) fn pop(&mut self) -> Option<Waiting> {
+    pub fn pop(&mut self) -> Option<Waiting> {
         let addr = self.front()?;
         self.order.pop_front();
         self.remove(addr)
@@ -100,7 +119,7 @@ impl Queue {
     }
 
     /// Drops the blocks of a range.
-    pub(crate) fn discard(&mut self, first: u64, count: u64) {
+    pub fn discard(&mut self, first: u64, count: u64) {
         let within: Vec<u64> = if count < self.blocks.len() as u64 {
             (first..first + count).collect()
         } else {
@@ -110,7 +129,7 @@ impl Queue {
     }
 
     /// Remembers a range, together with the one before it if they touch.
-    pub(crate) fn trim(&mut self, first: u64, count: u64) {
+    pub fn trim(&mut self, first: u64, count: u64) {
         match self.trims.last_mut() {
             Some((start, len)) if *start <= first && first <= *start + *len => {
                 *len = (*len).max(first + count - *start);
@@ -123,18 +142,18 @@ impl Queue {
     }
 
     /// Takes out the oldest ranges.
-    pub(crate) fn pop_trims(&mut self, count: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn pop_trims(&mut self, count: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.trims_taken += count as u64;
         self.trims.drain(..count)
     }
 
     /// How far it has come.
-    pub(crate) fn ticket(&self) -> Ticket {
+    pub fn ticket(&self) -> Ticket {
         Ticket { given: self.given, trims_given: self.trims_given }
     }
 
     /// Whether everything was taken that had been given when the ticket was drawn.
-    pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
+    pub fn has_passed(&self, ticket: Ticket) -> bool {
         let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.given);
         (later || self.blocks.is_empty()) && self.trims_taken >= ticket.trims_given
     }

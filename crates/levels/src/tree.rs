@@ -1,14 +1,14 @@
-//! The map of one level: a tree of pages of 512 places, whose leaves say where each block was taken in (the paper's
-//! PPM for level 0, its HM for the others).
+//! The map of one level: a tree of pages of 512 places, whose leaves say where each block is (paper 000's PPM for level
+//! 0, its HM for the others). What a place means is the format's: a nonzero word.
 //!
-//! Pages lie in slots of stripes like data. Those above the leaves are held in memory whole (8 bytes for each 2 MiB of
+//! Pages lie in slots like data. Those above the leaves are held in memory whole (8 bytes for each 2 MiB of
 //! the level: 4 MiB for 1 TiB); leaves are cached within a bound. A changed page is written out in the next *cycle*:
 //! leaves first, then what points at them, up to the top; then the state moves on, and no earlier summary is needed to
 //! rebuild the map. Changes found in summaries when the disk is opened wait as a delta until their leaf is loaded.
 
-use crate::entry::{Entry, LOST, MOST_DEPTHS, Place};
-use crate::params::FANOUT;
-use crate::summary::{Listed, RootRecord};
+use crate::entry::{Entry, LOST, MOST_DEPTHS};
+use crate::map_size::FANOUT;
+use crate::state::MapState;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,12 +19,13 @@ const WHOLE_LEAF: u16 = u16::MAX;
 const LEAST_CACHED: usize = 16;
 
 /// One page: places, packed.
-pub(crate) type Page = Box<[u64; FANOUT as usize]>;
+type Page = Box<[u64; FANOUT as usize]>;
 
 /// From where pages are read.
-pub(crate) trait PageSource {
-    /// Reads the block that was taken in at `place` as `entry`.
-    fn load(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
+pub trait PageSource {
+    /// Reads the block that lies at `place`, which is neither 0 nor [`LOST`], as `entry`. Errors: [`Kind::Corrupt`] if it
+    /// does not verify; everything that the page would have said is then lost.
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
 }
 
 struct Leaf {
@@ -40,7 +41,7 @@ struct Cycle {
 }
 
 /// The map of a level.
-pub(crate) struct Tree {
+pub struct Tree {
     blocks: u64,
     /// Where the pages of each depth are; the last depth has one page, the top.
     pages: Vec<Vec<u64>>,
@@ -54,13 +55,13 @@ pub(crate) struct Tree {
     order: VecDeque<u64>,
     cached: usize,
     delta: FxHashMap<u64, Vec<(u16, u64)>>,
-    state: RootRecord,
+    state: MapState,
 }
 
 impl Tree {
-    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len` stripes and caches
-    /// `cached` leaves.
-    pub(crate) fn new(blocks: u64, cycle_len: u64, cached: usize) -> Tree {
+    /// The empty map of a level of `blocks` blocks, which writes its pages out once in `cycle_len` stripes (or batches)
+    /// and caches `cached` leaves.
+    pub fn new(blocks: u64, cycle_len: u64, cached: usize) -> Tree {
         let mut pages = Vec::new();
         let mut width = blocks;
         loop {
@@ -82,7 +83,7 @@ impl Tree {
             order: VecDeque::new(),
             cached: cached.max(LEAST_CACHED),
             delta: FxHashMap::default(),
-            state: RootRecord::default(),
+            state: MapState::default(),
         }
     }
 
@@ -92,35 +93,35 @@ impl Tree {
     }
 
     /// What a summary says of this map now.
-    pub(crate) fn state(&self) -> RootRecord {
-        RootRecord { root: self.pages[self.depths() - 1][0], ..self.state }
+    pub fn state(&self) -> MapState {
+        MapState { root: self.pages[self.depths() - 1][0], ..self.state }
     }
 
     /// Blocks and pages of the level that take up slots.
-    pub(crate) fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         self.state.data.saturating_add(self.state.pages)
     }
 
     /// Blocks that are written.
-    pub(crate) fn data(&self) -> u64 {
+    pub fn data(&self) -> u64 {
         self.state.data
     }
 
     /// Pages that wait to be written.
-    pub(crate) fn dirty_pages(&self) -> u64 {
+    pub fn dirty_pages(&self) -> u64 {
         let queued = self.cycle.as_ref().map_or(0, |cycle| cycle.queue.len());
         (queued + self.dirty.iter().map(BTreeSet::len).sum::<usize>()) as u64
     }
 
-    /// Where block `addr` was taken in, packed: 0 if it is not written, [`LOST`] if nobody knows any more.
-    pub(crate) fn get(&mut self, addr: u64, source: &dyn PageSource) -> Result<u64> {
+    /// Where block `addr` is: 0 if it is not written, [`LOST`] if nobody knows any more.
+    pub fn get(&mut self, addr: u64, source: &dyn PageSource) -> Result<u64> {
         let mut place = [0];
         self.places(addr, &mut place, source)?;
         Ok(place[0])
     }
 
-    /// Where the blocks from `first` on were taken in, as [`Tree::get`] says it of one.
-    pub(crate) fn places(&mut self, first: u64, out: &mut [u64], source: &dyn PageSource) -> Result<()> {
+    /// Where the blocks from `first` on are, as [`Tree::get`] says it of one.
+    pub fn places(&mut self, first: u64, out: &mut [u64], source: &dyn PageSource) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
             let addr = first + done as u64;
@@ -140,7 +141,7 @@ impl Tree {
     }
 
     /// Sets where block `addr` is, and returns where it was.
-    pub(crate) fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
+    pub fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
         let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
         let leaf = self.leaf(number, source)?;
         leaf.touched = true;
@@ -156,7 +157,7 @@ impl Tree {
     }
 
     /// Whether any block of the range is written.
-    pub(crate) fn any(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<bool> {
+    pub fn any(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<bool> {
         let mut at = first;
         while let Some(next) = self.next_written(at, first + count, source)? {
             if next < first + count {
@@ -168,12 +169,7 @@ impl Tree {
     }
 
     /// The first written block in a range, leaves that do not exist skipped.
-    pub(crate) fn next_written(
-        &mut self,
-        first: u64,
-        end: u64,
-        source: &dyn PageSource,
-    ) -> Result<Option<u64>> {
+    fn next_written(&mut self, first: u64, end: u64, source: &dyn PageSource) -> Result<Option<u64>> {
         let mut at = first;
         while at < end {
             if !self.has_leaf(at / FANOUT) {
@@ -193,7 +189,7 @@ impl Tree {
     }
 
     /// Makes the blocks of a range unwritten. Returns how many were written.
-    pub(crate) fn clear(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<u64> {
+    pub fn clear(&mut self, first: u64, count: u64, source: &dyn PageSource) -> Result<u64> {
         let (mut at, mut cleared) = (first, 0);
         while let Some(written) = self.next_written(at, first + count, source)? {
             self.set(written, 0, source)?;
@@ -203,63 +199,44 @@ impl Tree {
         Ok(cleared)
     }
 
-    /// The slots of stripe `seq`, which lists `entries`, that are the present homes of what they name, given the stripes
-    /// between two homes.
-    pub(crate) fn homes(
-        &mut self,
-        entries: &[Listed],
-        seq: u64,
-        stride: u64,
-        source: &dyn PageSource,
-    ) -> Result<Vec<(usize, Entry)>> {
-        let mut homes = Vec::with_capacity(entries.len());
-        for (slot, (entry, _)) in entries.iter().enumerate() {
-            if self.is_home(*entry, seq, slot, stride, source)? {
-                homes.push((slot, *entry));
-            }
+    /// Where what `entry` names is: 0 if it is nowhere, not within the level, or of no place in a map; [`LOST`] if nobody
+    /// knows any more.
+    pub fn place_of(&mut self, entry: Entry, source: &dyn PageSource) -> Result<u64> {
+        match entry {
+            Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source),
+            Entry::Page { depth, index } => Ok(self.listed(depth, index).map_or(0, |listed| *listed)),
+            Entry::Data(_) | Entry::Lost(_) | Entry::Empty | Entry::Trim { .. } => Ok(0),
         }
-        Ok(homes)
     }
 
-    fn is_home(
-        &mut self,
-        entry: Entry,
-        seq: u64,
-        slot: usize,
-        stride: u64,
-        source: &dyn PageSource,
-    ) -> Result<bool> {
-        let packed = match entry {
-            Entry::Empty => 0,
-            Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source)?,
-            Entry::Data(_) | Entry::Lost(_) => 0,
-            Entry::Page { depth, index } => {
-                let found = self.pages.get(usize::from(depth)).and_then(|pages| pages.get(index as usize));
-                found.copied().unwrap_or(0)
-            }
-            Entry::Trim { origin } => return Ok(origin > self.state.covered),
-        };
-        let place = Place::unpack(packed).filter(|_| packed != LOST);
-        Ok(place.is_some_and(|place| {
-            usize::from(place.slot) == slot && place.seq <= seq && (seq - place.seq).is_multiple_of(stride)
-        }))
+    /// The page that `entry` names, of which nothing changed, lies at `place` from now on. Nothing happens if it names no
+    /// page of this map, or one that is nowhere.
+    pub fn move_page(&mut self, entry: Entry, place: u64) {
+        let Entry::Page { depth, index } = entry else { return };
+        let Some(listed) = self.listed(depth, index).filter(|listed| **listed != 0) else { return };
+        *listed = place;
+        self.mark_above(usize::from(depth), index);
+    }
+
+    fn listed(&mut self, depth: u8, index: u64) -> Option<&mut u64> {
+        self.pages.get_mut(usize::from(depth))?.get_mut(usize::try_from(index).ok()?)
     }
 
     // Opening.
 
-    /// Takes over what a summary said, and loads the pages above the leaves. `moved` are the pages that later
-    /// stripes wrote, which are newer than what the pages above them say.
-    pub(crate) fn restore(
+    /// Takes over what a summary said, and loads the pages above the leaves. `moved` is where later
+    /// stripes wrote pages, which are newer than what the pages above them say.
+    pub fn restore(
         &mut self,
-        state: RootRecord,
-        moved: &FxHashMap<(u8, u64), Place>,
+        state: MapState,
+        moved: &FxHashMap<(u8, u64), u64>,
         source: &dyn PageSource,
     ) -> Result<()> {
         self.state = state;
         self.last_start = state.covered;
         let top = self.depths() - 1;
         let place_of = |depth: usize, index: u64, listed: u64| {
-            moved.get(&(depth as u8, index)).map_or(listed, |place| place.pack())
+            moved.get(&(depth as u8, index)).copied().unwrap_or(listed)
         };
         self.pages[top][0] = place_of(top, 0, state.root);
         for depth in (1..=top).rev() {
@@ -275,9 +252,8 @@ impl Tree {
         }
         // What moved is not yet in the pages above.
         for &(depth, index) in moved.keys() {
-            let depth = usize::from(depth);
-            if depth < top && (index as usize) < self.pages[depth].len() {
-                self.mark_dirty(depth + 1, index / FANOUT);
+            if self.listed(depth, index).is_some() {
+                self.mark_above(usize::from(depth), index);
             }
         }
         Ok(())
@@ -290,7 +266,7 @@ impl Tree {
     }
 
     /// Repeats a change that a summary told of.
-    pub(crate) fn replay(&mut self, addr: u64, packed: u64) {
+    pub fn replay(&mut self, addr: u64, packed: u64) {
         if addr < self.blocks {
             self.delta.entry(addr / FANOUT).or_default().push(((addr % FANOUT) as u16, packed));
             self.mark_dirty(0, addr / FANOUT);
@@ -298,14 +274,14 @@ impl Tree {
     }
 
     /// Whether so many leaves wait to be written that no more should be changed for the moment.
-    pub(crate) fn crowded(&self) -> bool {
+    pub fn crowded(&self) -> bool {
         let queued =
             self.cycle.as_ref().filter(|cycle| cycle.depth == 0).map_or(0, |cycle| cycle.queue.len());
         self.dirty[0].len() + queued > self.cached / 2
     }
 
     /// Repeats a discard that a summary told of.
-    pub(crate) fn replay_clear(&mut self, first: u64, count: u64) {
+    pub fn replay_clear(&mut self, first: u64, count: u64) {
         let end = first.saturating_add(count).min(self.blocks);
         let mut at = first;
         while at < end {
@@ -371,11 +347,18 @@ impl Tree {
         }
     }
 
+    /// Marks the page that says where this one is, if there is one.
+    fn mark_above(&mut self, depth: usize, index: u64) {
+        if depth + 1 < self.depths() {
+            self.mark_dirty(depth + 1, index / FANOUT);
+        }
+    }
+
     // Writing out.
 
     /// How many pages stripe `seq` should take so that the cycle ends in time and the changed leaves fit the cache.
     /// Begins a cycle when one is due.
-    pub(crate) fn due(&mut self, seq: u64) -> usize {
+    pub fn due(&mut self, seq: u64) -> usize {
         if self.cycle.is_none() {
             if self.dirty.iter().all(BTreeSet::is_empty) {
                 // Whatever was changed before this stripe is in pages that were written before it.
@@ -400,13 +383,8 @@ impl Tree {
         paced.max(crowd.min(usize::from(u8::MAX))).max(1)
     }
 
-    /// Writes the next page of the cycle, to be taken in at `place`. None if the cycle has none left, which ends it.
-    pub(crate) fn emit(
-        &mut self,
-        place: Place,
-        source: &dyn PageSource,
-        block: &mut [u8],
-    ) -> Result<Option<Entry>> {
+    /// Writes the next page of the cycle, to lie at `place`. None if the cycle has none left, which ends it.
+    pub fn emit(&mut self, place: u64, source: &dyn PageSource, block: &mut [u8]) -> Result<Option<Entry>> {
         let top = self.depths() - 1;
         loop {
             let Some(cycle) = &mut self.cycle else { return Ok(None) };
@@ -434,10 +412,8 @@ impl Tree {
             }
             // A page that has become empty is written all the same: a crash must not find the one before it.
             self.state.pages = self.state.pages.saturating_add(u64::from(*listed == 0));
-            *listed = place.pack();
-            if depth < top {
-                self.mark_dirty(depth + 1, index / FANOUT);
-            }
+            *listed = place;
+            self.mark_above(depth, index);
             return Ok(Some(Entry::Page { depth: depth as u8, index }));
         }
     }
@@ -471,13 +447,16 @@ impl Tree {
 }
 
 /// Reads a page. If it does not verify, everything in it is lost; a medium that fails is an error.
-fn load(packed: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
+fn load(place: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
     let mut page: Page = Box::new([0; FANOUT as usize]);
-    if packed == LOST {
-        page.fill(LOST);
-        return Ok(page);
+    match place {
+        0 => return Ok(page),
+        LOST => {
+            page.fill(LOST);
+            return Ok(page);
+        }
+        _ => {}
     }
-    let Some(place) = Place::unpack(packed) else { return Ok(page) };
     let mut block = [0; BLOCK_SIZE];
     match source.load(place, entry, &mut block) {
         Ok(()) => {

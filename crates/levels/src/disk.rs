@@ -1,0 +1,152 @@
+//! The levels of an open disk as front ends see them.
+
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Status, StatusItem};
+use lacuna_crypto::RandomSource;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The most blocks that a format is asked for at once: those whose place is looked up under one hold of a lock.
+const STEP: usize = 256;
+
+/// How to open a disk with levels.
+pub struct OpenOptions {
+    /// Memory for all caches of the disk, divided the same way whichever levels are opened.
+    pub budget: Budget,
+    /// Refuse writes, and write nothing.
+    pub read_only: bool,
+    /// Whether threads write and refresh in the background. Without them whoever calls writes, and the format's `refresh`
+    /// is the paced clock: the order of medium operations is then a function of the calls alone, as tests need it.
+    pub background: bool,
+    /// How long a hidden write or flush waits for cover on a disk that does not refresh itself.
+    pub cover_timeout: Duration,
+    /// The source of what everybody with the key of level 0 can see.
+    pub public_random: Arc<dyn RandomSource>,
+    /// The source of everything else.
+    pub filler: Arc<dyn RandomSource>,
+}
+
+/// An open disk with levels, as a format gives it. Called from many threads at once, with ranges that lie on the level.
+pub trait Levels: Send + Sync {
+    /// How many levels are open, the public one among them.
+    fn open_levels(&self) -> usize;
+    /// Length of a level in blocks.
+    fn blocks(&self, level: u8) -> u64;
+    /// Whether writes are refused by design.
+    fn read_only(&self) -> bool;
+    /// Fills `buf` from the blocks of a level starting at `first`. Called with few: [`LevelDisk`] cuts requests.
+    fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()>;
+    /// Takes blocks of a level in. Called with few blocks.
+    fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()>;
+    /// Makes `count` blocks of a level unwritten.
+    fn discard(&self, level: u8, first: u64, count: u64) -> Result<()>;
+    /// Returns when everything that a level acknowledged is durable. Not called if the disk is read only.
+    fn flush(&self, level: u8) -> Result<()>;
+    /// Which of `count` blocks of a level are written. Called for few blocks.
+    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
+    /// The counters of a level, other than its number and its length.
+    fn status(&self, level: u8) -> Vec<StatusItem>;
+    /// Flushes all levels and releases the medium. Later writes fail.
+    fn close(&self) -> Result<()>;
+}
+
+/// One level of an open disk, as front ends see it.
+pub struct LevelDisk {
+    disk: Arc<dyn Levels>,
+    level: u8,
+    /// Levels that front ends have not closed.
+    in_use: Arc<AtomicUsize>,
+}
+
+/// The open levels of a disk, from 0 up. Closing all of them closes the disk; a second call makes others, which count
+/// for themselves.
+pub fn level_disks(disk: &Arc<dyn Levels>) -> Vec<Arc<LevelDisk>> {
+    let levels = disk.open_levels();
+    let in_use = Arc::new(AtomicUsize::new(levels));
+    let level = |level| LevelDisk { disk: Arc::clone(disk), level, in_use: Arc::clone(&in_use) };
+    (0..levels as u8).map(|at| Arc::new(level(at))).collect()
+}
+
+impl LevelDisk {
+    /// Which level it is.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+}
+
+impl Disk for LevelDisk {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks(self.level)
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let mut steps = (first.0..).step_by(STEP).zip(buf.chunks_mut(STEP * BLOCK_SIZE));
+        steps.try_for_each(|(first, buf)| self.disk.read(self.level, first, buf))
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        let mut steps = (first.0..).step_by(STEP).zip(data.chunks(STEP * BLOCK_SIZE));
+        steps.try_for_each(|(first, data)| self.disk.write(self.level, first, data))
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.disk.discard(self.level, first.0, count)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.disk.read_only() { Ok(()) } else { self.disk.flush(self.level) }
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let mut runs: Vec<Extent> = vec![];
+        for at in (0..count).step_by(STEP) {
+            let part = (count - at).min(STEP as u64) as usize;
+            for written in self.disk.written(self.level, first.0 + at, part)? {
+                match runs.last_mut() {
+                    Some(run) if run.written == written => run.blocks += 1,
+                    _ => runs.push(Extent { blocks: 1, written }),
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    fn status(&self) -> Status {
+        let item = |name, value, unit| StatusItem { name, value, unit };
+        let mut items =
+            vec![item("level", u64::from(self.level), "level"), item("capacity", self.blocks(), "blocks")];
+        items.extend(self.disk.status(self.level));
+        Status { items }
+    }
+
+    /// Flushes the level. With the last of the levels the disk is closed.
+    fn close(&self) -> Result<()> {
+        let flushed = self.flush();
+        let last = self.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
+        let closed = if last { flushed.and(self.disk.close()) } else { flushed };
+        closed.map_err(|e| match e.kind() {
+            Kind::NoCover if last => {
+                e.remedy("what waited is lost; next time, write to level 0 while the disk is being closed")
+            }
+            Kind::NoCover => {
+                e.remedy("it waits on until the last level is closed: write to level 0 before that")
+            }
+            _ => e,
+        })
+    }
+
+    fn read_only(&self) -> bool {
+        self.disk.read_only()
+    }
+}
+
+/// Refuses a medium that is shorter than its disk, with an error of that kind.
+pub fn check_length(medium_len: u64, wanted: u64, kind: Kind) -> Result<()> {
+    if medium_len >= wanted {
+        return Ok(());
+    }
+    Err(Error::new(kind, "the medium is shorter than its disk")
+        .found(format!("{medium_len} bytes"))
+        .expected(format!("{wanted} bytes"))
+        .remedy("the file or device was cut short: restore it from a backup"))
+}

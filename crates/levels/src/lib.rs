@@ -1,0 +1,39 @@
+//! What disks with hidden levels have in common, however they lie on a medium: the map of a level, what waits for cover,
+//! the keys of one write to the medium, the paced clock, fail-stop, and the disks that front ends see.
+//!
+//! A format gives places their meaning, decides what is written and when, and implements [`PageSource`], from which maps
+//! read their pages, and [`Levels`], through which front ends reach it.
+//!
+//! Invariants kept here:
+//! 1. Nothing here writes to a medium, and nothing decides that anything is written (deniability contract): what is
+//!    hidden waits until the format tells that a stripe or batch has passed ([`HiddenLevels::passed`]).
+//! 2. A map changes with the writes of its level alone, unless the format moves a page ([`Tree::move_page`]).
+//! 3. What was once refused after a failure stays refused, with the first cause ([`FailStop`]).
+//! 4. Within one write each nonce is a domain and an index, and keys are derived from the random salt of the write: no
+//!    nonce repeats as long as a format uses each domain and index once ([`WriteKey`]).
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod clock;
+mod disk;
+mod entry;
+mod failstop;
+mod hidden;
+mod keys;
+mod map_size;
+mod queue;
+mod read_again;
+mod state;
+mod tree;
+
+pub use clock::PacedClock;
+pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
+pub use entry::{Entry, LOST, MOST_DEPTHS};
+pub use failstop::{FailStop, defect};
+pub use hidden::{Hidden, HiddenLevel, HiddenLevels, Wait, no_cover};
+pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
+pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
+pub use queue::{Queue, Ticket, Waiting};
+pub use read_again::again;
+pub use state::{MapState, STATE_LEN};
+pub use tree::{PageSource, Tree};

@@ -1,0 +1,175 @@
+//! The disks that front ends see, and waiting for cover, over a format that keeps nothing.
+#![forbid(unsafe_code)]
+
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result, StatusItem};
+use lacuna_levels::{
+    Entry, FailStop, HiddenLevel, HiddenLevels, Levels, PageSource, Tree, Wait, check_length, defect,
+    level_disks, no_cover,
+};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Remembers what it was asked for.
+#[derive(Default)]
+struct Asked {
+    steps: Mutex<Vec<(u8, u64, usize)>>,
+    closed: Mutex<usize>,
+    read_only: bool,
+}
+
+impl Asked {
+    fn step(&self, level: u8, first: u64, count: usize) -> Result<()> {
+        self.steps.lock().unwrap().push((level, first, count));
+        Ok(())
+    }
+}
+
+impl Levels for Asked {
+    fn open_levels(&self) -> usize {
+        2
+    }
+    fn blocks(&self, level: u8) -> u64 {
+        1000 - u64::from(level)
+    }
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+    fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+        self.step(level, first, buf.len() / BLOCK_SIZE)
+    }
+    fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
+        self.step(level, first, data.len() / BLOCK_SIZE)
+    }
+    fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
+        self.step(level, first, count as usize)
+    }
+    fn flush(&self, level: u8) -> Result<()> {
+        if level == 0 { Ok(()) } else { Err(no_cover("cannot flush the hidden level", 1)) }
+    }
+    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+        self.step(level, first, count)?;
+        Ok((first..).take(count).map(|addr| addr >= 300).collect())
+    }
+    fn status(&self, _level: u8) -> Vec<StatusItem> {
+        Vec::new()
+    }
+    fn close(&self) -> Result<()> {
+        *self.closed.lock().unwrap() += 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn requests_are_cut_and_the_last_level_closes_the_disk() {
+    let asked = Arc::new(Asked::default());
+    let disk: Arc<dyn Levels> = asked.clone();
+    let levels = level_disks(&disk);
+    assert_eq!(
+        levels.iter().map(|level| (level.level(), level.blocks())).collect::<Vec<_>>(),
+        [(0, 1000), (1, 999)]
+    );
+    let mut data = vec![0; 600 * BLOCK_SIZE];
+    let cut = [(1, 7, 256), (1, 263, 256), (1, 519, 88)];
+    levels[1].read(BlockAddr(7), &mut data).unwrap();
+    levels[1].write(BlockAddr(7), &data).unwrap();
+    let runs = levels[1].extents(BlockAddr(7), 600).unwrap();
+    assert_eq!(
+        runs.iter().map(|run| (run.blocks, run.written)).collect::<Vec<_>>(),
+        [(293, false), (307, true)]
+    );
+    assert_eq!(*asked.steps.lock().unwrap(), cut.repeat(3));
+    levels[0].close().unwrap();
+    assert_eq!(*asked.closed.lock().unwrap(), 0);
+    let refused = levels[1].close().unwrap_err();
+    assert!(refused.kind() == Kind::NoCover && refused.to_string().contains("lost"), "{refused}");
+}
+
+#[test]
+fn what_is_read_only_is_not_flushed() {
+    let asked = Arc::new(Asked { read_only: true, ..Asked::default() });
+    let disk: Arc<dyn Levels> = asked.clone();
+    level_disks(&disk).iter().for_each(|level| level.close().unwrap());
+    assert_eq!(*asked.closed.lock().unwrap(), 1);
+    assert_eq!(check_length(5, 6, Kind::Corrupt).unwrap_err().kind(), Kind::Corrupt);
+    assert!(check_length(6, 6, Kind::Corrupt).is_ok());
+}
+
+struct NoPages;
+
+impl PageSource for NoPages {
+    fn load(&self, _: u64, _: Entry, _: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        Err(defect())
+    }
+}
+
+fn levels(count: usize, most_waiting: u64, usable: u64) -> HiddenLevels {
+    let level = |_| HiddenLevel::new(Tree::new(1000, 8, 16));
+    HiddenLevels::new((0..count).map(level).collect(), 4, most_waiting, usable)
+}
+
+#[test]
+fn what_waits_is_read_and_passes_in_its_turn() {
+    let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
+    let wait = Wait { health: &health, deadline: Some(Instant::now()) };
+    assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 4);
+    hidden.write(&wait, 1, 5, &[7; 2 * BLOCK_SIZE], &NoPages).unwrap();
+    hidden.discard(&wait, 1, 6, 1, &NoPages).unwrap();
+    let (mut buf, mut places) = (vec![1; 2 * BLOCK_SIZE], [9; 2]);
+    hidden.look(&health, 1, 5, &mut buf, &mut places, &NoPages).unwrap();
+    assert!(buf[..BLOCK_SIZE] == [7; BLOCK_SIZE] && buf[BLOCK_SIZE..] == [0; BLOCK_SIZE] && places == [0, 0]);
+    assert_eq!(hidden.written(&health, 1, 5, 2, &NoPages).unwrap(), [true, false]);
+    assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
+    // A stripe takes both.
+    let mut held = hidden.lock(&health);
+    assert_eq!(held.waiting(), BLOCK_SIZE as u64);
+    assert!(held.level(1).queue.pop().is_some());
+    hidden.passed(&mut held, 5);
+    drop(held);
+    assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
+}
+
+#[test]
+fn writers_wait_for_room_and_for_slots() {
+    let (hidden, health) = (levels(2, BLOCK_SIZE as u64, 16), FailStop::default());
+    let now = Wait { health: &health, deadline: Some(Instant::now()) };
+    hidden.write(&now, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
+    assert_eq!(hidden.write(&now, 1, 6, &[7; BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoCover);
+    std::thread::scope(|scope| {
+        let wait = Wait { health: &health, deadline: Some(Instant::now() + Duration::from_secs(60)) };
+        let (hidden, waited) = (&hidden, wait);
+        let writer = scope.spawn(move || hidden.write(&waited, 1, 6, &[8; BLOCK_SIZE], &NoPages));
+        let flusher = scope.spawn(move || hidden.wait_passed(&wait, 1));
+        for seq in 5.. {
+            let mut held = hidden.lock(&health);
+            drop(held.level(1).queue.pop());
+            hidden.passed(&mut held, seq);
+            drop(held);
+            if writer.is_finished() && flusher.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        writer.join().unwrap().unwrap();
+        assert!(flusher.join().unwrap().unwrap() >= 5);
+    });
+    // The deepest level leaves the others a sixteenth, here one slot.
+    let (hidden, data) = (levels(2, 1 << 30, 16), [7; 16 * BLOCK_SIZE]);
+    assert_eq!(hidden.write(&now, 2, 0, &data, &NoPages).unwrap_err().kind(), Kind::NoSpace);
+    assert_eq!(hidden.lock(&health).used(), 15);
+    hidden.write(&now, 1, 0, &data[..BLOCK_SIZE], &NoPages).unwrap();
+    assert_eq!(hidden.write(&now, 1, 1, &data[..BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoSpace);
+}
+
+#[test]
+fn a_failure_ends_all_waiting() {
+    let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
+    let forever = Wait { health: &health, deadline: None };
+    hidden.write(&forever, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
+    std::thread::scope(|scope| {
+        let flusher = scope.spawn(|| hidden.wait_passed(&forever, 1));
+        health.fail(Error::new(Kind::Other, "the medium is gone"));
+        hidden.wake_all();
+        assert_eq!(flusher.join().unwrap().unwrap_err().kind(), Kind::FailStop);
+    });
+    assert_eq!(hidden.write(&forever, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::FailStop);
+}

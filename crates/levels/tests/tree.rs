@@ -1,0 +1,132 @@
+//! The map of a level against a plain model, on pages that a format keeps, moves and forgets.
+#![forbid(unsafe_code)]
+
+use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_levels::{Entry, FANOUT, LOST, MapState, PageSource, Tree, corrupt};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+
+const BLOCKS: u64 = 3 * FANOUT * FANOUT / 2;
+const CYCLE: u64 = 8;
+
+/// Pages by their place, as a format would hold them.
+#[derive(Default)]
+struct Pages(RefCell<FxHashMap<u64, (Entry, [u8; BLOCK_SIZE])>>);
+
+impl PageSource for Pages {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        match self.0.borrow().get(&place) {
+            Some((held, page)) if *held == entry => {
+                block.copy_from_slice(page);
+                Ok(())
+            }
+            _ => Err(corrupt(format!("cannot read {entry}"))),
+        }
+    }
+}
+
+/// Writes what is due in write `seq`, each page at the next place.
+fn write_out(tree: &mut Tree, pages: &Pages, seq: u64, next: &mut u64) {
+    for _ in 0..tree.due(seq) {
+        let mut block = [0; BLOCK_SIZE];
+        let Some(entry) = tree.emit(*next, pages, &mut block).unwrap() else { return };
+        pages.0.borrow_mut().insert(*next, (entry, block));
+        *next += 1;
+    }
+}
+
+/// Goes on until every page is written.
+fn settle(tree: &mut Tree, pages: &Pages, seq: &mut u64, next: &mut u64) {
+    while tree.state().covered + 1 < *seq || tree.dirty_pages() > 0 {
+        *seq += 1;
+        write_out(tree, pages, *seq, next);
+    }
+}
+
+/// Puts pages that are valid where they lie elsewhere, and forgets the others, as a format does that meets them.
+fn shift(tree: &mut Tree, pages: &Pages, next: &mut u64, met: impl Fn(u64) -> bool) {
+    let met: Vec<u64> = pages.0.borrow().keys().copied().filter(|place| met(*place)).collect();
+    for place in met {
+        let (entry, page) = pages.0.borrow_mut().remove(&place).unwrap();
+        if tree.place_of(entry, pages).unwrap() == place {
+            pages.0.borrow_mut().insert(*next, (entry, page));
+            tree.move_page(entry, *next);
+            *next += 1;
+        }
+    }
+}
+
+fn restored(state: MapState, pages: &Pages) -> Tree {
+    let mut tree = Tree::new(BLOCKS, CYCLE, 16);
+    tree.restore(state, &FxHashMap::default(), pages).unwrap();
+    tree
+}
+
+#[test]
+fn a_map_whose_pages_move_says_the_same() {
+    let (pages, mut next, mut seq) = (Pages::default(), 1 << 40, 1);
+    let mut tree = Tree::new(BLOCKS, CYCLE, 16);
+    let mut model = FxHashMap::default();
+    for round in 0..200u64 {
+        let addr = (round * round * 7919) % BLOCKS;
+        tree.set(addr, round + 1, &pages).unwrap();
+        model.insert(addr, round + 1);
+        seq += 1;
+        write_out(&mut tree, &pages, seq, &mut next);
+        shift(&mut tree, &pages, &mut next, |place| place % 5 == round % 5);
+    }
+    settle(&mut tree, &pages, &mut seq, &mut next);
+    // Now nothing but moves makes the pages above them be written.
+    shift(&mut tree, &pages, &mut next, |_| true);
+    settle(&mut tree, &pages, &mut seq, &mut next);
+    let mut again = restored(tree.state(), &pages);
+    assert_eq!(again.data(), model.len() as u64);
+    assert_eq!(again.used(), tree.used());
+    for (addr, place) in model {
+        assert_eq!(again.place_of(Entry::Data(addr), &pages).unwrap(), place);
+        assert_eq!(again.get(addr, &pages).unwrap(), place);
+    }
+}
+
+#[test]
+fn what_is_in_no_map_is_nowhere_and_moves_nowhere() {
+    let (pages, mut next, mut seq) = (Pages::default(), 1 << 40, 1);
+    let mut tree = Tree::new(BLOCKS, CYCLE, 16);
+    tree.set(5, 77, &pages).unwrap();
+    settle(&mut tree, &pages, &mut seq, &mut next);
+    let top = Entry::Page { depth: 2, index: 0 };
+    assert_eq!(tree.place_of(top, &pages).unwrap(), tree.state().root);
+    let nowhere = [
+        Entry::Empty,
+        Entry::Trim { origin: 9 },
+        Entry::Data(6),
+        Entry::Data(BLOCKS),
+        Entry::Lost(u64::MAX),
+        Entry::Page { depth: 0, index: 1 },
+        Entry::Page { depth: 0, index: u64::MAX },
+        Entry::Page { depth: 3, index: 0 },
+    ];
+    for entry in nowhere {
+        tree.move_page(entry, 99);
+        assert_eq!(tree.place_of(entry, &pages).unwrap(), 0, "{entry:?}");
+    }
+    assert_eq!(tree.dirty_pages(), 0);
+    tree.move_page(top, 99);
+    assert_eq!((tree.state().root, tree.dirty_pages()), (99, 0));
+}
+
+#[test]
+fn blocks_below_a_page_that_does_not_verify_are_lost() {
+    let (pages, mut next, mut seq) = (Pages::default(), 1 << 40, 1);
+    let mut tree = Tree::new(BLOCKS, CYCLE, 16);
+    for addr in [5, FANOUT * FANOUT] {
+        tree.set(addr, 77, &pages).unwrap();
+    }
+    settle(&mut tree, &pages, &mut seq, &mut next);
+    let lost = tree.place_of(Entry::Page { depth: 1, index: 0 }, &pages).unwrap();
+    pages.0.borrow_mut().remove(&lost);
+    let mut again = restored(tree.state(), &pages);
+    assert_eq!(again.get(5, &pages).unwrap(), LOST);
+    assert_eq!(again.place_of(Entry::Data(5), &pages).unwrap(), LOST);
+    assert_eq!(again.get(FANOUT * FANOUT, &pages).unwrap(), 77);
+}
