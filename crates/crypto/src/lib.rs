@@ -23,6 +23,7 @@ mod vector_gcm;
 #[allow(unsafe_code)]
 mod vector_stream;
 mod wrap;
+mod xaes;
 mod xts;
 
 pub use gcm::{GcmKey, TagMismatch};
@@ -31,4 +32,5 @@ pub use kdf::{Argon2Cost, derive, derive_ciphers, measure_cost, stretch};
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
 pub use wrap::{AesBlock, constant_time_eq, keyed_hash, unwrap, wrap};
+pub use xaes::{XAES_NONCE, XaesKey};
 pub use xts::{XtsKey, XtsSession};

@@ -1,20 +1,12 @@
-//! The stash of one volume: blocks that wait for a cell, oldest first.
+//! The stash of one level: blocks that wait for a cell, oldest first.
 
 use std::collections::{HashMap, VecDeque};
 
-/// A block of a volume: where it belongs, and what it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block<T> {
-    /// Its number in the volume.
-    pub number: u64,
-    /// Its content.
-    pub data: T,
-}
-
-/// What of one volume waits. A block is in it once, in its latest version.
+/// What of one level waits. A block is in it once, in its latest version.
 #[derive(Debug)]
 pub struct Stash<T> {
     blocks: HashMap<u64, T>,
+    /// In the order of arrival; of those that were removed some are left.
     order: VecDeque<u64>,
 }
 
@@ -35,23 +27,37 @@ impl<T> Stash<T> {
         self.blocks.is_empty()
     }
 
-    /// The block that waits, if this one does.
+    /// The block that waits under this number.
     pub fn get(&self, number: u64) -> Option<&T> {
         self.blocks.get(&number)
     }
 
     /// Puts a block at the end, or in the place of its older version.
-    pub fn put(&mut self, block: Block<T>) {
-        if self.blocks.insert(block.number, block.data).is_none() {
-            self.order.push_back(block.number);
+    pub fn put(&mut self, number: u64, block: T) {
+        if self.blocks.insert(number, block).is_none() {
+            self.order.retain(|waiting| *waiting != number);
+            self.order.push_back(number);
         }
     }
 
     /// Takes the oldest out.
-    pub fn pop(&mut self) -> Option<Block<T>> {
-        let number = self.order.pop_front()?;
-        let data = self.blocks.remove(&number)?;
-        Some(Block { number, data })
+    pub fn pop(&mut self) -> Option<(u64, T)> {
+        while let Some(number) = self.order.pop_front() {
+            if let Some(block) = self.blocks.remove(&number) {
+                return Some((number, block));
+            }
+        }
+        None
+    }
+
+    /// Forgets the blocks of these numbers.
+    pub fn forget(&mut self, which: impl Fn(u64) -> bool) {
+        self.blocks.retain(|number, _| !which(*number));
+    }
+
+    /// What waits, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.order.iter().filter_map(|number| Some((*number, self.blocks.get(number)?)))
     }
 }
 
@@ -62,12 +68,14 @@ mod tests {
     #[test]
     fn a_block_waits_once_in_its_latest_version() {
         let mut stash = Stash::default();
-        for (number, data) in [(7, 'a'), (3, 'b'), (7, 'c')] {
-            stash.put(Block { number, data });
+        for (number, data) in [(7, 'a'), (3, 'b'), (7, 'c'), (9, 'd')] {
+            stash.put(number, data);
         }
-        assert_eq!((stash.len(), stash.get(7)), (2, Some(&'c')));
-        assert_eq!(stash.pop(), Some(Block { number: 7, data: 'c' }));
-        assert_eq!(stash.pop(), Some(Block { number: 3, data: 'b' }));
+        stash.forget(|number| number == 3);
+        stash.put(3, 'e');
+        assert_eq!((stash.len(), stash.get(7)), (3, Some(&'c')));
+        assert_eq!(stash.iter().collect::<Vec<_>>(), [(7, &'c'), (9, &'d'), (3, &'e')]);
+        assert_eq!((stash.pop(), stash.pop(), stash.pop()), (Some((7, 'c')), Some((9, 'd')), Some((3, 'e'))));
         assert!(stash.pop().is_none() && stash.is_empty());
     }
 }

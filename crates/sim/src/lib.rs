@@ -1,5 +1,5 @@
-//! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time; and the second
-//! reader that checks what a medium holds.
+//! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time; the second
+//! reader that checks what a medium holds; and a plain model beside a disk.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same bytes, the
@@ -19,6 +19,7 @@ mod operation;
 mod python;
 mod record;
 mod rng;
+pub mod versions;
 
 pub use crash::CrashMedium;
 pub use fault::{Fault, FaultMedium};

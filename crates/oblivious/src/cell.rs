@@ -1,0 +1,134 @@
+//! A cell: one block of some level, or random bytes. It stands alone: whoever has the key of its level knows from the
+//! cell what it holds.
+//!
+//! ```text
+//!    0  block   4096  encrypted (XAES-256-GCM)
+//! 4096  nonce     24  random
+//! 4120  cover     16  the entry and 8 zeros, under a pad that belongs to the nonce
+//! 4136  tag       16  of the block, over place and entry as well
+//! 4152  filler   456  random
+//! ```
+//!
+//! Whoever has no key sees 4608 random bytes. To try a key costs one AES block (the paper pads the plaintext with zeros
+//! and decrypts).
+
+use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_crypto::{AesBlock, RandomSource, XAES_NONCE, XaesKey, derive};
+use lacuna_levels::{Entry, Unverified};
+
+/// Bytes of a cell: a block and a sector.
+pub(crate) const CELL_LEN: usize = BLOCK_SIZE + 512;
+pub(crate) const NONCE_AT: usize = BLOCK_SIZE;
+pub(crate) const COVER_AT: usize = NONCE_AT + XAES_NONCE;
+pub(crate) const TAG_AT: usize = COVER_AT + 16;
+pub(crate) const FILLER_AT: usize = TAG_AT + 16;
+/// Marks the place of a slot of the stash, which is no cell.
+const STASH: u64 = 1 << 63;
+
+/// Where a block is encrypted for, so that it verifies nowhere else.
+#[derive(Clone, Copy)]
+pub(crate) enum Home {
+    Cell(u64),
+    Stash(usize),
+}
+
+impl Home {
+    fn number(self) -> u64 {
+        match self {
+            Home::Cell(cell) => cell,
+            Home::Stash(slot) => STASH | slot as u64,
+        }
+    }
+}
+
+/// The keys of one level for cells.
+pub(crate) struct CellKey {
+    blocks: XaesKey,
+    entries: AesBlock,
+}
+
+impl CellKey {
+    /// `level` is the key of one level of one disk.
+    pub(crate) fn new(level: &Secret<32>) -> CellKey {
+        CellKey {
+            blocks: XaesKey::new(&derive(level, "oblivious cell", &[])),
+            entries: AesBlock::new(&derive(level, "oblivious entry", &[])),
+        }
+    }
+
+    /// Fills a cell, or a slot of the stash, with a block. Everything random in it comes from `filler`.
+    pub(crate) fn seal(
+        &self,
+        home: Home,
+        entry: Entry,
+        block: &[u8],
+        filler: &dyn RandomSource,
+        cell: &mut [u8],
+    ) -> Result<()> {
+        let (body, trailer) = cell.split_at_mut(BLOCK_SIZE);
+        filler.fill(trailer);
+        let nonce = trailer[..XAES_NONCE].try_into().expect("a nonce");
+        let tag = self.blocks.seal(&nonce, &associated(home, entry), block, body)?;
+        let mut cover = self.pad(&nonce);
+        cover.iter_mut().zip(entry.pack().to_le_bytes()).for_each(|(byte, plain)| *byte ^= plain);
+        trailer[COVER_AT - BLOCK_SIZE..TAG_AT - BLOCK_SIZE].copy_from_slice(&cover);
+        trailer[TAG_AT - BLOCK_SIZE..FILLER_AT - BLOCK_SIZE].copy_from_slice(&tag);
+        Ok(())
+    }
+
+    /// What a cell claims to hold of this level; none if it is not of this level.
+    pub(crate) fn entry(&self, cell: &[u8]) -> Option<Entry> {
+        let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
+        let mut plain = self.pad(&nonce);
+        plain.iter_mut().zip(&cell[COVER_AT..TAG_AT]).for_each(|(pad, byte)| *pad ^= byte);
+        let (entry, check) = plain.split_first_chunk::<8>()?;
+        let entry = Entry::unpack(u64::from_le_bytes(*entry))?;
+        (check.iter().all(|&b| b == 0) && entry != Entry::Empty).then_some(entry)
+    }
+
+    /// Decrypts the block of a cell where it lies; it is zeroed if it does not verify.
+    pub(crate) fn open(
+        &self,
+        home: Home,
+        entry: Entry,
+        cell: &mut [u8],
+    ) -> Result<std::result::Result<(), Unverified>> {
+        let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
+        let tag = cell[TAG_AT..FILLER_AT].try_into().expect("a tag");
+        let body = &mut cell[..BLOCK_SIZE];
+        let opened = self.blocks.open_in_place(&nonce, &associated(home, entry), body, &tag)?;
+        Ok(opened.map_err(|_| Unverified))
+    }
+
+    fn pad(&self, nonce: &[u8; XAES_NONCE]) -> [u8; 16] {
+        self.entries.encrypt(nonce[..16].try_into().expect("16 of 24 bytes"))
+    }
+}
+
+fn associated(home: Home, entry: Entry) -> [u8; 16] {
+    let mut aad = [0; 16];
+    aad[..8].copy_from_slice(&home.number().to_le_bytes());
+    aad[8..].copy_from_slice(&entry.pack().to_le_bytes());
+    aad
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_crypto::SeededRandom;
+
+    #[test]
+    fn a_cell_opens_where_it_was_written_and_to_its_level_alone() {
+        let (filler, block) = (SeededRandom::new(1), [7; BLOCK_SIZE]);
+        let [key, other] = [[1; 32], [2; 32]].map(|bytes| CellKey::new(&Secret::copy_from(&bytes)));
+        let mut cell = [0; CELL_LEN];
+        let entry = Entry::Data(77);
+        key.seal(Home::Cell(5), entry, &block, &filler, &mut cell).unwrap();
+        assert_eq!((key.entry(&cell), other.entry(&cell)), (Some(entry), None));
+        assert!(key.open(Home::Cell(6), entry, &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(Home::Stash(5), entry, &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(Home::Cell(5), Entry::Data(78), &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(Home::Cell(5), entry, &mut cell).unwrap().is_ok());
+        assert!(cell[..BLOCK_SIZE] == block);
+    }
+}

@@ -1,0 +1,154 @@
+//! What the threads and clients of an open disk share.
+
+use crate::cell::{CELL_LEN, CellKey, Home};
+use crate::public::Public;
+use crate::stash::Stash;
+use crate::store::Store;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use lacuna_crypto::{RandomSource, derive};
+use lacuna_levels::{Entry, FailStop, HiddenLevels, LOST, PageSource, Wait, again, corrupt, defect};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The keys of one level of one disk.
+pub(crate) struct LevelKey {
+    pub(crate) level: Secret<32>,
+    pub(crate) cells: CellKey,
+}
+
+impl LevelKey {
+    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> LevelKey {
+        let level = derive(master, "oblivious level", uuid);
+        LevelKey { cells: CellKey::new(&level), level }
+    }
+}
+
+/// Blocks of one level that lower levels displaced, by what they are.
+pub(crate) type Displaced = Stash<Box<[u8]>>;
+
+/// Counts for `status`.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Blocks that front ends wrote to level 0.
+    pub(crate) public_blocks: AtomicU64,
+    /// Batches written since the disk was opened.
+    pub(crate) batches: AtomicU64,
+    /// Those of them that the paced cover caused.
+    pub(crate) refreshes: AtomicU64,
+}
+
+/// What all threads of an open disk share.
+pub(crate) struct Core {
+    pub(crate) store: Store,
+    /// Of the open levels, from 0 up.
+    pub(crate) keys: Vec<LevelKey>,
+    /// Of what everybody with the key of level 0 can see, and of nothing else.
+    pub(crate) public_random: Arc<dyn RandomSource>,
+    /// Of what only deeper keys could tell from ciphertext.
+    pub(crate) filler: Arc<dyn RandomSource>,
+    pub(crate) public: Mutex<Public>,
+    pub(crate) hidden: HiddenLevels,
+    /// Of every open level; that of level 0 stays empty, for nobody displaces it.
+    pub(crate) displaced: Mutex<Vec<Displaced>>,
+    pub(crate) health: FailStop,
+    pub(crate) cover_timeout: Duration,
+    pub(crate) background: bool,
+    pub(crate) read_only: bool,
+    /// To the thread that syncs and writes in place.
+    pub(crate) parts: Mutex<Option<SyncSender<u64>>>,
+    pub(crate) counters: Counters,
+}
+
+impl Core {
+    /// Locks level 0. Hidden operations of an opportunistic disk never do (deniability contract).
+    pub(crate) fn public(&self) -> MutexGuard<'_, Public> {
+        self.public.lock().unwrap_or_else(|poisoned| {
+            self.fail(defect());
+            poisoned.into_inner()
+        })
+    }
+
+    pub(crate) fn displaced(&self) -> MutexGuard<'_, Vec<Displaced>> {
+        self.displaced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters fail-stop for good and gives the error back.
+    pub(crate) fn fail(&self, e: Error) -> Error {
+        let e = self.health.fail(e);
+        self.hidden.wake_all();
+        self.store.wake_all();
+        e
+    }
+
+    /// Until when something hidden may wait. With paced cover it need not give up.
+    pub(crate) fn wait(&self) -> Wait<'_> {
+        let deadline = match (self.background, self.store.params.plan.cover_millis) {
+            (false, _) => Some(Instant::now()),
+            (true, 0) => Some(Instant::now() + self.cover_timeout),
+            (true, _) => None,
+        };
+        Wait { health: &self.health, deadline }
+    }
+
+    /// The pages of a level, of which no batch is being filled.
+    pub(crate) fn source(&self, level: u8) -> Source<'_> {
+        Source { core: self, level, written: &[] }
+    }
+
+    /// Reads what a level has in a cell, as far as it is the block that `entry` names.
+    fn read_cell(&self, level: u8, place: u64, entry: Entry, block: &mut [u8]) -> Result<()> {
+        let cell = place.wrapping_sub(1);
+        if cell >= self.store.params.cells {
+            return Err(corrupt(format!("cannot read {entry}")));
+        }
+        let mut buf = [0; CELL_LEN];
+        self.store.read_cells(&[cell], &mut buf)?;
+        self.open_cell(level, cell, entry, &mut buf)?;
+        block.copy_from_slice(&buf[..BLOCK_SIZE]);
+        Ok(())
+    }
+
+    /// Decrypts a cell that was read where it lies.
+    pub(crate) fn open_cell(&self, level: u8, cell: u64, entry: Entry, buf: &mut [u8]) -> Result<()> {
+        let key = &self.keys[usize::from(level)].cells;
+        let opened = key.entry(buf) == Some(entry) && key.open(Home::Cell(cell), entry, buf)?.is_ok();
+        if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
+    }
+}
+
+/// A page that the batch that is being filled has taken in: its cell, what it is, and its content.
+pub(crate) type NewPage = (u64, Entry, Box<[u8; BLOCK_SIZE]>);
+
+/// Where a level reads its own pages: from the batch that is being filled, from its stash, or from their cells.
+pub(crate) struct Source<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) level: u8,
+    pub(crate) written: &'a [NewPage],
+}
+
+impl PageSource for Source<'_> {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let new = self.written.iter().find(|(cell, page, _)| *page == entry && cell + 1 == place);
+        if let Some((_, _, page)) = new {
+            block.copy_from_slice(&page[..]);
+            return Ok(());
+        }
+        if let Some(waiting) = self.core.displaced()[usize::from(self.level)].get(entry.pack()) {
+            block.copy_from_slice(waiting);
+            return Ok(());
+        }
+        let mut read = || self.core.read_cell(self.level, place, entry, block);
+        if self.level == 0 {
+            return read();
+        }
+        // What is hidden must not stop what is public: a hidden page that the medium will not give is lost.
+        again(read).map_err(|e| e.with_kind(Kind::Corrupt))
+    }
+}
+
+/// Whether a map says where a block is.
+pub(crate) fn is_somewhere(place: u64) -> bool {
+    place != 0 && place != LOST
+}

@@ -1,0 +1,246 @@
+//! An open oblivious disk: how it is created and opened, and its levels.
+
+use crate::core::{Core, Counters, LevelKey};
+use crate::params::Params;
+use crate::public::Public;
+use crate::recovery;
+use crate::store::Store;
+use crate::threads::Threads;
+use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result, Secret, StatusItem};
+use lacuna_crypto::RandomSource;
+use lacuna_levels::{
+    FailStop, HiddenLevel, HiddenLevels, LevelDisk, Levels, OpenOptions, Tree, check_length, level_disks,
+};
+use lacuna_medium::Medium;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// An oblivious disk, open.
+pub struct Oblivious {
+    core: Arc<Core>,
+    threads: Mutex<Option<Threads>>,
+}
+
+impl Oblivious {
+    /// Lays a new disk on a medium: its first batch. `masters` are the keys of its levels. The cells are left as they are:
+    /// which of them batches rewrote is public.
+    pub fn create(
+        medium: &Arc<dyn Medium>,
+        params: &Params,
+        masters: &[Secret<32>],
+        uuid: &[u8; 16],
+        public_random: Arc<dyn RandomSource>,
+        filler: Arc<dyn RandomSource>,
+    ) -> Result<()> {
+        check_length(medium.len(), params.medium_len(), Kind::NoSpace)?;
+        let options = OpenOptions {
+            budget: Budget::bytes(1 << 20),
+            read_only: false,
+            background: false,
+            cover_timeout: Duration::ZERO,
+            public_random,
+            filler,
+        };
+        let core = build(Arc::clone(medium), params, masters, uuid, &options);
+        core.finish()
+    }
+
+    /// Opens a disk at the level of the last of `masters`, which are the keys of the levels from 0 up.
+    ///
+    /// Errors: [`Kind::Corrupt`] if the journal does not verify, and whatever the medium reports.
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        masters: &[Secret<32>],
+        uuid: &[u8; 16],
+        options: OpenOptions,
+    ) -> Result<Oblivious> {
+        check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+        let core = build(medium, params, masters, uuid, &options);
+        let end = recovery::find_end(&core.store, &core.keys[0].level)?;
+        if !options.read_only {
+            // What was found may still be on its way: batches that follow will rely on it.
+            core.store.medium.sync()?;
+        }
+        {
+            let mut public = core.public();
+            recovery::rebuild(&core, 0, &end, &mut public.level)?;
+            public.resume(end.public.seq, end.name());
+            let mut hidden = core.hidden.lock(&core.health);
+            hidden.filled = end.public.seq;
+            for (level, state) in (1u8..).zip(&mut hidden.levels) {
+                recovery::rebuild(&core, level, &end, state)?;
+            }
+        }
+        // Reopened again and again after power cuts, a disk must not run out of ring.
+        if !options.read_only && end.public.seq - end.public.applied >= params.part() {
+            core.finish()?;
+        }
+        let core = Arc::new(core);
+        let threads =
+            if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
+        Ok(Oblivious { core, threads: Mutex::new(threads) })
+    }
+
+    /// The open levels, from 0 up.
+    pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
+        let disk: Arc<dyn Levels> = Arc::clone(self) as _;
+        level_disks(&disk)
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        &self.core.store.params
+    }
+
+    /// One beat of the paced clock: a batch and a sync. For disks opened without background threads.
+    pub fn refresh(&self) -> Result<()> {
+        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
+        self.core.refresh()
+    }
+
+    fn stop(&self) -> Result<()> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(threads);
+        self.core.fail(Error::new(Kind::FailStop, "the disk is closed"));
+        Ok(())
+    }
+}
+
+impl Drop for Oblivious {
+    fn drop(&mut self) {
+        let _stopped = self.stop();
+    }
+}
+
+/// A core whose levels are empty.
+fn build(
+    medium: Arc<dyn Medium>,
+    params: &Params,
+    masters: &[Secret<32>],
+    uuid: &[u8; 16],
+    options: &OpenOptions,
+) -> Core {
+    let budget = options.budget;
+    let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
+    let cycle = u64::from(params.cycle);
+    // The share of level 0 does not depend on what else is open (deniability contract).
+    let tree = Tree::new(params.blocks, cycle, cached(budget.share(1, 4).get()));
+    let deeper = masters.len() as u64 - 1;
+    let hidden = (0..deeper).map(|_| {
+        let share = budget.share(1, 4).get() / deeper;
+        HiddenLevel::new(Tree::new(params.hidden_blocks, cycle, cached(share)))
+    });
+    Core {
+        store: Store::new(medium, *params),
+        keys: masters.iter().map(|master| LevelKey::new(master, uuid)).collect(),
+        public_random: Arc::clone(&options.public_random),
+        filler: Arc::clone(&options.filler),
+        public: Mutex::new(Public::new(HiddenLevel::new(tree))),
+        hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), params.usable()),
+        displaced: Mutex::new(masters.iter().map(|_| Default::default()).collect()),
+        health: FailStop::default(),
+        cover_timeout: options.cover_timeout,
+        background: options.background && !options.read_only,
+        read_only: options.read_only,
+        parts: Mutex::new(None),
+        counters: Counters::default(),
+    }
+}
+
+impl Levels for Oblivious {
+    fn open_levels(&self) -> usize {
+        self.core.keys.len()
+    }
+
+    fn blocks(&self, level: u8) -> u64 {
+        let params = self.params();
+        if level == 0 { params.blocks } else { params.hidden_blocks }
+    }
+
+    fn read_only(&self) -> bool {
+        self.core.read_only
+    }
+
+    fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
+        self.core.read(level, first, buf)
+    }
+
+    fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
+        let core = &self.core;
+        let blocks = data.len() / BLOCK_SIZE;
+        if level == 0 {
+            core.counters.public_blocks.fetch_add(blocks as u64, Ordering::Relaxed);
+            return core.write_public(first, data);
+        }
+        core.hidden.write(&core.wait(), level, first, data, &core.source(level))?;
+        core.pass_for_public(blocks)
+    }
+
+    fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
+        let core = &self.core;
+        if level == 0 {
+            return core.discard_public(first, count);
+        }
+        core.hidden.discard(&core.wait(), level, first, count, &core.source(level))?;
+        core.pass_for_public(1)
+    }
+
+    fn flush(&self, level: u8) -> Result<()> {
+        match level {
+            0 => self.core.flush_public(),
+            level => self.core.flush_hidden(level),
+        }
+    }
+
+    fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
+        self.core.written(level, first, count)
+    }
+
+    fn status(&self, level: u8) -> Vec<StatusItem> {
+        let core = &self.core;
+        let params = self.params();
+        let item = |name, value, unit| StatusItem { name, value, unit };
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let batches = count(&core.counters.batches);
+        let mut items = vec![
+            item("last_batch", core.store.progress().written(), "batch"),
+            item("batches_written", batches, "batches"),
+            item("cells_rewritten", batches * params.batch_cells() as u64, "cells"),
+            item("medium_blocks_written", batches * params.batch_bytes() / BLOCK_SIZE as u64, "blocks"),
+            item("public_blocks_written", count(&core.counters.public_blocks), "blocks"),
+            item("cover_interval", u64::from(params.plan.cover_millis), "ms"),
+            item("refreshes", count(&core.counters.refreshes), "batches"),
+            item("syncs", count(&core.store.syncs), "times"),
+        ];
+        if level == 0 {
+            let public = core.public();
+            items.push(item("data", public.level.tree.data(), "blocks"));
+            items.push(item("map_pages_waiting", public.level.tree.dirty_pages(), "pages"));
+            items.push(item("waiting_for_cells", public.level.queue.len() as u64, "blocks"));
+        } else {
+            items.extend(core.hidden.status(&core.health, level));
+            let displaced = core.displaced()[usize::from(level)].len() as u64;
+            items.push(item("waiting_for_cells", displaced, "blocks"));
+        }
+        items
+    }
+
+    /// Hidden levels wait for cover as any flush does, unless the disk is plausible.
+    fn close(&self) -> Result<()> {
+        let core = &self.core;
+        if core.read_only || !core.health.is_alive() {
+            return self.stop();
+        }
+        let mut closed = core.flush_public();
+        for level in 1..core.keys.len() as u8 {
+            closed = closed.and(core.flush_hidden(level));
+        }
+        // No beat comes between the last batch and the word that it is the last.
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
+        // Whatever became of the hidden levels: how a disk ends is public (deniability contract).
+        let finished = if core.health.is_alive() { core.finish() } else { Ok(()) };
+        closed.and(finished).and(self.stop())
+    }
+}

@@ -1,0 +1,187 @@
+//! Level 0, and when batches are written.
+//!
+//! Deniability contract: whether and when a batch is written is decided here: by operations of level 0 and the paced clock,
+//! and on a plausible disk by those of every level, a read like a write (the paper's Algorithm 7). What the operations do
+//! does not matter, their number does.
+
+use crate::batch::{Batch, Buffers};
+use crate::core::Core;
+use crate::head::{MOST_TRIMS, STASH_SLOTS};
+use crate::params::Hiding;
+use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_levels::{HiddenLevel, Waiting};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+
+/// What level 0 knows.
+pub(crate) struct Public {
+    pub(crate) level: HiddenLevel,
+    /// The last batch, and by what the next one names it.
+    seq: u64,
+    name: [u8; 16],
+    /// Operations since then.
+    operations: usize,
+    buffers: Buffers,
+}
+
+impl Public {
+    /// Level 0 of a disk without batches.
+    pub(crate) fn new(level: HiddenLevel) -> Public {
+        Public { level, seq: 0, name: [0; 16], operations: 0, buffers: Buffers::default() }
+    }
+
+    /// Goes on after batch `seq`, which the next one calls `name`.
+    pub(crate) fn resume(&mut self, seq: u64, name: [u8; 16]) {
+        self.seq = seq;
+        self.name = name;
+    }
+}
+
+impl Core {
+    /// Takes blocks of level 0 in. Every one counts, also one that is written again at once: how many batches there are says
+    /// nothing of which blocks were written.
+    pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
+        let mut public = self.public();
+        for (addr, block) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            self.health.check()?;
+            let queue = &mut public.level.queue;
+            match queue.get_mut(addr) {
+                Some(waiting) => waiting.copy_from_slice(block),
+                None => queue.put(addr, Waiting { block: block.into(), first_write: false }),
+            }
+            self.operate(&mut public, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Makes blocks of level 0 unwritten.
+    pub(crate) fn discard_public(&self, first: u64, count: u64) -> Result<()> {
+        self.health.check()?;
+        let mut public = self.public();
+        let HiddenLevel { tree, queue } = &mut public.level;
+        queue.discard(first, count);
+        if tree.any(first, count, &self.source(0)).map_err(|e| self.fail(e))? {
+            queue.trim(first, count);
+        }
+        self.operate(&mut public, 1)?;
+        // Pages that the discard changed are written before it is answered, once there are many.
+        while public.level.queue.trims().len() >= MOST_TRIMS || public.level.tree.crowded() {
+            self.batch(&mut public)?;
+        }
+        Ok(())
+    }
+
+    /// Counts operations, and writes the batches that they fill.
+    fn operate(&self, public: &mut Public, operations: usize) -> Result<()> {
+        public.operations += operations;
+        while public.operations >= self.store.params.batch_blocks() {
+            self.batch(public)?;
+        }
+        Ok(())
+    }
+
+    /// Operations of any level on a plausible disk: those of level 0 that write count for themselves.
+    pub(crate) fn pass_for_public(&self, operations: usize) -> Result<()> {
+        if self.store.params.plan.hiding == Hiding::Opportunistic || self.read_only {
+            return Ok(());
+        }
+        self.health.check()?;
+        self.operate(&mut self.public(), operations)
+    }
+
+    /// Writes a batch; and more, in the all but impossible case that the stash is too small for what found no cell.
+    fn batch(&self, public: &mut Public) -> Result<()> {
+        self.health.check()?;
+        loop {
+            public.operations = public.operations.saturating_sub(self.store.params.batch_blocks());
+            self.write_batch(public).map_err(|e| self.fail(e))?;
+            if public.level.queue.len() <= STASH_SLOTS {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_batch(&self, public: &mut Public) -> Result<()> {
+        let seq = public.seq + 1;
+        self.store.wait_room(&self.health, self.background, seq)?;
+        let mut batch = Batch::draw(self, seq, std::mem::take(&mut public.buffers))?;
+        let params = &self.store.params;
+        // What the schedule of the map needs fits; if it ever lags behind, it goes before what others could use.
+        let lagging = seq > public.level.tree.state().covered + 2 * u64::from(params.cycle);
+        let pages = if lagging { usize::MAX } else { usize::from(params.page_writes) };
+        batch.fill(0, &mut public.level, pages)?;
+        let mut hidden = (self.keys.len() > 1).then(|| self.hidden.lock(&self.health));
+        if let Some(hidden) = &mut hidden {
+            for (level, state) in (1u8..).zip(&mut hidden.levels) {
+                batch.fill(level, state, usize::MAX)?;
+            }
+        }
+        // The maps point into this batch already: they stay locked until it can be read.
+        let (salt, buffers) = batch.write(public.name)?;
+        if let Some(hidden) = &mut hidden {
+            self.hidden.passed(hidden, seq);
+        }
+        drop(hidden);
+        public.seq = seq;
+        public.name = salt[..16].try_into().expect("16 of 32 bytes");
+        public.buffers = buffers;
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        if seq.is_multiple_of(params.part()) { self.end_part(seq) } else { Ok(()) }
+    }
+
+    /// Makes everything that level 0 acknowledged durable.
+    pub(crate) fn flush_public(&self) -> Result<()> {
+        self.health.check()?;
+        let mut public = self.public();
+        if public.operations > 0 {
+            public.operations = 0;
+            self.batch(&mut public)?;
+        }
+        while !public.level.queue.trims().is_empty() {
+            self.batch(&mut public)?;
+        }
+        self.settle(public)
+    }
+
+    /// One beat of the paced cover: a batch, whatever waits for it, and a sync.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        self.health.check()?;
+        let mut public = self.public();
+        public.operations = 0;
+        self.batch(&mut public)?;
+        self.settle(public)
+    }
+
+    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<()> {
+        let seq = public.seq;
+        drop(public);
+        self.store.sync_to(seq).map_err(|e| self.fail(e))
+    }
+
+    /// A flush of a hidden level. On an opportunistic disk it causes nothing and waits; on a plausible one it passes for
+    /// one of level 0.
+    pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
+        if self.store.params.plan.hiding == Hiding::Plausible {
+            while !self.hidden.has_passed(&self.health, level) {
+                self.refresh()?;
+            }
+            return self.flush_public();
+        }
+        let wait = self.wait();
+        let passed = self.hidden.wait_passed(&wait, level)?;
+        if self.store.wait(&self.health, wait.deadline, |progress| progress.synced() >= passed)? {
+            return Ok(());
+        }
+        Err(lacuna_levels::no_cover("cannot flush the hidden level", 0))
+    }
+
+    /// Makes everything durable in place, and says so in a batch that holds nothing new: from then on whatever cannot be
+    /// read was damaged, and is no end of the log; and nothing is left to do for whoever opens the disk.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.refresh()?;
+        let seq = self.public().seq;
+        self.store.apply_to(seq).map_err(|e| self.fail(e))?;
+        self.store.sync().map_err(|e| self.fail(e))?;
+        self.refresh()
+    }
+}

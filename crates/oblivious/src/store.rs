@@ -1,0 +1,288 @@
+//! Cells, the ring and the journal on the medium: a batch goes to the ring and the journal first, and in place later.
+//!
+//! The ring has four parts. At the end of a part everything is synced, and what is durable then is written in place, in
+//! the order of the cells; so there is one sync for a part. A batch may overwrite one in the ring when a durable head says
+//! that the older one is durable in place: then, wherever the power goes, every batch after the last one that the last
+//! head calls applied is whole in the ring.
+//!
+//! Invariant: a cell that `flight` names is read from the ring and never in place, so that nobody reads a cell while it is
+//! being written.
+
+use crate::cell::CELL_LEN;
+use crate::head::{Head, PublicPart};
+use crate::params::Params;
+use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_levels::{FailStop, defect};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// Cells that are written in place at once.
+const AT_ONCE: usize = 64;
+
+/// Where in the ring the latest version of a cell is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct InRing {
+    seq: u64,
+    slot: u8,
+}
+
+/// How far the batches have come; each of these says it of a batch and all before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Written to ring and journal, and what its head calls applied.
+    written: u64,
+    written_claim: u64,
+    /// Durable in ring and journal, and what its head calls applied.
+    synced: u64,
+    claimed: u64,
+    /// Written in place; and durable there.
+    applied: u64,
+    applied_durable: u64,
+}
+
+impl Progress {
+    /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as the head of `end` says.
+    pub(crate) fn at(end: u64, applied: u64) -> Progress {
+        Progress {
+            written: end,
+            written_claim: applied,
+            synced: end,
+            claimed: applied,
+            applied,
+            applied_durable: applied,
+        }
+    }
+
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub(crate) fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    pub(crate) fn applied_durable(&self) -> u64 {
+        self.applied_durable
+    }
+}
+
+pub(crate) struct Store {
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) params: Params,
+    flight: RwLock<FxHashMap<u64, InRing>>,
+    progress: Mutex<Progress>,
+    moved: Condvar,
+    syncing: Mutex<()>,
+    applying: Mutex<()>,
+    pub(crate) syncs: AtomicU64,
+}
+
+impl Store {
+    pub(crate) fn new(medium: Arc<dyn Medium>, params: Params) -> Store {
+        Store {
+            medium,
+            params,
+            flight: RwLock::default(),
+            progress: Mutex::new(Progress::at(0, 0)),
+            moved: Condvar::new(),
+            syncing: Mutex::new(()),
+            applying: Mutex::new(()),
+            syncs: AtomicU64::new(0),
+        }
+    }
+
+    // Reading.
+
+    /// Reads the cells of a batch, one after another, into `out`.
+    pub(crate) fn read_cells(&self, cells: &[u64], out: &mut [u8]) -> Result<()> {
+        let flight = self.flight.read().unwrap_or_else(PoisonError::into_inner);
+        let extents = cells.iter().zip(out.chunks_exact_mut(CELL_LEN));
+        let mut batch: Vec<ReadExtent<'_>> =
+            extents.map(|(cell, buf)| ReadExtent { offset: self.offset(&flight, *cell), buf }).collect();
+        self.medium.read(&mut batch)
+    }
+
+    fn offset(&self, flight: &FxHashMap<u64, InRing>, cell: u64) -> u64 {
+        match flight.get(&cell) {
+            Some(at) => self.params.ring_offset(at.seq, usize::from(at.slot)),
+            None => self.params.cell_offset(cell),
+        }
+    }
+
+    /// Reads a slot of the stash of batch `seq`.
+    pub(crate) fn read_stash(&self, seq: u64, slot: usize, out: &mut [u8]) -> Result<()> {
+        self.medium.read_at(self.params.ring_offset(seq, self.params.batch_cells() + slot), out)
+    }
+
+    /// The head of batch `seq`, if the journal still has it.
+    pub(crate) fn head(&self, level0: &Secret<32>, seq: u64) -> Result<Option<Head>> {
+        for copy in 0..2 {
+            let mut block = [0; BLOCK_SIZE];
+            self.medium.read_at(self.params.head_offset(seq, copy), &mut block)?;
+            let head = Head::open(&self.params, level0, &block)?;
+            if let Some(head) = head.filter(|head| head.public.seq == seq) {
+                return Ok(Some(head));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the ring has the record of a batch.
+    pub(crate) fn has_record(&self, head: &Head) -> Result<bool> {
+        let mut record = vec![0; self.params.record_len() as usize];
+        self.medium.read_at(self.params.ring_offset(head.public.seq, 0), &mut record)?;
+        Ok(head.has_record(&record))
+    }
+
+    // Writing.
+
+    /// Takes over how far the batches had come, and the cells of those that may not be in place yet, oldest first.
+    pub(crate) fn resume<'a>(&self, progress: Progress, in_ring: impl Iterator<Item = (u64, &'a [u64])>) {
+        for (seq, cells) in in_ring {
+            self.set_off(seq, cells);
+        }
+        *self.progress() = progress;
+    }
+
+    fn set_off(&self, seq: u64, cells: &[u64]) {
+        let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
+        for (slot, cell) in (0u8..).zip(cells) {
+            flight.insert(*cell, InRing { seq, slot });
+        }
+    }
+
+    pub(crate) fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether batch `seq` may overwrite what lies in its place in the ring. The last place is left for the batch that
+    /// opening may need to go on.
+    pub(crate) fn has_room(&self, seq: u64) -> bool {
+        self.progress().claimed + u64::from(self.params.ring) > seq
+    }
+
+    /// Writes a batch to ring and journal. Batches come one after another.
+    pub(crate) fn put(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
+        let extents = [
+            WriteExtent { offset: self.params.ring_offset(public.seq, 0), data: record },
+            WriteExtent { offset: self.params.head_offset(public.seq, 0), data: head },
+            WriteExtent { offset: self.params.head_offset(public.seq, 1), data: head },
+        ];
+        self.medium.write(&extents)?;
+        self.set_off(public.seq, &public.cells);
+        let mut progress = self.progress();
+        progress.written = public.seq;
+        progress.written_claim = public.applied;
+        Ok(())
+    }
+
+    /// Makes batch `seq`, which was written, and all before it durable.
+    pub(crate) fn sync_to(&self, seq: u64) -> Result<()> {
+        if self.progress().synced >= seq {
+            return Ok(());
+        }
+        let syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.progress().synced >= seq {
+            return Ok(());
+        }
+        self.sync_held(syncing)
+    }
+
+    /// Makes everything durable that was written so far, in place as well.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.sync_held(self.syncing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn sync_held(&self, syncing: MutexGuard<'_, ()>) -> Result<()> {
+        let before = *self.progress();
+        self.medium.sync()?;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let mut progress = self.progress();
+        progress.synced = before.written;
+        progress.claimed = before.written_claim;
+        progress.applied_durable = before.applied;
+        drop((progress, syncing));
+        self.moved.notify_all();
+        Ok(())
+    }
+
+    /// Writes in place what batches up to `seq`, which are durable, say of their cells.
+    pub(crate) fn apply_to(&self, seq: u64) -> Result<()> {
+        let applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cells: Vec<(u64, InRing)> = {
+            let flight = self.flight.read().unwrap_or_else(PoisonError::into_inner);
+            flight.iter().filter(|(_, at)| at.seq <= seq).map(|(cell, at)| (*cell, *at)).collect()
+        };
+        cells.sort_unstable_by_key(|(cell, _)| *cell);
+        let mut buf = vec![0; AT_ONCE * CELL_LEN];
+        for cells in cells.chunks(AT_ONCE) {
+            let buf = &mut buf[..cells.len() * CELL_LEN];
+            let from = |at: &InRing| self.params.ring_offset(at.seq, usize::from(at.slot));
+            let mut reads: Vec<ReadExtent<'_>> = cells
+                .iter()
+                .zip(buf.chunks_exact_mut(CELL_LEN))
+                .map(|((_, at), buf)| ReadExtent { offset: from(at), buf })
+                .collect();
+            self.medium.read(&mut reads)?;
+            let writes: Vec<WriteExtent<'_>> = cells
+                .iter()
+                .zip(buf.chunks_exact(CELL_LEN))
+                .map(|((cell, _), data)| WriteExtent { offset: self.params.cell_offset(*cell), data })
+                .collect();
+            self.medium.write(&writes)?;
+            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
+            for (cell, at) in cells {
+                if flight.get(cell) == Some(at) {
+                    flight.remove(cell);
+                }
+            }
+        }
+        let mut progress = self.progress();
+        progress.applied = progress.applied.max(seq);
+        drop((progress, applying));
+        Ok(())
+    }
+
+    /// Waits until `done`, or until a failure, or the deadline: then it returns false.
+    pub(crate) fn wait(
+        &self,
+        health: &FailStop,
+        deadline: Option<Instant>,
+        done: impl Fn(&Progress) -> bool,
+    ) -> Result<bool> {
+        let mut progress = self.progress();
+        while !done(&progress) {
+            health.check()?;
+            progress = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.moved.wait(progress).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return Ok(false),
+                Some(left) => {
+                    self.moved.wait_timeout(progress, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        Ok(true)
+    }
+
+    /// Wakes whoever waits, after a failure.
+    pub(crate) fn wake_all(&self) {
+        drop(self.progress());
+        self.moved.notify_all();
+    }
+
+    /// Waits for room in the ring for batch `seq`, which other threads make.
+    pub(crate) fn wait_room(&self, health: &FailStop, background: bool, seq: u64) -> Result<()> {
+        if self.has_room(seq) {
+            return Ok(());
+        }
+        if !background {
+            // Parts are synced and applied as they end: there always is room.
+            return Err(defect());
+        }
+        let ring = u64::from(self.params.ring);
+        self.wait(health, None, |progress| progress.claimed + ring > seq).map(drop)
+    }
+}
