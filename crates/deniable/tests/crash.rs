@@ -50,7 +50,7 @@ impl Round<'_> {
         let choice = self.rng.below(100);
         let Round { levels, models, rng, next_stamp, .. } = self;
         let disk = &levels[level];
-        let mut worked = Worked { disk, model: &mut models[level], rng, next_stamp };
+        let mut worked = Worked { disk: &**disk, model: &mut models[level], rng, next_stamp };
         match choice {
             0..60 => {
                 let count = 1 + worked.rng.below(5);
@@ -99,7 +99,7 @@ fn verdict(
     let medium: Arc<dyn Medium> = after.clone();
     let disk = open(&medium, params, 2, seed).map_err(|e| format!("does not open: {e}"))?;
     for (level, model) in disk.levels().iter().zip(models) {
-        model.compare(level)?;
+        model.compare(&**level)?;
     }
     Ok(after.image())
 }
@@ -111,7 +111,8 @@ fn simulate(seed: u64, cuts: u64, lie: bool) -> Outcome {
     let medium: Arc<dyn Medium> = first.clone();
     create(&medium, &params, 2, seed).unwrap();
     let mut image = first.image();
-    let mut models = vec![Model::new(params.blocks), Model::new(params.hidden_blocks * 3 / 4)];
+    let mut models =
+        vec![Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks * 3 / 4)];
     let (mut next_stamp, mut digest, mut in_flight, mut rounds) = (0, 0u64, 0, 0);
     while in_flight < cuts {
         rounds += 1;

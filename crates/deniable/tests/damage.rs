@@ -20,7 +20,7 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, [Model; 2], Vec<u8>) {
     let disk = open(&medium, params, 2, seed).unwrap();
     let levels = disk.levels();
     let mut rng = Rng::new(seed);
-    let mut models = [Model::new(params.blocks), Model::new(params.hidden_blocks)];
+    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
     let mut next_stamp = 0;
     let mut half_way = Vec::new();
     for round in 0..120 {
@@ -28,7 +28,7 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, [Model; 2], Vec<u8>) {
             half_way = memory.snapshot();
         }
         for (level, model) in levels.iter().zip(&mut models) {
-            let mut worked = Worked { disk: level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
             worked.write(4).unwrap();
         }
     }

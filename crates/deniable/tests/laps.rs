@@ -22,18 +22,18 @@ fn both_levels_read_like_their_models() {
         let params = params_of(geometry, 128);
         let medium = new_disk(&params);
         let mut rng = Rng::new(7);
-        let mut models = [Model::new(params.blocks), Model::new(params.hidden_blocks)];
+        let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
         let mut next_stamp = 0;
         for session in 0..12 {
             let disk = open(&medium, &params, 2, session).unwrap();
             let levels = disk.levels();
             for (level, model) in levels.iter().zip(&models) {
-                model.check_latest(level);
+                model.check_latest(&**level);
             }
             for _ in 0..150 {
                 let at = rng.below(2) as usize;
                 let mut worked = Worked {
-                    disk: &levels[at],
+                    disk: &*levels[at],
                     model: &mut models[at],
                     rng: &mut rng,
                     next_stamp: &mut next_stamp,
@@ -55,7 +55,7 @@ fn both_levels_read_like_their_models() {
             }
             flush_hidden(&disk, &levels[1]).unwrap();
             for (level, model) in levels.iter().zip(&models) {
-                model.check_latest(level);
+                model.check_latest(&**level);
             }
             disk.close().unwrap();
         }
@@ -69,12 +69,12 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     let disk = open(&medium, &params, 2, 3).unwrap();
     let levels = disk.levels();
     let mut rng = Rng::new(5);
-    let mut models = [Model::new(params.blocks), Model::new(params.hidden_blocks)];
+    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
     let mut next_stamp = 0;
     for level in [1, 0] {
         let model = &mut models[level];
         let blocks = model.blocks();
-        Worked { disk: &levels[level], model, rng: &mut rng, next_stamp: &mut next_stamp }
+        Worked { disk: &*levels[level], model, rng: &mut rng, next_stamp: &mut next_stamp }
             .write_at(0, blocks)
             .unwrap();
     }
@@ -82,19 +82,19 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     for lap in 1..=11 {
         while counter(&levels[0], "head") < lap * params.stripes {
             let model = &mut models[0];
-            Worked { disk: &levels[0], model, rng: &mut rng, next_stamp: &mut next_stamp }.write(3).unwrap();
+            Worked { disk: &*levels[0], model, rng: &mut rng, next_stamp: &mut next_stamp }.write(3).unwrap();
         }
-        models[1].check_latest(&levels[1]);
+        models[1].check_latest(&*levels[1]);
     }
-    models[0].check_latest(&levels[0]);
+    models[0].check_latest(&*levels[0]);
     disk.close().unwrap();
     drop((levels, disk));
     // A level that is not opened does not hinder those above it, and opens again.
     let alone = open(&medium, &params, 1, 4).unwrap();
-    models[0].check_latest(&alone.levels()[0]);
+    models[0].check_latest(&*alone.levels()[0]);
     drop(alone);
     let again = open(&medium, &params, 2, 5).unwrap();
-    models[1].check_latest(&again.levels()[1]);
+    models[1].check_latest(&*again.levels()[1]);
 }
 
 /// A stream of writes must not leave a stretch of the log in which nothing new has room.
