@@ -3,10 +3,11 @@
 //! Deniability contract: cells and salt come from public randomness; then the levels take their turn, the lowest first, and
 //! what a level gets does not depend on those above it. What nobody takes is filled with random bytes.
 
-use crate::cell::{CELL_LEN, Home};
+use crate::cell::CELL_LEN;
 use crate::core::{Core, NewPage, Source};
 use crate::draw::draw_cells;
 use crate::head::{Draft, LevelRecord, MOST_TRIMS, PublicPart, STASH_SLOTS, batch_key};
+use crate::place::{cell_of, place, stash_place};
 use crate::placement::Placement;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, HiddenLevel, SALT_LEN, WriteKey};
@@ -109,17 +110,18 @@ impl<'a> Batch<'a> {
             let old = slot * CELL_LEN..(slot + 1) * CELL_LEN;
             let Some(entry) = key.entry(&self.buffers.old[old.clone()]) else { continue };
             let cell = self.cells[slot];
-            if state.tree.place_of(entry, &self.source(level))? != cell + 1 {
+            let place = state.tree.place_of(entry, &self.source(level))?;
+            if cell_of(place) != Some(cell) {
                 continue;
             }
             let old = &mut self.buffers.old[old.clone()];
-            if key.open(Home::Cell(cell), entry, old)?.is_err() {
+            if key.open(place, entry, old)?.is_err() {
                 continue;
             }
             let block = &old[..BLOCK_SIZE];
             if self.placement.keep(level, slot) {
                 let new = &mut self.buffers.record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
-                key.seal(Home::Cell(cell), entry, block, &*self.core.filler, new)?;
+                key.seal(place, entry, block, &*self.core.filler, new)?;
             } else {
                 self.core.displaced()[usize::from(level)].put(entry.pack(), block.into());
             }
@@ -127,12 +129,16 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// Where what this batch puts into one of its cells lies.
+    fn place(&self, slot: usize) -> u64 {
+        place(self.seq, self.cells[slot])
+    }
+
     /// Puts a block into a free cell, which becomes the level's.
     fn put(&mut self, level: u8, slot: usize, entry: Entry, block: &[u8]) -> Result<()> {
-        let at = usize::from(level);
+        let (at, place) = (usize::from(level), self.place(slot));
         let new = &mut self.buffers.record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
-        let home = Home::Cell(self.cells[slot]);
-        self.core.keys[at].cells.seal(home, entry, block, &*self.core.filler, new)?;
+        self.core.keys[at].cells.seal(place, entry, block, &*self.core.filler, new)?;
         self.placement.take(level, slot);
         self.draft.list(&self.keys[at], slot, entry);
         Ok(())
@@ -142,7 +148,7 @@ impl<'a> Batch<'a> {
         while let Some(slot) = self.placement.free() {
             let Some((packed, block)) = self.core.displaced()[usize::from(level)].pop() else { break };
             let Some(entry) = Entry::unpack(packed) else { continue };
-            let place = self.cells[slot] + 1;
+            let place = self.place(slot);
             match entry {
                 Entry::Data(addr) => drop(state.tree.set(addr, place, &self.source(level))?),
                 _ => state.tree.move_page(entry, place),
@@ -155,12 +161,12 @@ impl<'a> Batch<'a> {
     fn take_pages(&mut self, level: u8, state: &mut HiddenLevel, most: usize) -> Result<()> {
         for _ in 0..state.tree.due(self.seq).min(most) {
             let Some(slot) = self.placement.free() else { return Ok(()) };
-            let (cell, mut page) = (self.cells[slot], Box::new([0; BLOCK_SIZE]));
-            let emitted = state.tree.emit(cell + 1, &self.source(level), &mut page[..])?;
+            let (place, mut page) = (self.place(slot), Box::new([0; BLOCK_SIZE]));
+            let emitted = state.tree.emit(place, &self.source(level), &mut page[..])?;
             let Some(entry) = emitted else { return Ok(()) };
             self.core.displaced()[usize::from(level)].forget(|packed| packed == entry.pack());
             self.put(level, slot, entry, &page[..])?;
-            self.pages.push((cell, entry, page));
+            self.pages.push((place, entry, page));
         }
         Ok(())
     }
@@ -170,7 +176,7 @@ impl<'a> Batch<'a> {
         while let Some(addr) = queue.front()
             && let Some(slot) = self.placement.free()
         {
-            tree.set(addr, self.cells[slot] + 1, &self.source(level))?;
+            tree.set(addr, self.place(slot), &self.source(level))?;
             let waiting = queue.pop().expect("it was just seen");
             let entry = Entry::Data(addr);
             // An older version that was displaced does not matter any more.
@@ -205,7 +211,7 @@ impl<'a> Batch<'a> {
         let (at, slot) = (usize::from(level), self.stashed);
         let from = (self.cells.len() + slot) * CELL_LEN;
         let out = &mut self.buffers.record[from..from + CELL_LEN];
-        self.core.keys[at].cells.seal(Home::Stash(slot), entry, block, &*self.core.filler, out)?;
+        self.core.keys[at].cells.seal(stash_place(self.seq, slot), entry, block, &*self.core.filler, out)?;
         self.draft.list_stash(&self.keys[at], slot, entry);
         self.stashed += 1;
         Ok(())

@@ -22,24 +22,6 @@ pub(crate) const NONCE_AT: usize = BLOCK_SIZE;
 pub(crate) const COVER_AT: usize = NONCE_AT + XAES_NONCE;
 pub(crate) const TAG_AT: usize = COVER_AT + 16;
 pub(crate) const FILLER_AT: usize = TAG_AT + 16;
-/// Marks the place of a slot of the stash, which is no cell.
-const STASH: u64 = 1 << 63;
-
-/// Where a block is encrypted for, so that it verifies nowhere else.
-#[derive(Clone, Copy)]
-pub(crate) enum Home {
-    Cell(u64),
-    Stash(usize),
-}
-
-impl Home {
-    fn number(self) -> u64 {
-        match self {
-            Home::Cell(cell) => cell,
-            Home::Stash(slot) => STASH | slot as u64,
-        }
-    }
-}
 
 /// The keys of one level for cells.
 pub(crate) struct CellKey {
@@ -56,10 +38,11 @@ impl CellKey {
         }
     }
 
-    /// Fills a cell, or a slot of the stash, with a block. Everything random in it comes from `filler`.
+    /// Fills a cell, or a slot of the stash, with a block, which verifies at this place alone. Everything random in it comes
+    /// from `filler`.
     pub(crate) fn seal(
         &self,
-        home: Home,
+        place: u64,
         entry: Entry,
         block: &[u8],
         filler: &dyn RandomSource,
@@ -68,7 +51,7 @@ impl CellKey {
         let (body, trailer) = cell.split_at_mut(BLOCK_SIZE);
         filler.fill(trailer);
         let nonce = trailer[..XAES_NONCE].try_into().expect("a nonce");
-        let tag = self.blocks.seal(&nonce, &associated(home, entry), block, body)?;
+        let tag = self.blocks.seal(&nonce, &associated(place, entry), block, body)?;
         let mut cover = self.pad(&nonce);
         cover.iter_mut().zip(entry.pack().to_le_bytes()).for_each(|(byte, plain)| *byte ^= plain);
         trailer[COVER_AT - BLOCK_SIZE..TAG_AT - BLOCK_SIZE].copy_from_slice(&cover);
@@ -89,14 +72,14 @@ impl CellKey {
     /// Decrypts the block of a cell where it lies; it is zeroed if it does not verify.
     pub(crate) fn open(
         &self,
-        home: Home,
+        place: u64,
         entry: Entry,
         cell: &mut [u8],
     ) -> Result<std::result::Result<(), Unverified>> {
         let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
         let tag = cell[TAG_AT..FILLER_AT].try_into().expect("a tag");
         let body = &mut cell[..BLOCK_SIZE];
-        let opened = self.blocks.open_in_place(&nonce, &associated(home, entry), body, &tag)?;
+        let opened = self.blocks.open_in_place(&nonce, &associated(place, entry), body, &tag)?;
         Ok(opened.map_err(|_| Unverified))
     }
 
@@ -105,9 +88,9 @@ impl CellKey {
     }
 }
 
-fn associated(home: Home, entry: Entry) -> [u8; 16] {
+fn associated(place: u64, entry: Entry) -> [u8; 16] {
     let mut aad = [0; 16];
-    aad[..8].copy_from_slice(&home.number().to_le_bytes());
+    aad[..8].copy_from_slice(&place.to_le_bytes());
     aad[8..].copy_from_slice(&entry.pack().to_le_bytes());
     aad
 }
@@ -115,6 +98,7 @@ fn associated(home: Home, entry: Entry) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::{place, stash_place};
     use lacuna_crypto::SeededRandom;
 
     #[test]
@@ -123,12 +107,13 @@ mod tests {
         let [key, other] = [[1; 32], [2; 32]].map(|bytes| CellKey::new(&Secret::copy_from(&bytes)));
         let mut cell = [0; CELL_LEN];
         let entry = Entry::Data(77);
-        key.seal(Home::Cell(5), entry, &block, &filler, &mut cell).unwrap();
+        key.seal(place(9, 5), entry, &block, &filler, &mut cell).unwrap();
         assert_eq!((key.entry(&cell), other.entry(&cell)), (Some(entry), None));
-        assert!(key.open(Home::Cell(6), entry, &mut cell.clone()).unwrap().is_err());
-        assert!(key.open(Home::Stash(5), entry, &mut cell.clone()).unwrap().is_err());
-        assert!(key.open(Home::Cell(5), Entry::Data(78), &mut cell.clone()).unwrap().is_err());
-        assert!(key.open(Home::Cell(5), entry, &mut cell).unwrap().is_ok());
+        assert!(key.open(place(9, 6), entry, &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(place(8, 5), entry, &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(stash_place(9, 6), entry, &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(place(9, 5), Entry::Data(78), &mut cell.clone()).unwrap().is_err());
+        assert!(key.open(place(9, 5), entry, &mut cell).unwrap().is_ok());
         assert!(cell[..BLOCK_SIZE] == block);
     }
 }

@@ -1,12 +1,13 @@
 //! What the threads and clients of an open disk share.
 
-use crate::cell::{CELL_LEN, CellKey, Home};
+use crate::cell::{CELL_LEN, CellKey};
+use crate::place::cell_of;
 use crate::public::Public;
 use crate::stash::Stash;
 use crate::store::Store;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_crypto::{RandomSource, derive};
-use lacuna_levels::{Entry, FailStop, HiddenLevels, LOST, PageSource, Wait, again, corrupt, defect};
+use lacuna_levels::{Entry, FailStop, HiddenLevels, PageSource, Wait, again, corrupt, defect};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,26 +100,29 @@ impl Core {
 
     /// Reads what a level has in a cell, as far as it is the block that `entry` names.
     fn read_cell(&self, level: u8, place: u64, entry: Entry, block: &mut [u8]) -> Result<()> {
-        let cell = place.wrapping_sub(1);
-        if cell >= self.store.params.cells {
-            return Err(corrupt(format!("cannot read {entry}")));
-        }
+        let cell = self.cell_at(place, entry)?;
         let mut buf = [0; CELL_LEN];
         self.store.read_cells(&[cell], &mut buf)?;
-        self.open_cell(level, cell, entry, &mut buf)?;
+        self.open_cell(level, place, entry, &mut buf)?;
         block.copy_from_slice(&buf[..BLOCK_SIZE]);
         Ok(())
     }
 
+    /// The cell of what `entry` names, if the map told the truth.
+    pub(crate) fn cell_at(&self, place: u64, entry: Entry) -> Result<u64> {
+        let cell = cell_of(place).filter(|cell| *cell < self.store.params.cells);
+        cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
+    }
+
     /// Decrypts a cell that was read where it lies.
-    pub(crate) fn open_cell(&self, level: u8, cell: u64, entry: Entry, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn open_cell(&self, level: u8, place: u64, entry: Entry, buf: &mut [u8]) -> Result<()> {
         let key = &self.keys[usize::from(level)].cells;
-        let opened = key.entry(buf) == Some(entry) && key.open(Home::Cell(cell), entry, buf)?.is_ok();
+        let opened = key.entry(buf) == Some(entry) && key.open(place, entry, buf)?.is_ok();
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 }
 
-/// A page that the batch that is being filled has taken in: its cell, what it is, and its content.
+/// A page that the batch that is being filled has taken in: its place, what it is, and its content.
 pub(crate) type NewPage = (u64, Entry, Box<[u8; BLOCK_SIZE]>);
 
 /// Where a level reads its own pages: from the batch that is being filled, from its stash, or from their cells.
@@ -130,7 +134,7 @@ pub(crate) struct Source<'a> {
 
 impl PageSource for Source<'_> {
     fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
-        let new = self.written.iter().find(|(cell, page, _)| *page == entry && cell + 1 == place);
+        let new = self.written.iter().find(|(at, page, _)| *page == entry && *at == place);
         if let Some((_, _, page)) = new {
             block.copy_from_slice(&page[..]);
             return Ok(());
@@ -146,9 +150,4 @@ impl PageSource for Source<'_> {
         // What is hidden must not stop what is public: a hidden page that the medium will not give is lost.
         again(read).map_err(|e| e.with_kind(Kind::Corrupt))
     }
-}
-
-/// Whether a map says where a block is.
-pub(crate) fn is_somewhere(place: u64) -> bool {
-    place != 0 && place != LOST
 }

@@ -37,6 +37,7 @@ mod disk;
 mod draw;
 mod head;
 mod params;
+mod place;
 mod placement;
 mod public;
 mod read;

@@ -4,6 +4,7 @@
 use crate::bound::tail_base;
 use crate::cell::CELL_LEN;
 use crate::head::{MOST_CELLS, STASH_SLOTS};
+use crate::place::CELL_BITS;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_levels::{largest_level, pages_of};
 
@@ -13,8 +14,8 @@ pub(crate) const JOURNAL_START: u64 = 1 << 20;
 pub(crate) const PARAMS_LEN: usize = 64;
 /// The fewest cells of a disk.
 const LEAST_CELLS: u64 = 1024;
-/// The most cells: a number has room in 8 bytes beside what marks the slots of the stash.
-const MOST_CELL_COUNT: u64 = 1 << 40;
+/// The most cells: each has a number in a place.
+const MOST_CELL_COUNT: u64 = (1 << CELL_BITS) - 1;
 /// The fewest and the most batches in the ring. More save syncs; these fill 150 MB.
 const RING: std::ops::RangeInclusive<u64> = 8..=256;
 /// The longest journal: opening reads all of it, 64 MiB.

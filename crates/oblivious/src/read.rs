@@ -1,9 +1,9 @@
 //! Reading levels: where their blocks are is looked up under a lock, the cells are read without it.
 
 use crate::cell::CELL_LEN;
-use crate::core::{Core, is_somewhere};
+use crate::core::Core;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
-use lacuna_levels::{Entry, LOST, corrupt};
+use lacuna_levels::Entry;
 
 impl Core {
     /// Reads blocks of a level. On a plausible disk that is an operation for each of them.
@@ -51,18 +51,14 @@ impl Core {
 
     /// Reads what a map says, from `first` on: blocks whose place is 0 have been dealt with.
     fn fetch_all(&self, level: u8, first: u64, places: &[u64], buf: &mut [u8]) -> Result<()> {
-        if let Some(at) = places.iter().position(|place| *place == LOST) {
-            return Err(corrupt(format!("cannot read {}", Entry::Data(first + at as u64))));
-        }
-        let there: Vec<usize> = (0..places.len()).filter(|at| is_somewhere(places[*at])).collect();
-        let cells: Vec<u64> = there.iter().map(|at| places[*at] - 1).collect();
-        if let Some(at) = cells.iter().position(|cell| *cell >= self.store.params.cells) {
-            return Err(corrupt(format!("cannot read {}", Entry::Data(first + there[at] as u64))));
-        }
+        let there: Vec<usize> = (0..places.len()).filter(|at| places[*at] != 0).collect();
+        let entry = |at: usize| Entry::Data(first + at as u64);
+        let cells: Vec<u64> =
+            there.iter().map(|at| self.cell_at(places[*at], entry(*at))).collect::<Result<_>>()?;
         let mut read = vec![0; cells.len() * CELL_LEN];
         self.store.read_cells(&cells, &mut read)?;
-        for ((at, cell), found) in there.iter().zip(&cells).zip(read.chunks_exact_mut(CELL_LEN)) {
-            self.open_cell(level, *cell, Entry::Data(first + *at as u64), found)?;
+        for (at, found) in there.iter().zip(read.chunks_exact_mut(CELL_LEN)) {
+            self.open_cell(level, places[*at], entry(*at), found)?;
             buf[at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE].copy_from_slice(&found[..BLOCK_SIZE]);
         }
         Ok(())

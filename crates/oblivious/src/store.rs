@@ -117,17 +117,26 @@ impl Store {
         self.medium.read_at(self.params.ring_offset(seq, self.params.batch_cells() + slot), out)
     }
 
-    /// The head of batch `seq`, if the journal still has it.
-    pub(crate) fn head(&self, level0: &Secret<32>, seq: u64) -> Result<Option<Head>> {
+    /// The head of batch `seq`, if the journal still has one that fits. One copy that can be read is enough.
+    pub(crate) fn head(
+        &self,
+        level0: &Secret<32>,
+        seq: u64,
+        fits: impl Fn(&Head) -> bool,
+    ) -> Result<Option<Head>> {
+        let mut failed = None;
         for copy in 0..2 {
             let mut block = [0; BLOCK_SIZE];
-            self.medium.read_at(self.params.head_offset(seq, copy), &mut block)?;
+            if let Err(e) = self.medium.read_at(self.params.head_offset(seq, copy), &mut block) {
+                failed = Some(e);
+                continue;
+            }
             let head = Head::open(&self.params, level0, &block)?;
-            if let Some(head) = head.filter(|head| head.public.seq == seq) {
+            if let Some(head) = head.filter(|head| head.public.seq == seq && fits(head)) {
                 return Ok(Some(head));
             }
         }
-        Ok(None)
+        failed.map_or(Ok(None), Err)
     }
 
     /// Whether the ring has the record of a batch.
