@@ -44,6 +44,8 @@ pub enum Section {
     Levels,
     /// The deniable format by counting and on simulated disks: the same on every machine
     Models,
+    /// What waits for a cell in the oblivious format, by simulation: the same on every machine
+    Stash,
     /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
     Rados,
 }

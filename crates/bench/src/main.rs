@@ -40,6 +40,8 @@ mod report;
 mod requirement;
 mod rounds;
 mod server;
+mod stash;
+mod stash_plot;
 mod subject;
 mod table;
 mod workspace;
@@ -91,6 +93,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if args.wants(Section::Models) {
         report.models(models::measure(&work)?);
+    }
+    if args.wants(Section::Stash) {
+        report.stash(stash::measure(&work)?);
     }
     if args.wants(Section::Rados) {
         report.rados(rados::measure(&work)?);

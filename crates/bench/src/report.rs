@@ -13,8 +13,9 @@ use crate::page;
 use crate::peers::{JOBS, Peers};
 use crate::rados::Rados;
 use crate::requirement::{self, Requirement};
+use crate::stash::{self, Stash};
 use crate::table::Table;
-use crate::{date, plot, rados_plot, rados_report};
+use crate::{date, plot, rados_plot, rados_report, stash_plot};
 use lacuna_core::{Error, Result};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -38,6 +39,7 @@ pub struct Report {
     memory: Option<Memory>,
     levels: Option<Levels>,
     models: Option<Models>,
+    stash: Option<Stash>,
     rados: Option<Rados>,
 }
 
@@ -53,6 +55,7 @@ impl Report {
             memory: None,
             levels: None,
             models: None,
+            stash: None,
             rados: None,
         }
     }
@@ -87,6 +90,11 @@ impl Report {
         self.models = Some(models);
     }
 
+    /// Adds the section on what waits for a cell.
+    pub fn stash(&mut self, stash: Stash) {
+        self.stash = Some(stash);
+    }
+
     /// Adds the fifth section.
     pub fn rados(&mut self, rados: Rados) {
         self.rados = Some(rados);
@@ -119,12 +127,14 @@ impl Report {
         let ceph = self.rados.as_ref();
         let levels = self.levels.iter().flat_map(Levels::tables);
         let levels = levels.chain(self.models.iter().flat_map(Models::tables));
+        let levels = levels.chain(self.stash.as_ref().map(Stash::table));
         let tables =
             self.tables().into_iter().chain(levels).chain(ceph.iter().flat_map(|rados| rados.tables()));
         let mut parts: Vec<String> = tables.map(|table| table.text()).collect();
         let mut requirements = self.requirements();
         requirements.extend(self.levels.iter().flat_map(Levels::requirements));
         requirements.extend(self.models.iter().flat_map(Models::requirements));
+        requirements.extend(self.stash.as_ref().map(Stash::requirement));
         requirements.extend(ceph.iter().flat_map(|rados| rados.requirements()));
         parts.push(requirement::table(&requirements).text());
         let skipped = self.skipped().iter().chain(ceph.iter().flat_map(|rados| &rados.skipped));
@@ -146,6 +156,9 @@ impl Report {
         }
         if let Some(models) = &self.models {
             models.plot(&plots)?;
+        }
+        if let Some(stash) = &self.stash {
+            stash_plot::tails(stash, &plots.join("oblivious-stash.svg"))?;
         }
         if let Some(rados) = self.on_ceph() {
             rados_plot::throughput(rados, &plots.join("ceph-throughput.svg"))?;
@@ -187,6 +200,9 @@ impl Report {
         }
         if let Some(models) = &self.models {
             text = page::replace(&text, models::BEGIN, models::END, |part| models.part(&self.machine, part));
+        }
+        if let Some(stash) = &self.stash {
+            text = page::replace(&text, stash::BEGIN, stash::END, |_| stash.part());
         }
         if let Some(rados) = self.on_ceph() {
             let write = |part: &str| rados_report::part(rados, &self.machine, &self.scale, part);

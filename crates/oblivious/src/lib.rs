@@ -45,6 +45,7 @@ mod recovery;
 mod stash;
 mod store;
 mod threads;
+mod world;
 
 pub use bound::tail_base;
 pub use disk::Oblivious;
@@ -53,3 +54,4 @@ pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
 pub use params::{Hiding, Params, Plan};
 pub use placement::Placement;
 pub use stash::Stash;
+pub use world::World;
