@@ -45,7 +45,7 @@ impl<'a> Batch<'a> {
         let cells = draw_cells(&*core.public_random, params.cells, params.batch_cells());
         buffers.old.resize(cells.len() * CELL_LEN, 0);
         buffers.record.resize(params.record_len() as usize, 0);
-        core.store.read_cells(&cells, &mut buffers.old)?;
+        core.store.read_last(&cells, &mut buffers.old)?;
         let mut block = Box::new([0; BLOCK_SIZE]);
         core.filler.fill(&mut block[..]);
         let keys = core.keys.iter().map(|key| batch_key(&key.level, &salt)).collect::<Result<_>>()?;

@@ -12,7 +12,7 @@ use crate::cell::CELL_LEN;
 use crate::head::{Head, PublicPart};
 use crate::params::Params;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
-use lacuna_levels::{FailStop, defect};
+use lacuna_levels::{FailStop, again, defect};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,6 +103,20 @@ impl Store {
         let mut batch: Vec<ReadExtent<'_>> =
             extents.map(|(cell, buf)| ReadExtent { offset: self.offset(&flight, *cell), buf }).collect();
         self.medium.read(&mut batch)
+    }
+
+    /// Reads the cells of a batch, which will be overwritten. What the medium does not give is lost, and zeros here: one bad
+    /// sector must not stop the disk. That nothing can be read is an error.
+    pub(crate) fn read_last(&self, cells: &[u64], out: &mut [u8]) -> Result<()> {
+        let Err(e) = self.read_cells(cells, out) else { return Ok(()) };
+        let mut given = false;
+        for (cell, out) in cells.iter().zip(out.chunks_exact_mut(CELL_LEN)) {
+            match again(|| self.read_cells(&[*cell], out)) {
+                Ok(()) => given = true,
+                Err(_) => out.fill(0),
+            }
+        }
+        if given { Ok(()) } else { Err(e) }
     }
 
     fn offset(&self, flight: &FxHashMap<u64, InRing>, cell: u64) -> u64 {
