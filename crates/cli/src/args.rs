@@ -5,7 +5,7 @@ mod keys;
 mod snapshots;
 
 pub use groups::{
-    ClusterArgs, CostArgs, DeniableArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, WaitingArgs,
+    ClusterArgs, CostArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, ShapeArgs, WaitingArgs,
     WritingArgs,
 };
 pub use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
@@ -82,14 +82,14 @@ pub struct CreateArgs {
     /// File to create, block device to use, or rados:POOL/NAME
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. With --format
-    /// deniable the size of the medium, which the levels share
+    /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. Of a disk
+    /// with levels the size of the medium, which the levels share
     #[arg(long)]
     pub size: Option<Size>,
     /// How the medium is used
     #[arg(long, value_enum, default_value_t = Format::Sealed)]
     pub format: Format,
-    /// How blocks are encrypted; only gcm notices altered data [default: xts-random; deniable disks: gcm]
+    /// How blocks are encrypted; only gcm notices altered data [default: xts-random; disks with levels: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
     /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in RADOS
@@ -99,9 +99,9 @@ pub struct CreateArgs {
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
     pub force: bool,
-    /// The shape of a deniable disk.
+    /// The shape of a disk with levels.
     #[command(flatten)]
-    pub deniable: DeniableArgs,
+    pub shape: ShapeArgs,
     /// Cost of the passphrase.
     #[command(flatten)]
     pub cost: CostArgs,
@@ -127,6 +127,8 @@ pub enum Format {
     Sealed,
     /// A public level and hidden ones, which nobody can tell are there, however often the medium is imaged
     Deniable,
+    /// The same, and nobody can tell which blocks are written: a write-only ORAM, much slower
+    Oblivious,
 }
 
 /// `open`.
@@ -135,7 +137,7 @@ pub struct OpenArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Existing directories: one, or for the levels of a deniable disk from 0 up one each
+    /// Existing directories: one, or for the levels of a disk from 0 up one each
     #[arg(required = true, num_args = 1..=8)]
     pub mountpoints: Vec<PathBuf>,
     /// Make a file system of this type first, such as ext4; refused if the disk is not blank

@@ -49,14 +49,17 @@ fn check_format(args: &CreateArgs) -> Result<()> {
             .expected(expected)
             .remedy("leave the option away, or choose another --format"))
     };
-    let deniable = &args.deniable;
+    if let Some((option, format)) = args.shape.misplaced(args.format) {
+        return refused(option, &format!("--format {format} with it"));
+    }
     match args.format {
-        Format::Sealed if deniable.given() => {
-            refused("an option of the deniable format", "--format deniable with it")
+        Format::Sealed => Ok(()),
+        Format::Deniable | Format::Oblivious if args.cipher.is_some() => {
+            refused("--cipher", "the one cipher of a disk with levels, gcm")
         }
-        Format::Deniable if args.cipher.is_some() => refused("--cipher", "its one cipher, gcm"),
         Format::Deniable if args.layout.is_some() => refused("--layout", "its one layout, stripes"),
-        Format::Sealed | Format::Deniable => Ok(()),
+        Format::Oblivious if args.layout.is_some() => refused("--layout", "its one layout, cells"),
+        Format::Deniable | Format::Oblivious => Ok(()),
     }
 }
 
@@ -67,14 +70,16 @@ pub fn draft(
     wanted: &Wanted,
     console: Console,
 ) -> Result<NewHeader> {
-    let levels = args.deniable.levels.unwrap_or(1);
+    let levels = args.shape.levels.unwrap_or(1);
     let passphrases = passphrase::to_create(&args.passphrase, &args.location.to_string(), levels)?;
     if passphrases.len() != usize::from(levels) {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
             .found(format!("{} passphrases", passphrases.len()))
             .expected(match args.format {
                 Format::Sealed => "one to begin with".to_owned(),
-                Format::Deniable => format!("{levels}, one for each level (--levels {levels})"),
+                Format::Deniable | Format::Oblivious => {
+                    format!("{levels}, one for each level (--levels {levels})")
+                }
             })
             .remedy("give one passphrase for each level; `lacuna key add` adds more for the same level"));
     }

@@ -1,6 +1,6 @@
 //! `create` on a file or block device.
 
-use crate::args::{CreateArgs, Format};
+use crate::args::{CreateArgs, Format, HidingArg};
 use crate::console::Console;
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
@@ -9,6 +9,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
 use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_volume::{HEADER_AREA, NewHeader, Unlocked, Uuid};
 use std::fs::File;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 /// The spare factor, in thousandths, unless one is given: the paper's choice (section 6).
 const SPARE: u16 = 200;
-/// The time between two refresh stripes unless one is given.
+/// The time between two stripes, or batches, of cover unless one is given.
 const COVER_MILLIS: u32 = 1000;
 
 /// Makes the disk.
@@ -121,6 +122,12 @@ fn lay(medium: &Arc<FileMedium>, parameters: &Parameters, unlocked: &Unlocked) -
             let uuid = &unlocked.header.uuid.0;
             Deniable::create(&medium, params, &unlocked.master_keys, uuid, random.clone(), random)
         }
+        Parameters::Oblivious(params) => {
+            let random = Arc::new(SystemRandom::new()?);
+            let medium = Arc::clone(medium) as Arc<dyn Medium>;
+            let uuid = &unlocked.header.uuid.0;
+            Oblivious::create(&medium, params, &unlocked.master_keys, uuid, random.clone(), random)
+        }
         Parameters::Objects(_) => unreachable!("a disk on objects is not made in a file"),
     }
 }
@@ -142,28 +149,50 @@ fn plan(args: &CreateArgs, place: &Place) -> Result<(Parameters, u64)> {
     match args.format {
         Format::Sealed => plan_sealed(args, place).map(|p| (Parameters::Flat(p), p.geometry().medium_len())),
         Format::Deniable => plan_deniable(args, place).map(|p| (Parameters::Deniable(p), p.medium_len())),
+        Format::Oblivious => plan_oblivious(args, place).map(|p| (Parameters::Oblivious(p), p.medium_len())),
     }
 }
 
-fn plan_deniable(args: &CreateArgs, place: &Place) -> Result<DeniableParams> {
+/// The bytes that the levels of a disk share.
+fn room(args: &CreateArgs, place: &Place) -> Result<u64> {
     let held = match place {
         Place::Device(medium) => Some(medium.len()),
         _ => None,
     };
-    let room = match (args.size, held) {
+    match (args.size, held) {
         (Some(size), Some(held)) if size.0 > held => {
-            return Err(Error::new(Kind::Usage, "the disk does not fit its medium")
+            Err(Error::new(Kind::Usage, "the disk does not fit its medium")
                 .found(format!("a medium of {held} bytes"))
                 .expected(format!("at least the {} bytes of --size", size.0))
-                .remedy("choose a smaller --size, or leave it away"));
+                .remedy("choose a smaller --size, or leave it away"))
         }
-        (Some(size), _) => blocks(size)? * BLOCK_SIZE as u64,
-        (None, Some(held)) => held,
-        (None, None) => return Err(no_size(args, "a file")),
-    };
-    let wanted = &args.deniable;
+        (Some(size), _) => Ok(blocks(size)? * BLOCK_SIZE as u64),
+        (None, Some(held)) => Ok(held),
+        (None, None) => Err(no_size(args, "a file")),
+    }
+}
+
+fn plan_deniable(args: &CreateArgs, place: &Place) -> Result<DeniableParams> {
+    let wanted = &args.shape;
     let geometry = wanted.geometry.unwrap_or(Geometry::DEFAULT);
-    DeniableParams::plan(room, geometry, wanted.spare.unwrap_or(SPARE), wanted.cover.unwrap_or(COVER_MILLIS))
+    let (spare, cover) = (wanted.spare.unwrap_or(SPARE), wanted.cover.unwrap_or(COVER_MILLIS));
+    DeniableParams::plan(room(args, place)?, geometry, spare, cover)
+}
+
+fn plan_oblivious(args: &CreateArgs, place: &Place) -> Result<ObliviousParams> {
+    let wanted = &args.shape;
+    let (hiding, cover) = match wanted.hiding {
+        // Hidden operations are not what waits there.
+        Some(HidingArg::Plausible) => (Hiding::Plausible, 0),
+        Some(HidingArg::Opportunistic) | None => (Hiding::Opportunistic, COVER_MILLIS),
+    };
+    let plan = Plan {
+        hiding,
+        per_write: wanted.cells_per_write.unwrap_or(Plan::DEFAULT.per_write),
+        cover_millis: wanted.cover.unwrap_or(cover),
+        ..Plan::DEFAULT
+    };
+    ObliviousParams::plan(room(args, place)?, plan)
 }
 
 fn plan_sealed(args: &CreateArgs, place: &Place) -> Result<Params> {

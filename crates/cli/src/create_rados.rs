@@ -27,9 +27,9 @@ pub fn run(
     let size = args.size.ok_or_else(|| no_size(args, "RADOS"))?;
     if args.format != Format::Sealed {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
-            .found("--format deniable in a pool")
+            .found("a format with levels in a pool")
             .expected("a file or block device")
-            .remedy("snapshots of a pool would keep what the log overwrites; use a path"));
+            .remedy("levels are made for one flat medium; use a path"));
     }
     let usual =
         if args.cipher().meta_size() == 0 { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };

@@ -8,7 +8,7 @@ use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost;
 use crate::info_levels::{self, LevelFacts};
-use crate::parameters::Parameters;
+use crate::parameters::{self, Parameters};
 use crate::size::human;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium};
@@ -128,6 +128,12 @@ impl Facts {
             out["cover_ms"] = json!(params.cover_millis);
             out["stripes"] = json!(params.stripes);
         }
+        if let Parameters::Oblivious(params) = &self.parameters {
+            out["cover_ms"] = json!(params.plan.cover_millis);
+            out["cells"] = json!(params.cells);
+            out["cells_per_write"] = json!(params.plan.per_write);
+            out["hiding"] = json!(parameters::hiding(params));
+        }
         out["medium"] = match &self.medium {
             MediumFacts::File { len, used, in_use } => {
                 json!({ "size": len, "needed": self.needed(), "used": used, "in_use": in_use })
@@ -145,6 +151,7 @@ impl Facts {
         match &self.parameters {
             Parameters::Flat(params) => Some(params.geometry().medium_len()),
             Parameters::Deniable(params) => Some(params.medium_len()),
+            Parameters::Oblivious(params) => Some(params.medium_len()),
             Parameters::Objects(_) => None,
         }
     }
@@ -186,7 +193,10 @@ impl Facts {
         }
         if let Parameters::Deniable(params) = parameters {
             rows.push(("spare", format!("{} of the log", f64::from(params.spare_permille) / 1000.0)));
-            rows.push(("cover", cover_words(params.cover_millis)));
+            rows.push(("cover", cover_words("refresh stripe", params.cover_millis)));
+        }
+        if let Parameters::Oblivious(params) = parameters {
+            rows.push(("cover", cover_words("batch", params.plan.cover_millis)));
         }
         rows.push(("passphrase cost", cost::words(&header.cost)));
         rows.push(("generation", header.generation.to_string()));
@@ -206,10 +216,10 @@ impl Facts {
     }
 }
 
-fn cover_words(millis: u32) -> String {
+fn cover_words(write: &str, millis: u32) -> String {
     match millis {
-        0 => "none: hidden writes wait for public ones".to_owned(),
-        millis => format!("a refresh stripe every {} s while open", f64::from(millis) / 1000.0),
+        0 => "none of its own".to_owned(),
+        millis => format!("a {write} every {} s while open", f64::from(millis) / 1000.0),
     }
 }
 

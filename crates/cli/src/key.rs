@@ -113,7 +113,7 @@ impl Session {
         if !self.volume.parameters.has_levels() {
             return Err(Error::new(Kind::Usage, "cannot add a level")
                 .found(format!("the format {}", self.volume.unlocked.header.format))
-                .expected("a disk made with `--format deniable`"));
+                .expected("a disk made with `--format deniable` or `oblivious`"));
         }
         let level = self.volume.unlocked.add_level(&SystemRandom::new()?)?;
         self.keyring.add(level, passphrase)

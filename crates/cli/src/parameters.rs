@@ -2,6 +2,7 @@
 
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_deniable::Params as DeniableParams;
+use lacuna_oblivious::{Hiding, Params as ObliviousParams};
 use lacuna_sealed::{Cipher, ObjectParams, Params};
 use lacuna_volume::{FormatId, Location, PublicHeader};
 
@@ -17,6 +18,8 @@ pub enum Parameters {
     Objects(ObjectParams),
     /// Of a deniable disk.
     Deniable(DeniableParams),
+    /// Of an oblivious disk.
+    Oblivious(ObliviousParams),
 }
 
 impl Parameters {
@@ -27,13 +30,18 @@ impl Parameters {
             (Location::Path(_), FormatId::DENIABLE) => {
                 DeniableParams::parse(&header.params).map(Parameters::Deniable)
             }
+            (Location::Path(_), FormatId::OBLIVIOUS) => {
+                ObliviousParams::parse(&header.params).map(Parameters::Oblivious)
+            }
             (Location::Rados { .. }, FormatId::SEALED_OBJECTS) => {
                 ObjectParams::parse(&header.params).map(Parameters::Objects)
             }
             (_, found) => Err(Error::new(Kind::NotFound, "cannot use this disk")
                 .found(format!("the format {found}"))
                 .expected(match location {
-                    Location::Path(_) => "a format that this build knows in a file: sealed, deniable",
+                    Location::Path(_) => {
+                        "a format that this build knows in a file: sealed, deniable, oblivious"
+                    }
                     Location::Rados { .. } => "the format that this build knows in a pool: sealed on objects",
                 })
                 .remedy("use a version of lacuna that knows it")),
@@ -46,6 +54,7 @@ impl Parameters {
             Parameters::Flat(_) => FormatId::SEALED,
             Parameters::Objects(_) => FormatId::SEALED_OBJECTS,
             Parameters::Deniable(_) => FormatId::DENIABLE,
+            Parameters::Oblivious(_) => FormatId::OBLIVIOUS,
         }
     }
 
@@ -55,7 +64,7 @@ impl Parameters {
             Parameters::Flat(Params { cipher, .. }) | Parameters::Objects(ObjectParams { cipher, .. }) => {
                 *cipher == Cipher::Gcm
             }
-            Parameters::Deniable(_) => true,
+            Parameters::Deniable(_) | Parameters::Oblivious(_) => true,
         }
     }
 
@@ -69,6 +78,7 @@ impl Parameters {
         match self {
             Parameters::Flat(_) | Parameters::Objects(_) => None,
             Parameters::Deniable(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
+            Parameters::Oblivious(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
         }
     }
 
@@ -78,6 +88,7 @@ impl Parameters {
             Parameters::Flat(params) => params.blocks,
             Parameters::Objects(params) => params.blocks,
             Parameters::Deniable(params) => params.blocks,
+            Parameters::Oblivious(params) => params.blocks,
         };
         // A record of a snapshot that nobody verified may say anything.
         blocks.saturating_mul(BLOCK_SIZE as u64)
@@ -88,7 +99,7 @@ impl Parameters {
         match self {
             Parameters::Flat(params) => params.cipher.name(),
             Parameters::Objects(params) => params.cipher.name(),
-            Parameters::Deniable(_) => Cipher::Gcm.name(),
+            Parameters::Deniable(_) | Parameters::Oblivious(_) => Cipher::Gcm.name(),
         }
     }
 
@@ -100,6 +111,14 @@ impl Parameters {
             Parameters::Deniable(params) => {
                 format!("stripes of {}+{} blocks", params.geometry.public, params.geometry.hidden)
             }
+            Parameters::Oblivious(params) => {
+                format!(
+                    "{} cells, {} for each write, {}",
+                    params.cells,
+                    params.plan.per_write,
+                    hiding(params)
+                )
+            }
         }
     }
 
@@ -109,6 +128,7 @@ impl Parameters {
             Parameters::Flat(params) => u64::from(params.map_capacity) * lacuna_sealed::SEGMENT_BLOCKS,
             Parameters::Objects(_) => MOST_ON_OBJECTS,
             Parameters::Deniable(params) => params.blocks,
+            Parameters::Oblivious(params) => params.blocks,
         };
         blocks * BLOCK_SIZE as u64
     }
@@ -135,6 +155,7 @@ impl Parameters {
                         Parameters::Flat(_) => "its map has",
                         Parameters::Objects(_) => "there is",
                         Parameters::Deniable(_) => "its log has",
+                        Parameters::Oblivious(_) => "its cells have",
                     }
                 ))
                 .remedy("create a larger disk and copy what you need"));
@@ -148,6 +169,7 @@ impl Parameters {
             Parameters::Flat(params) => Parameters::Flat(Params { blocks, ..*params }),
             Parameters::Objects(params) => Parameters::Objects(ObjectParams { blocks, ..*params }),
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
+            Parameters::Oblivious(params) => Parameters::Oblivious(ObliviousParams { blocks, ..*params }),
         }
     }
 
@@ -157,7 +179,16 @@ impl Parameters {
             Parameters::Flat(params) => params.encode().to_vec(),
             Parameters::Objects(params) => params.encode().to_vec(),
             Parameters::Deniable(params) => params.encode().to_vec(),
+            Parameters::Oblivious(params) => params.encode().to_vec(),
         }
+    }
+}
+
+/// What hides the operations of hidden levels, as `create --hiding` names it.
+pub fn hiding(params: &ObliviousParams) -> &'static str {
+    match params.plan.hiding {
+        Hiding::Plausible => "plausible",
+        Hiding::Opportunistic => "opportunistic",
     }
 }
 

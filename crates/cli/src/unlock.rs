@@ -17,12 +17,13 @@ use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Params as DeniableParams};
 use lacuna_levels::OpenOptions as LevelOptions;
 use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
 use lacuna_sealed::{ObjectDisk, ObjectOptions, ObjectParams, OpenOptions, Params, Sealed};
 use lacuna_volume::{Location, PublicHeader, Unlocked};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What whoever opens a deniable disk is told.
+/// What whoever opens a disk with levels is told.
 const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
     it. If you have a passphrase of a deeper level, give that one.";
 
@@ -142,6 +143,7 @@ pub struct Key {
 enum Place {
     Flat { medium: Arc<dyn Medium>, params: Params },
     Deniable { medium: Arc<dyn Medium>, params: DeniableParams },
+    Oblivious { medium: Arc<dyn Medium>, params: ObliviousParams },
     Objects(Box<Objects>),
 }
 
@@ -166,6 +168,7 @@ impl Volume {
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
             (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
+            (Parameters::Oblivious(params), _) => Place::Oblivious { medium, params },
             (Parameters::Objects(params), Some(connection)) => Place::Objects(Box::new(Objects {
                 target: connection.target().clone(),
                 location,
@@ -231,6 +234,10 @@ impl Key {
             Place::Deniable { medium, params } => {
                 let options = opening.of_levels(random);
                 Deniable::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
+            }
+            Place::Oblivious { medium, params } => {
+                let options = opening.of_levels(random);
+                Oblivious::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;

@@ -239,8 +239,10 @@ impl Levels for Oblivious {
         }
         // No beat comes between the last batch and the word that it is the last.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
-        // Whatever became of the hidden levels: how a disk ends is public (deniability contract).
-        let finished = if core.health.is_alive() { core.finish() } else { Ok(()) };
+        // Whatever became of the hidden levels: how a disk ends is public (deniability contract). To one that was only looked
+        // at nothing is done: every batch overwrites something of levels that are not open.
+        let written = core.counters.batches.load(Ordering::Relaxed) > 0;
+        let finished = if written && core.health.is_alive() { core.finish() } else { Ok(()) };
         closed.and(finished).and(self.stop())
     }
 }

@@ -3,7 +3,8 @@
 //! The ring has four parts. At the end of a part everything is synced, and what is durable then is written in place, in
 //! the order of the cells; so there is one sync for a part. A batch may overwrite one in the ring when a durable head says
 //! that the older one is durable in place: then, wherever the power goes, every batch after the last one that the last
-//! head calls applied is whole in the ring.
+//! head calls applied is whole in the ring. And it waits until all but three parts are durable in place, so that its own
+//! head can say so: otherwise the ring could fill with heads that say nothing new, and nothing could go on.
 //!
 //! Invariant: a cell that `flight` names is read from the ring and never in place, so that nobody reads a cell while it is
 //! being written.
@@ -181,12 +182,6 @@ impl Store {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether batch `seq` may overwrite what lies in its place in the ring. The last place is left for the batch that
-    /// opening may need to go on.
-    pub(crate) fn has_room(&self, seq: u64) -> bool {
-        self.progress().claimed + u64::from(self.params.ring) > seq
-    }
-
     /// Writes a batch to ring and journal. Batches come one after another.
     pub(crate) fn put(&self, head: &[u8; BLOCK_SIZE], public: &PublicPart, record: &[u8]) -> Result<()> {
         let extents = [
@@ -296,16 +291,15 @@ impl Store {
         self.moved.notify_all();
     }
 
-    /// Waits for room in the ring for batch `seq`, which other threads make.
+    /// Waits until batch `seq` may be written, for which other threads do what is needed.
     pub(crate) fn wait_room(&self, health: &FailStop, background: bool, seq: u64) -> Result<()> {
-        if self.has_room(seq) {
-            return Ok(());
-        }
-        if !background {
+        let (ring, part) = (u64::from(self.params.ring), self.params.part());
+        let has_room =
+            |progress: &Progress| progress.claimed + ring > seq && progress.applied_durable + 3 * part >= seq;
+        if !background && !has_room(&self.progress()) {
             // Parts are synced and applied as they end: there always is room.
             return Err(defect());
         }
-        let ring = u64::from(self.params.ring);
-        self.wait(health, None, |progress| progress.claimed + ring > seq).map(drop)
+        self.wait(health, None, has_room).map(drop)
     }
 }

@@ -40,15 +40,24 @@ impl Core {
         }
     }
 
+    /// The sync makes durable as well what was written in place before.
     fn bring_home(&self, seq: u64) -> Result<()> {
-        self.store.sync_to(seq)?;
+        self.store.sync()?;
         self.store.apply_to(seq)
     }
 
     fn bring_parts_home(&self, parts: &Receiver<u64>) {
         let _guard = FailOnPanic(self);
-        for seq in parts {
-            if let Err(e) = self.bring_home(seq) {
+        let mut next = parts.recv().ok();
+        while let Some(seq) = next {
+            let mut done = self.bring_home(seq);
+            next = parts.try_recv().ok();
+            if next.is_none() {
+                // Whoever writes may wait for just this.
+                done = done.and_then(|()| self.store.sync());
+                next = parts.recv().ok();
+            }
+            if let Err(e) = done {
                 self.fail(e);
                 return;
             }

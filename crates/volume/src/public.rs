@@ -51,6 +51,8 @@ impl FormatId {
     pub const SEALED_OBJECTS: FormatId = FormatId(2);
     /// Public and hidden levels on one medium (PD-DM).
     pub const DENIABLE: FormatId = FormatId(3);
+    /// Public and hidden levels in a write-only ORAM (HIVE).
+    pub const OBLIVIOUS: FormatId = FormatId(4);
 }
 
 impl fmt::Display for FormatId {
@@ -59,6 +61,7 @@ impl fmt::Display for FormatId {
             FormatId::SEALED => f.write_str("sealed"),
             FormatId::SEALED_OBJECTS => f.write_str("sealed on objects"),
             FormatId::DENIABLE => f.write_str("deniable"),
+            FormatId::OBLIVIOUS => f.write_str("oblivious"),
             FormatId(number) => write!(f, "unknown-{number}"),
         }
     }

@@ -1,7 +1,8 @@
 //! Options that several verbs share.
 
+use super::Format;
 use crate::size::Size;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lacuna_deniable::Geometry;
 use std::path::PathBuf;
 
@@ -95,35 +96,59 @@ pub struct WritingArgs {
     pub write_through: bool,
 }
 
-/// The shape of a deniable disk.
+/// The shape of a disk with levels.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Options for deniable disks")]
-pub struct DeniableArgs {
+#[command(next_help_heading = "Options for disks with levels")]
+pub struct ShapeArgs {
     /// Levels to make, the public one with them, each with a passphrase of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub levels: Option<u8>,
-    /// Public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
-    #[arg(long, value_name = "P+H", value_parser = geometry)]
-    pub geometry: Option<Geometry>,
-    /// Part of the log that stays spare: more is faster, less holds more [default: 0.2]
-    #[arg(long, value_name = "PART", value_parser = spare)]
-    pub spare: Option<u16>,
-    /// Milliseconds between the stripes that an open disk writes by itself, to cover hidden writes; 0 for none
-    /// [default: 1000]
+    /// Milliseconds between the writes that an open disk makes by itself, to cover hidden ones: a stripe of a deniable
+    /// disk, a batch of an oblivious one; 0 for none [default: 1000, with --hiding plausible 0]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=86_400_000))]
     pub cover: Option<u32>,
+    /// Deniable: public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
+    #[arg(long, value_name = "P+H", value_parser = geometry)]
+    pub geometry: Option<Geometry>,
+    /// Deniable: part of the log that stays spare: more is faster, less holds more [default: 0.2]
+    #[arg(long, value_name = "PART", value_parser = spare)]
+    pub spare: Option<u16>,
+    /// Oblivious: what hides hidden operations [default: opportunistic]
+    #[arg(long, value_enum)]
+    pub hiding: Option<HidingArg>,
+    /// Oblivious: cells that a write rewrites: more is slower, and less waits [default: 3]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(3..=16))]
+    pub cells_per_write: Option<u8>,
 }
 
-impl DeniableArgs {
-    /// Whether any of them was given.
-    pub fn given(&self) -> bool {
-        self.levels.is_some() || self.geometry.is_some() || self.spare.is_some() || self.cover.is_some()
+/// What hides the operations of hidden levels.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HidingArg {
+    /// Every operation of every level rewrites cells, reads too: hidden ones pass for public reads (HIVE)
+    Plausible,
+    /// Hidden writes wait for public ones, which carry them along; reads write nothing (HIVE-B)
+    Opportunistic,
+}
+
+impl ShapeArgs {
+    /// One of those given that belongs to another format, and the format.
+    pub fn misplaced(&self, format: Format) -> Option<(&'static str, &'static str)> {
+        let levels = [("--levels", self.levels.is_some()), ("--cover", self.cover.is_some())];
+        let deniable = [("--geometry", self.geometry.is_some()), ("--spare", self.spare.is_some())];
+        let oblivious =
+            [("--hiding", self.hiding.is_some()), ("--cells-per-write", self.cells_per_write.is_some())];
+        let given = |options: &[(&'static str, bool)], of: &'static str| {
+            options.iter().find(|(_, given)| *given).map(|(name, _)| (*name, of))
+        };
+        let levels = given(&levels, "deniable or oblivious").filter(|_| format == Format::Sealed);
+        let deniable = given(&deniable, "deniable").filter(|_| format != Format::Deniable);
+        levels.or(deniable).or(given(&oblivious, "oblivious").filter(|_| format != Format::Oblivious))
     }
 }
 
 /// How long hidden writes wait.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Options for deniable disks")]
+#[command(next_help_heading = "Options for disks with levels")]
 pub struct WaitingArgs {
     /// How long a hidden write or flush waits for public writes on a disk made with --cover 0
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]

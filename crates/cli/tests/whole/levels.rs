@@ -6,12 +6,14 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 /// A disk of two levels: `key` opens level 0, `deep` both. Hidden writes are covered often, to save the test's time.
-fn scene(size: &str) -> Scene {
+fn scene(format: &str, size: &str) -> Scene {
+    scene_of(&["--format", format, "--size", size, "--cover", "5"])
+}
+
+fn scene_of(shape: &[&str]) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
-    let shape =
-        ["--size", size, "--format", "deniable", "--levels", "2", "--cover", "5", "--key-file", "deep"];
-    scene.create("disk.img", &shape).code(0);
+    scene.create("disk.img", &[shape, &["--levels", "2", "--key-file", "deep"]].concat()).code(0);
     for dir in ["public", "hidden"] {
         fs::create_dir(scene.path(dir)).unwrap();
     }
@@ -43,10 +45,24 @@ fn make_tree(scene: &Scene, name: &str, salt: u64) {
 
 #[test]
 fn trees_on_two_levels_come_back() {
+    trees_come_back(&["--format", "deniable", "--size", "400M", "--cover", "5"]);
+}
+
+#[test]
+fn trees_on_two_levels_of_an_oblivious_disk_come_back() {
+    trees_come_back(&["--format", "oblivious", "--size", "900M", "--cover", "20"]);
+}
+
+#[test]
+fn trees_on_two_levels_of_a_plausible_disk_come_back() {
+    trees_come_back(&["--format", "oblivious", "--size", "900M", "--hiding", "plausible"]);
+}
+
+fn trees_come_back(shape: &[&str]) {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
         return;
     }
-    let scene = scene("400M");
+    let scene = scene_of(shape);
     let _closing = Closing(&scene);
     make_tree(&scene, "one", 1);
     make_tree(&scene, "two", 100_000);
@@ -84,7 +100,16 @@ fn trees_on_two_levels_come_back() {
 
 #[test]
 fn fio_verifies_both_levels_at_once() {
-    let scene = scene("300M");
+    fio_verifies_levels("deniable");
+}
+
+#[test]
+fn fio_verifies_both_levels_of_an_oblivious_disk_at_once() {
+    fio_verifies_levels("oblivious");
+}
+
+fn fio_verifies_levels(format: &str) {
+    let scene = scene(format, "300M");
     let server = scene.serve_with_key("deep");
     let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
     std::thread::scope(|scope| {
@@ -98,13 +123,19 @@ fn fio_verifies_both_levels_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_words_that_tell_nothing() {
-    let scene = scene("64M");
+fn a_disk_says_nothing_of_how_many_levels_it_has() {
+    for format in ["deniable", "oblivious"] {
+        says_nothing(format);
+    }
+}
+
+fn says_nothing(format: &str) {
+    let scene = scene(format, "64M");
     fs::write(scene.path("wrong"), "no").unwrap();
     let wrong = scene.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
     let single = Scene::new();
     fs::write(single.path("wrong"), "no").unwrap();
-    single.create("disk.img", &["--size", "64M", "--format", "deniable"]).code(0);
+    single.create("disk.img", &["--size", "64M", "--format", format]).code(0);
     let told = single.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
     assert_eq!(wrong.stderr, told.stderr);
     // What anybody may know is the same as well, but for names and sizes in use.
@@ -116,6 +147,21 @@ fn what_cannot_be_is_refused_in_words_that_tell_nothing() {
         info
     };
     assert_eq!(facts(&scene), facts(&single));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let scene = scene("deniable", "64M");
+    for option in [&["--hiding", "plausible"][..], &["--cells-per-write", "4"]] {
+        let ran =
+            scene.create("odd.img", &[&["--size", "64M", "--format", "deniable"], option].concat()).code(1);
+        assert!(ran.stderr.contains("--format oblivious"), "{}", ran.stderr);
+    }
+    for option in [&["--spare", "0.2"][..], &["--geometry", "paper"], &["--layout", "kv"]] {
+        scene.create("odd.img", &[&["--size", "64M", "--format", "oblivious"], option].concat()).code(1);
+    }
+    let ran = scene.create("small.img", &["--size", "4M", "--format", "oblivious"]).code(1);
+    assert!(ran.stderr.contains("at least"), "{}", ran.stderr);
     let ran = scene.create("small.img", &["--size", "4M", "--format", "deniable"]).code(1);
     assert!(ran.stderr.contains("at least"), "{}", ran.stderr);
     scene.create("odd.img", &["--size", "64M", "--format", "deniable", "--cipher", "xts"]).code(1);
@@ -179,7 +225,7 @@ fn a_level_is_added_seen_and_dropped() {
 
 #[test]
 fn damage_is_named_by_level_and_the_rest_reads() {
-    let scene = scene("64M");
+    let scene = scene("deniable", "64M");
     let server = scene.serve_with_key("deep");
     let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
     if !have("nbdcopy") {
