@@ -3,8 +3,9 @@
 
 use lacuna_core::{Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_deniable::Deniable;
+use lacuna_deniable::{Deniable, OpenOptions};
 use lacuna_medium::Medium;
+use lacuna_oblivious::Oblivious;
 use lacuna_sealed::Sealed;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,30 @@ fn random(seed: u64) -> Arc<SeededRandom> {
     Arc::new(SeededRandom::new(seed))
 }
 
+fn options(budget: Budget) -> OpenOptions {
+    OpenOptions {
+        budget,
+        read_only: false,
+        background: false,
+        cover_timeout: Duration::ZERO,
+        public_random: random(3),
+        filler: random(4),
+    }
+}
+
+/// A new disk of format `oblivious` with so many levels open, level 0 first.
+pub fn oblivious(
+    medium: &Arc<dyn Medium>,
+    params: &lacuna_oblivious::Params,
+    levels: u8,
+    budget: Budget,
+) -> Result<Vec<Arc<dyn Disk>>> {
+    let masters: Vec<Secret<32>> = (0..levels).map(master).collect();
+    Oblivious::create(medium, params, &masters, &UUID, random(1), random(2))?;
+    let disk = Arc::new(Oblivious::open(Arc::clone(medium), params, &masters, &UUID, options(budget))?);
+    Ok(disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect())
+}
+
 /// A new disk of format `deniable` with so many levels open, level 0 first.
 pub fn deniable(
     medium: &Arc<dyn Medium>,
@@ -28,15 +53,7 @@ pub fn deniable(
 ) -> Result<Vec<Arc<dyn Disk>>> {
     let masters: Vec<Secret<32>> = (0..levels).map(master).collect();
     Deniable::create(medium, params, &masters, &UUID, random(1), random(2))?;
-    let options = lacuna_deniable::OpenOptions {
-        budget,
-        read_only: false,
-        background: false,
-        cover_timeout: Duration::ZERO,
-        public_random: random(3),
-        filler: random(4),
-    };
-    let disk = Arc::new(Deniable::open(Arc::clone(medium), params, &masters, &UUID, options)?);
+    let disk = Arc::new(Deniable::open(Arc::clone(medium), params, &masters, &UUID, options(budget))?);
     Ok(disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect())
 }
 

@@ -1,5 +1,5 @@
-//! Section 6: the deniable format beside `sealed` with `xts`, on the same file system in the same run; and what it writes
-//! for every block it takes.
+//! Section 6: the formats with levels, `deniable` and `oblivious`, beside `sealed` with `xts` and the raw file, on the same
+//! file system in the same run; and what `deniable` writes for every block it takes.
 
 use crate::args::Scale;
 use crate::date;
@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::page;
 use crate::requirement::{self, Bound, Requirement};
 use crate::rounds::Rounds;
-use crate::subject::{Shape, Subject, XTS};
+use crate::subject::{Shape, Subject, Variant, XTS};
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_core::Result;
@@ -22,6 +22,11 @@ const HISTORY: &str = "### History of levels";
 const HISTORY_HEAD: &str = "| date | lacuna | processor | repeats | public / hidden sequential writes | \
 public / hidden sequential reads | random reads | random writes half full / full | to paper's geometry | reached |";
 const HISTORY_COLUMNS: usize = 10;
+const CELLS_HISTORY: &str = "### History of oblivious levels";
+const CELLS_HISTORY_HEAD: &str = "| date | lacuna | public / hidden / plausible sequential writes | \
+public / hidden / plausible random writes | public / hidden / plausible random reads | \
+to the raw file: sequential writes |";
+const CELLS_HISTORY_COLUMNS: usize = 6;
 
 const FULL: Subject = Subject::Levels(Shape::Full);
 const WORN: Subject = Subject::Levels(Shape::Worn);
@@ -29,6 +34,11 @@ const HALF: Subject = Subject::Levels(Shape::Half);
 const PAPER: Subject = Subject::Levels(Shape::Paper);
 /// The hidden level of a disk, while level 0 is written as much.
 const HIDDEN: Subject = Subject::Levels(Shape::Hidden);
+
+const RAW: Subject = Subject::NbdkitFile;
+const CELLS: Subject = Subject::Oblivious(Variant::Opportunistic);
+const CELLS_HIDDEN: Subject = Subject::Oblivious(Variant::Hidden);
+const PLAUSIBLE: Subject = Subject::Oblivious(Variant::Plausible);
 
 const fn job(direction: Direction, random: bool) -> Job {
     let (size, depth) = if random { (4096, 32) } else { (1 << 20, 8) };
@@ -63,18 +73,31 @@ pub fn measure(work: &Workspace) -> Result<Levels> {
     rounds.add(WORN, &[RANDOM_WRITE]);
     rounds.add(HALF, &[RANDOM_WRITE]);
     rounds.add(PAPER, &[WRITE]);
+    for subject in [RAW, CELLS, CELLS_HIDDEN, PLAUSIBLE] {
+        if subject.missing().is_none() {
+            rounds.add(subject, &[WRITE, READ, RANDOM_READ, RANDOM_WRITE]);
+        }
+    }
     Ok(Levels { grid: rounds.run()? })
 }
 
 impl Levels {
     /// All figures.
     pub fn tables(&self) -> Vec<Table> {
-        let subjects = [XTS, FULL, HIDDEN, WORN, HALF, PAPER];
-        let names = subjects.map(Subject::name);
+        let deniable =
+            self.pair("Levels beside sealed xts", "Levels", &[XTS, FULL, HIDDEN, WORN, HALF, PAPER]);
+        let all = [RAW, XTS, HALF, HIDDEN, CELLS, CELLS_HIDDEN, PLAUSIBLE];
+        let all = self.pair("Sealed, deniable and oblivious", "Sealed, deniable and oblivious", &all);
+        deniable.into_iter().chain(all).collect()
+    }
+
+    /// The speeds of some, and their ratios to `xts`.
+    fn pair(&self, title: &str, name: &str, subjects: &[Subject]) -> Vec<Table> {
+        let names = subjects.iter().map(|subject| subject.name()).collect::<Vec<_>>();
         let mut head = vec!["job"];
         head.extend(names.iter().map(String::as_str));
-        let mut speeds = Table::new("Levels beside sealed xts", &head);
-        let mut ratios = Table::new("Levels: ratio to sealed xts", &head);
+        let mut speeds = Table::new(title, &head);
+        let mut ratios = Table::new(format!("{name}: ratio to sealed xts"), &head);
         for job in [WRITE, READ, RANDOM_READ, RANDOM_WRITE] {
             let row = |cell: &dyn Fn(Subject) -> String| {
                 std::iter::once(job.name()).chain(subjects.iter().map(|s| cell(*s))).collect()
@@ -106,6 +129,25 @@ impl Levels {
             to_xts("random 4 KiB writes, depth 32, full", 0.30, &[("", WORN, RANDOM_WRITE)]),
             Requirement::new("default geometry to the paper's: sequential writes", Bound::AtLeast(3.0), "")
                 .case("", self.grid.ratio(FULL, PAPER, WRITE)),
+            to_xts(
+                "oblivious, sequential writes",
+                0.02,
+                &[("public", CELLS, WRITE), ("hidden", CELLS_HIDDEN, WRITE), ("plausible", PLAUSIBLE, WRITE)],
+            ),
+            to_xts(
+                "oblivious, random 4 KiB writes, depth 32",
+                0.10,
+                &[
+                    ("public", CELLS, RANDOM_WRITE),
+                    ("hidden", CELLS_HIDDEN, RANDOM_WRITE),
+                    ("plausible", PLAUSIBLE, RANDOM_WRITE),
+                ],
+            ),
+            to_xts(
+                "oblivious, random 4 KiB reads, depth 32",
+                0.5,
+                &[("public", CELLS, RANDOM_READ), ("hidden", CELLS_HIDDEN, RANDOM_READ)],
+            ),
         ]
     }
 
@@ -121,6 +163,7 @@ impl Levels {
         parts.extend(self.tables().iter().map(Table::markdown));
         parts.push(method(scale));
         parts.push(self.history(&requirements, machine, scale, old));
+        parts.push(self.cells_history(machine, scale, old));
         parts.join("\n")
     }
 
@@ -141,11 +184,34 @@ impl Levels {
             figure(self.grid.ratio(FULL, PAPER, WRITE)),
             format!("{reached} of {measured}"),
         ];
-        let mut lines = page::rows(old, HISTORY);
-        lines.push(format!("| {} |", cells.join(" | ")));
-        let rule = "| --- ".repeat(HISTORY_COLUMNS);
-        format!("{HISTORY}\n\nRatios, one line per run.\n\n{HISTORY_HEAD}\n{rule}|\n{}\n", lines.join("\n"))
+        lines(old, HISTORY, &cells, HISTORY_HEAD, HISTORY_COLUMNS)
     }
+
+    fn cells_history(&self, machine: &Machine, scale: &Scale, old: &str) -> String {
+        let figure = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.3}"));
+        let to_xts = |job| {
+            [CELLS, CELLS_HIDDEN, PLAUSIBLE]
+                .map(|subject| figure(self.grid.ratio(subject, XTS, job)))
+                .join(" / ")
+        };
+        let quick = if scale.quick { " (quick)" } else { "" };
+        let cells = [
+            date::today(),
+            format!("{}{quick}", machine.fact("lacuna")),
+            to_xts(WRITE),
+            to_xts(RANDOM_WRITE),
+            to_xts(RANDOM_READ),
+            figure(self.grid.ratio(CELLS, RAW, WRITE)),
+        ];
+        lines(old, CELLS_HISTORY, &cells, CELLS_HISTORY_HEAD, CELLS_HISTORY_COLUMNS)
+    }
+}
+
+fn lines(old: &str, history: &str, cells: &[String], head: &str, columns: usize) -> String {
+    let mut lines = page::rows(old, history);
+    lines.push(format!("| {} |", cells.join(" | ")));
+    let rule = "| --- ".repeat(columns);
+    format!("{history}\n\nRatios, one line per run.\n\n{head}\n{rule}|\n{}\n", lines.join("\n"))
 }
 
 fn method(scale: &Scale) -> String {
@@ -161,6 +227,9 @@ that is full to the last block, and was written from another place before, takes
 log. While it is \
 written, a second client writes level 0 in the same way, started before and going on until the last hidden write is durable.\n\
 - No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
+- *oblivious*: level 0 of a disk whose levels are as large as what is written to them, on a medium four and a half times as \
+large; *oblivious hidden*: its hidden level, level 0 written beside it as above; *oblivious plausible*: level 0 of a disk \
+made with `--hiding plausible`, where reads write as well. *nbdkit file* is the raw file, without encryption.\n\
 - What a block costs on the medium is counted in `crates/deniable/tests/amplification.rs`: sequential writes 2.21 \
 blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \
 of 0.1, 0.2 and 0.4 with 8 and 8 slots, where Equation 1 of paper 000 says 10.6, 5.63 and 3.13.\n",
@@ -177,5 +246,6 @@ mod tests {
     #[test]
     fn the_head_is_as_wide_as_the_rows() {
         assert_eq!(HISTORY_HEAD.matches('|').count(), HISTORY_COLUMNS + 1);
+        assert_eq!(CELLS_HISTORY_HEAD.matches('|').count(), CELLS_HISTORY_COLUMNS + 1);
     }
 }

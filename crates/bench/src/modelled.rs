@@ -1,5 +1,5 @@
-//! Tables 2 to 4 of paper 000 redone with the latency models: `sealed` and `deniable` on the same simulated disks, the
-//! time that a model charges taken as time.
+//! Tables 2 to 4 of paper 000 redone with the latency models: `sealed`, `deniable` and `oblivious` on the same
+//! simulated disks, the time that a model charges taken as time.
 
 use crate::in_process;
 use crate::subject::SPARE_PERMILLE;
@@ -7,6 +7,7 @@ use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Kind, ManualClock, Result};
 use lacuna_deniable::Geometry;
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_oblivious::Plan;
 use lacuna_sealed::{Cipher, Layout};
 use lacuna_sim::{LatencyMedium, LatencyModel, Rng};
 use std::collections::HashMap;
@@ -43,6 +44,8 @@ pub enum Case {
     Full,
     /// One public and one hidden block in a stripe, as in the paper; as much data as in `Half`.
     Paper,
+    /// `oblivious`, opportunistic; as much data as in `Half`.
+    Oblivious,
 }
 
 impl Model {
@@ -62,7 +65,7 @@ impl Model {
 
 impl Case {
     /// All of them, the baseline first.
-    pub const ALL: [Case; 4] = [Case::Xts, Case::Half, Case::Full, Case::Paper];
+    pub const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
 
     /// For people.
     pub fn name(self) -> &'static str {
@@ -71,6 +74,7 @@ impl Case {
             Case::Half => "levels half",
             Case::Full => "levels full",
             Case::Paper => "levels 1+1",
+            Case::Oblivious => "oblivious",
         }
     }
 }
@@ -123,7 +127,8 @@ Behind a write-back cache of {held} MiB, writes are charged when a sync wants th
 as the system does it for a file; without one, the head goes from what a stripe carries on to the stripe and back each \
 time. Neither keeps anything for reads but what it holds back.\n\
 - *half*: the first {data} MiB of each level, half of what it holds, are written and read; *full*: all of it; *1+1*: \
-one public and one hidden block in a stripe, as in the paper, with as much data as *half*; *xts*: as much data, on a \
+one public and one hidden block in a stripe, as in the paper, with as much data as *half*; *oblivious*: as much, which is five sixths of what its \
+levels hold; *xts*: as much data, on a \
 medium of the same length. Each disk is written twice from end to end, both levels together, before sequential \
 requests of 1 MiB are measured; then twice as often as it has blocks at random, before random ones of 4 KiB are. Writes \
 end with a flush, which counts. Public writes find nothing hidden waiting, but the hidden data of before, which is \
@@ -165,6 +170,10 @@ pub fn measure(work: &Workspace) -> Result<Modelled> {
             }
             Case::Half | Case::Full => in_process::deniable(medium, &plan(Geometry::DEFAULT)?, 2, budget),
             Case::Paper => in_process::deniable(medium, &plan(Geometry::PAPER)?, 2, budget),
+            Case::Oblivious => {
+                let params = lacuna_oblivious::Params::plan(medium.len(), Plan::DEFAULT)?;
+                in_process::oblivious(medium, &params, 2, budget)
+            }
         })?;
         for random in [false, true] {
             work.interrupt.check()?;

@@ -4,6 +4,7 @@ use crate::program;
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Error, Result};
 use lacuna_deniable::{Geometry, Params};
+use lacuna_oblivious::Plan;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +26,8 @@ pub enum Subject {
     },
     /// `lacuna serve` of a deniable disk.
     Levels(Shape),
+    /// `lacuna serve` of an oblivious disk, whose levels are as large as what is written to them.
+    Oblivious(Variant),
     /// `nbdkit file`, no encryption.
     NbdkitFile,
     /// `nbdkit file` below the luks filter.
@@ -50,6 +53,45 @@ pub enum Shape {
     Sparse,
 }
 
+/// The variants of oblivious disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// HIVE-B.
+    Opportunistic,
+    /// The same, and its hidden level is measured.
+    Hidden,
+    /// HIVE: reads write as well.
+    Plausible,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Opportunistic => "oblivious",
+            Variant::Hidden => "oblivious hidden",
+            Variant::Plausible => "oblivious plausible",
+        }
+    }
+
+    /// Bytes of the smallest medium whose levels hold `size` bytes.
+    fn medium(self, size: u64) -> u64 {
+        least_medium(size, |medium| {
+            lacuna_oblivious::Params::plan(medium, Plan::DEFAULT)
+                .is_ok_and(|params| params.blocks >= size / BLOCK_SIZE as u64)
+        })
+    }
+}
+
+/// The least whole number of MiB, from `size` bytes on, that is enough.
+fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    let step = 1 << 20;
+    let mut medium = size.next_multiple_of(step);
+    while !fits(medium) {
+        medium += step;
+    }
+    medium
+}
+
 impl Shape {
     fn name(self) -> &'static str {
         match self {
@@ -70,16 +112,10 @@ impl Shape {
         let geometry = if self == Shape::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
         let half = matches!(self, Shape::Half | Shape::Hidden);
         let wanted = if half { 2 * size } else { size } / BLOCK_SIZE as u64;
-        let fits = |medium: u64| {
+        least_medium(size, |medium| {
             Params::plan(medium, geometry, SPARE_PERMILLE, 0)
                 .is_ok_and(|params| params.blocks.min(params.hidden_blocks) >= wanted)
-        };
-        let step = 1 << 20;
-        let mut medium = size.next_multiple_of(step);
-        while !fits(medium) {
-            medium += step;
-        }
-        medium
+        })
     }
 }
 
@@ -93,6 +129,7 @@ impl Subject {
             Subject::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
             Subject::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
             Subject::Levels(shape) => format!("levels {}", shape.name()),
+            Subject::Oblivious(variant) => variant.name().into(),
             Subject::NbdkitFile => "nbdkit file".into(),
             Subject::NbdkitLuks => "nbdkit luks".into(),
             Subject::QemuLuks => "qemu-nbd LUKS".into(),
@@ -102,7 +139,7 @@ impl Subject {
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self) -> Option<String> {
         let needs: &[(&str, &[&str])] = match self {
-            Subject::Lacuna { .. } | Subject::Levels(_) => &[],
+            Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => &[],
             Subject::NbdkitFile => &[("nbdkit", &["file", "--version"])],
             Subject::NbdkitLuks => {
                 &[("nbdkit", &["--filter=luks", "file", "--version"]), ("qemu-img", &["--version"])]
@@ -149,6 +186,23 @@ impl Subject {
                 }
                 program::output(&mut command).map(drop)
             }
+            Subject::Oblivious(variant) => {
+                let mut command = Command::new(&work.lacuna);
+                command.arg("--quiet").arg("create").arg(&disk);
+                command.args(["--size", &variant.medium(size).to_string(), "--format", "oblivious"]);
+                command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
+                command.args(["--cover", if variant == Variant::Hidden { "1000" } else { "0" }]);
+                command.arg("--key-file").arg(work.key_file());
+                match variant {
+                    Variant::Opportunistic => {}
+                    Variant::Plausible => drop(command.args(["--hiding", "plausible"])),
+                    Variant::Hidden => {
+                        let deep = deep_key(work)?;
+                        command.args(["--levels", "2"]).arg("--key-file").arg(deep);
+                    }
+                }
+                program::output(&mut command).map(drop)
+            }
             Subject::NbdkitFile => File::create(&disk)
                 .and_then(|file| file.set_len(size))
                 .map_err(|e| Error::io("cannot make a disk for nbdkit", &e)),
@@ -169,14 +223,18 @@ impl Subject {
 
     /// The export of the hidden level that is measured, on the server whose public one is at `uri`.
     pub fn hidden_export(self, uri: &str) -> Option<String> {
-        (self == Subject::Levels(Shape::Hidden)).then(|| uri.replace("///?", "///1?"))
+        self.has_hidden_level().then(|| uri.replace("///?", "///1?"))
+    }
+
+    fn has_hidden_level(self) -> bool {
+        matches!(self, Subject::Levels(Shape::Hidden) | Subject::Oblivious(Variant::Hidden))
     }
 
     /// How to serve the disk on `socket`.
     pub fn serve(self, work: &Workspace, socket: &Path) -> Command {
         let disk = self.disk(work);
         let mut command = match self {
-            Subject::Lacuna { .. } | Subject::Levels(_) => Command::new(&work.lacuna),
+            Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => Command::new(&work.lacuna),
             Subject::NbdkitFile | Subject::NbdkitLuks => Command::new("nbdkit"),
             Subject::QemuLuks => Command::new("qemu-nbd"),
         };
@@ -185,9 +243,9 @@ impl Subject {
                 command.arg("serve").arg(&disk).arg("--socket").arg(socket);
                 command.arg("--key-file").arg(work.key_file());
             }
-            Subject::Levels(shape) => {
+            Subject::Levels(_) | Subject::Oblivious(_) => {
                 command.arg("--quiet").arg("serve").arg(&disk).arg("--socket").arg(socket);
-                let deep = shape == Shape::Hidden;
+                let deep = self.has_hidden_level();
                 command.arg("--key-file").arg(if deep { work.path(DEEP_KEY) } else { work.key_file() });
             }
             Subject::NbdkitFile => {
