@@ -75,6 +75,9 @@ impl Oblivious {
         }
         // Reopened again and again after power cuts, a disk must not run out of ring.
         if !options.read_only && end.public.seq - end.public.applied >= params.part() {
+            // What is in place makes room for the batch that says so; no thread does it yet.
+            core.store.apply_to(end.public.seq)?;
+            core.store.sync()?;
             core.finish()?;
         }
         let core = Arc::new(core);
