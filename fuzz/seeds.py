@@ -125,6 +125,28 @@ def deniable():
     put("deniable_open", "hole", stripe(data) + b"\xff" * 128 + stripe(data | 1, synced=2))
 
 
+def oblivious():
+    # Of each batch: flags, its number, synced, applied; root, covered, data, pages; one discard; cell and entry three times.
+    data, page = 1 << 56, 2 << 56
+    place = lambda seq, cell: seq << 40 | cell + 1
+    def batch(flags=0, number=0, synced=0, applied=0, state=(0, 0, 0, 0), discard=(0, 0), cells=()):
+        cells = [word for pair in cells for word in pair]
+        words = [flags, number, synced, applied, *state, *discard, *cells]
+        return struct.pack("<16Q", *words, *[0] * (16 - len(words)))
+    empty = [batch(synced=max(0, seq - 1), applied=max(0, seq - 2)) for seq in range(8)]
+    put("oblivious_open", "empty", b"".join(empty))
+    put("oblivious_open", "data", b"".join(batch(cells=[(seq, data | seq), (9, data | 1)]) for seq in range(8)))
+    root = (place(1, 1), 0, 9, 1)
+    put("oblivious_open", "page", batch(state=root, cells=[(1, page), (2, data)]) + batch(synced=1, state=root))
+    put("oblivious_open", "discard", batch(cells=[(1, data)]) + batch(discard=(0, 300), cells=[(2, data)]))
+    put("oblivious_open", "stash", batch() + batch(flags=16, cells=[(3, data | 2)]))
+    put("oblivious_open", "level-1", batch(flags=8, cells=[(1, data)]) + batch(flags=24, cells=[(1, page), (2, data)]))
+    put("oblivious_open", "number", batch(flags=2, number=(1 << 48) - 1) + batch(flags=2, number=33))
+    put("oblivious_open", "applied", batch() + batch() + batch(synced=2, applied=1) + batch(synced=1))
+    hiding_and_on = struct.pack("<HBBBB2xIIIIQQQ16x", 1, 2, 3, 32, 4, 1000, 64, 2048, 512, 400000, 99000, 99000)
+    put("oblivious_open", "params", hiding_and_on)
+
+
 header()
 params()
 ring()
@@ -132,4 +154,5 @@ medium()
 book()
 objects()
 deniable()
+oblivious()
 nbd()

@@ -35,6 +35,7 @@ mod cell;
 mod core;
 mod disk;
 mod draw;
+mod fuzz;
 mod head;
 mod params;
 mod place;
@@ -50,6 +51,8 @@ mod world;
 pub use bound::tail_base;
 pub use disk::Oblivious;
 pub use draw::draw_cells;
+#[doc(hidden)]
+pub use fuzz::fuzz_open;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
 pub use params::{Hiding, Params, Plan};
 pub use placement::Placement;

@@ -1,0 +1,182 @@
+//! Opening what somebody with the keys made up: for fuzzing.
+
+use crate::cell::CELL_LEN;
+use crate::core::LevelKey;
+use crate::disk::Oblivious;
+use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
+use crate::params::{Params, Plan};
+use crate::place::{place, stash_place};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_levels::{Entry, Levels, MapState, OpenOptions, SALT_LEN};
+use lacuna_medium::{Medium, MemoryMedium};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of input for one batch.
+const PIECE: usize = 128;
+/// Bytes of the medium.
+const ROOM: u64 = 8 << 20;
+/// Cells of a forged batch that hold something.
+const FILLED: usize = 3;
+
+/// Parses the input as parameters; then forges a batch of every 128 bytes of it, opens that at two levels, and reads, writes
+/// and closes what opens.
+pub fn fuzz_open(input: &[u8]) {
+    let _refused = Params::parse(input.get(..64).unwrap_or(input));
+    let Ok(disk) = open_forged(input, false) else { return };
+    let disk = Arc::new(disk);
+    let mut block = vec![7; BLOCK_SIZE];
+    for level in disk.levels() {
+        for addr in 0..4 {
+            let _lost = level.read(BlockAddr(addr), &mut block);
+            let _full = level.write(BlockAddr(addr), &block);
+        }
+        let _discarded = level.discard(BlockAddr(0), level.blocks());
+    }
+    for _ in 0..20 {
+        if disk.refresh().is_err() {
+            return;
+        }
+    }
+    let _no_cover = disk.close();
+}
+
+/// Opens what a forger makes of the input.
+fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
+    let params = Params::plan(ROOM, Plan { operations: 6, ..Plan::DEFAULT })?;
+    let uuid = [3; 16];
+    let masters = [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])];
+    let keys = [0, 1].map(|level| LevelKey::new(&masters[level], &uuid));
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    for (seq, piece) in (1..).zip(input.chunks(PIECE)).take(params.journal as usize) {
+        let mut made_up = [0; PIECE];
+        made_up[..piece.len()].copy_from_slice(piece);
+        forge(&*medium, &params, &keys, seq, &made_up)?;
+    }
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 20),
+        read_only,
+        background: false,
+        cover_timeout: Duration::ZERO,
+        public_random: Arc::new(SeededRandom::new(1)),
+        filler: Arc::new(SeededRandom::new(2)),
+    };
+    Oblivious::open(medium, &params, &masters, &uuid, options)
+}
+
+/// A batch as its writer may have made it up: head, record, and its first cells in place as well.
+///
+/// ```text
+///   0  flags     bit 0: it names another batch before it; 1: its number is made up; 2: its record is another's; 3: level 1
+///                says something too; 4: the first entry is in the stash as well
+///   8  number    if it is made up
+///  16  synced, applied
+///  32  state of the map
+///  64  one discard
+///  80  cell and entry, three times
+/// ```
+fn forge(
+    medium: &dyn Medium,
+    params: &Params,
+    keys: &[LevelKey],
+    at: u64,
+    made_up: &[u8; PIECE],
+) -> Result<()> {
+    let word = |at: usize| u64::from_le_bytes(made_up[at..at + 8].try_into().expect("8 bytes"));
+    let flag = |bit: u8| made_up[0] >> bit & 1 == 1;
+    let salt = |seq: u64| [seq as u8; SALT_LEN];
+    let random = SeededRandom::new(at);
+    let filled = (0..FILLED).map(|slot| (word(80 + slot * 16), Entry::unpack(word(88 + slot * 16))));
+    let filled: Vec<(u64, Entry)> =
+        filled.map(|(cell, entry)| (cell, entry.unwrap_or(Entry::Empty))).collect();
+    // The cells that are not made up lie apart.
+    let mut cells: Vec<u64> = (0..params.batch_cells() as u64).map(|slot| 500 + slot).collect();
+    cells.iter_mut().zip(&filled).for_each(|(cell, (made_up, _))| *cell = *made_up);
+    let public = PublicPart {
+        seq: if flag(1) { word(8) } else { at },
+        previous: if flag(0) { [0xee; 16] } else { salt(at - 1)[..16].try_into().expect("16 of 32 bytes") },
+        synced: word(16),
+        applied: word(24),
+        cells,
+    };
+    let state = MapState { root: word(32), covered: word(40), data: word(48), pages: word(56) };
+    let said = LevelRecord { state, trims: vec![(word(64), word(72)); 2] };
+    // As a page of a map it holds made up places.
+    let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
+    let mut record = vec![0; params.record_len() as usize];
+    let mut draft = Draft::new(salt(at), Box::new([0; BLOCK_SIZE]));
+    let level = u8::from(flag(3));
+    for level in 0..=level {
+        draft.put_level(&batch_key(&keys[usize::from(level)].level, &salt(at))?, level, &said);
+    }
+    let key = &keys[usize::from(level)];
+    let batch = batch_key(&key.level, &salt(at))?;
+    for (slot, &(cell, entry)) in filled.iter().enumerate() {
+        let out = &mut record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
+        let place = place(public.seq, cell % params.cells);
+        key.cells.seal(place, entry, &block, &random, out)?;
+        draft.list(&batch, slot, entry);
+        medium.write_at(params.cell_offset(cell % params.cells), out)?;
+    }
+    if flag(4) {
+        let from = params.batch_cells() * CELL_LEN;
+        let place = stash_place(public.seq, 0);
+        key.cells.seal(place, filled[0].1, &block, &random, &mut record[from..from + CELL_LEN])?;
+        draft.list_stash(&batch, 0, filled[0].1);
+    }
+    let head = draft.finish(&batch_key(&keys[0].level, &salt(at))?, &public, &record);
+    if flag(2) {
+        record[0] ^= 1;
+    }
+    medium.write_at(params.ring_offset(at, 0), &record)?;
+    medium.write_at(params.head_offset(public.seq, 0), &head[..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_up_is_refused_or_read() {
+        fuzz_open(&[]);
+        for byte in [0, 1, 2, 3, 0x7f, 0x80, 0xff] {
+            fuzz_open(&[byte; 1000]);
+        }
+        // Batches that follow one another, with data, pages and lost blocks, and places that may be there.
+        let mut random = 1u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for round in 0..300 {
+            let mut input = Vec::new();
+            for seq in 1..=1 + round % 8 {
+                let flags = if next(4) == 0 { next(32) } else { next(4) << 3 };
+                let synced = next(seq);
+                let root = next(1 << 23) << 40 | next(12);
+                let mut words = vec![flags, next(20), synced, next(synced + 1), root, next(seq)];
+                words.extend([next(9), next(9), next(400), next(300)]);
+                (0..FILLED).for_each(|_| words.extend([next(12), next(5) << 56 | next(8)]));
+                words.iter().for_each(|word| input.extend(word.to_le_bytes()));
+            }
+            fuzz_open(&input);
+        }
+    }
+
+    /// The forger is no fool: what it makes up opens if it makes sense, and is read.
+    #[test]
+    fn what_makes_sense_opens() {
+        let page = Entry::Page { depth: 0, index: 0 }.pack();
+        let words = |synced, root, entries: [u64; 3]| {
+            let mut words = vec![0, 0, synced, 0, root, 0, 1, 1, 0, 0];
+            entries.iter().enumerate().for_each(|(slot, entry)| words.extend([slot as u64, *entry]));
+            words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
+        };
+        let input =
+            [words(0, 0, [page, Entry::Data(1).pack(), 0]), words(1, place(1, 0), [0, 0, 0])].concat();
+        assert!(open_forged(&input, true).is_ok(), "two batches, the second after the first");
+        let refused = open_forged(&words(1, 0, [0; 3]), true);
+        assert!(refused.is_err(), "no batch is durable before it is written");
+    }
+}
