@@ -1,0 +1,113 @@
+//! Version 1 of the format as it is for ever: a disk of two levels, kept as a file, that must open and read as it did when
+//! it was made.
+//!
+//! The file holds those blocks of the medium that are read when the disk is opened and every block of both levels is, each
+//! behind its offset (8 bytes, little-endian). The others are random or garbage; they are zeros here.
+
+mod fixture;
+
+use fixture::{create, fill, flush_hidden, open, open_with, options, params, stamp_of};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_oblivious::{Levels, OpenOptions};
+use lacuna_sim::{OpKind, Recorder};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Written blocks of each level and their stamps; all others read as zeros.
+const CONTENTS: [&[(u64, u64)]; 2] = [&[(0, 3), (5, 1), (9, 2)], &[(1, 4), (30, 5)]];
+
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/oblivious-v1.sparse")
+}
+
+/// The medium of a disk with [`CONTENTS`]: overwritten, discarded, the ring once round, the maps written out; closed.
+fn make() -> Vec<u8> {
+    let params = params();
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, &params, 2, 1).unwrap();
+    let disk = open(&medium, &params, 2, 2).unwrap();
+    let levels = disk.levels();
+    let write = |level: usize, block: u64, stamp: u64| {
+        let mut data = vec![0; BLOCK_SIZE];
+        fill(block, stamp, &mut data);
+        levels[level].write(BlockAddr(block), &data).unwrap();
+    };
+    for (level, contents) in CONTENTS.iter().enumerate() {
+        contents.iter().for_each(|(block, stamp)| write(level, *block, *stamp));
+    }
+    write(0, 6, 9);
+    write(1, 2, 9);
+    (0..30).for_each(|round| write(0, 5, 100 + round));
+    write(0, 5, 1);
+    levels[0].discard(BlockAddr(6), 1).unwrap();
+    flush_hidden(&disk, &levels[1]).unwrap();
+    levels[1].discard(BlockAddr(2), 1).unwrap();
+    flush_hidden(&disk, &levels[1]).unwrap();
+    disk.close().unwrap();
+    memory.snapshot()
+}
+
+/// Opens a medium without writing to it, and compares every block with [`CONTENTS`].
+fn check(medium: &Arc<dyn Medium>) {
+    for levels in 1..=2 {
+        let options = OpenOptions { read_only: true, ..options(3, 4) };
+        let disk = open_with(medium, &params(), levels, options).unwrap();
+        for level in disk.levels() {
+            let contents = CONTENTS[usize::from(level.level())];
+            for block in 0..level.blocks() {
+                let mut data = vec![0; BLOCK_SIZE];
+                level.read(BlockAddr(block), &mut data).unwrap();
+                let expected = contents.iter().find(|(at, _)| *at == block).map_or(0, |(_, stamp)| *stamp);
+                assert_eq!(stamp_of(block, &data), Some(expected), "level {}, block {block}", level.level());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_golden_disk_opens_and_goes_on() {
+    let params = params();
+    let kept = std::fs::read(path()).unwrap();
+    let len = params.medium_len() as usize;
+    let mut bytes = vec![0; len.next_multiple_of(BLOCK_SIZE)];
+    for piece in kept.chunks_exact(8 + BLOCK_SIZE) {
+        let at = u64::from_le_bytes(piece[..8].try_into().unwrap()) as usize;
+        bytes[at..at + BLOCK_SIZE].copy_from_slice(&piece[8..]);
+    }
+    bytes.truncate(len);
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(bytes));
+    check(&medium);
+    // Many cells are rewritten where they lie.
+    let disk = open(&medium, &params, 2, 9).unwrap();
+    (0..100).for_each(|_| disk.refresh().unwrap());
+    disk.close().unwrap();
+    check(&medium);
+}
+
+/// What the golden file is made of must not depend on the moment: whoever makes it again gets the same.
+#[test]
+#[ignore = "makes the golden disk, which is never made again"]
+fn write_the_golden_disk() {
+    let bytes = make();
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::from_bytes(bytes.clone()))));
+    let medium: Arc<dyn Medium> = recorder.clone();
+    check(&medium);
+    let block = BLOCK_SIZE as u64;
+    let reads = recorder.take().into_iter().filter(|record| record.kind == OpKind::Read);
+    let read: BTreeSet<u64> =
+        reads.flat_map(|read| read.offset / block..(read.offset + read.len).div_ceil(block)).collect();
+    let mut kept = Vec::new();
+    for (at, data) in (0..).zip(bytes.chunks(BLOCK_SIZE)) {
+        if read.contains(&at) && data.iter().any(|&byte| byte != 0) {
+            kept.extend((at * block).to_le_bytes());
+            kept.extend(data);
+            kept.resize(kept.len() + BLOCK_SIZE - data.len(), 0);
+        }
+    }
+    std::fs::create_dir_all(path().parent().unwrap()).unwrap();
+    assert!(!path().exists(), "it is there already");
+    std::fs::write(path(), kept).unwrap();
+}
