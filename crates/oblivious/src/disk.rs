@@ -187,7 +187,7 @@ impl Levels for Oblivious {
             return core.discard_public(first, count);
         }
         core.hidden.discard(&core.wait(), level, first, count, &core.source(level))?;
-        core.pass_for_public(1)
+        core.pass_discard_for_public()
     }
 
     fn flush(&self, level: u8) -> Result<()> {

@@ -13,7 +13,9 @@
 //! Invariants:
 //! 1. Number, cells, order and size of all writes to the medium, those of opening and closing included, are a function of
 //!    the number of public operations, public randomness and the paced clock; on a plausible disk, of the number of
-//!    operations of all levels.
+//!    operations of all levels. (A discard counts for a quarter of a batch. Exceptions that depend on what level 0 holds: a
+//!    discard that changes more pages of its map than the cache should keep causes batches until they are written; and what
+//!    finds no room in the stash, which invariant 5 says is all but impossible, causes one.)
 //! 2. What a level's key shows is a function of the operations on that level and those below it: a lower level takes the
 //!    cell of a higher one as if it were empty, and the block that lay there goes back to its stash. (Algorithm 6 reads all
 //!    *k* cells into the stashes; to leave a block where it lies, if nobody below wants the place, shows the same and changes

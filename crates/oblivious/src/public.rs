@@ -54,7 +54,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes blocks of level 0 unwritten.
+    /// Makes blocks of level 0 unwritten. Counts whether any of them was written or not.
     pub(crate) fn discard_public(&self, first: u64, count: u64) -> Result<()> {
         self.health.check()?;
         let mut public = self.public();
@@ -63,12 +63,22 @@ impl Core {
         if tree.any(first, count, &self.source(0)).map_err(|e| self.fail(e))? {
             queue.trim(first, count);
         }
-        self.operate(&mut public, 1)?;
-        // Pages that the discard changed are written before it is answered, once there are many.
-        while public.level.queue.trims().len() >= MOST_TRIMS || public.level.tree.crowded() {
+        self.operate(&mut public, self.discard_operations())?;
+        // Pages that the discard changed are written before it is answered, once there are more than the cache should hold.
+        while public.level.tree.crowded() {
             self.batch(&mut public)?;
         }
         Ok(())
+    }
+
+    /// For how many operations a discard counts: a batch records no more than some.
+    fn discard_operations(&self) -> usize {
+        self.store.params.batch_blocks().div_ceil(MOST_TRIMS)
+    }
+
+    /// A discard of a hidden level on a plausible disk.
+    pub(crate) fn pass_discard_for_public(&self) -> Result<()> {
+        self.pass_for_public(self.discard_operations())
     }
 
     /// Counts operations, and writes the batches that they fill.

@@ -291,15 +291,20 @@ impl Store {
         self.moved.notify_all();
     }
 
-    /// Waits until batch `seq` may be written, for which other threads do what is needed.
+    /// Waits until batch `seq` may be written: until other threads have brought enough home. What a head already says of
+    /// that needs no more than a sync.
     pub(crate) fn wait_room(&self, health: &FailStop, background: bool, seq: u64) -> Result<()> {
         let (ring, part) = (u64::from(self.params.ring), self.params.part());
-        let has_room =
-            |progress: &Progress| progress.claimed + ring > seq && progress.applied_durable + 3 * part >= seq;
-        if !background && !has_room(&self.progress()) {
+        let is_home = |progress: &Progress| progress.applied_durable + 3 * part >= seq;
+        let has_room = |progress: &Progress| progress.claimed + ring > seq && is_home(progress);
+        if has_room(&self.progress()) {
+            return Ok(());
+        }
+        if !background {
             // Parts are synced and applied as they end: there always is room.
             return Err(defect());
         }
-        self.wait(health, None, has_room).map(drop)
+        self.wait(health, None, is_home)?;
+        if has_room(&self.progress()) { Ok(()) } else { self.sync() }
     }
 }

@@ -55,12 +55,12 @@ impl Core {
             if next.is_none() {
                 // Whoever writes may wait for just this.
                 done = done.and_then(|()| self.store.sync());
-                next = parts.recv().ok();
             }
             if let Err(e) = done {
                 self.fail(e);
                 return;
             }
+            next = next.or_else(|| parts.recv().ok());
         }
     }
 }

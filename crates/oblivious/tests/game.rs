@@ -85,13 +85,21 @@ enum Traffic {
     Sequential,
     OneBlock,
     Random,
+    /// The same, and whenever something is discarded it is what was written.
+    Discarded,
     /// First almost every block, then any of them again.
     AlmostFull,
     /// Reads in the place of writes, which are as good on a plausible disk.
     Reads,
 }
 
-const WRITES: [Traffic; 4] = [Traffic::Sequential, Traffic::OneBlock, Traffic::Random, Traffic::AlmostFull];
+const WRITES: [Traffic; 5] =
+    [Traffic::Sequential, Traffic::OneBlock, Traffic::Random, Traffic::Discarded, Traffic::AlmostFull];
+
+/// Reads that a discard passes for on a plausible disk.
+fn discard_reads(params: &Params) -> usize {
+    params.batch_blocks().div_ceil(4)
+}
 
 /// The trace of three sessions, whose calls are the same but for the blocks.
 fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
@@ -122,6 +130,12 @@ fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
             match calls.below(8) {
                 0 => level.flush().unwrap(),
                 1 => disk.refresh().unwrap(),
+                2 if traffic == Traffic::Reads => {
+                    level.read(BlockAddr(0), &mut vec![0; discard_reads(params) * BLOCK_SIZE]).unwrap();
+                }
+                // Whether there is anything to discard does not matter.
+                2 if traffic == Traffic::Discarded => level.discard(BlockAddr(rng.below(full)), 3).unwrap(),
+                2 => level.discard(BlockAddr(params.blocks - 4), 3).unwrap(),
                 _ => {}
             }
             watched.watch();
@@ -294,14 +308,14 @@ impl Turn {
     /// What a public user does who explains the trace of the turn. A hidden flush goes on until nothing of the level
     /// waits: it passes for so many reads, each flushed, as it wrote batches. How many these are depends on the hidden
     /// level, which is no more than what it may do anyway: as many operations as it likes.
-    fn explain(self, level: &LevelDisk, rng: &mut Rng, batches: u64) {
+    fn explain(self, level: &LevelDisk, rng: &mut Rng, discard_reads: usize, batches: u64) {
         let mut read = |count: u64| {
             let mut buf = vec![0; count as usize * BLOCK_SIZE];
             level.read(BlockAddr(rng.below(level.blocks() - count)), &mut buf).unwrap();
         };
         match self {
             Turn::Fill(_, count) | Turn::Write(count) | Turn::Read(count) => read(count),
-            Turn::Discard => read(1),
+            Turn::Discard => read(discard_reads as u64),
             Turn::Flush => {
                 for _ in 0..batches {
                     read(1);
@@ -342,7 +356,7 @@ impl Game {
             _ if self.hiding == Hiding::Opportunistic => {}
             _ => {
                 let flushed = if turn == Turn::Flush { self.flushes.pop_front() } else { None };
-                turn.explain(&levels[0], &mut self.rng, flushed.unwrap_or(0));
+                turn.explain(&levels[0], &mut self.rng, discard_reads(disk.params()), flushed.unwrap_or(0));
             }
         }
         if self.hidden == Hidden::Busy {
