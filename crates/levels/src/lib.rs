@@ -20,6 +20,7 @@ mod entry;
 mod failstop;
 mod hidden;
 mod keys;
+mod leaves;
 mod map_size;
 mod queue;
 mod read_again;

@@ -7,30 +7,18 @@
 //! rebuild the map. Changes found in summaries when the disk is opened wait as a delta until their leaf is loaded.
 
 use crate::entry::{Entry, LOST, MOST_DEPTHS};
+use crate::leaves::{Leaves, Page, WHOLE_LEAF};
 use crate::map_size::FANOUT;
 use crate::state::MapState;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 use rustc_hash::FxHashMap;
-use std::collections::{BTreeSet, VecDeque};
-
-/// In a delta: every place of the leaf.
-const WHOLE_LEAF: u16 = u16::MAX;
-/// The least leaves that a cache holds.
-const LEAST_CACHED: usize = 16;
-
-/// One page: places, packed.
-type Page = Box<[u64; FANOUT as usize]>;
+use std::collections::BTreeSet;
 
 /// From where pages are read.
 pub trait PageSource {
     /// Reads the block that lies at `place`, which is neither 0 nor [`LOST`], as `entry`. Errors: [`Kind::Corrupt`] if it
     /// does not verify; everything that the page would have said is then lost.
     fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()>;
-}
-
-struct Leaf {
-    places: Page,
-    touched: bool,
 }
 
 /// Where a cycle stands: which depth it writes, what of it is left, and where it began.
@@ -51,10 +39,9 @@ pub struct Tree {
     cycle: Option<Cycle>,
     last_start: u64,
     cycle_len: u64,
-    leaves: FxHashMap<u64, Leaf>,
-    order: VecDeque<u64>,
-    cached: usize,
-    delta: FxHashMap<u64, Vec<(u16, u64)>>,
+    leaves: Leaves,
+    /// Leaves that may wait to be written.
+    most_dirty: usize,
     state: MapState,
 }
 
@@ -72,6 +59,7 @@ impl Tree {
             }
         }
         debug_assert!(pages.len() <= usize::from(MOST_DEPTHS));
+        let leaves = Leaves::new(cached);
         Tree {
             blocks,
             dirty: vec![BTreeSet::new(); pages.len()],
@@ -79,12 +67,18 @@ impl Tree {
             cycle: None,
             last_start: 0,
             cycle_len,
-            leaves: FxHashMap::default(),
-            order: VecDeque::new(),
-            cached: cached.max(LEAST_CACHED),
-            delta: FxHashMap::default(),
+            most_dirty: leaves.cached() / 2,
+            leaves,
             state: MapState::default(),
         }
+    }
+
+    /// The same, for a format that writes pages out no faster than its schedule: changed leaves need not stay in memory, for
+    /// what changed of them does, and `most_dirty` of them may wait to be written.
+    pub fn spilling(mut self, most_dirty: usize) -> Tree {
+        self.leaves.spill();
+        self.most_dirty = most_dirty.max(self.most_dirty);
+        self
     }
 
     /// Depths of the map, 1 for a level of one leaf.
@@ -129,9 +123,8 @@ impl Tree {
             let part = (FANOUT as usize - at).min(out.len() - done);
             let here = &mut out[done..done + part];
             if self.has_leaf(number) {
-                let leaf = self.leaf(number, source)?;
-                leaf.touched = true;
-                here.copy_from_slice(&leaf.places[at..at + part]);
+                self.cache(number, source)?;
+                here.copy_from_slice(&self.leaves.places(number)[at..at + part]);
             } else {
                 here.fill(0);
             }
@@ -143,9 +136,8 @@ impl Tree {
     /// Sets where block `addr` is, and returns where it was.
     pub fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
         let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
-        let leaf = self.leaf(number, source)?;
-        leaf.touched = true;
-        let was = std::mem::replace(&mut leaf.places[at], packed);
+        self.cache(number, source)?;
+        let was = self.leaves.set(number, at, packed);
         self.mark_dirty(0, number);
         match (was, packed) {
             (0, 0) => {}
@@ -185,7 +177,7 @@ impl Tree {
     }
 
     fn has_leaf(&self, leaf: u64) -> bool {
-        self.pages[0][leaf as usize] != 0 || self.leaves.contains_key(&leaf) || self.delta.contains_key(&leaf)
+        self.pages[0][leaf as usize] != 0 || self.leaves.knows(leaf)
     }
 
     /// Makes the blocks of a range unwritten. Returns how many were written.
@@ -195,6 +187,12 @@ impl Tree {
             self.set(written, 0, source)?;
             cleared += 1;
             at = written + 1;
+            // The last of a leaf that went whole.
+            let leaf = written / FANOUT;
+            let whole = first <= leaf * FANOUT && (leaf + 1) * FANOUT <= first + count;
+            if whole && self.leaves.places(leaf).iter().all(|place| *place == 0) {
+                self.leaves.cleared(leaf);
+            }
         }
         Ok(cleared)
     }
@@ -268,7 +266,7 @@ impl Tree {
     /// Repeats a change that a summary told of.
     pub fn replay(&mut self, addr: u64, packed: u64) {
         if addr < self.blocks {
-            self.delta.entry(addr / FANOUT).or_default().push(((addr % FANOUT) as u16, packed));
+            self.leaves.remember(addr / FANOUT, (addr % FANOUT) as u16, packed);
             self.mark_dirty(0, addr / FANOUT);
         }
     }
@@ -277,7 +275,7 @@ impl Tree {
     pub fn crowded(&self) -> bool {
         let queued =
             self.cycle.as_ref().filter(|cycle| cycle.depth == 0).map_or(0, |cycle| cycle.queue.len());
-        self.dirty[0].len() + queued > self.cached / 2
+        self.dirty[0].len() + queued > self.most_dirty
     }
 
     /// Repeats a discard that a summary told of.
@@ -288,7 +286,7 @@ impl Tree {
             let leaf_end = ((at / FANOUT + 1) * FANOUT).min(end);
             if self.has_leaf(at / FANOUT) && leaf_end - at == FANOUT {
                 // A whole leaf: what was to be done to it before need not be.
-                self.delta.insert(at / FANOUT, vec![(WHOLE_LEAF, 0)]);
+                self.leaves.remember(at / FANOUT, WHOLE_LEAF, 0);
                 self.mark_dirty(0, at / FANOUT);
             } else if self.has_leaf(at / FANOUT) {
                 (at..leaf_end).for_each(|addr| self.replay(addr, 0));
@@ -299,46 +297,20 @@ impl Tree {
 
     // Leaves.
 
-    fn leaf(&mut self, number: u64, source: &dyn PageSource) -> Result<&mut Leaf> {
-        if !self.leaves.contains_key(&number) {
-            let packed = self.pages[0][number as usize];
-            let mut places = load(packed, Entry::Page { depth: 0, index: number }, source)?;
-            for (at, packed) in self.delta.remove(&number).unwrap_or_default() {
-                if at == WHOLE_LEAF {
-                    places.fill(packed);
-                } else {
-                    places[usize::from(at)] = packed;
-                }
-            }
-            self.evict();
-            self.leaves.insert(number, Leaf { places, touched: false });
-            self.order.push_back(number);
+    /// Sees to it that a leaf is in memory.
+    fn cache(&mut self, number: u64, source: &dyn PageSource) -> Result<()> {
+        if self.leaves.is_cached(number) {
+            return Ok(());
         }
-        Ok(self.leaves.get_mut(&number).expect("it was just put there"))
-    }
-
-    /// Makes room for a leaf: the oldest that nobody touched since it was last looked at goes. Changed ones stay.
-    fn evict(&mut self) {
-        let mut looks = 2 * self.order.len();
-        while self.leaves.len() >= self.cached && looks > 0 {
-            looks -= 1;
-            let Some(number) = self.order.pop_front() else { return };
-            let keep = self.is_dirty(0, number)
-                || self.leaves.get_mut(&number).is_some_and(|leaf| std::mem::take(&mut leaf.touched));
-            if keep {
-                self.order.push_back(number);
-            } else {
-                self.leaves.remove(&number);
-            }
-        }
-    }
-
-    fn is_dirty(&self, depth: usize, index: u64) -> bool {
-        self.dirty[depth].contains(&index) || self.is_queued(depth, index)
+        let packed = self.pages[0][number as usize];
+        let places = load(packed, Entry::Page { depth: 0, index: number }, source)?;
+        let Tree { leaves, dirty, cycle, .. } = self;
+        leaves.put(number, places, |number| is_dirty(dirty, cycle.as_ref(), 0, number));
+        Ok(())
     }
 
     fn is_queued(&self, depth: usize, index: u64) -> bool {
-        self.cycle.as_ref().is_some_and(|cycle| cycle.depth == depth && cycle.queue.contains(&index))
+        is_queued(self.cycle.as_ref(), depth, index)
     }
 
     fn mark_dirty(&mut self, depth: usize, index: u64) {
@@ -366,7 +338,7 @@ impl Tree {
                 self.last_start = seq;
                 return 0;
             }
-            let crowded = self.dirty[0].len() > self.cached / 2;
+            let crowded = self.dirty[0].len() > self.most_dirty;
             if seq < self.last_start + self.cycle_len && !crowded {
                 return 0;
             }
@@ -378,7 +350,7 @@ impl Tree {
         let above: usize = self.pages[1..].iter().map(|pages| pages.len().min(cycle.queue.len() + 1)).sum();
         let left = (cycle.started + self.cycle_len / 2).saturating_sub(seq).max(1);
         let paced = (cycle.queue.len() + above).div_ceil(left as usize);
-        let crowd = (cycle.queue.len() + self.dirty[0].len()).saturating_sub(self.cached / 2);
+        let crowd = (cycle.queue.len() + self.dirty[0].len()).saturating_sub(self.most_dirty);
         // At least one, for it is asking for a page that finds out that there are no more.
         paced.max(crowd.min(usize::from(u8::MAX))).max(1)
     }
@@ -436,14 +408,26 @@ impl Tree {
             empty
         };
         if depth == 0 {
-            let leaf = self.leaf(index, source)?;
-            return Ok(write(&mut leaf.places.iter().copied(), block));
+            self.cache(index, source)?;
+            let empty = write(&mut self.leaves.places(index).iter().copied(), block);
+            self.leaves.written(index);
+            return Ok(empty);
         }
         let below = &self.pages[depth - 1];
         let first = (index * FANOUT) as usize;
         let end = below.len().min(first + FANOUT as usize);
         Ok(write(&mut below[first..end].iter().copied(), block))
     }
+}
+
+/// Whether a running cycle is going to write a page.
+fn is_queued(cycle: Option<&Cycle>, depth: usize, index: u64) -> bool {
+    cycle.is_some_and(|cycle| cycle.depth == depth && cycle.queue.contains(&index))
+}
+
+/// Whether a page is to be written.
+fn is_dirty(dirty: &[BTreeSet<u64>], cycle: Option<&Cycle>, depth: usize, index: u64) -> bool {
+    dirty[depth].contains(&index) || is_queued(cycle, depth, index)
 }
 
 /// Reads a page. If it does not verify, everything in it is lost; a medium that fails is an error.

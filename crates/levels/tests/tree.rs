@@ -88,6 +88,44 @@ fn a_map_whose_pages_move_says_the_same() {
     }
 }
 
+/// More leaves change than memory holds, and pages are written slowly, one for each write.
+#[test]
+fn a_map_that_spills_says_the_same() {
+    let (pages, mut next, mut seq) = (Pages::default(), 1 << 40, 1);
+    let mut tree = Tree::new(BLOCKS, CYCLE, 16).spilling(usize::MAX);
+    let mut model = FxHashMap::default();
+    let mut word = 1u64;
+    for round in 0..6000u64 {
+        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let addr = (word >> 33) % BLOCKS;
+        assert_eq!(tree.set(addr, round + 1, &pages).unwrap(), model.insert(addr, round + 1).unwrap_or(0));
+        if round % 50 == 0 {
+            let first = addr / FANOUT * FANOUT - if addr > FANOUT { 3 } else { 0 };
+            let count = (2 * FANOUT).min(BLOCKS - first);
+            tree.clear(first, count, &pages).unwrap();
+            model.retain(|addr, _| !(first..first + count).contains(addr));
+        }
+        seq += 1;
+        if tree.due(seq) > 0 {
+            let mut block = [0; BLOCK_SIZE];
+            if let Some(entry) = tree.emit(next, &pages, &mut block).unwrap() {
+                pages.0.borrow_mut().insert(next, (entry, block));
+                next += 1;
+            }
+        }
+        assert!(!tree.crowded());
+    }
+    assert_eq!(tree.data(), model.len() as u64);
+    for addr in 0..BLOCKS {
+        assert_eq!(tree.get(addr, &pages).unwrap(), model.get(&addr).copied().unwrap_or(0), "block {addr}");
+    }
+    settle(&mut tree, &pages, &mut seq, &mut next);
+    let mut again = restored(tree.state(), &pages);
+    for addr in 0..BLOCKS {
+        assert_eq!(again.get(addr, &pages).unwrap(), model.get(&addr).copied().unwrap_or(0), "block {addr}");
+    }
+}
+
 #[test]
 fn what_is_in_no_map_is_nowhere_and_moves_nowhere() {
     let (pages, mut next, mut seq) = (Pages::default(), 1 << 40, 1);

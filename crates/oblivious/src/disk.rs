@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// About what it takes to remember the changes of a leaf that waits to be written.
+const BYTES_OF_WAITING_LEAF: u64 = 128;
+
 /// An oblivious disk, open.
 pub struct Oblivious {
     core: Arc<Core>,
@@ -129,18 +132,22 @@ fn build(
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
     // The share of level 0 does not depend on what else is open (deniability contract).
-    let tree = Tree::new(params.blocks, cycle, cached(budget.share(1, 4).get()));
+    // Pages are written no faster than the number of operations allows: what changed waits meanwhile.
+    let tree = |blocks, share: u64| {
+        Tree::new(blocks, cycle, cached(share)).spilling((share / BYTES_OF_WAITING_LEAF) as usize)
+    };
+    let public = tree(params.blocks, budget.share(1, 4).get());
     let deeper = masters.len() as u64 - 1;
     let hidden = (0..deeper).map(|_| {
         let share = budget.share(1, 4).get() / deeper;
-        HiddenLevel::new(Tree::new(params.hidden_blocks, cycle, cached(share)))
+        HiddenLevel::new(tree(params.hidden_blocks, share))
     });
     Core {
         store: Store::new(medium, *params),
         keys: masters.iter().map(|master| LevelKey::new(master, uuid)).collect(),
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
-        public: Mutex::new(Public::new(HiddenLevel::new(tree))),
+        public: Mutex::new(Public::new(HiddenLevel::new(public))),
         hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), params.usable()),
         displaced: Mutex::new(masters.iter().map(|_| Default::default()).collect()),
         health: FailStop::default(),
