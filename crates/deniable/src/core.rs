@@ -6,7 +6,7 @@ use crate::pipeline::Pipeline;
 use crate::public::Public;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::{FailStop, HiddenLevels, Wait, defect, no_cover};
+use lacuna_levels::{FailStop, HiddenLevels, Wait, defect, no_sync};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -153,7 +153,7 @@ impl Core {
 
     /// Waits until others have made stripe `seq` durable.
     pub(crate) fn wait_durable(&self, seq: u64) -> Result<()> {
-        let Some(deadline) = self.cover_deadline() else {
+        let Some(deadline) = self.cover_patience().map(|patience| Instant::now() + patience) else {
             return self.wait_progress(|core| core.durable() >= seq);
         };
         let mut guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +161,7 @@ impl Core {
             self.health.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(no_cover("cannot flush the hidden level", 0));
+                return Err(no_sync());
             }
             guard = self.progress.1.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -170,14 +170,14 @@ impl Core {
 
     /// How something hidden waits for cover.
     pub(crate) fn cover(&self) -> Wait<'_> {
-        Wait { health: &self.health, deadline: self.cover_deadline() }
+        Wait { health: &self.health, patience: self.cover_patience() }
     }
 
-    /// Until when something hidden may wait. With paced cover it need not give up.
-    fn cover_deadline(&self) -> Option<Instant> {
+    /// How long something hidden may wait. With paced cover it need not give up.
+    fn cover_patience(&self) -> Option<Duration> {
         match (self.background, self.log.params.cover_millis) {
-            (false, _) => Some(Instant::now()),
-            (true, 0) => Some(Instant::now() + self.cover_timeout),
+            (false, _) => Some(Duration::ZERO),
+            (true, 0) => Some(self.cover_timeout),
             (true, _) => None,
         }
     }

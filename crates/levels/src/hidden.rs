@@ -4,7 +4,7 @@
 //! or the paced clock caused passes by and is filled by the format; whoever waits for that is woken.
 
 use crate::failstop::{FailStop, defect};
-use crate::queue::{Queue, Waiting};
+use crate::queue::{Queue, Ticket, Waiting};
 use crate::tree::{PageSource, Tree};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, StatusItem};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -78,13 +78,13 @@ pub struct Hidden {
     writers: usize,
 }
 
-/// Until when something hidden may wait, and what ends its waiting early.
+/// How long something hidden may wait, and what ends its waiting early.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
     /// A failure ends it.
     pub health: &'a FailStop,
-    /// None for as long as it takes.
-    pub deadline: Option<Instant>,
+    /// How long to wait while nothing passes by; none for as long as it takes.
+    pub patience: Option<Duration>,
 }
 
 /// For what somebody waits: waking those who cannot go on costs more than most of what is done here.
@@ -252,11 +252,14 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// Whether nothing of a level waits.
-    pub fn has_passed(&self, health: &FailStop, level: u8) -> bool {
-        let mut hidden = self.lock(health);
-        let queue = &hidden.level(level).queue;
-        queue.has_passed(queue.ticket())
+    /// What a level was given up to now.
+    pub fn ticket(&self, health: &FailStop, level: u8) -> Ticket {
+        self.lock(health).level(level).queue.ticket()
+    }
+
+    /// Whether all of that was taken.
+    pub fn has_passed(&self, health: &FailStop, level: u8, ticket: Ticket) -> bool {
+        self.lock(health).level(level).queue.has_passed(ticket)
     }
 
     /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns the last that passed:
@@ -280,9 +283,14 @@ impl HiddenLevels {
     ) -> Result<MutexGuard<'_, Hidden>> {
         let mut hidden = self.lock(wait.health);
         let told = if matches!(awaited, Awaited::Passing) { &self.moved } else { &self.room };
+        let (mut since, mut filled) = (Instant::now(), hidden.filled);
         while !done(&mut hidden) {
             wait.health.check()?;
-            let left = wait.deadline.map_or(LOOK_AGAIN, |d| d.saturating_duration_since(Instant::now()));
+            // As long as anything passes by, it is worth waiting on.
+            if hidden.filled != filled {
+                (since, filled) = (Instant::now(), hidden.filled);
+            }
+            let left = wait.patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
                 return Err(no_cover(what, hidden.waiting()));
             }
@@ -330,6 +338,14 @@ impl HiddenLevels {
             item("waiting_for_cover", (queue.len() * BLOCK_SIZE) as u64, "bytes"),
         ]
     }
+}
+
+/// The error of a hidden flush whose blocks went along with public writes that nobody made durable.
+pub fn no_sync() -> Error {
+    Error::new(Kind::NoCover, "cannot flush the hidden level")
+        .found("nothing waiting any more, and no public flush to make it durable in time")
+        .expected("a flush of level 0, or a disk with a cover of its own (`create --cover`)")
+        .remedy("flush level 0 meanwhile (`sync`), or allow more time (--cover-timeout)")
 }
 
 /// The error of something hidden that nothing public came to cover, while `waiting` bytes wait.

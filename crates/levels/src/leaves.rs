@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// In a change: every place of the leaf.
 pub(crate) const WHOLE_LEAF: u16 = u16::MAX;
 /// The least leaves that a cache holds.
-const LEAST_CACHED: usize = 16;
+const LEAST_CACHED: usize = 4;
 
 /// One page: places, packed.
 pub(crate) type Page = Box<[u64; FANOUT as usize]>;
@@ -79,10 +79,13 @@ impl Leaves {
     pub(crate) fn set(&mut self, number: u64, at: usize, packed: u64) -> u64 {
         let leaf = self.leaves.get_mut(&number).expect("it is cached");
         leaf.touched = true;
-        if self.spills {
+        let was = std::mem::replace(&mut leaf.places[at], packed);
+        if self.spills && leaf.changes.len() > 2 * FANOUT as usize {
+            leaf.changes = (0..).zip(leaf.places.iter().copied()).collect();
+        } else if self.spills {
             leaf.changes.push((at as u16, packed));
         }
-        std::mem::replace(&mut leaf.places[at], packed)
+        was
     }
 
     /// Every place of a cached leaf has become 0: what changed of it before does not matter any more.

@@ -31,7 +31,7 @@ pub use clock::PacedClock;
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
 pub use entry::{Entry, LOST, MOST_DEPTHS};
 pub use failstop::{FailStop, defect};
-pub use hidden::{Hidden, HiddenLevel, HiddenLevels, Wait, no_cover};
+pub use hidden::{Hidden, HiddenLevel, HiddenLevels, Wait, no_cover, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
 pub use queue::{Queue, Ticket, Waiting};

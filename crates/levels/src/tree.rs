@@ -216,6 +216,32 @@ impl Tree {
         self.mark_above(usize::from(depth), index);
     }
 
+    /// Whether this map has room for what `entry` names.
+    pub fn names(&self, entry: Entry) -> bool {
+        match entry {
+            Entry::Data(addr) | Entry::Lost(addr) => addr < self.blocks,
+            Entry::Page { depth, index } => {
+                self.pages.get(usize::from(depth)).is_some_and(|pages| index < pages.len() as u64)
+            }
+            Entry::Empty | Entry::Trim { .. } => false,
+        }
+    }
+
+    /// The write with which the running cycle began; 0 if none runs.
+    pub fn cycle_began(&self) -> u64 {
+        self.cycle.as_ref().map_or(0, |cycle| cycle.started)
+    }
+
+    /// Goes on with a cycle that an earlier session began, after [`Tree::restore`] and all changes have been repeated: it
+    /// still has to write those leaves that `early` says were changed before it began. Otherwise sessions shorter than a
+    /// cycle would never end one, and what no page says yet would grow old without bound.
+    pub fn resume_cycle(&mut self, began: u64, early: impl Fn(u64) -> bool) {
+        let queue = self.dirty[0].iter().copied().filter(|leaf| early(*leaf)).collect::<BTreeSet<u64>>();
+        self.dirty[0].retain(|leaf| !queue.contains(leaf));
+        self.last_start = began;
+        self.cycle = Some(Cycle { depth: 0, queue, started: began });
+    }
+
     fn listed(&mut self, depth: u8, index: u64) -> Option<&mut u64> {
         self.pages.get_mut(usize::from(depth))?.get_mut(usize::try_from(index).ok()?)
     }

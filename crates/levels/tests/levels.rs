@@ -7,7 +7,7 @@ use lacuna_levels::{
     level_disks, no_cover,
 };
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Remembers what it was asked for.
 #[derive(Default)]
@@ -110,7 +110,7 @@ fn levels(count: usize, most_waiting: u64, usable: u64) -> HiddenLevels {
 #[test]
 fn what_waits_is_read_and_passes_in_its_turn() {
     let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
-    let wait = Wait { health: &health, deadline: Some(Instant::now()) };
+    let wait = Wait { health: &health, patience: Some(Duration::ZERO) };
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 4);
     hidden.write(&wait, 1, 5, &[7; 2 * BLOCK_SIZE], &NoPages).unwrap();
     hidden.discard(&wait, 1, 6, 1, &NoPages).unwrap();
@@ -131,11 +131,11 @@ fn what_waits_is_read_and_passes_in_its_turn() {
 #[test]
 fn writers_wait_for_room_and_for_slots() {
     let (hidden, health) = (levels(2, BLOCK_SIZE as u64, 16), FailStop::default());
-    let now = Wait { health: &health, deadline: Some(Instant::now()) };
+    let now = Wait { health: &health, patience: Some(Duration::ZERO) };
     hidden.write(&now, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     assert_eq!(hidden.write(&now, 1, 6, &[7; BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoCover);
     std::thread::scope(|scope| {
-        let wait = Wait { health: &health, deadline: Some(Instant::now() + Duration::from_secs(60)) };
+        let wait = Wait { health: &health, patience: Some(Duration::from_secs(60)) };
         let (hidden, waited) = (&hidden, wait);
         let writer = scope.spawn(move || hidden.write(&waited, 1, 6, &[8; BLOCK_SIZE], &NoPages));
         let flusher = scope.spawn(move || hidden.wait_passed(&wait, 1));
@@ -163,7 +163,7 @@ fn writers_wait_for_room_and_for_slots() {
 #[test]
 fn a_failure_ends_all_waiting() {
     let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
-    let forever = Wait { health: &health, deadline: None };
+    let forever = Wait { health: &health, patience: None };
     hidden.write(&forever, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     std::thread::scope(|scope| {
         let flusher = scope.spawn(|| hidden.wait_passed(&forever, 1));

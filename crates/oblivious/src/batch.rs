@@ -73,7 +73,8 @@ impl<'a> Batch<'a> {
             self.take_blocks(level, state)?;
         }
         self.leave_in_stash(level, state)?;
-        let record = LevelRecord { state: state.tree.state(), trims };
+        let (state, cycle) = (state.tree.state(), state.tree.cycle_began());
+        let record = LevelRecord { state, cycle, trims };
         self.draft.put_level(&self.keys[usize::from(level)], level, &record);
         Ok(())
     }
@@ -154,6 +155,13 @@ impl<'a> Batch<'a> {
                 _ => state.tree.move_page(entry, place),
             }
             self.put(level, slot, entry, &block)?;
+            if let Entry::Page { .. } = entry {
+                // Whoever needs it before the batch is written finds it here; whoever opens the disk learns that it says no
+                // more than where it was before.
+                self.draft.list_moved(&self.keys[usize::from(level)], slot, entry);
+                let page = block[..].try_into().expect("a block");
+                self.pages.push((place, entry, Box::new(page)));
+            }
         }
         Ok(())
     }

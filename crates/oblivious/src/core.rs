@@ -11,7 +11,7 @@ use lacuna_levels::{Entry, FailStop, HiddenLevels, PageSource, Wait, again, corr
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The keys of one level of one disk.
 pub(crate) struct LevelKey {
@@ -83,14 +83,14 @@ impl Core {
         e
     }
 
-    /// Until when something hidden may wait. With paced cover it need not give up.
+    /// How long something hidden may wait. With paced cover it need not give up.
     pub(crate) fn wait(&self) -> Wait<'_> {
-        let deadline = match (self.background, self.store.params.plan.cover_millis) {
-            (false, _) => Some(Instant::now()),
-            (true, 0) => Some(Instant::now() + self.cover_timeout),
+        let patience = match (self.background, self.store.params.plan.cover_millis) {
+            (false, _) => Some(Duration::ZERO),
+            (true, 0) => Some(self.cover_timeout),
             (true, _) => None,
         };
-        Wait { health: &self.health, deadline }
+        Wait { health: &self.health, patience }
     }
 
     /// The pages of a level, of which no batch is being filled.
@@ -143,11 +143,8 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(waiting);
             return Ok(());
         }
-        let mut read = || self.core.read_cell(self.level, place, entry, block);
-        if self.level == 0 {
-            return read();
-        }
-        // What is hidden must not stop what is public: a hidden page that the medium will not give is lost.
-        again(read).map_err(|e| e.with_kind(Kind::Corrupt))
+        // One bad sector must not stop the disk, and what is hidden must not stop what is public: a page that the medium will
+        // not give is lost.
+        again(|| self.core.read_cell(self.level, place, entry, block)).map_err(|e| e.with_kind(Kind::Corrupt))
     }
 }

@@ -103,20 +103,19 @@ impl Oblivious {
     /// One beat of the paced clock: a batch and a sync. For disks opened without background threads.
     pub fn refresh(&self) -> Result<()> {
         self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-        self.core.refresh()
+        self.core.refresh().map(drop)
     }
 
-    fn stop(&self) -> Result<()> {
+    fn stop(&self) {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(threads);
         self.core.fail(Error::new(Kind::FailStop, "the disk is closed"));
-        Ok(())
     }
 }
 
 impl Drop for Oblivious {
     fn drop(&mut self) {
-        let _stopped = self.stop();
+        self.stop();
     }
 }
 
@@ -137,9 +136,9 @@ fn build(
         Tree::new(blocks, cycle, cached(share)).spilling((share / BYTES_OF_WAITING_LEAF) as usize)
     };
     let public = tree(params.blocks, budget.share(1, 4).get());
-    let deeper = masters.len() as u64 - 1;
-    let hidden = (0..deeper).map(|_| {
-        let share = budget.share(1, 4).get() / deeper;
+    // Nor does that of a hidden level depend on those above it.
+    let hidden = (1..masters.len()).map(|level| {
+        let share = budget.share(1, 4).get() >> level;
         HiddenLevel::new(tree(params.hidden_blocks, share))
     });
     Core {
@@ -241,7 +240,8 @@ impl Levels for Oblivious {
     fn close(&self) -> Result<()> {
         let core = &self.core;
         if core.read_only || !core.health.is_alive() {
-            return self.stop();
+            self.stop();
+            return Ok(());
         }
         let mut closed = core.flush_public();
         for level in 1..core.keys.len() as u8 {
@@ -253,6 +253,7 @@ impl Levels for Oblivious {
         // at nothing is done: every batch overwrites something of levels that are not open.
         let written = core.counters.batches.load(Ordering::Relaxed) > 0;
         let finished = if written && core.health.is_alive() { core.finish() } else { Ok(()) };
-        closed.and(finished).and(self.stop())
+        self.stop();
+        closed.and(finished)
     }
 }

@@ -101,7 +101,7 @@ fn forge(
         cells,
     };
     let state = MapState { root: word(32), covered: word(40), data: word(48), pages: word(56) };
-    let said = LevelRecord { state, trims: vec![(word(64), word(72)); 2] };
+    let said = LevelRecord { state, cycle: word(80), trims: vec![(word(64), word(72)); 2] };
     // As a page of a map it holds made up places.
     let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
     let mut record = vec![0; params.record_len() as usize];

@@ -5,10 +5,10 @@
 //!    0  salt            32  random
 //!   32  tag             16  of the public part, over everything after it as well
 //!   48  digest          16  keyed hash of the starts of the sectors of the record
-//!   64  levels    8 x  112  the state of the map of each level and what it discarded, or random
-//!  960  cells    96 x   16  what the level that took a cell put there, or random
-//! 2496  stash    32 x   16  what a slot of the stash holds, or random
-//! 3008  public part         encrypted under the key of level 0, up to the end of the block
+//!   64  levels    8 x  120  the state of the map of each level and what it discarded, or random
+//! 1024  cells    96 x   16  what the level that took a cell put there, or random
+//! 2560  stash    32 x   16  what a slot of the stash holds, or random
+//! 3072  public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
 //! A cell that stays what it was is random here: the map knows it.
@@ -28,7 +28,9 @@ pub(crate) const MOST_LEVELS: usize = 8;
 /// Discarded ranges that a level can record in a batch.
 pub(crate) const MOST_TRIMS: usize = 4;
 
-const RECORD_PLAIN: usize = STATE_LEN + MOST_TRIMS * 16;
+const RECORD_PLAIN: usize = TRIMS_AT + MOST_TRIMS * 16;
+/// Where the ranges begin in what a level says of itself: after its state and the beginning of its cycle.
+const TRIMS_AT: usize = STATE_LEN + 8;
 pub(crate) const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
 const COVER_LEN: usize = 16;
 pub(crate) const TAG_AT: usize = SALT_LEN;
@@ -39,6 +41,8 @@ pub(crate) const STASH_AT: usize = CELLS_AT + MOST_CELLS * COVER_LEN;
 pub(crate) const PUBLIC_AT: usize = STASH_AT + STASH_SLOTS * COVER_LEN;
 /// Bytes of the public part before its cells.
 const PUBLIC_FIXED: usize = 40;
+/// Marks the number of a page that was displaced; no map has so many.
+const MOVED: u64 = 1 << 47;
 /// A batch that no disk lives to see.
 const MOST_SEQ: u64 = (1 << 48) - 1;
 
@@ -107,6 +111,8 @@ impl PublicPart {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LevelRecord {
     pub(crate) state: MapState,
+    /// The batch with which the cycle began that is writing pages of the map; 0 if none is.
+    pub(crate) cycle: u64,
     /// Ranges discarded since the batch before: first block and length. They come before what the batch writes.
     pub(crate) trims: Vec<(u64, u64)>,
 }
@@ -116,7 +122,8 @@ impl LevelRecord {
         debug_assert!(self.trims.len() <= MOST_TRIMS);
         let mut out = [0; RECORD_PLAIN];
         out[..STATE_LEN].copy_from_slice(&self.state.encode());
-        for (out, (first, count)) in out[STATE_LEN..].chunks_exact_mut(16).zip(&self.trims) {
+        out[STATE_LEN..TRIMS_AT].copy_from_slice(&self.cycle.to_le_bytes());
+        for (out, (first, count)) in out[TRIMS_AT..].chunks_exact_mut(16).zip(&self.trims) {
             out[..8].copy_from_slice(&first.to_le_bytes());
             out[8..].copy_from_slice(&count.to_le_bytes());
         }
@@ -125,9 +132,10 @@ impl LevelRecord {
 
     fn decode(bytes: &[u8; RECORD_PLAIN]) -> LevelRecord {
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-        let ranges = bytes[STATE_LEN..].chunks_exact(16).map(|range| (word(&range[..8]), word(&range[8..])));
+        let ranges = bytes[TRIMS_AT..].chunks_exact(16).map(|range| (word(&range[..8]), word(&range[8..])));
         LevelRecord {
             state: MapState::decode(&bytes[..STATE_LEN]),
+            cycle: word(&bytes[STATE_LEN..TRIMS_AT]),
             trims: ranges.take_while(|(_, count)| *count > 0).collect(),
         }
     }
@@ -151,6 +159,12 @@ impl Draft {
         let at = CELLS_AT + slot * COVER_LEN;
         let cover = key.cover(Domain::Cell as u8, slot as u8, entry);
         self.block[at..at + COVER_LEN].copy_from_slice(&cover);
+    }
+
+    /// Says of a page that it was displaced and put into one of the cells as it was: no later changes are in it.
+    pub(crate) fn list_moved(&mut self, key: &WriteKey, slot: usize, page: Entry) {
+        let Entry::Page { depth, index } = page else { return };
+        self.list(key, slot, Entry::Page { depth, index: index | MOVED });
     }
 
     /// Says what a level left in a slot of the stash.
@@ -229,15 +243,22 @@ impl Head {
         let mut body: [u8; RECORD_PLAIN] = body.try_into().ok()?;
         let tag = tag.try_into().ok()?;
         key.open(Domain::Level as u8, level, &[], &mut body, &tag).ok()?;
-        Some(LevelRecord::decode(&body)).filter(|record| record.state.covered < self.public.seq)
+        let sane =
+            |record: &LevelRecord| record.state.covered < self.public.seq && record.cycle <= self.public.seq;
+        Some(LevelRecord::decode(&body)).filter(sane)
     }
 
-    /// What a level put into cells: for each its number and its place in the batch.
-    pub(crate) fn entries(&self, key: &WriteKey) -> Vec<(u64, Entry)> {
+    /// What a level put into cells: for each its number, and whether it is a page that says no more than before.
+    pub(crate) fn entries(&self, key: &WriteKey) -> Vec<(u64, Entry, bool)> {
         let listed = |(slot, cell): (usize, &u64)| {
             let at = CELLS_AT + slot * COVER_LEN;
             let cover = &self.block[at..at + COVER_LEN];
-            Some((*cell, key.uncover(Domain::Cell as u8, slot as u8, cover)?))
+            Some(match key.uncover(Domain::Cell as u8, slot as u8, cover)? {
+                Entry::Page { depth, index } if index & MOVED != 0 => {
+                    (*cell, Entry::Page { depth, index: index & !MOVED }, true)
+                }
+                entry => (*cell, entry, false),
+            })
         };
         self.public.cells.iter().enumerate().filter_map(listed).collect()
     }

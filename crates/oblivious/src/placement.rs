@@ -42,11 +42,6 @@ impl Placement {
         self.owners[cell] = Some(level);
     }
 
-    /// Whether a level below this one has the cell.
-    pub fn is_below(&self, level: u8, cell: usize) -> bool {
-        self.owners[cell].is_some_and(|owner| owner < level)
-    }
-
     /// Cells that nobody owns: they take random bytes.
     pub fn unowned(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.owners.len()).filter(|cell| self.owners[*cell].is_none())
@@ -64,7 +59,7 @@ mod tests {
         assert!(placement.keep(0, 1));
         assert_eq!(placement.free(), Some(0));
         placement.take(0, 0);
-        assert!(!placement.keep(1, 0) && placement.is_below(1, 0) && placement.is_below(1, 1));
+        assert!(!placement.keep(1, 0) && !placement.keep(1, 1));
         assert_eq!(placement.free(), Some(2));
         placement.take(1, 2);
         assert_eq!(placement.unowned().collect::<Vec<_>>(), [3]);

@@ -99,13 +99,17 @@ impl Core {
         self.operate(&mut self.public(), operations)
     }
 
-    /// Writes a batch; and more, in the all but impossible case that the stash is too small for what found no cell.
+    /// Writes a batch. And more, which says something of level 0 to whoever counts them, in cases that are all but impossible:
+    /// that the stash is too small for what found no cell, or that the map is so far behind that the journal might come round
+    /// to what its pages do not say yet.
     fn batch(&self, public: &mut Public) -> Result<()> {
         self.health.check()?;
         loop {
             public.operations = public.operations.saturating_sub(self.store.params.batch_blocks());
             self.write_batch(public).map_err(|e| self.fail(e))?;
-            if public.level.queue.len() <= STASH_SLOTS {
+            let behind =
+                public.level.tree.state().covered + 3 * u64::from(self.store.params.cycle) < public.seq;
+            if public.level.queue.len() <= STASH_SLOTS && !behind {
                 return Ok(());
             }
         }
@@ -116,9 +120,9 @@ impl Core {
         self.store.wait_room(&self.health, self.background, seq)?;
         let mut batch = Batch::draw(self, seq, std::mem::take(&mut public.buffers))?;
         let params = &self.store.params;
-        // What the schedule of the map needs fits; if it ever lags behind, it goes before what others could use.
-        let lagging = seq > public.level.tree.state().covered + 2 * u64::from(params.cycle);
-        let pages = if lagging { usize::MAX } else { usize::from(params.page_writes) };
+        // No more than there are operations, or the stash would not keep its bound.
+        let idle = usize::from(params.plan.operations).saturating_sub(public.level.queue.len());
+        let pages = idle.max(usize::from(params.page_writes));
         batch.fill(0, &mut public.level, pages)?;
         let mut hidden = (self.keys.len() > 1).then(|| self.hidden.lock(&self.health));
         if let Some(hidden) = &mut hidden {
@@ -150,11 +154,13 @@ impl Core {
         while !public.level.queue.trims().is_empty() {
             self.batch(&mut public)?;
         }
-        self.settle(public)
+        self.settle(public).map(drop)
     }
 
     /// One beat of the paced cover: a batch, whatever waits for it, and a sync.
-    pub(crate) fn refresh(&self) -> Result<()> {
+    ///
+    /// Returns its number.
+    pub(crate) fn refresh(&self) -> Result<u64> {
         self.health.check()?;
         let mut public = self.public();
         public.operations = 0;
@@ -162,36 +168,38 @@ impl Core {
         self.settle(public)
     }
 
-    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<()> {
+    /// Makes everything durable that was written, up to the batch that is returned.
+    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<u64> {
         let seq = public.seq;
         drop(public);
-        self.store.sync_to(seq).map_err(|e| self.fail(e))
+        self.store.sync_to(seq).map_err(|e| self.fail(e))?;
+        Ok(seq)
     }
 
     /// A flush of a hidden level. On an opportunistic disk it causes nothing and waits; on a plausible one it passes for
     /// one of level 0.
     pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
         if self.store.params.plan.hiding == Hiding::Plausible {
-            while !self.hidden.has_passed(&self.health, level) {
+            let ticket = self.hidden.ticket(&self.health, level);
+            while !self.hidden.has_passed(&self.health, level, ticket) {
                 self.refresh()?;
             }
             return self.flush_public();
         }
         let wait = self.wait();
         let passed = self.hidden.wait_passed(&wait, level)?;
-        if self.store.wait(&self.health, wait.deadline, |progress| progress.synced() >= passed)? {
+        if self.store.wait(&self.health, wait.patience, |progress| progress.synced() >= passed)? {
             return Ok(());
         }
-        Err(lacuna_levels::no_cover("cannot flush the hidden level", 0))
+        Err(lacuna_levels::no_sync())
     }
 
     /// Makes everything durable in place, and says so in a batch that holds nothing new: from then on whatever cannot be
     /// read was damaged, and is no end of the log; and nothing is left to do for whoever opens the disk.
     pub(crate) fn finish(&self) -> Result<()> {
-        self.refresh()?;
-        let seq = self.public().seq;
+        let seq = self.refresh()?;
         self.store.apply_to(seq).map_err(|e| self.fail(e))?;
         self.store.sync().map_err(|e| self.fail(e))?;
-        self.refresh()
+        self.refresh().map(drop)
     }
 }

@@ -7,12 +7,13 @@
 
 use crate::cell::CELL_LEN;
 use crate::core::{Core, Source};
-use crate::head::{Head, PublicPart, batch_key};
+use crate::head::{Head, LevelRecord, PublicPart, batch_key};
 use crate::place::{place, stash_place};
 use crate::store::{Progress, Store};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
-use lacuna_levels::{Entry, HiddenLevel, LOST, Waiting, again, corrupt};
-use rustc_hash::FxHashMap;
+use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, Waiting, again, corrupt};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::RangeInclusive;
 
 /// Heads that are read at once.
 const AT_ONCE: u64 = 256;
@@ -25,7 +26,7 @@ pub(crate) fn find_end(store: &Store, level0: &Secret<32>) -> Result<Head> {
         let (seq, name) = end.as_ref().map_or((0, None), |head| (head.public.seq, Some(head.name())));
         let follows = |next: &Head| name.is_none_or(|name| next.public.previous == name);
         match store.head(level0, seq + 1, follows)? {
-            Some(next) if store.has_record(&next)? => end = Some(next),
+            Some(next) if store.has_record(&next) => end = Some(next),
             _ => break,
         }
     }
@@ -97,32 +98,52 @@ fn need_head(store: &Store, level0: &Secret<32>, seq: u64, name: Option<[u8; 16]
 ///
 /// Without a batch that was written while the level was open the level is empty.
 pub(crate) fn rebuild(core: &Core, level: u8, end: &Head, state: &mut HiddenLevel) -> Result<()> {
-    let (store, level0) = (&core.store, &core.keys[0].level);
+    let store = &core.store;
     let level_key = &core.keys[usize::from(level)].level;
     let Some(last) = last_record(core, level, end)? else { return Ok(()) };
-    let root = last.level(&batch_key(level_key, &last.salt)?, level).expect("it was just read").state;
+    let said = last.level(&batch_key(level_key, &last.salt)?, level).expect("it was just read");
+    let root = said.state;
     if root.covered + u64::from(store.params.journal) <= end.public.seq {
         return Err(not_open_for_long(level, end.public.seq - last.public.seq));
     }
+    let waiting = stash_of(core, level, &last, state)?;
+    if level > 0 {
+        // Pages above the leaves may be among it.
+        waiting.into_iter().for_each(|waiting| waiting.restore(core, level, state));
+        return replay(core, level, &last, said, state);
+    }
+    replay(core, level, &last, said, state)?;
+    // It is later than whatever the map says.
+    waiting.into_iter().for_each(|waiting| waiting.restore(core, level, state));
+    Ok(())
+}
+
+/// Repeats what the map has not on its pages, up to batch `last`, which says `said` of it.
+fn replay(core: &Core, level: u8, last: &Head, said: LevelRecord, state: &mut HiddenLevel) -> Result<()> {
+    let (store, level0) = (&core.store, &core.keys[0].level);
+    let level_key = &core.keys[usize::from(level)].level;
+    let (root, tree) = (said.state, &mut state.tree);
     let mut changes = Changes::default();
-    changes.add(level, level_key, &last)?;
+    changes.add(level, level_key, last)?;
     let mut name = last.public.previous;
     for seq in (root.covered + 1..last.public.seq).rev() {
         let head = need_head(store, level0, seq, Some(name))?;
         changes.add(level, level_key, &head)?;
         name = head.public.previous;
     }
-    state.tree.restore(root, &changes.moved, &Source { core, level, written: &[] })?;
-    for change in changes.newest_first.into_iter().rev() {
-        match change {
-            Change::Put(addr, place) => state.tree.replay(addr, place),
-            Change::Clear(first, count) => state.tree.replay_clear(first, count),
-        }
+    tree.restore(root, &changes.moved, &Source { core, level, written: &[] })?;
+    let early = changes.replay(tree, said.cycle);
+    if said.cycle > 0 {
+        tree.resume_cycle(said.cycle, |leaf| early.has(leaf));
     }
-    restore_stash(core, level, &last, state)
+    Ok(())
 }
 
 fn not_open_for_long(level: u8, batches: u64) -> Error {
+    if level == 0 {
+        return corrupt("cannot open the disk")
+            .found("a journal that no longer has what the map of level 0 needs");
+    }
     Error::new(Kind::Corrupt, format!("cannot open level {level}"))
         .found(format!("it was not open while the last {batches} batches were written"))
         .expected("that it is opened whenever the disk is written to")
@@ -134,7 +155,10 @@ fn not_open_for_long(level: u8, batches: u64) -> Error {
 struct Changes {
     /// Where pages were put last.
     moved: FxHashMap<(u8, u64), u64>,
-    newest_first: Vec<Change>,
+    /// The batch that last wrote a leaf, with all changes before it.
+    written: FxHashMap<u64, u64>,
+    /// Each with its batch.
+    newest_first: Vec<(u64, Change)>,
 }
 
 /// One change of a map.
@@ -143,21 +167,79 @@ enum Change {
     Clear(u64, u64),
 }
 
+/// Leaves with changes from before the cycle that was writing pages began.
+#[derive(Default)]
+struct Early {
+    leaves: FxHashSet<u64>,
+    /// Ranges of leaves of which something was discarded.
+    ranges: Vec<RangeInclusive<u64>>,
+}
+
+impl Early {
+    fn has(&self, leaf: u64) -> bool {
+        self.leaves.contains(&leaf) || self.ranges.iter().any(|range| range.contains(&leaf))
+    }
+}
+
 impl Changes {
     fn add(&mut self, level: u8, level_key: &Secret<32>, head: &Head) -> Result<()> {
         let key = batch_key(level_key, &head.salt)?;
-        for (cell, entry) in head.entries(&key).into_iter().rev() {
-            let place = place(head.public.seq, cell);
+        let seq = head.public.seq;
+        for (cell, entry, as_before) in head.entries(&key).into_iter().rev() {
+            let place = place(seq, cell);
             match entry {
-                Entry::Data(addr) => self.newest_first.push(Change::Put(addr, place)),
-                Entry::Page { depth, index } => drop(self.moved.entry((depth, index)).or_insert(place)),
+                Entry::Data(addr) => self.newest_first.push((seq, Change::Put(addr, place))),
+                Entry::Page { depth, index } => {
+                    self.moved.entry((depth, index)).or_insert(place);
+                    if depth == 0 && !as_before {
+                        self.written.entry(index).or_insert(seq);
+                    }
+                }
                 Entry::Empty | Entry::Trim { .. } | Entry::Lost(_) => {}
             }
         }
         // What was discarded comes before what the batch put anywhere.
         let trims = head.level(&key, level).unwrap_or_default().trims.into_iter().rev();
-        self.newest_first.extend(trims.map(|(first, count)| Change::Clear(first, count)));
+        self.newest_first.extend(trims.map(|(first, count)| (seq, Change::Clear(first, count))));
         Ok(())
+    }
+
+    /// Repeats what leaves do not say that were written since. Returns which of it is from before batch `cycle`.
+    fn replay(self, tree: &mut Tree, cycle: u64) -> Early {
+        let mut early = Early::default();
+        let Changes { written, newest_first, .. } = self;
+        let is_said = |leaf: u64, seq: u64| written.get(&leaf).is_some_and(|written| *written > seq);
+        for (seq, change) in newest_first.into_iter().rev() {
+            match change {
+                Change::Put(addr, place) => {
+                    let leaf = addr / FANOUT;
+                    if is_said(leaf, seq) {
+                        continue;
+                    }
+                    tree.replay(addr, place);
+                    if seq < cycle {
+                        early.leaves.insert(leaf);
+                    }
+                }
+                Change::Clear(first, count) => {
+                    let end = first.saturating_add(count);
+                    let mut said: Vec<u64> =
+                        written.keys().copied().filter(|leaf| is_said(*leaf, seq)).collect();
+                    said.sort_unstable();
+                    let mut at = first;
+                    for leaf in said.into_iter().filter(|leaf| (first / FANOUT..=end / FANOUT).contains(leaf))
+                    {
+                        tree.replay_clear(at, (leaf * FANOUT).saturating_sub(at).min(end.saturating_sub(at)));
+                        at = at.max((leaf + 1) * FANOUT);
+                    }
+                    tree.replay_clear(at, end.saturating_sub(at));
+                    if seq < cycle && count > 0 {
+                        early.ranges.push(first / FANOUT..=(end - 1) / FANOUT);
+                    }
+                }
+            }
+        }
+        early
     }
 }
 
@@ -178,25 +260,41 @@ fn last_record(core: &Core, level: u8, end: &Head) -> Result<Option<Head>> {
     Ok(None)
 }
 
-/// Puts what the slots of the stash hold of a level back to where it waits. It is later than whatever the map says.
-fn restore_stash(core: &Core, level: u8, last: &Head, state: &mut HiddenLevel) -> Result<()> {
+/// What a slot of the stash holds of a level; no block if it does not verify.
+struct Stashed {
+    entry: Entry,
+    block: Option<Box<[u8]>>,
+}
+
+/// What the slots of the stash of a batch hold of a level.
+fn stash_of(core: &Core, level: u8, last: &Head, state: &HiddenLevel) -> Result<Vec<Stashed>> {
     let key = batch_key(&core.keys[usize::from(level)].level, &last.salt)?;
-    let mut buf = vec![0; CELL_LEN];
+    let cells = &core.keys[usize::from(level)].cells;
+    let mut found = Vec::new();
     for (slot, entry) in last.stash(&key) {
+        let mut buf = vec![0; CELL_LEN];
         let read = again(|| core.store.read_stash(last.public.seq, slot, &mut buf)).is_ok();
-        let cells = &core.keys[usize::from(level)].cells;
         let place = stash_place(last.public.seq, slot);
         let opened = read && cells.entry(&buf) == Some(entry) && cells.open(place, entry, &mut buf)?.is_ok();
-        let block: Box<[u8]> = buf[..BLOCK_SIZE].into();
-        match (entry, opened, level) {
-            (Entry::Data(addr), true, 0) if addr < core.store.params.blocks => {
+        buf.truncate(BLOCK_SIZE);
+        if state.tree.names(entry) {
+            found.push(Stashed { entry, block: opened.then(|| buf.into()) });
+        }
+    }
+    Ok(found)
+}
+
+impl Stashed {
+    /// Puts it back to where it waits.
+    fn restore(self, core: &Core, level: u8, state: &mut HiddenLevel) {
+        match (self.entry, self.block, level) {
+            (Entry::Data(addr), Some(block), 0) => {
                 state.queue.put(addr, Waiting { block, first_write: false });
             }
-            (Entry::Data(addr), false, 0) => state.tree.replay(addr, LOST),
-            (_, true, 1..) => core.displaced()[usize::from(level)].put(entry.pack(), block),
+            (Entry::Data(addr), None, 0) => state.tree.replay(addr, LOST),
+            (entry, Some(block), 1..) => core.displaced()[usize::from(level)].put(entry.pack(), block),
             // What a hidden level lost is found out by whoever looks in its cell.
             _ => {}
         }
     }
-    Ok(())
 }

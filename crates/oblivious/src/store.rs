@@ -18,7 +18,7 @@ use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Cells that are written in place at once.
 const AT_ONCE: usize = 64;
@@ -139,11 +139,11 @@ impl Store {
         seq: u64,
         fits: impl Fn(&Head) -> bool,
     ) -> Result<Option<Head>> {
-        let mut failed = None;
+        let mut failed = Vec::new();
         for copy in 0..2 {
             let mut block = [0; BLOCK_SIZE];
-            if let Err(e) = self.medium.read_at(self.params.head_offset(seq, copy), &mut block) {
-                failed = Some(e);
+            if let Err(e) = again(|| self.medium.read_at(self.params.head_offset(seq, copy), &mut block)) {
+                failed.push(e);
                 continue;
             }
             let head = Head::open(&self.params, level0, &block)?;
@@ -151,14 +151,16 @@ impl Store {
                 return Ok(Some(head));
             }
         }
-        failed.map_or(Ok(None), Err)
+        // Both copies become durable together: one that can be read and is another says that this one never was.
+        if failed.len() == 2 { failed.pop().map_or(Ok(None), Err) } else { Ok(None) }
     }
 
-    /// Whether the ring has the record of a batch.
-    pub(crate) fn has_record(&self, head: &Head) -> Result<bool> {
+    /// Whether the ring has the record of a batch. One that the medium does not give whole counts as there: what cannot be
+    /// read of it is lost, which is less than all that was flushed with it.
+    pub(crate) fn has_record(&self, head: &Head) -> bool {
         let mut record = vec![0; self.params.record_len() as usize];
-        self.medium.read_at(self.params.ring_offset(head.public.seq, 0), &mut record)?;
-        Ok(head.has_record(&record))
+        let read = again(|| self.medium.read_at(self.params.ring_offset(head.public.seq, 0), &mut record));
+        read.is_err() || head.has_record(&record)
     }
 
     // Writing.
@@ -244,11 +246,22 @@ impl Store {
                 .zip(buf.chunks_exact_mut(CELL_LEN))
                 .map(|((_, at), buf)| ReadExtent { offset: from(at), buf })
                 .collect();
-            self.medium.read(&mut reads)?;
+            let whole = self.medium.read(&mut reads).is_ok();
+            // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
+            // lost.
+            let given =
+                |at: &InRing, buf: &mut [u8]| whole || again(|| self.medium.read_at(from(at), buf)).is_ok();
+            let given: Vec<bool> = cells
+                .iter()
+                .zip(buf.chunks_exact_mut(CELL_LEN))
+                .map(|((_, at), buf)| given(at, buf))
+                .collect();
             let writes: Vec<WriteExtent<'_>> = cells
                 .iter()
                 .zip(buf.chunks_exact(CELL_LEN))
-                .map(|((cell, _), data)| WriteExtent { offset: self.params.cell_offset(*cell), data })
+                .zip(&given)
+                .filter(|(_, given)| **given)
+                .map(|(((cell, _), data), _)| WriteExtent { offset: self.params.cell_offset(*cell), data })
                 .collect();
             self.medium.write(&writes)?;
             let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
@@ -264,13 +277,14 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until `done`, or until a failure, or the deadline: then it returns false.
+    /// Waits until `done`, or until a failure, or so long: then it returns false.
     pub(crate) fn wait(
         &self,
         health: &FailStop,
-        deadline: Option<Instant>,
+        patience: Option<Duration>,
         done: impl Fn(&Progress) -> bool,
     ) -> Result<bool> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
         let mut progress = self.progress();
         while !done(&progress) {
             health.check()?;

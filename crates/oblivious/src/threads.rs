@@ -81,7 +81,7 @@ impl Threads {
             threads.clock = Some(PacedClock::start(interval, move || {
                 let _guard = FailOnPanic(&covering);
                 covering.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-                covering.refresh()
+                covering.refresh().map(drop)
             })?);
         }
         Ok(threads)

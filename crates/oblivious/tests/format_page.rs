@@ -173,7 +173,7 @@ impl Reader {
     }
 
     fn public(&self, name: &str) -> Range<usize> {
-        fields("Public part", 1088)[name].clone()
+        fields("Public part", 1024)[name].clone()
     }
 
     /// The last batch of a disk whose journal has not come round.
@@ -257,7 +257,7 @@ fn constants_and_parameters() {
     for (limit, name) in [("most cells of a batch", "covers"), ("stash slots", "stash covers")] {
         assert_eq!(fields("Head", 4096)[name].len() as u64, constant(limit) * 16);
     }
-    let record = constant("trims") * 16 + 32 + 16;
+    let record = constant("trims") * 16 + 32 + 8 + 16;
     assert_eq!(fields("Head", 4096)["level records"].len() as u64, constant("levels") * record);
     fields("Level record", record as usize - 16);
 }
@@ -293,14 +293,14 @@ fn both_levels_are_read_by_the_page() {
     let p = params();
     let reader = Reader::new(written(&p), &p);
     let (end, field) = (reader.end(), fields("Head", 4096));
-    let record_fields = fields("Level record", 96);
+    let record_fields = fields("Level record", 104);
     for (level, (addr, stamp)) in WRITTEN.into_iter().enumerate() {
         let (mut root, mut noted) = (0, HashMap::new());
         for seq in 1..=end {
             let head = reader.head(seq, 0);
             let keys = BatchKeys::of(level, &head.block[field["salt"].clone()]);
-            let at = field["level records"].start + level * 112;
-            let (body, tag) = head.block[at..at + 112].split_at(96);
+            let at = field["level records"].start + level * 120;
+            let (body, tag) = head.block[at..at + 120].split_at(104);
             let Some(record) = keys.open("level", level as u8, &[], body, tag) else {
                 assert!(level == 1 && seq < 4, "the level was open from the second opening on");
                 continue;

@@ -15,11 +15,11 @@ const STASH_SLOTS: usize = 32;
 const JOURNAL_START: u64 = 1 << 20;
 // Of a head.
 const DIGEST: Range<usize> = 48..64;
-const LEVEL_0: Range<usize> = 64..160;
-const LEVEL_0_TAG: Range<usize> = 160..176;
-const CELLS_AT: usize = 960;
-const STASH_AT: usize = 2496;
-const PUBLIC_AT: usize = 3008;
+const LEVEL_0: Range<usize> = 64..168;
+const LEVEL_0_TAG: Range<usize> = 168..184;
+const CELLS_AT: usize = 1024;
+const STASH_AT: usize = 2560;
+const PUBLIC_AT: usize = 3072;
 // Of a cell, after its block.
 const NONCE: Range<usize> = BLOCK_SIZE..BLOCK_SIZE + XAES_NONCE;
 const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
