@@ -140,7 +140,8 @@ pub struct OpenArgs {
     /// Existing directories: one, or for the levels of a disk from 0 up one each
     #[arg(required = true, num_args = 1..=8)]
     pub mountpoints: Vec<PathBuf>,
-    /// Make a file system of this type first, such as ext4; refused if the disk is not blank
+    /// Make a file system of this type first, such as ext4; refused if the disk is not blank. With several mount
+    /// points, levels that have a file system keep it
     #[arg(long, value_name = "TYPE")]
     pub mkfs: Option<String>,
     /// Refuse writes
@@ -273,7 +274,8 @@ pub struct CheckArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Do not write, not even to finish what a crash interrupted; a disk that needs that is refused
+    /// Do not write, not even to finish what a crash interrupted; a disk that needs that is refused. A disk with
+    /// levels is never written by this
     #[arg(long)]
     pub read_only: bool,
     /// Print JSON

@@ -13,6 +13,10 @@ use std::time::Duration;
 /// Bad blocks named in a JSON answer. The count beside them is always whole.
 const NAMED: usize = 65536;
 
+/// Why a hidden level has bad blocks, most likely.
+pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
+    give the passphrase of the deepest level whenever it is opened for writing";
+
 #[derive(Serialize)]
 struct Named {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,20 +42,23 @@ struct Answer {
 /// `lacuna check`.
 pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    let access = unlock::access(args.read_only);
+    // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
+    let read_only = args.read_only || unlock::peek(&args.location).is_some_and(|disk| disk.has_levels());
+    let access = unlock::access(read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verified = volume.parameters.verifies();
-    let opening =
-        Opening { read_only: args.read_only, budget, write_through: false, cover_timeout: Duration::ZERO };
+    let opening = Opening { read_only, budget, write_through: false, cover_timeout: Duration::ZERO };
     let disk = volume.into_key(false)?.open(opening)?;
     let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let mut named = Vec::new();
     let mut runs = BadRuns::default();
     let mut unsaid = Ok(());
+    let mut hidden = false;
     let report = disk.check(
         |done| bar.set_position(done * BLOCK_SIZE as u64),
         |level, bad| {
             let object = disk.object_of(bad.block);
+            hidden |= level.is_some_and(|level| level > 0);
             if !args.json {
                 let place = object.or_else(|| level.map(|level| format!("level {level}")));
                 let line = runs.push(bad, place);
@@ -86,12 +93,16 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     if report.bad > 0 {
         return Err(Error::new(Kind::Corrupt, format!("{} has bad blocks", args.location))
             .found(format!("{} that cannot be read", blocks(report.bad)))
-            .remedy(
-                "restore what lies there from a backup: a block that is written anew is good again; all other \
-                 blocks can be read",
-            ));
+            .remedy(remedy(hidden)));
     }
     closed
+}
+
+/// What to do about bad blocks; `hidden`: some are on levels above 0.
+fn remedy(hidden: bool) -> String {
+    let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
+        can be read";
+    if hidden { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
 }
 
 fn summary(report: &CheckReport, verified: bool) -> String {

@@ -15,6 +15,7 @@ use crate::passphrase;
 use crate::size::{Size, human};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
+use lacuna_sealed::Cipher;
 use lacuna_volume::{CreateHeader, NewHeader};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -54,7 +55,7 @@ fn check_format(args: &CreateArgs) -> Result<()> {
     }
     match args.format {
         Format::Sealed => Ok(()),
-        Format::Deniable | Format::Oblivious if args.cipher.is_some() => {
+        Format::Deniable | Format::Oblivious if args.cipher.is_some_and(|cipher| cipher != Cipher::Gcm) => {
             refused("--cipher", "the one cipher of a disk with levels, gcm")
         }
         Format::Deniable if args.layout.is_some() => refused("--layout", "its one layout, stripes"),

@@ -23,6 +23,9 @@ const SPARE: u16 = 200;
 /// The time between two stripes, or batches, of cover unless one is given.
 const COVER_MILLIS: u32 = 1000;
 
+/// MiB within which a disk with levels fits, whatever its shape.
+const MOST_LEAST: u64 = 4096;
+
 /// Makes the disk.
 pub fn run(args: &CreateArgs, path: &Path, wanted: &Wanted, console: Console) -> Result<(Parameters, Uuid)> {
     let place = Place::look(path, args.force)?;
@@ -153,8 +156,22 @@ fn plan(args: &CreateArgs, place: &Place) -> Result<(Parameters, u64)> {
     }
 }
 
-/// The bytes that the levels of a disk share.
-fn room(args: &CreateArgs, place: &Place) -> Result<u64> {
+/// Lays out a disk with levels by `plan`, which is given the bytes that they share.
+fn plan_levels<P>(args: &CreateArgs, place: &Place, plan: impl Fn(u64) -> Result<P>) -> Result<P> {
+    // The least that can be had depends on the other options.
+    let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
+    let room = room(args, place, least)?;
+    let too_small = args.size.is_some() && room < least << 20;
+    plan(room).map_err(|e| if too_small { e.remedy(give(least)) } else { e })
+}
+
+/// The remedy of a size that is too small.
+fn give(mib: u64) -> String {
+    format!("give at least --size {mib}M")
+}
+
+/// The bytes that the levels of a disk share; `least` is the least size to advise, in MiB.
+fn room(args: &CreateArgs, place: &Place, least: u64) -> Result<u64> {
     let held = match place {
         Place::Device(medium) => Some(medium.len()),
         _ => None,
@@ -166,7 +183,11 @@ fn room(args: &CreateArgs, place: &Place) -> Result<u64> {
                 .expected(format!("at least the {} bytes of --size", size.0))
                 .remedy("choose a smaller --size, or leave it away"))
         }
-        (Some(size), _) => Ok(blocks(size)? * BLOCK_SIZE as u64),
+        (Some(size), _) => {
+            let blocks =
+                blocks(size).map_err(|e| if size.0 < least << 20 { e.remedy(give(least)) } else { e })?;
+            Ok(blocks * BLOCK_SIZE as u64)
+        }
         (None, Some(held)) => Ok(held),
         (None, None) => Err(no_size(args, "a file")),
     }
@@ -176,7 +197,7 @@ fn plan_deniable(args: &CreateArgs, place: &Place) -> Result<DeniableParams> {
     let wanted = &args.shape;
     let geometry = wanted.geometry.unwrap_or(Geometry::DEFAULT);
     let (spare, cover) = (wanted.spare.unwrap_or(SPARE), wanted.cover.unwrap_or(COVER_MILLIS));
-    DeniableParams::plan(room(args, place)?, geometry, spare, cover)
+    plan_levels(args, place, |room| DeniableParams::plan(room, geometry, spare, cover))
 }
 
 fn plan_oblivious(args: &CreateArgs, place: &Place) -> Result<ObliviousParams> {
@@ -192,7 +213,7 @@ fn plan_oblivious(args: &CreateArgs, place: &Place) -> Result<ObliviousParams> {
         cover_millis: wanted.cover.unwrap_or(cover),
         ..Plan::DEFAULT
     };
-    ObliviousParams::plan(room(args, place)?, plan)
+    plan_levels(args, place, |room| ObliviousParams::plan(room, plan))
 }
 
 fn plan_sealed(args: &CreateArgs, place: &Place) -> Result<Params> {

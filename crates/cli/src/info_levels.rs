@@ -107,7 +107,9 @@ fn facts(items: &[Value]) -> Vec<LevelFacts> {
                 .then(|| written as f64 / public as f64),
         })
     };
-    starts.iter().zip(ends).filter_map(of).collect()
+    let mut levels: Vec<LevelFacts> = starts.iter().zip(ends).filter_map(of).collect();
+    levels.sort_by_key(|found| found.level);
+    levels
 }
 
 #[cfg(test)]
@@ -135,5 +137,8 @@ mod tests {
         assert_eq!(found, [level0, level1]);
         assert!(found[1].words().1.contains("4 KiB wait for cover"), "{:?}", found[1].words());
         assert!(facts(&[item("cache_hits", 5)]).is_empty());
+        // Servers are not found in the order of their levels.
+        items.rotate_left(5);
+        assert_eq!(facts(&items), found);
     }
 }

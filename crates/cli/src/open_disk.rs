@@ -1,5 +1,6 @@
 //! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
 
+use crate::check::OVERWRITTEN;
 use crate::check_level;
 use crate::cluster::Connection;
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
@@ -77,7 +78,8 @@ impl OpenDisk {
                 let (mut total, mut before) = (CheckReport::default(), 0);
                 for level in &on.levels {
                     let found = |found| bad(Some(level.level()), found);
-                    let report = check_level::run(&**level, |done| progress(before + done), found)?;
+                    let report = check_level::run(&**level, |done| progress(before + done), found)
+                        .map_err(|e| level_error(level.level(), e))?;
                     before += level.blocks();
                     total.good += report.good;
                     total.unwritten += report.unwritten;
@@ -142,6 +144,13 @@ impl OpenDisk {
             OpenDisk::Levels(on) => &*on.levels[0],
         }
     }
+}
+
+/// The error of a check that ended within a level.
+fn level_error(level: u8, e: Error) -> Error {
+    let corrupt = e.kind() == Kind::Corrupt;
+    let e = e.context(format!("cannot check level {level}"));
+    if corrupt && level > 0 { e.remedy(OVERWRITTEN) } else { e }
 }
 
 impl Disk for OpenDisk {

@@ -12,11 +12,17 @@ use crate::create::blocks;
 use crate::parameters::Parameters;
 use crate::size::human;
 use crate::unlock;
-use lacuna_core::Result;
+use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Access;
 
 /// `lacuna resize`.
 pub fn run(args: &ResizeArgs, console: Console) -> Result<()> {
+    if let Some(disk) = unlock::peek(&args.location).filter(Parameters::has_levels) {
+        return Err(Error::new(Kind::Usage, format!("cannot resize {}", args.location))
+            .found(format!("a disk with levels, of the format {}, which keeps its size", disk.format()))
+            .expected("a disk of the format sealed")
+            .remedy("create a larger one and copy what you need"));
+    }
     let wanted = blocks(args.size)?;
     cluster::refuse_snapshot(&args.location, "resize")?;
     let mut volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;

@@ -239,18 +239,27 @@ fn ask(path: &Path) -> io::Result<Value> {
 }
 
 fn mounts(console: Console) -> Vec<Value> {
-    let alive = lacuna_fuse::running(None).unwrap_or_default().into_iter().filter_map(|record| {
-        match lacuna_fuse::status(&record.mountpoint, None) {
-            Ok(status) => Some(mount(&record, status)),
-            Err(e) => {
-                console.detail(&e.to_string());
-                None
-            }
+    let answered = |record: Record| match lacuna_fuse::status(&record.mountpoint, None) {
+        Ok(status) => Some(mount(&record, status)),
+        Err(e) => {
+            console.detail(&e.to_string());
+            None
         }
-    });
+    };
+    let running = lacuna_fuse::running(None).unwrap_or_default();
+    let mut servers: Vec<Value> = running.into_iter().filter_map(answered).collect();
+    servers.sort_by_key(order);
     let died =
         lacuna_fuse::died(None).unwrap_or_default().into_iter().map(|record| mount(&record, Value::Null));
-    alive.chain(died).collect()
+    servers.extend(died);
+    servers
+}
+
+/// Mounts of one disk stand together, by level.
+fn order(server: &Value) -> (String, u64) {
+    let first = &server["items"][0];
+    let level = if first["name"] == "level" { first["value"].as_u64().unwrap_or(0) } else { 0 };
+    (server["location"].as_str().unwrap_or_default().to_owned(), level)
 }
 
 /// What is known of a mounted disk; `status` is what its server says, or null if it died.

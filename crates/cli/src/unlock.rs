@@ -103,6 +103,15 @@ pub fn unlock_with(
     })
 }
 
+/// What the header of a disk in a file says without a passphrase. None if it cannot be read: whatever opens the disk
+/// then says why.
+pub fn peek(location: &Location) -> Option<Parameters> {
+    let Location::Path(path) = location else { return None };
+    let medium = FileMedium::open(path, Access::Read).ok()?;
+    let (public, _) = lacuna_volume::read_public(&medium).ok()?;
+    Parameters::of(&public, location).ok()
+}
+
 /// Connects to a disk that is there.
 fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Medium>)> {
     let connection = Connection::open(target)?;

@@ -21,7 +21,7 @@ pub enum KeyVerb {
     Remove(KeyRemoveArgs),
     /// Write all key slots anew for the passphrases given, and mend damaged header copies
     ///
-    /// Levels of a deniable disk deeper than the deepest that the given passphrases open are dropped. With --add-level
+    /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases open are dropped. With --add-level
     /// there is one more.
     Refresh(KeyRefreshArgs),
 }
@@ -63,7 +63,8 @@ pub struct KeyRefreshArgs {
     /// What all key operations take.
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Add an empty level, deeper than the deepest that the passphrases open, with a new passphrase. Only for deniable disks
+    /// Add an empty level, deeper than the deepest that the passphrases open, with a new passphrase. Only for disks
+    /// with levels
     #[arg(long)]
     pub add_level: bool,
     /// The passphrase of the new level.

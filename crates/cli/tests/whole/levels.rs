@@ -94,7 +94,10 @@ fn trees_come_back(shape: &[&str]) {
     scene.tool("diff", &["-r", "one", "public/tree"]);
     scene.lacuna(&["close", "public"]).code(0);
     scene.wait_until_free("disk.img");
-    let ran = scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    let ran = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before, "check wrote");
+    assert!(!ran.stderr.contains("What lies deeper"), "{}", ran.stderr);
     assert!(!ran.stdout.contains("level 1"), "{}", ran.stdout);
 }
 
@@ -164,12 +167,27 @@ fn what_cannot_be_is_refused() {
     assert!(ran.stderr.contains("at least"), "{}", ran.stderr);
     let ran = scene.create("small.img", &["--size", "4M", "--format", "deniable"]).code(1);
     assert!(ran.stderr.contains("at least"), "{}", ran.stderr);
-    scene.create("odd.img", &["--size", "64M", "--format", "deniable", "--cipher", "xts"]).code(1);
+    for format in ["deniable", "oblivious"] {
+        for size in ["0", "5000", "4M"] {
+            let ran = scene.create("small.img", &["--size", size, "--format", format]).code(1);
+            let least =
+                ran.stderr.split("at least --size ").nth(1).unwrap_or_else(|| panic!("{}", ran.stderr));
+            let least = least.split_whitespace().next().unwrap();
+            scene.create(&format!("{format}{size}"), &["--size", least, "--format", format]).code(0);
+        }
+        scene.create("odd.img", &["--size", "64M", "--format", format, "--cipher", "xts"]).code(1);
+        scene
+            .create(&format!("{format}.img"), &["--size", "64M", "--format", format, "--cipher", "gcm"])
+            .code(0);
+    }
     scene.create("odd.img", &["--size", "64M", "--levels", "2"]).code(1);
     let ran = scene.create("odd.img", &["--size", "64M", "--format", "deniable", "--levels", "3"]).code(1);
     assert!(ran.stderr.contains("one for each level"), "{}", ran.stderr);
     assert!(!scene.path("odd.img").exists());
-    scene.lacuna(&["resize", "disk.img", "--size", "1G", "--key-file", "deep"]).code(1);
+    for size in ["1G", "5000"] {
+        let ran = scene.lacuna(&["resize", "disk.img", "--size", size, "--key-file", "deep"]).code(1);
+        assert!(ran.stderr.contains("keeps its size"), "{}", ran.stderr);
+    }
     let ran = scene.lacuna(&["open", "disk.img", "public", "hidden", "--raw", "--key-file", "key"]);
     assert_ne!(ran.code, 0);
 
@@ -224,6 +242,29 @@ fn a_level_is_added_seen_and_dropped() {
 }
 
 #[test]
+fn a_check_writes_nothing() {
+    for shape in [
+        &["--format", "deniable", "--cover", "1"][..],
+        &["--format", "oblivious", "--cover", "1"],
+        &["--format", "oblivious", "--hiding", "plausible", "--cover", "1"],
+    ] {
+        let scene = scene_of(&[shape, &["--size", "64M"]].concat());
+        if have("nbdcopy") {
+            let server = scene.serve_with_key("deep");
+            fs::write(scene.path("noise"), noise(3, 2 << 20)).unwrap();
+            scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
+            assert_eq!(server.stop(), 0);
+        }
+        let before = fs::read(scene.path("disk.img")).unwrap();
+        for key in ["key", "deep"] {
+            let ran = scene.lacuna(&["check", "disk.img", "--key-file", key]).code(0);
+            assert!(!ran.stderr.contains("What lies deeper"), "{}", ran.stderr);
+            assert!(fs::read(scene.path("disk.img")).unwrap() == before, "{shape:?} with {key}");
+        }
+    }
+}
+
+#[test]
 fn damage_is_named_by_level_and_the_rest_reads() {
     let scene = scene("deniable", "64M");
     let server = scene.serve_with_key("deep");
@@ -249,4 +290,6 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     let public = scene.lacuna(&["check", "disk.img", "--key-file", "key", "--json"]);
     assert!(public.json()["bad_blocks"].as_array().unwrap().iter().all(|bad| bad["level"] == 0));
     assert!(!levels.is_empty(), "{answer}");
+    let words = scene.lacuna(&["check", "disk.img", "--key-file", "deep"]).code(10).stderr;
+    assert_eq!(words.contains("while that level was not open"), levels.contains(&1), "{words}");
 }
