@@ -112,13 +112,16 @@ fn serve(
         opened.push(Opened::start(request)?);
     }
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
+    let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(lacuna_fuse::Stopper::request);
     let stop_now = stop_all.clone();
     let forward = move || signals.into_iter().for_each(|()| stop_all());
     let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
     let told = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
-        .and_then(|_| args.mountpoints.iter().try_for_each(|at| tell(args, at, console)))
+        .and_then(|_| {
+            args.mountpoints.iter().zip(made).try_for_each(|(at, made)| tell(args, at, made, console))
+        })
         .and_then(|()| ready.tell());
     if told.is_err() {
         // Whoever asked is not there to hear of it: nothing stays mounted.
@@ -133,9 +136,15 @@ fn serve(
     told.and(ended).and(rest)
 }
 
-fn tell(args: &OpenArgs, mountpoint: &Path, console: Console) -> Result<()> {
+/// Says what is open where; `made`: its file system was made now.
+fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Result<()> {
     let shown = mountpoint.display();
-    console.done(&format!("opened {} at {shown}; `lacuna close {shown}` ends it", args.location))
+    let file_system = match &args.mkfs {
+        Some(wanted) if made => format!(", with {wanted} made on it"),
+        Some(_) => ", with the file system that was there already".to_owned(),
+        None => String::new(),
+    };
+    console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {shown}` ends it", args.location))
 }
 
 /// Serves until all are closed. The first that fails is told.

@@ -1,14 +1,20 @@
 //! Closing an open disk from another process, and clearing away what a dead server left.
 
 use crate::mount_table::Entry;
+use crate::open::RELEASE_LIMIT;
 use crate::run_directory::{Record, RunPaths, default_run_base, lock_past_probes};
 use crate::session::{busy_or_failed, unmount_dead};
 use crate::{control, loop_device, mount_table, outcome, tool};
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait before a lock is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How a close went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +48,11 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
         }
         Ok(None) => {
             wait_gone(&lock)?;
+            ended_without_answer(&lock, &paths, &mountpoint)
+        }
+        // It has stopped listening, as it does when its mount is gone: somebody unmounted by hand. One that is still
+        // starting may have found the socket of another that died.
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused && gone_soon(&lock) => {
             ended_without_answer(&lock, &paths, &mountpoint)
         }
         Err(e) => Err(Error::new(Kind::Busy, format!("cannot close {}", mountpoint.display()))
@@ -182,6 +193,18 @@ fn not_open(mountpoint: &Path) -> Error {
             .remedy(format!("unmount it with `umount {shown}`")),
         None => error.found("nothing of lacuna open there").remedy("`lacuna status` lists what is open"),
     }
+}
+
+/// Whether the server that holds the lock goes within [`RELEASE_LIMIT`]. The lock is then ours.
+fn gone_soon(lock: &File) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < RELEASE_LIMIT {
+        if lock.try_lock().is_ok() {
+            return true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
 }
 
 /// Waits for the server's lock, which it holds as long as it lives.

@@ -22,15 +22,15 @@ pub(crate) fn check_type(name: &str) -> Result<()> {
 }
 
 /// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one of type
-/// `wanted` if it is blank and one is wanted, and refuses to overwrite anything.
+/// `wanted` if it is blank and one is wanted, and refuses to overwrite anything. Whether it made one.
 pub(crate) fn prepare(
     device: &Path,
     disk: &ByteDisk,
     found: Option<Content>,
     wanted: Option<&str>,
-) -> Result<()> {
+) -> Result<bool> {
     match (found, wanted) {
-        (Some(found), None) if found.mountable => Ok(()),
+        (Some(found), None) if found.mountable => Ok(false),
         (Some(found), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
             .found(found.name)
             .expected("a file system on the whole disk")
@@ -48,7 +48,7 @@ pub(crate) fn prepare(
                 let found = format!("data of no known kind from byte {at} on");
                 Err(not_blank(wanted, found, disk.len()))
             }
-            None => make(device, wanted),
+            None => make(device, wanted).map(|()| true),
         },
     }
 }

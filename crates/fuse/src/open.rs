@@ -108,6 +108,8 @@ struct Mounted {
     mountpoint: PathBuf,
     number: Option<String>,
     device: LoopDevice,
+    /// Whether the file system was made for this.
+    made: bool,
 }
 
 impl Opened {
@@ -168,6 +170,11 @@ impl Opened {
     /// What is open where.
     pub fn record(&self) -> &Record {
         &self.record
+    }
+
+    /// Whether its file system was made now; otherwise it was there already.
+    pub fn made_file_system(&self) -> bool {
+        self.mounted.as_ref().is_some_and(|mounted| mounted.made)
     }
 
     /// A handle that ends the server.
@@ -272,7 +279,8 @@ impl Mounted {
         let found = found?;
         let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
         let wanted = request.mkfs.as_deref().filter(|_| !keep);
-        mkfs::prepare(device.node(), disk, found, wanted).map_err(|e| from_disk(e).context(&what))?;
+        let made =
+            mkfs::prepare(device.node(), disk, found, wanted).map_err(|e| from_disk(e).context(&what))?;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options.as_deref());
         let options = options.join(",");
@@ -285,7 +293,7 @@ impl Mounted {
         ];
         tool::succeed(&what, "mount", &args).map_err(from_disk)?;
         let number = device.number();
-        let mut mounted = Mounted { mountpoint, number, device };
+        let mut mounted = Mounted { mountpoint, number, device, made };
         mounted.device.detach_when_unused()?;
         Ok(mounted)
     }
