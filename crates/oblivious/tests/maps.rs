@@ -90,6 +90,7 @@ fn work_in_short_sessions(levels: usize) {
     let (mut last_batch, mut session) = (0, 0);
     while last_batch < 2 * u64::from(params.journal) {
         let disk = open(&medium, &params, levels, 100 + session).unwrap();
+        let began_at = counter(&disk.levels()[0], "last_batch");
         for (level, leaves) in leaves.iter().enumerate() {
             (0..*leaves).for_each(|leaf| put(&disk, level, leaf * LEAF + session % LEAF, 1 + session));
         }
@@ -98,12 +99,9 @@ fn work_in_short_sessions(levels: usize) {
             None => disk.levels()[0].flush().unwrap(),
         }
         disk.close().unwrap();
-        let before = std::mem::replace(&mut last_batch, counter(&disk.levels()[0], "last_batch"));
-        assert!(
-            last_batch - before <= u64::from(params.cycle),
-            "a session of {} batches",
-            last_batch - before
-        );
+        last_batch = counter(&disk.levels()[0], "last_batch");
+        // More would be those that a disk is forced to write whose map is too far behind.
+        assert_eq!(last_batch - began_at, 3, "session {session}");
         session += 1;
     }
     let disk = open(&medium, &params, levels, 1).unwrap();
