@@ -140,6 +140,7 @@ def oblivious():
     put("oblivious_open", "page", batch(state=root, cells=[(1, page), (2, data)]) + batch(synced=1, state=root))
     put("oblivious_open", "discard", batch(cells=[(1, data)]) + batch(discard=(0, 300), cells=[(2, data)]))
     put("oblivious_open", "stash", batch() + batch(flags=16, cells=[(3, data | 2)]))
+    put("oblivious_open", "stash-nowhere", batch(flags=24, cells=[(3, data | 1 << 30), (4, 0), (5, 0)]))
     put("oblivious_open", "level-1", batch(flags=8, cells=[(1, data)]) + batch(flags=24, cells=[(1, page), (2, data)]))
     put("oblivious_open", "number", batch(flags=2, number=(1 << 48) - 1) + batch(flags=2, number=33))
     put("oblivious_open", "applied", batch() + batch() + batch(synced=2, applied=1) + batch(synced=1))

@@ -164,6 +164,16 @@ mod tests {
         }
     }
 
+    /// The stash may name a block that no disk of this size has: it waits for nothing.
+    #[test]
+    fn a_stash_that_names_a_block_outside_is_read() {
+        let nowhere = Entry::Data(1 << 30).pack();
+        // Level 1 says something too, and its first entry is in the stash as well.
+        let words = [24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, nowhere, 4, 0, 5, 0];
+        let input: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        fuzz_open(&input);
+    }
+
     /// The forger is no fool: what it makes up opens if it makes sense, and is read.
     #[test]
     fn what_makes_sense_opens() {
