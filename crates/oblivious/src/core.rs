@@ -9,7 +9,6 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_crypto::{RandomSource, derive};
 use lacuna_levels::{Entry, FailStop, HiddenLevels, PageSource, Wait, again, corrupt, defect};
 use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,8 +56,6 @@ pub(crate) struct Core {
     pub(crate) cover_timeout: Duration,
     pub(crate) background: bool,
     pub(crate) read_only: bool,
-    /// To the thread that syncs and writes in place.
-    pub(crate) parts: Mutex<Option<SyncSender<u64>>>,
     pub(crate) counters: Counters,
 }
 

@@ -153,7 +153,6 @@ fn build(
         cover_timeout: options.cover_timeout,
         background: options.background && !options.read_only,
         read_only: options.read_only,
-        parts: Mutex::new(None),
         counters: Counters::default(),
     }
 }

@@ -42,6 +42,8 @@ pub(crate) struct Progress {
     /// Written in place; and durable there.
     applied: u64,
     applied_durable: u64,
+    /// There are threads that sync parts of the ring and write them in place; whoever ends a part does it otherwise.
+    threads: bool,
 }
 
 impl Progress {
@@ -54,7 +56,23 @@ impl Progress {
             claimed: applied,
             applied,
             applied_durable: applied,
+            threads: false,
         }
+    }
+
+    /// Whether a part of the ring has ended that is not durable, or what was written in place is not.
+    pub(crate) fn wants_sync(&self, part: u64) -> bool {
+        last_end(self.written, part) > self.synced || self.applied > self.applied_durable
+    }
+
+    /// The end of the last part that is durable, if it is not in place.
+    pub(crate) fn due_in_place(&self, part: u64) -> Option<u64> {
+        let end = last_end(self.synced, part);
+        (end > self.applied).then_some(end)
+    }
+
+    pub(crate) fn has_threads(&self) -> bool {
+        self.threads
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -68,6 +86,11 @@ impl Progress {
     pub(crate) fn applied_durable(&self) -> u64 {
         self.applied_durable
     }
+}
+
+/// The last batch, up to `seq`, with which a part of the ring ends.
+fn last_end(seq: u64, part: u64) -> u64 {
+    seq / part * part
 }
 
 pub(crate) struct Store {
@@ -274,7 +297,14 @@ impl Store {
         let mut progress = self.progress();
         progress.applied = progress.applied.max(seq);
         drop((progress, applying));
+        self.moved.notify_all();
         Ok(())
+    }
+
+    /// From now on there are threads that do what [`Progress::wants_sync`] and [`Progress::due_in_place`] say; or they end.
+    pub(crate) fn set_threads(&self, threads: bool) {
+        self.progress().threads = threads;
+        self.moved.notify_all();
     }
 
     /// Waits until `done`, or until a failure, or so long: then it returns false.
@@ -299,17 +329,17 @@ impl Store {
         Ok(true)
     }
 
-    /// Wakes whoever waits, after a failure.
+    /// Wakes whoever waits: something failed, or a part of the ring has ended.
     pub(crate) fn wake_all(&self) {
         drop(self.progress());
         self.moved.notify_all();
     }
 
     /// Waits until batch `seq` may be written: until other threads have brought enough home. What a head already says of
-    /// that needs no more than a sync.
+    /// that needs no more than a sync; those threads have mostly made one by then.
     pub(crate) fn wait_room(&self, health: &FailStop, background: bool, seq: u64) -> Result<()> {
         let (ring, part) = (u64::from(self.params.ring), self.params.part());
-        let is_home = |progress: &Progress| progress.applied_durable + 3 * part >= seq;
+        let is_home = |progress: &Progress| progress.applied_durable + 3 * part > seq;
         let has_room = |progress: &Progress| progress.claimed + ring > seq && is_home(progress);
         if has_room(&self.progress()) {
             return Ok(());

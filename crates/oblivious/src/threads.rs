@@ -1,22 +1,21 @@
-//! The threads of an open disk: one syncs the parts of the ring and writes them in place, one is the paced clock.
+//! The threads of an open disk: one syncs the parts of the ring, one writes them in place, one is the paced clock.
+//!
+//! Invariant: once a part has ended, nobody need do anything for it to become durable in place, and to be known as that.
 
 use crate::core::Core;
+use crate::store::Progress;
 use lacuna_core::{Error, Result};
 use lacuna_levels::{PacedClock, defect};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Parts that may wait to be synced: more than the ring has.
-const MOST_PARTS: usize = 8;
-
-/// Dropping it ends them, after the parts that were handed over are in place.
+/// Dropping it ends them, after the parts that have ended are durable in place.
 pub(crate) struct Threads {
     core: Arc<Core>,
     clock: Option<PacedClock>,
-    homeward: Option<JoinHandle<()>>,
+    homeward: Vec<JoinHandle<()>>,
 }
 
 /// Fails the disk when its thread panics: nobody shall wait for a thread that is gone.
@@ -31,50 +30,66 @@ impl Drop for FailOnPanic<'_> {
 }
 
 impl Core {
-    /// A part of the ring ends with batch `seq`: everything is synced, and what is durable then is written in place.
+    /// A part of the ring ends with batch `seq`: everything is synced, and what is durable then is written in place. That
+    /// becomes durable with the next sync.
     pub(crate) fn end_part(&self, seq: u64) -> Result<()> {
-        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*parts {
-            Some(parts) => parts.send(seq).map_err(|_| self.health.refusal()),
-            None => self.bring_home(seq),
+        if self.store.progress().has_threads() {
+            self.store.wake_all();
+            return Ok(());
         }
-    }
-
-    /// The sync makes durable as well what was written in place before.
-    fn bring_home(&self, seq: u64) -> Result<()> {
         self.store.sync()?;
         self.store.apply_to(seq)
     }
 
-    fn bring_parts_home(&self, parts: &Receiver<u64>) {
+    /// What the thread that syncs does, while the next part is being written and the one before brought in place.
+    fn sync_parts(&self) -> Result<()> {
+        let part = self.store.params.part();
+        loop {
+            let at_end =
+                |progress: &Progress| !progress.has_threads() && progress.due_in_place(part).is_none();
+            self.store.wait(&self.health, None, |progress| progress.wants_sync(part) || at_end(progress))?;
+            // A flush may have done it meanwhile.
+            let progress = *self.store.progress();
+            if progress.wants_sync(part) {
+                self.store.sync()?;
+            } else if at_end(&progress) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What the thread that writes in place does.
+    fn apply_parts(&self) -> Result<()> {
+        let part = self.store.params.part();
+        loop {
+            let at_end = |progress: &Progress| !progress.has_threads() && !progress.wants_sync(part);
+            self.store.wait(&self.health, None, |progress| {
+                progress.due_in_place(part).is_some() || at_end(progress)
+            })?;
+            let progress = *self.store.progress();
+            if let Some(end) = progress.due_in_place(part) {
+                self.store.apply_to(end)?;
+            } else if at_end(&progress) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs what a thread does; the disk fails with it.
+    fn run(&self, work: impl Fn(&Core) -> Result<()>) {
         let _guard = FailOnPanic(self);
-        let mut next = parts.recv().ok();
-        while let Some(seq) = next {
-            let mut done = self.bring_home(seq);
-            next = parts.try_recv().ok();
-            if next.is_none() {
-                // Whoever writes may wait for just this.
-                done = done.and_then(|()| self.store.sync());
-            }
-            if let Err(e) = done {
-                self.fail(e);
-                return;
-            }
-            next = next.or_else(|| parts.recv().ok());
+        if let Err(e) = work(self) {
+            self.fail(e);
         }
     }
 }
 
 impl Threads {
     pub(crate) fn start(core: &Arc<Core>) -> Result<Threads> {
-        let (to_bring, parts) = sync_channel(MOST_PARTS);
-        let bringing = Arc::clone(core);
-        let spawned = std::thread::Builder::new()
-            .name("lacuna-cells".into())
-            .spawn(move || bringing.bring_parts_home(&parts));
-        let homeward = spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?;
-        *core.parts.lock().unwrap_or_else(PoisonError::into_inner) = Some(to_bring);
-        let mut threads = Threads { core: Arc::clone(core), clock: None, homeward: Some(homeward) };
+        core.store.set_threads(true);
+        let mut threads = Threads { core: Arc::clone(core), clock: None, homeward: Vec::new() };
+        threads.spawn("lacuna-sync", Core::sync_parts)?;
+        threads.spawn("lacuna-cells", Core::apply_parts)?;
         let interval = Duration::from_millis(u64::from(core.store.params.plan.cover_millis));
         if !interval.is_zero() {
             let covering = Arc::clone(core);
@@ -87,6 +102,13 @@ impl Threads {
         Ok(threads)
     }
 
+    fn spawn(&mut self, name: &str, work: fn(&Core) -> Result<()>) -> Result<()> {
+        let core = Arc::clone(&self.core);
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(move || core.run(work));
+        self.homeward.push(spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?);
+        Ok(())
+    }
+
     /// Stops the paced clock.
     pub(crate) fn end_clock(&mut self) {
         drop(self.clock.take());
@@ -96,9 +118,9 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.end_clock();
-        drop(self.core.parts.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(homeward) = self.homeward.take() {
-            let _panicked = homeward.join();
+        self.core.store.set_threads(false);
+        for thread in self.homeward.drain(..) {
+            let _panicked = thread.join();
         }
     }
 }

@@ -4,18 +4,69 @@
 //! opens what the medium kept (power may go again meanwhile), and compares every block of both levels with its model: it
 //! must read as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
 //!
-//! It does so on a disk whose maps are one page each, and on one whose maps have more leaves than memory holds.
+//! It does so on a disk whose maps are one page each, on one whose maps have more leaves than memory holds, and on one with
+//! its threads, where the same seed is not the same run.
 //!
-//! `LACUNA_CUTS` sets the cuts (default 500; of the larger disk a fifth), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts (default 500; of the larger disk a fifth, of the one with threads a half), `LACUNA_SEED` the seed.
 
 mod fixture;
 
 use fixture::{Model, Worked, create, flush_hidden, open_with, options, params};
 use lacuna_core::{Budget, Disk, Kind, Result};
-use lacuna_medium::Medium;
-use lacuna_oblivious::{LevelDisk, Levels, Oblivious, Params, Plan};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use lacuna_oblivious::{LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
 use lacuna_sim::{CrashMedium, Image, Rng};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A medium that sometimes hesitates around what it does, so that other threads come first.
+struct Hesitant {
+    medium: Arc<dyn Medium>,
+    rng: Mutex<Rng>,
+}
+
+impl Hesitant {
+    fn hesitate(&self) {
+        let micros = {
+            let mut rng = self.rng.lock().unwrap();
+            if rng.chance(1, 3) { rng.below(300) } else { 0 }
+        };
+        if micros > 0 {
+            std::thread::sleep(Duration::from_micros(micros));
+        }
+    }
+}
+
+impl Medium for Hesitant {
+    fn len(&self) -> u64 {
+        self.medium.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.medium.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.hesitate();
+        self.medium.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.hesitate();
+        let synced = self.medium.sync();
+        // What others write now is not durable.
+        self.hesitate();
+        synced
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.medium.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.medium.set_len(len)
+    }
+}
 
 struct Outcome {
     digest: u64,
@@ -29,6 +80,8 @@ struct Scene {
     budget: Budget,
     /// Both levels are written all over before the first round.
     filled: bool,
+    /// Parts of the ring are synced and written in place while the next are written.
+    threads: bool,
     /// Operations of a session, at most.
     operations: u64,
     /// Operations of the medium before the power goes, at most.
@@ -42,6 +95,7 @@ impl Scene {
             params: params(),
             budget: Budget::bytes(16 << 20),
             filled: false,
+            threads: false,
             operations: 240,
             medium_operations: 700,
         }
@@ -53,14 +107,32 @@ impl Scene {
             params: Params::plan(44 << 20, Plan { operations: 6, ..Plan::DEFAULT }).unwrap(),
             budget: Budget::bytes(64 << 10),
             filled: true,
+            threads: false,
             operations: 80,
             medium_operations: 400,
         }
     }
 
+    /// Operations enough for the ring to go round, and nobody waits for the clock.
+    fn with_threads() -> Scene {
+        let plan = Plan { cover_millis: 0, ..params().plan };
+        Scene {
+            params: Params::plan(params().medium_len(), plan).unwrap(),
+            threads: true,
+            medium_operations: 1500,
+            operations: 480,
+            ..Scene::small()
+        }
+    }
+
     fn open(&self, medium: &Arc<dyn Medium>, seed: u64) -> Result<Arc<Oblivious>> {
         let options =
-            lacuna_oblivious::OpenOptions { budget: self.budget, ..options(seed, seed + (1 << 40)) };
+            OpenOptions { budget: self.budget, background: self.threads, ..options(seed, seed + (1 << 40)) };
+        if self.threads {
+            let rng = Mutex::new(Rng::new(seed));
+            let hesitant: Arc<dyn Medium> = Arc::new(Hesitant { medium: Arc::clone(medium), rng });
+            return open_with(&hesitant, &self.params, 2, options);
+        }
         open_with(medium, &self.params, 2, options)
     }
 
@@ -249,6 +321,11 @@ fn no_cut_loses_anything_of_maps_larger_than_memory() {
     let scene = Scene::with_larger_maps();
     assert!(scene.params.hidden_blocks > 4 * 512, "or memory holds all leaves of a map");
     no_cut_may_lose_anything(&scene, env("LACUNA_CUTS", 500) / 5);
+}
+
+#[test]
+fn no_cut_loses_anything_while_threads_bring_parts_home() {
+    no_cut_may_lose_anything(&Scene::with_threads(), env("LACUNA_CUTS", 500) / 2);
 }
 
 /// The proof that the harness bites: a medium whose syncs do nothing loses data, and is caught.
