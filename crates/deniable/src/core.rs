@@ -121,6 +121,9 @@ impl Core {
         if self.durable() >= seq {
             return Ok(());
         }
+        // After a sync that failed the next one may say that all is well, for the system has dropped what it could not
+        // write.
+        self.health.check()?;
         let written = self.log.written();
         if written < seq {
             return Err(self.fail(defect()));

@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 mod crash;
+mod failed_sync;
 mod fault;
 mod image;
 mod latency;
@@ -22,6 +23,7 @@ mod rng;
 pub mod versions;
 
 pub use crash::CrashMedium;
+pub use failed_sync::FailedSync;
 pub use fault::{Fault, FaultMedium};
 pub use image::{Image, PAGE_SIZE};
 pub use latency::{LatencyMedium, LatencyModel};
