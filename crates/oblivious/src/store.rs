@@ -1,7 +1,7 @@
 //! Cells, the ring and the journal on the medium: a batch goes to the ring and the journal first, and in place later.
 //!
 //! The ring has four parts. At the end of a part everything is synced, and what is durable then is written in place, in
-//! the order of the cells; so there is one sync for a part. A batch may overwrite one in the ring when a durable head says
+//! the order of the cells; another sync, or the next part's, makes that durable. A batch may overwrite one in the ring when a durable head says
 //! that the older one is durable in place: then, wherever the power goes, every batch after the last one that the last
 //! head calls applied is whole in the ring. And it waits until all but three parts are durable in place, so that its own
 //! head can say so: otherwise the ring could fill with heads that say nothing new, and nothing could go on.
@@ -12,7 +12,7 @@
 use crate::cell::CELL_LEN;
 use crate::head::{Head, PublicPart};
 use crate::params::Params;
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Error, Result, Secret};
 use lacuna_levels::{FailStop, again, defect};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
@@ -42,6 +42,9 @@ pub(crate) struct Progress {
     /// Written in place; and durable there.
     applied: u64,
     applied_durable: u64,
+    /// The last batch that was there when the disk was opened: it is not brought in place before another part has ended, for
+    /// nothing is done to a disk that is only looked at.
+    found: u64,
     /// There are threads that sync parts of the ring and write them in place; whoever ends a part does it otherwise.
     threads: bool,
 }
@@ -56,19 +59,25 @@ impl Progress {
             claimed: applied,
             applied,
             applied_durable: applied,
+            found: end,
             threads: false,
         }
     }
 
-    /// Whether a part of the ring has ended that is not durable, or what was written in place is not.
+    /// Whether a part of the ring has ended that is not durable.
+    pub(crate) fn has_ended(&self, part: u64) -> bool {
+        last_end(self.written, part) > self.synced
+    }
+
+    /// Whether a sync is due: for such a part, or for what was written in place.
     pub(crate) fn wants_sync(&self, part: u64) -> bool {
-        last_end(self.written, part) > self.synced || self.applied > self.applied_durable
+        self.has_ended(part) || self.applied > self.applied_durable
     }
 
     /// The end of the last part that is durable, if it is not in place.
     pub(crate) fn due_in_place(&self, part: u64) -> Option<u64> {
         let end = last_end(self.synced, part);
-        (end > self.applied).then_some(end)
+        (end > self.applied && end > self.found).then_some(end)
     }
 
     pub(crate) fn has_threads(&self) -> bool {
@@ -99,7 +108,9 @@ pub(crate) struct Store {
     flight: RwLock<FxHashMap<u64, InRing>>,
     progress: Mutex<Progress>,
     moved: Condvar,
-    syncing: Mutex<()>,
+    /// The error of a sync that failed. No other is made then: the system, which has dropped what it could not write, would
+    /// say that all is well.
+    syncing: Mutex<Option<Error>>,
     applying: Mutex<()>,
     pub(crate) syncs: AtomicU64,
 }
@@ -112,7 +123,7 @@ impl Store {
             flight: RwLock::default(),
             progress: Mutex::new(Progress::at(0, 0)),
             moved: Condvar::new(),
-            syncing: Mutex::new(()),
+            syncing: Mutex::default(),
             applying: Mutex::new(()),
             syncs: AtomicU64::new(0),
         }
@@ -239,9 +250,12 @@ impl Store {
         self.sync_held(self.syncing.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn sync_held(&self, syncing: MutexGuard<'_, ()>) -> Result<()> {
+    fn sync_held(&self, mut syncing: MutexGuard<'_, Option<Error>>) -> Result<()> {
+        if let Some(e) = &*syncing {
+            return Err(e.clone());
+        }
         let before = *self.progress();
-        self.medium.sync()?;
+        self.medium.sync().inspect_err(|e| *syncing = Some(e.clone()))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let mut progress = self.progress();
         progress.synced = before.written;

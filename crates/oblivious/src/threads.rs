@@ -1,6 +1,7 @@
 //! The threads of an open disk: one syncs the parts of the ring, one writes them in place, one is the paced clock.
 //!
 //! Invariant: once a part has ended, nobody need do anything for it to become durable in place, and to be known as that.
+//! The exceptions are a disk that has failed, and parts that were there when the disk was opened: those wait for the next.
 
 use crate::core::Core;
 use crate::store::Progress;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Dropping it ends them, after the parts that have ended are durable in place.
+/// Dropping it ends them, after the parts that have ended are in place, unless the disk has failed.
 pub(crate) struct Threads {
     core: Arc<Core>,
     clock: Option<PacedClock>,
@@ -62,7 +63,7 @@ impl Core {
     fn apply_parts(&self) -> Result<()> {
         let part = self.store.params.part();
         loop {
-            let at_end = |progress: &Progress| !progress.has_threads() && !progress.wants_sync(part);
+            let at_end = |progress: &Progress| !progress.has_threads() && !progress.has_ended(part);
             self.store.wait(&self.health, None, |progress| {
                 progress.due_in_place(part).is_some() || at_end(progress)
             })?;
@@ -105,7 +106,10 @@ impl Threads {
     fn spawn(&mut self, name: &str, work: fn(&Core) -> Result<()>) -> Result<()> {
         let core = Arc::clone(&self.core);
         let spawned = std::thread::Builder::new().name(name.into()).spawn(move || core.run(work));
-        self.homeward.push(spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?);
+        // The other one must not wait for this one.
+        let failed = |e| self.core.fail(Error::io("cannot start a thread of the disk", &e));
+        let thread = spawned.map_err(failed)?;
+        self.homeward.push(thread);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use fixture::{Model, Worked, create, fill, open as open_alone, open_with, option
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng};
+use lacuna_sim::{FailedSync, Fault, FaultMedium, OpKind, Recorder, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -247,5 +247,32 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
         let mut back = vec![0; BLOCK_SIZE];
         open(&medium, &params, 2).levels()[0].read(BlockAddr(1), &mut back).unwrap();
         assert!(back == block);
+    }
+}
+
+/// Linux tells one caller alone that pages were dropped: whoever synced again would hear that all is well.
+#[test]
+fn nobody_syncs_again_after_a_sync_that_failed() {
+    for nth in 1..8 {
+        let params = params(Hiding::Opportunistic, 3);
+        let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+        let medium: Arc<dyn Medium> = failing.clone();
+        create(&medium, &params, 2, 1).unwrap();
+        let disk = open(&medium, &params, nth);
+        let levels = disk.levels();
+        failing.fail_sync(nth);
+        std::thread::scope(|scope| {
+            for client in 0..4 {
+                let level = &levels[0];
+                scope.spawn(move || {
+                    let mut block = vec![0; BLOCK_SIZE];
+                    fill(client, nth, &mut block);
+                    while level.write(BlockAddr(client), &block).and_then(|()| level.flush()).is_ok() {}
+                });
+            }
+        });
+        let _failed = disk.close();
+        drop((levels, disk));
+        assert_eq!(failing.syncs_after(), 0, "sync {nth} failed");
     }
 }
