@@ -121,18 +121,28 @@ impl Core {
         if self.durable() >= seq {
             return Ok(());
         }
-        // After a sync that failed the next one may say that all is well, for the system has dropped what it could not
-        // write.
-        self.health.check()?;
         let written = self.log.written();
         if written < seq {
             return Err(self.fail(defect()));
         }
-        self.log.medium.sync().map_err(|e| self.fail(e))?;
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.sync_held(&syncing)?;
         self.durable.store(written, Ordering::Release);
         drop(syncing);
         self.tell_progress();
+        Ok(())
+    }
+
+    /// Makes everything durable that was written so far, whatever it is.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        self.sync_held(&self.syncing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Syncs, unless something has failed: after a sync that did, the next one may say that all is well, for the system
+    /// has dropped what it could not write.
+    fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
+        self.health.check()?;
+        self.log.medium.sync().map_err(|e| self.fail(e))?;
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

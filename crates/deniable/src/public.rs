@@ -205,7 +205,7 @@ impl Core {
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.refresh()?;
         self.write_checkpoint(last, true)?;
-        self.log.medium.sync()
+        self.sync_all()
     }
 
     /// Waits until every closed stripe is durable, and returns the last.
