@@ -13,6 +13,7 @@ use crate::store::{Progress, Store};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_levels::{Entry, FANOUT, HiddenLevel, LOST, Tree, Waiting, again, corrupt};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// Heads that are read at once.
@@ -156,7 +157,7 @@ struct Changes {
     /// Where pages were put last.
     moved: FxHashMap<(u8, u64), u64>,
     /// The batch that last wrote a leaf, with all changes before it.
-    written: FxHashMap<u64, u64>,
+    written: BTreeMap<u64, u64>,
     /// Each with its batch.
     newest_first: Vec<(u64, Change)>,
 }
@@ -208,12 +209,11 @@ impl Changes {
     fn replay(self, tree: &mut Tree, cycle: u64) -> Early {
         let mut early = Early::default();
         let Changes { written, newest_first, .. } = self;
-        let is_said = |leaf: u64, seq: u64| written.get(&leaf).is_some_and(|written| *written > seq);
         for (seq, change) in newest_first.into_iter().rev() {
             match change {
                 Change::Put(addr, place) => {
                     let leaf = addr / FANOUT;
-                    if is_said(leaf, seq) {
+                    if written.get(&leaf).is_some_and(|written| *written > seq) {
                         continue;
                     }
                     tree.replay(addr, place);
@@ -223,12 +223,9 @@ impl Changes {
                 }
                 Change::Clear(first, count) => {
                     let end = first.saturating_add(count);
-                    let mut said: Vec<u64> =
-                        written.keys().copied().filter(|leaf| is_said(*leaf, seq)).collect();
-                    said.sort_unstable();
+                    let touched = written.range(first / FANOUT..=end / FANOUT);
                     let mut at = first;
-                    for leaf in said.into_iter().filter(|leaf| (first / FANOUT..=end / FANOUT).contains(leaf))
-                    {
+                    for (leaf, _) in touched.filter(|(_, written)| **written > seq) {
                         tree.replay_clear(at, (leaf * FANOUT).saturating_sub(at).min(end.saturating_sub(at)));
                         at = at.max((leaf + 1) * FANOUT);
                     }
