@@ -158,20 +158,16 @@ fn plan(args: &CreateArgs, place: &Place) -> Result<(Parameters, u64)> {
 
 /// Lays out a disk with levels by `plan`, which is given the bytes that they share.
 fn plan_levels<P>(args: &CreateArgs, place: &Place, plan: impl Fn(u64) -> Result<P>) -> Result<P> {
-    // The least that can be had depends on the other options.
-    let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
-    let room = room(args, place, least)?;
-    let too_small = args.size.is_some() && room < least << 20;
-    plan(room).map_err(|e| if too_small { e.remedy(give(least)) } else { e })
+    room(args, place).and_then(&plan).map_err(|e| {
+        // The least that can be had depends on the other options.
+        let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
+        let too_small = args.size.is_some_and(|size| size.0 < least << 20);
+        if too_small { e.remedy(format!("give at least --size {least}M")) } else { e }
+    })
 }
 
-/// The remedy of a size that is too small.
-fn give(mib: u64) -> String {
-    format!("give at least --size {mib}M")
-}
-
-/// The bytes that the levels of a disk share; `least` is the least size to advise, in MiB.
-fn room(args: &CreateArgs, place: &Place, least: u64) -> Result<u64> {
+/// The bytes that the levels of a disk share.
+fn room(args: &CreateArgs, place: &Place) -> Result<u64> {
     let held = match place {
         Place::Device(medium) => Some(medium.len()),
         _ => None,
@@ -183,11 +179,7 @@ fn room(args: &CreateArgs, place: &Place, least: u64) -> Result<u64> {
                 .expected(format!("at least the {} bytes of --size", size.0))
                 .remedy("choose a smaller --size, or leave it away"))
         }
-        (Some(size), _) => {
-            let blocks =
-                blocks(size).map_err(|e| if size.0 < least << 20 { e.remedy(give(least)) } else { e })?;
-            Ok(blocks * BLOCK_SIZE as u64)
-        }
+        (Some(size), _) => Ok(blocks(size)? * BLOCK_SIZE as u64),
         (None, Some(held)) => Ok(held),
         (None, None) => Err(no_size(args, "a file")),
     }
