@@ -6,7 +6,7 @@ use fixture::{UUID, create, fill, masters, options, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{FailedSync, Fault, FaultMedium, OpKind, Recorder, Rng};
+use lacuna_sim::{FailedSync, Fault, FaultMedium, OpKind, Recorder, Rng, flush_until_refused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -175,16 +175,7 @@ fn nobody_syncs_again_after_a_sync_that_failed() {
         let disk = open(&medium, &params, nth);
         let levels = disk.levels();
         failing.fail_sync(nth);
-        std::thread::scope(|scope| {
-            for client in 0..4 {
-                let level = &levels[0];
-                scope.spawn(move || {
-                    let mut block = vec![0; BLOCK_SIZE];
-                    fill(client, nth, &mut block);
-                    while level.write(BlockAddr(client), &block).and_then(|()| level.flush()).is_ok() {}
-                });
-            }
-        });
+        flush_until_refused(&*levels[0], 4);
         let _failed = disk.close();
         drop((levels, disk));
         assert_eq!(failing.syncs_after(), 0, "sync {nth} failed");

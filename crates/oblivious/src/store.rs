@@ -1,10 +1,11 @@
 //! Cells, the ring and the journal on the medium: a batch goes to the ring and the journal first, and in place later.
 //!
 //! The ring has four parts. At the end of a part everything is synced, and what is durable then is written in place, in
-//! the order of the cells; another sync, or the next part's, makes that durable. A batch may overwrite one in the ring when a durable head says
-//! that the older one is durable in place: then, wherever the power goes, every batch after the last one that the last
-//! head calls applied is whole in the ring. And it waits until all but three parts are durable in place, so that its own
-//! head can say so: otherwise the ring could fill with heads that say nothing new, and nothing could go on.
+//! the order of the cells; another sync, or the next part's, makes that durable. A batch may overwrite one in the ring
+//! when a durable head says that the older one is durable in place: then, wherever the power goes, every batch after the
+//! last one that the last head calls applied is whole in the ring. And it waits until all but three parts are durable in
+//! place, so that its own head can say so: otherwise the ring could fill with heads that say nothing new, and nothing could
+//! go on.
 //!
 //! Invariant: a cell that `flight` names is read from the ring and never in place, so that nobody reads a cell while it is
 //! being written.

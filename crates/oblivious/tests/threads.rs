@@ -8,7 +8,7 @@ use fixture::{Model, Worked, create, fill, open as open_alone, open_with, option
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
-use lacuna_sim::{FailedSync, Fault, FaultMedium, OpKind, Recorder, Rng};
+use lacuna_sim::{FailedSync, Fault, FaultMedium, OpKind, Recorder, Rng, flush_until_refused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -261,16 +261,7 @@ fn nobody_syncs_again_after_a_sync_that_failed() {
         let disk = open(&medium, &params, nth);
         let levels = disk.levels();
         failing.fail_sync(nth);
-        std::thread::scope(|scope| {
-            for client in 0..4 {
-                let level = &levels[0];
-                scope.spawn(move || {
-                    let mut block = vec![0; BLOCK_SIZE];
-                    fill(client, nth, &mut block);
-                    while level.write(BlockAddr(client), &block).and_then(|()| level.flush()).is_ok() {}
-                });
-            }
-        });
+        flush_until_refused(&*levels[0], 4);
         let _failed = disk.close();
         drop((levels, disk));
         assert_eq!(failing.syncs_after(), 0, "sync {nth} failed");

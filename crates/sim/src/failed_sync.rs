@@ -1,7 +1,8 @@
 //! A medium one of whose syncs fails, and whose later ones do nothing and succeed: as Linux tells one caller alone that it
 //! could not write pages, and has dropped them when the next one asks.
 
-use lacuna_core::{Error, Kind, Result};
+use crate::versions::fill;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +43,19 @@ impl FailedSync {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Clients that write and flush, each a block of its own, until they are refused.
+pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
+    std::thread::scope(|scope| {
+        for client in 0..clients {
+            scope.spawn(move || {
+                let mut block = [0; BLOCK_SIZE];
+                fill(client, 1, &mut block);
+                while disk.write(BlockAddr(client), &block).and_then(|()| disk.flush()).is_ok() {}
+            });
+        }
+    });
 }
 
 impl Medium for FailedSync {
