@@ -174,7 +174,7 @@ fn build(
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
         public: Public::new(public, end),
-        hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), usable),
+        hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), Some(usable)),
         hidden_echo,
         cover_timeout: options.cover_timeout,
         background: options.background,

@@ -7,7 +7,8 @@ use crate::place::{Place, homes};
 use crate::source::Source;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, HiddenLevel};
+use lacuna_levels::{Entry, HiddenLevel, HiddenState};
+use std::sync::MutexGuard;
 
 /// A stripe whose hidden slots are being filled.
 pub(crate) struct Filling<'a> {
@@ -28,7 +29,7 @@ impl<'a> Filling<'a> {
         core: &'a Core,
         seq: u64,
         heads: &[Head],
-        levels: &mut [HiddenLevel],
+        levels: &mut [MutexGuard<'_, HiddenState>],
     ) -> Result<Plain> {
         let plain = core.log.empty_slots(true);
         let mut filling = Filling { core, seq, plain, occupied: 0, lowest: 0, carried: false };
@@ -36,7 +37,7 @@ impl<'a> Filling<'a> {
             filling.carry(levels, from, heads)?;
         }
         for (level, state) in (1u8..).zip(levels) {
-            filling.take(level, state)?;
+            filling.take(level, &mut state.level)?;
         }
         Ok(filling.plain)
     }
@@ -66,10 +67,10 @@ impl<'a> Filling<'a> {
     }
 
     /// Carries on what is valid in the stripe whose place comes up.
-    fn carry(&mut self, levels: &mut [HiddenLevel], from: u64, heads: &[Head]) -> Result<()> {
+    fn carry(&mut self, levels: &mut [MutexGuard<'_, HiddenState>], from: u64, heads: &[Head]) -> Result<()> {
         for ((level, state), head) in (1u8..).zip(levels).zip(heads) {
             let stride = self.core.log.params.stride();
-            let homes = homes(&mut state.tree, &head.entries, from, stride, &self.source(level))?;
+            let homes = homes(&mut state.level.tree, &head.entries, from, stride, &self.source(level))?;
             for (_, entry) in self.core.log.carry(level, from, head, &homes, &mut self.plain)? {
                 self.occupied += 1;
                 self.carried |= matches!(entry, Entry::Data(_) | Entry::Lost(_));

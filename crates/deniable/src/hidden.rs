@@ -44,14 +44,16 @@ impl Core {
             return Ok(());
         }
         let says = {
-            let mut hidden = self.hidden.lock(&self.health);
-            let plain = Filling::fill(self, flying.seq, carried, &mut hidden.levels)?;
-            let roots = hidden.levels.iter().map(|level| level.tree.state()).collect();
+            let mut hidden = self.hidden.lock_all(&self.health);
+            let plain = Filling::fill(self, flying.seq, carried, &mut hidden)?;
+            let roots = hidden.iter().map(|state| state.level.tree.state()).collect();
             let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
             let echo = std::mem::replace(&mut *last, plain.entries.clone());
             // The maps point at it already: whoever looks there next must find it.
             let _set_once = flying.hidden.set(plain);
-            self.hidden.passed(&mut hidden, flying.seq);
+            for (level, state) in (1u8..).zip(&mut hidden) {
+                self.hidden.passed(level, state, flying.seq);
+            }
             HiddenPart { roots, echo }
         };
         let plain = flying.hidden.get().expect("it was just set");

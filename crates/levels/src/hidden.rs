@@ -6,7 +6,9 @@
 use crate::failstop::{FailStop, defect};
 use crate::queue::{Queue, Ticket, Waiting};
 use crate::tree::{PageSource, Tree};
+use crate::warm::warm;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, StatusItem};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,16 +68,35 @@ impl HiddenLevel {
     }
 }
 
-/// What the hidden levels know.
-pub struct Hidden {
-    /// Levels 1 and up.
-    pub levels: Vec<HiddenLevel>,
+/// One hidden level under its lock.
+pub struct HiddenState {
+    /// Its map and its queue.
+    pub level: HiddenLevel,
     /// The last stripe or batch that passed.
     pub filled: u64,
-    /// Whoever waits for one to pass.
+    /// Threads that wait for one to pass.
     watchers: usize,
-    /// Whoever waits for room.
+    /// Threads that wait for room.
     writers: usize,
+}
+
+impl HiddenState {
+    /// Bytes in the queue.
+    pub fn waiting(&self) -> u64 {
+        (self.level.queue.len() * BLOCK_SIZE) as u64
+    }
+
+    /// Slots that data and map take up, or will.
+    fn used(&self) -> u64 {
+        self.level.tree.used().saturating_add(self.level.queue.first_writes())
+    }
+
+    fn waiters(&mut self, awaited: Awaited) -> &mut usize {
+        match awaited {
+            Awaited::Passing => &mut self.watchers,
+            Awaited::Room => &mut self.writers,
+        }
+    }
 }
 
 /// How long something hidden may wait, and what ends its waiting early.
@@ -87,97 +108,90 @@ pub struct Wait<'a> {
     pub patience: Option<Duration>,
 }
 
-/// For what somebody waits: waking those who cannot go on costs more than most of what is done here.
+/// What a thread waits for: waking those that cannot go on costs more than most of what is done here.
 #[derive(Clone, Copy)]
 enum Awaited {
     /// The next stripe or batch.
     Passing,
-    /// Room for more that waits.
+    /// Room for more in the queue.
     Room,
 }
 
-impl Hidden {
-    /// A level, from 1 up.
-    pub fn level(&mut self, level: u8) -> &mut HiddenLevel {
-        &mut self.levels[usize::from(level) - 1]
-    }
-
-    /// Bytes that wait.
-    pub fn waiting(&self) -> u64 {
-        self.levels.iter().map(|level| (level.queue.len() * BLOCK_SIZE) as u64).sum()
-    }
-
-    /// Slots that data and maps of all open hidden levels take up, or will, as far as that limits what is written: a
-    /// single hidden level fits whole, as it was planned to.
-    pub fn used(&self) -> u64 {
-        if self.levels.len() == 1 {
-            return 0;
-        }
-        let each =
-            self.levels.iter().map(|level| level.tree.used().saturating_add(level.queue.first_writes()));
-        each.fold(0, u64::saturating_add)
-    }
-
-    fn waiters(&mut self, awaited: Awaited) -> &mut usize {
-        match awaited {
-            Awaited::Passing => &mut self.watchers,
-            Awaited::Room => &mut self.writers,
-        }
-    }
-}
-
-/// The hidden levels of an open disk, shared by its clients and whoever fills its stripes or batches.
-pub struct HiddenLevels {
-    hidden: Mutex<Hidden>,
+/// A level with its lock. No level has a lock, a condition or a bound in common with another (deniability contract).
+struct Shared {
+    state: Mutex<HiddenState>,
     /// A stripe or batch passed by, or something failed.
     moved: Condvar,
-    /// There is room for more that waits, or something failed.
+    /// There is room in the queue, or something failed.
     room: Condvar,
+    /// Bytes that may be queued before writers wait.
     most_waiting: u64,
-    usable: u64,
+    /// Slots in use when the lock was last released, for disks whose levels share their slots.
+    used: AtomicU64,
+}
+
+/// The hidden levels of an open disk, shared by its clients and the thread that fills stripes or batches.
+pub struct HiddenLevels {
+    levels: Vec<Shared>,
+    /// Slots that data and maps of all levels together may fill, on disks of version 1, whose levels share them. Levels
+    /// with slots of their own always fit.
+    shared_slots: Option<u64>,
 }
 
 impl HiddenLevels {
-    /// Levels 1 and up of a disk whose last stripe or batch is `head`. Up to `most_waiting` bytes wait before writers do,
-    /// and data and maps may fill `usable` slots together.
-    pub fn new(levels: Vec<HiddenLevel>, head: u64, most_waiting: u64, usable: u64) -> HiddenLevels {
-        HiddenLevels {
-            hidden: Mutex::new(Hidden { levels, filled: head, watchers: 0, writers: 0 }),
+    /// Levels 1 and up of a disk whose last stripe or batch is `head`. The queue of level *l* holds `memory` bytes divided
+    /// by 2 to the power of *l* before writers wait, however many levels are open. `shared_slots` is how many slots all of
+    /// them may fill together, on disks of version 1.
+    pub fn new(levels: Vec<HiddenLevel>, head: u64, memory: u64, shared_slots: Option<u64>) -> HiddenLevels {
+        let shared = |(number, level): (u32, HiddenLevel)| Shared {
+            used: AtomicU64::new(level.tree.used()),
+            state: Mutex::new(HiddenState { level, filled: head, watchers: 0, writers: 0 }),
             moved: Condvar::new(),
             room: Condvar::new(),
-            most_waiting,
-            usable,
-        }
+            most_waiting: memory >> number,
+        };
+        HiddenLevels { levels: (1..).zip(levels).map(shared).collect(), shared_slots }
     }
 
-    /// What the levels know. After a panic of somebody who changed it the disk fails.
-    pub fn lock(&self, health: &FailStop) -> MutexGuard<'_, Hidden> {
-        self.hidden.lock().unwrap_or_else(|poisoned| {
+    /// How many levels are open, level 0 apart.
+    pub fn count(&self) -> usize {
+        self.levels.len()
+    }
+
+    fn shared(&self, level: u8) -> &Shared {
+        &self.levels[usize::from(level) - 1]
+    }
+
+    /// What a level, from 1 up, knows. After a panic of a thread that changed it the disk fails.
+    pub fn lock(&self, health: &FailStop, level: u8) -> MutexGuard<'_, HiddenState> {
+        self.shared(level).state.lock().unwrap_or_else(|poisoned| {
             health.fail(defect());
             self.wake_all();
             poisoned.into_inner()
         })
     }
 
-    /// Stripe or batch `seq` was filled from what waited, and the maps know.
-    pub fn passed(&self, hidden: &mut Hidden, seq: u64) {
-        hidden.filled = seq;
-        if hidden.watchers > 0 {
-            self.moved.notify_all();
+    /// What all levels know, from level 1 up: for disks of version 1, whose levels share slots.
+    pub fn lock_all(&self, health: &FailStop) -> Vec<MutexGuard<'_, HiddenState>> {
+        (1..=self.levels.len() as u8).map(|level| self.lock(health, level)).collect()
+    }
+
+    /// Stripe or batch `seq` was filled from the queue of a level, and its map knows.
+    pub fn passed(&self, level: u8, state: &mut HiddenState, seq: u64) {
+        let shared = self.shared(level);
+        state.filled = seq;
+        shared.used.store(state.used(), Ordering::Relaxed);
+        if state.watchers > 0 {
+            shared.moved.notify_all();
         }
-        self.wake_writer(hidden);
+        shared.wake_writer(state);
     }
 
-    /// Wakes everybody, after a failure.
+    /// Wakes all waiting threads, after a failure.
     pub fn wake_all(&self) {
-        self.moved.notify_all();
-        self.room.notify_all();
-    }
-
-    /// Wakes one of those who wait for room, if there is any; that one wakes the next.
-    fn wake_writer(&self, hidden: &Hidden) {
-        if hidden.writers > 0 && hidden.waiting() < self.most_waiting {
-            self.room.notify_one();
+        for shared in &self.levels {
+            shared.moved.notify_all();
+            shared.room.notify_all();
         }
     }
 
@@ -193,41 +207,71 @@ impl HiddenLevels {
         source: &dyn PageSource,
     ) -> Result<()> {
         wait.health.check()?;
-        let mut hidden = self.wait(wait, "cannot take a hidden write in", Awaited::Room, |hidden| {
-            hidden.waiting() < self.most_waiting
+        // The thread that takes the blocks into a stripe or batch finds the leaves in memory.
+        self.warm(wait.health, level, first, (data.len() / BLOCK_SIZE) as u64, source);
+        let shared = self.shared(level);
+        let mut state = self.wait(wait, level, "cannot take a hidden write in", Awaited::Room, |state| {
+            state.waiting() < shared.most_waiting
         })?;
         let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE));
         let queued =
-            blocks.try_for_each(|(addr, block)| self.queue_block(&mut hidden, level, addr, block, source));
-        self.wake_writer(&hidden);
+            blocks.try_for_each(|(addr, block)| self.queue_block(&mut state, level, addr, block, source));
+        shared.used.store(state.used(), Ordering::Relaxed);
+        shared.wake_writer(&state);
         queued
     }
 
     fn queue_block(
         &self,
-        hidden: &mut Hidden,
+        state: &mut HiddenState,
         level: u8,
         addr: u64,
         block: &[u8],
         source: &dyn PageSource,
     ) -> Result<()> {
-        let deepest = usize::from(level) == hidden.levels.len() && level > 1;
-        if let Some(waiting) = hidden.level(level).queue.get_mut(addr) {
+        if let Some(waiting) = state.level.queue.get_mut(addr) {
             waiting.copy_from_slice(block);
             return Ok(());
         }
-        let used = hidden.used();
-        let first_write = hidden.level(level).tree.get(addr, source)? == 0;
-        // Levels above must not learn of the deepest from a lack of room: it leaves them some.
-        let most = if deepest { self.usable - self.usable / 16 } else { self.usable };
-        if first_write && used >= most {
-            return Err(Error::new(Kind::NoSpace, "the hidden levels are full")
-                .found(format!("{used} blocks in use"))
-                .expected(format!("fewer than {most}"))
-                .remedy("delete something on a hidden level and trim it"));
-        }
-        hidden.level(level).queue.put(addr, Waiting { block: block.into(), first_write });
+        let first_write = match self.shared_slots {
+            Some(usable) => {
+                let first_write = state.level.tree.get(addr, source)? == 0;
+                if first_write {
+                    self.check_shared_slots(usable, level, state)?;
+                }
+                first_write
+            }
+            None => false,
+        };
+        state.level.queue.put(addr, Waiting { block: block.into(), first_write });
         Ok(())
+    }
+
+    /// Refuses a block that no level has room for, on a disk whose levels share their slots.
+    fn check_shared_slots(&self, usable: u64, level: u8, state: &HiddenState) -> Result<()> {
+        // A single hidden level fits whole, as it was planned to.
+        if self.levels.len() == 1 {
+            return Ok(());
+        }
+        let others = (1u8..).zip(&self.levels).filter(|(other, _)| *other != level);
+        let used = others
+            .fold(state.used(), |used, (_, other)| used.saturating_add(other.used.load(Ordering::Relaxed)));
+        // Levels below must not learn of the deepest from a lack of room: it leaves them some.
+        let deepest = usize::from(level) == self.levels.len();
+        let most = if deepest { usable - usable / 16 } else { usable };
+        if used < most {
+            return Ok(());
+        }
+        Err(Error::new(Kind::NoSpace, "the hidden levels are full")
+            .found(format!("{used} blocks in use"))
+            .expected(format!("fewer than {most}"))
+            .remedy("delete something on a hidden level and trim it"))
+    }
+
+    /// Loads the leaves that say where blocks of a level are, without the lock: the thread that fills stripes or batches
+    /// must not wait for the medium. What cannot be read is left to the reader of the map.
+    pub fn warm(&self, health: &FailStop, level: u8, first: u64, count: u64, source: &dyn PageSource) {
+        warm(first, count, source, |act| act(&mut self.lock(health, level).level.tree));
     }
 
     /// Queues a discard of a level. Waits while too many are queued.
@@ -240,66 +284,72 @@ impl HiddenLevels {
         source: &dyn PageSource,
     ) -> Result<()> {
         wait.health.check()?;
-        let mut hidden = self.wait(wait, "cannot take a hidden discard in", Awaited::Passing, |hidden| {
-            hidden.level(level).queue.trims().len() < MOST_TRIMS
-        })?;
-        let HiddenLevel { tree, queue } = hidden.level(level);
+        self.warm(wait.health, level, first, count, source);
+        let shared = self.shared(level);
+        let mut state =
+            self.wait(wait, level, "cannot take a hidden discard in", Awaited::Passing, |state| {
+                state.level.queue.trims().len() < MOST_TRIMS
+            })?;
+        let HiddenLevel { tree, queue } = &mut state.level;
         queue.discard(first, count);
         if tree.any(first, count, source)? {
             queue.trim(first, count);
         }
-        self.wake_writer(&hidden);
+        shared.used.store(state.used(), Ordering::Relaxed);
+        shared.wake_writer(&state);
         Ok(())
     }
 
     /// What a level was given up to now.
     pub fn ticket(&self, health: &FailStop, level: u8) -> Ticket {
-        self.lock(health).level(level).queue.ticket()
+        self.lock(health, level).level.queue.ticket()
     }
 
     /// Whether all of that was taken.
     pub fn has_passed(&self, health: &FailStop, level: u8, ticket: Ticket) -> bool {
-        self.lock(health).level(level).queue.has_passed(ticket)
+        self.lock(health, level).level.queue.has_passed(ticket)
     }
 
     /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns the last that passed:
     /// once that one is durable, so is what was acknowledged.
     pub fn wait_passed(&self, wait: &Wait<'_>, level: u8) -> Result<u64> {
         wait.health.check()?;
-        let ticket = self.lock(wait.health).level(level).queue.ticket();
-        let hidden = self.wait(wait, "cannot flush the hidden level", Awaited::Passing, |hidden| {
-            hidden.level(level).queue.has_passed(ticket)
+        let ticket = self.ticket(wait.health, level);
+        let state = self.wait(wait, level, "cannot flush the hidden level", Awaited::Passing, |state| {
+            state.level.queue.has_passed(ticket)
         })?;
-        Ok(hidden.filled)
+        Ok(state.filled)
     }
 
     /// Waits until `done`.
     fn wait(
         &self,
         wait: &Wait<'_>,
+        level: u8,
         what: &str,
         awaited: Awaited,
-        done: impl Fn(&mut Hidden) -> bool,
-    ) -> Result<MutexGuard<'_, Hidden>> {
-        let mut hidden = self.lock(wait.health);
-        let told = if matches!(awaited, Awaited::Passing) { &self.moved } else { &self.room };
-        let (mut since, mut filled) = (Instant::now(), hidden.filled);
-        while !done(&mut hidden) {
+        done: impl Fn(&HiddenState) -> bool,
+    ) -> Result<MutexGuard<'_, HiddenState>> {
+        let shared = self.shared(level);
+        let mut state = self.lock(wait.health, level);
+        let told = if matches!(awaited, Awaited::Passing) { &shared.moved } else { &shared.room };
+        let (mut since, mut filled) = (Instant::now(), state.filled);
+        while !done(&state) {
             wait.health.check()?;
             // As long as anything passes by, it is worth waiting on.
-            if hidden.filled != filled {
-                (since, filled) = (Instant::now(), hidden.filled);
+            if state.filled != filled {
+                (since, filled) = (Instant::now(), state.filled);
             }
             let left = wait.patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
             if left.is_zero() {
-                return Err(no_cover(what, hidden.waiting()));
+                return Err(no_cover(what, state.waiting()));
             }
-            *hidden.waiters(awaited) += 1;
-            let waited = told.wait_timeout(hidden, left.min(LOOK_AGAIN));
-            hidden = waited.unwrap_or_else(PoisonError::into_inner).0;
-            *hidden.waiters(awaited) -= 1;
+            *state.waiters(awaited) += 1;
+            let waited = told.wait_timeout(state, left.min(LOOK_AGAIN));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            *state.waiters(awaited) -= 1;
         }
-        Ok(hidden)
+        Ok(state)
     }
 
     /// Where blocks of a level lie that were taken in; the others are read at once, and their place given as 0.
@@ -312,7 +362,8 @@ impl HiddenLevels {
         places: &mut [u64],
         source: &dyn PageSource,
     ) -> Result<()> {
-        self.lock(health).level(level).look(first, buf, places, source)
+        self.warm(health, level, first, places.len() as u64, source);
+        self.lock(health, level).level.look(first, buf, places, source)
     }
 
     /// Which of `count` blocks of a level are written.
@@ -324,19 +375,29 @@ impl HiddenLevels {
         count: usize,
         source: &dyn PageSource,
     ) -> Result<Vec<bool>> {
-        self.lock(health).level(level).written(first, count, source)
+        self.warm(health, level, first, count as u64, source);
+        self.lock(health, level).level.written(first, count, source)
     }
 
     /// The counters of a level.
     pub fn status(&self, health: &FailStop, level: u8) -> Vec<StatusItem> {
-        let mut hidden = self.lock(health);
-        let HiddenLevel { tree, queue } = hidden.level(level);
+        let state = self.lock(health, level);
+        let HiddenLevel { tree, .. } = &state.level;
         let item = |name, value, unit| StatusItem { name, value, unit };
         vec![
             item("data", tree.data(), "blocks"),
             item("map_pages_waiting", tree.dirty_pages(), "pages"),
-            item("waiting_for_cover", (queue.len() * BLOCK_SIZE) as u64, "bytes"),
+            item("waiting_for_cover", state.waiting(), "bytes"),
         ]
+    }
+}
+
+impl Shared {
+    /// Wakes one of the threads that wait for room, if there is any; that one wakes the next.
+    fn wake_writer(&self, state: &HiddenState) {
+        if state.writers > 0 && state.waiting() < self.most_waiting {
+            self.room.notify_one();
+        }
     }
 }
 

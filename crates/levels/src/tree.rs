@@ -28,6 +28,28 @@ struct Cycle {
     started: u64,
 }
 
+/// A leaf of a map that lies on the medium and not in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Missing {
+    number: u64,
+    place: u64,
+}
+
+impl Missing {
+    /// Reads it. Errors: what `source` reports, [`Kind::Corrupt`] if it does not verify.
+    pub fn load(self, source: &dyn PageSource) -> Result<LoadedLeaf> {
+        let mut block = [0; BLOCK_SIZE];
+        source.load(self.place, Entry::Page { depth: 0, index: self.number }, &mut block)?;
+        Ok(LoadedLeaf { missing: self, page: page_of(&block) })
+    }
+}
+
+/// A leaf as the medium has it.
+pub struct LoadedLeaf {
+    missing: Missing,
+    page: Page,
+}
+
 /// The map of a level.
 pub struct Tree {
     blocks: u64,
@@ -131,6 +153,30 @@ impl Tree {
             done += part;
         }
         Ok(())
+    }
+
+    /// The first leaf with blocks of a range that lies on the medium and not in memory.
+    pub fn missing(&self, first: u64, count: u64) -> Option<Missing> {
+        let last = first.saturating_add(count.max(1)).min(self.blocks).saturating_sub(1);
+        let absent = |leaf: &u64| !self.leaves.is_cached(*leaf);
+        (first / FANOUT..=last / FANOUT)
+            .filter(absent)
+            .map(|number| Missing { number, place: self.pages[0][number as usize] })
+            .find(|missing| missing.place != 0 && missing.place != LOST)
+    }
+
+    /// Puts a leaf into memory that was loaded without a lock, unless it moved or was loaded meanwhile.
+    pub fn supply(&mut self, leaf: LoadedLeaf) {
+        let LoadedLeaf { missing: Missing { number, place }, page } = leaf;
+        if self.pages[0][number as usize] == place && !self.leaves.is_cached(number) {
+            let Tree { leaves, dirty, cycle, .. } = self;
+            leaves.put(number, page, |number| is_dirty(dirty, cycle.as_ref(), 0, number));
+        }
+    }
+
+    /// Leaves that the cache holds.
+    pub fn cached_leaves(&self) -> u64 {
+        self.leaves.cached() as u64
     }
 
     /// Sets where block `addr` is, and returns where it was.
@@ -456,6 +502,14 @@ fn is_dirty(dirty: &[BTreeSet<u64>], cycle: Option<&Cycle>, depth: usize, index:
     dirty[depth].contains(&index) || is_queued(cycle, depth, index)
 }
 
+fn page_of(block: &[u8; BLOCK_SIZE]) -> Page {
+    let mut page: Page = Box::new([0; FANOUT as usize]);
+    for (packed, bytes) in page.iter_mut().zip(block.chunks_exact(8)) {
+        *packed = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+    }
+    page
+}
+
 /// Reads a page. If it does not verify, everything in it is lost; a medium that fails is an error.
 fn load(place: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
     let mut page: Page = Box::new([0; FANOUT as usize]);
@@ -469,11 +523,7 @@ fn load(place: u64, entry: Entry, source: &dyn PageSource) -> Result<Page> {
     }
     let mut block = [0; BLOCK_SIZE];
     match source.load(place, entry, &mut block) {
-        Ok(()) => {
-            for (packed, bytes) in page.iter_mut().zip(block.chunks_exact(8)) {
-                *packed = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-            }
-        }
+        Ok(()) => page = page_of(&block),
         Err(e) if e.kind() == Kind::Corrupt => page.fill(LOST),
         Err(e) => return Err(e),
     }

@@ -102,9 +102,9 @@ impl PageSource for NoPages {
     }
 }
 
-fn levels(count: usize, most_waiting: u64, usable: u64) -> HiddenLevels {
+fn levels(count: usize, memory: u64, shared_slots: u64) -> HiddenLevels {
     let level = |_| HiddenLevel::new(Tree::new(1000, 8, 16));
-    HiddenLevels::new((0..count).map(level).collect(), 4, most_waiting, usable)
+    HiddenLevels::new((0..count).map(level).collect(), 4, memory, Some(shared_slots))
 }
 
 #[test]
@@ -120,17 +120,17 @@ fn what_waits_is_read_and_passes_in_its_turn() {
     assert_eq!(hidden.written(&health, 1, 5, 2, &NoPages).unwrap(), [true, false]);
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap_err().kind(), Kind::NoCover);
     // A stripe takes both.
-    let mut held = hidden.lock(&health);
+    let mut held = hidden.lock(&health, 1);
     assert_eq!(held.waiting(), BLOCK_SIZE as u64);
-    assert!(held.level(1).queue.pop().is_some());
-    hidden.passed(&mut held, 5);
+    assert!(held.level.queue.pop().is_some());
+    hidden.passed(1, &mut held, 5);
     drop(held);
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 5);
 }
 
 #[test]
 fn writers_wait_for_room_and_for_slots() {
-    let (hidden, health) = (levels(2, BLOCK_SIZE as u64, 16), FailStop::default());
+    let (hidden, health) = (levels(2, 2 * BLOCK_SIZE as u64, 16), FailStop::default());
     let now = Wait { health: &health, patience: Some(Duration::ZERO) };
     hidden.write(&now, 1, 5, &[7; BLOCK_SIZE], &NoPages).unwrap();
     assert_eq!(hidden.write(&now, 1, 6, &[7; BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoCover);
@@ -140,9 +140,9 @@ fn writers_wait_for_room_and_for_slots() {
         let writer = scope.spawn(move || hidden.write(&waited, 1, 6, &[8; BLOCK_SIZE], &NoPages));
         let flusher = scope.spawn(move || hidden.wait_passed(&wait, 1));
         for seq in 5.. {
-            let mut held = hidden.lock(&health);
-            drop(held.level(1).queue.pop());
-            hidden.passed(&mut held, seq);
+            let mut held = hidden.lock(&health, 1);
+            drop(held.level.queue.pop());
+            hidden.passed(1, &mut held, seq);
             drop(held);
             if writer.is_finished() && flusher.is_finished() {
                 break;
@@ -155,9 +155,25 @@ fn writers_wait_for_room_and_for_slots() {
     // The deepest level leaves the others a sixteenth, here one slot.
     let (hidden, data) = (levels(2, 1 << 30, 16), [7; 16 * BLOCK_SIZE]);
     assert_eq!(hidden.write(&now, 2, 0, &data, &NoPages).unwrap_err().kind(), Kind::NoSpace);
-    assert_eq!(hidden.lock(&health).used(), 15);
+    assert_eq!(hidden.lock(&health, 2).waiting(), 15 * BLOCK_SIZE as u64);
     hidden.write(&now, 1, 0, &data[..BLOCK_SIZE], &NoPages).unwrap();
     assert_eq!(hidden.write(&now, 1, 1, &data[..BLOCK_SIZE], &NoPages).unwrap_err().kind(), Kind::NoSpace);
+}
+
+#[test]
+fn a_level_that_is_starved_takes_nothing_from_another() {
+    let health = FailStop::default();
+    let level = |_| HiddenLevel::new(Tree::new(1000, 8, 16));
+    let hidden = HiddenLevels::new((0..3).map(level).collect(), 4, 16 * BLOCK_SIZE as u64, None);
+    let now = Wait { health: &health, patience: Some(Duration::ZERO) };
+    // Blocks go in until the queue is full: 8, 4 and 2 of them.
+    for (level, most) in [(3, 2), (2, 4), (1, 8)] {
+        for addr in 0..most {
+            hidden.write(&now, level, addr, &[7; BLOCK_SIZE], &NoPages).unwrap();
+        }
+        let refused = hidden.write(&now, level, most, &[7; BLOCK_SIZE], &NoPages).unwrap_err();
+        assert_eq!(refused.kind(), Kind::NoCover, "level {level}");
+    }
 }
 
 #[test]

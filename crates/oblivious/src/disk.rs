@@ -70,10 +70,10 @@ impl Oblivious {
             let mut public = core.public();
             recovery::rebuild(&core, 0, &end, &mut public.level)?;
             public.resume(end.public.seq, end.name());
-            let mut hidden = core.hidden.lock(&core.health);
-            hidden.filled = end.public.seq;
-            for (level, state) in (1u8..).zip(&mut hidden.levels) {
-                recovery::rebuild(&core, level, &end, state)?;
+            for level in 1..core.keys.len() as u8 {
+                let mut state = core.hidden.lock(&core.health, level);
+                state.filled = end.public.seq;
+                recovery::rebuild(&core, level, &end, &mut state.level)?;
             }
         }
         // Reopened again and again after power cuts, a disk must not run out of ring.
@@ -147,7 +147,7 @@ fn build(
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
         public: Mutex::new(Public::new(HiddenLevel::new(public))),
-        hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), params.usable()),
+        hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), Some(params.usable())),
         displaced: Mutex::new(masters.iter().map(|_| Default::default()).collect()),
         health: FailStop::default(),
         cover_timeout: options.cover_timeout,

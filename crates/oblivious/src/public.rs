@@ -124,16 +124,14 @@ impl Core {
         let idle = usize::from(params.plan.operations).saturating_sub(public.level.queue.len());
         let pages = idle.max(usize::from(params.page_writes));
         batch.fill(0, &mut public.level, pages)?;
-        let mut hidden = (self.keys.len() > 1).then(|| self.hidden.lock(&self.health));
-        if let Some(hidden) = &mut hidden {
-            for (level, state) in (1u8..).zip(&mut hidden.levels) {
-                batch.fill(level, state, usize::MAX)?;
-            }
+        let mut hidden = self.hidden.lock_all(&self.health);
+        for (level, state) in (1u8..).zip(&mut hidden) {
+            batch.fill(level, &mut state.level, usize::MAX)?;
         }
         // The maps point into this batch already: they stay locked until it can be read.
         let (salt, buffers) = batch.write(public.name)?;
-        if let Some(hidden) = &mut hidden {
-            self.hidden.passed(hidden, seq);
+        for (level, state) in (1u8..).zip(&mut hidden) {
+            self.hidden.passed(level, state, seq);
         }
         drop(hidden);
         public.seq = seq;

@@ -1,0 +1,27 @@
+//! Loading the leaves of a map ahead of need, without the lock that front ends wait for.
+
+use crate::map_size::FANOUT;
+use crate::tree::{PageSource, Tree};
+
+/// Brings the leaves of a range of blocks into memory. `locked` runs what it is given on the map, under the map's lock; the
+/// leaves are read from `source` between those times. Stops at a leaf that cannot be read, which the reader of the map
+/// finds out, and loads no more leaves than a part of what the cache holds.
+pub fn warm(first: u64, count: u64, source: &dyn PageSource, locked: impl Fn(&mut dyn FnMut(&mut Tree))) {
+    let mut most = u64::MAX;
+    let mut loaded = None;
+    let mut tried = 0;
+    loop {
+        let mut missing = None;
+        locked(&mut |tree: &mut Tree| {
+            most = (tree.cached_leaves() / 2).min(count / FANOUT + 2);
+            if let Some(leaf) = loaded.take() {
+                tree.supply(leaf);
+            }
+            missing = tree.missing(first, count);
+        });
+        let Some(missing) = missing.filter(|_| tried < most) else { return };
+        tried += 1;
+        let Ok(leaf) = missing.load(source) else { return };
+        loaded = Some(leaf);
+    }
+}
