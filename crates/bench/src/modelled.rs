@@ -158,7 +158,8 @@ pub fn measure(work: &Workspace) -> Result<Modelled> {
     let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (512 << 20, 4 << 20) };
     let plan = |geometry| lacuna_deniable::Params::plan(medium, geometry, SPARE_PERMILLE, 0);
     let whole = plan(Geometry::DEFAULT)?;
-    let whole = whole.blocks.min(whole.hidden_blocks);
+    // What every disk has for a workload on its first hidden level as well.
+    let whole = whole.blocks.min(whole.most_blocks(1) * 15 / 16);
     let mut found = Modelled { rates: HashMap::new(), medium, data: whole / 2 * BLOCK_SIZE as u64, budget };
     for case in Case::ALL {
         work.say(&format!("models: {}", case.name()));

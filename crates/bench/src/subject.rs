@@ -113,8 +113,12 @@ impl Shape {
         let half = matches!(self, Shape::Half | Shape::Hidden);
         let wanted = if half { 2 * size } else { size } / BLOCK_SIZE as u64;
         least_medium(size, |medium| {
-            Params::plan(medium, geometry, SPARE_PERMILLE, 0)
-                .is_ok_and(|params| params.blocks.min(params.hidden_blocks) >= wanted)
+            // A hidden level is up to a sixteenth shorter than what fits.
+            let holds = |params: Params| match self {
+                Shape::Hidden => params.most_blocks(1) * 15 / 16,
+                _ => params.blocks,
+            };
+            Params::plan(medium, geometry, SPARE_PERMILLE, 0).is_ok_and(|params| holds(params) >= wanted)
         })
     }
 }

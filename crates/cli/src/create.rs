@@ -28,10 +28,12 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
         Site::Pool(target) => create_rados::run(args, &target, &wanted, console)?,
         Site::File(path) => create_file::run(args, path, &wanted, console)?,
     };
-    let shares = parameters.hidden_size().map_or_else(String::new, |hidden| {
+    let shares = if parameters.has_levels() {
         // The same words whatever was created (deniability contract).
-        format!(" for level 0, {} for all hidden levels together", human(hidden))
-    });
+        format!(" for level 0, for hidden levels {}", parameters.hidden_words())
+    } else {
+        String::new()
+    };
     console.done(&format!(
         "created {}: {}{shares}, {}, {}, UUID {}",
         args.location,
@@ -72,6 +74,9 @@ pub fn draft(
     console: Console,
 ) -> Result<NewHeader> {
     let levels = args.shape.levels.unwrap_or(1);
+    if parameters.has_levels() {
+        parameters.check_levels(usize::from(levels))?;
+    }
     let passphrases = passphrase::to_create(&args.passphrase, &args.location.to_string(), levels)?;
     if passphrases.len() != usize::from(levels) {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))

@@ -119,8 +119,9 @@ impl Facts {
             out["ring"] = json!(params.ring_len);
             out["data_offset"] = json!(params.geometry().data);
         }
-        if let Some(hidden) = self.parameters.hidden_size() {
-            out["hidden_size"] = json!(hidden);
+        if self.parameters.has_levels() {
+            out["hidden_size"] = json!(self.parameters.hidden_sizes().iter().sum::<u64>());
+            out["hidden_sizes"] = json!(self.parameters.hidden_sizes());
             out["levels"] = self.levels.iter().map(LevelFacts::to_json).collect();
         }
         if let Parameters::Deniable(params) = &self.parameters {
@@ -187,9 +188,10 @@ impl Facts {
         if let Parameters::Flat(params) = parameters {
             rows.push(("ring", human(params.ring_len)));
         }
-        if let Some(hidden) = parameters.hidden_size() {
+        if parameters.has_levels() {
             // What a disk without hidden levels says as well.
-            rows.push(("hidden levels", format!("any number up to 7, sharing {}", human(hidden))));
+            let most = parameters.hidden_sizes().len();
+            rows.push(("hidden levels", format!("none to {most}: {}", parameters.hidden_words())));
         }
         if let Parameters::Deniable(params) = parameters {
             rows.push(("spare", format!("{} of the log", f64::from(params.spare_permille) / 1000.0)));

@@ -115,6 +115,8 @@ impl Session {
                 .found(format!("the format {}", self.volume.unlocked.header.format))
                 .expected("a disk made with `--format deniable` or `oblivious`"));
         }
+        let levels = self.volume.unlocked.master_keys.len() + 1;
+        self.volume.parameters.check_levels(levels)?;
         let level = self.volume.unlocked.add_level(&SystemRandom::new()?)?;
         self.keyring.add(level, passphrase)
     }

@@ -1,5 +1,6 @@
 //! What a header says of its disk, whichever of the formats of this build it has.
 
+use crate::size::human;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_oblivious::{Hiding, Params as ObliviousParams};
@@ -70,16 +71,37 @@ impl Parameters {
 
     /// Whether the disk is of a format with levels, however many there are.
     pub fn has_levels(&self) -> bool {
-        self.hidden_size().is_some()
+        matches!(self, Parameters::Deniable(_) | Parameters::Oblivious(_))
     }
 
-    /// What all hidden levels together have in bytes, of a format with levels.
-    pub fn hidden_size(&self) -> Option<u64> {
+    /// The most bytes that each hidden level can have which there can be, from level 1 up: the same whether or not any
+    /// exists. Empty for a format without levels.
+    pub fn hidden_sizes(&self) -> Vec<u64> {
+        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE as u64);
         match self {
-            Parameters::Flat(_) | Parameters::Objects(_) => None,
-            Parameters::Deniable(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
-            Parameters::Oblivious(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
+            Parameters::Flat(_) | Parameters::Objects(_) => Vec::new(),
+            Parameters::Deniable(params) => {
+                (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
+            }
+            Parameters::Oblivious(params) => vec![bytes(params.hidden_blocks); 7],
         }
+    }
+
+    /// The same for people.
+    pub fn hidden_words(&self) -> String {
+        let sizes: Vec<String> = self.hidden_sizes().into_iter().map(human).collect();
+        format!("at most {}", sizes.join(", "))
+    }
+
+    /// Refuses so many levels, level 0 among them, if there cannot be as many.
+    pub fn check_levels(&self, levels: usize) -> Result<()> {
+        let most = 1 + self.hidden_sizes().len();
+        if levels <= most {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "too many levels")
+            .found(format!("{levels} levels"))
+            .expected(format!("at most {most} on a disk of this format and shape, level 0 among them")))
     }
 
     /// Length of the disk in bytes.

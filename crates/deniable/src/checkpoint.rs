@@ -7,7 +7,7 @@ use crate::params::{CHECKPOINTS, Params};
 use crate::summary::MOST_SEQ;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::{SALT_LEN, TAG_LEN};
+use lacuna_levels::{SALT_LEN, TAG_LEN, again};
 use lacuna_medium::Medium;
 
 const BODY_AT: usize = SALT_LEN + TAG_LEN;
@@ -59,7 +59,10 @@ impl Checkpoint {
         let mut latest: Option<Checkpoint> = None;
         for turn in 0..2 {
             let mut block = [0; BLOCK_SIZE];
-            medium.read_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block)?;
+            // One that cannot be read is none: the other, or the log itself, says where it ends.
+            if again(|| medium.read_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block)).is_err() {
+                continue;
+            }
             if let Some(found) = Self::parse(&block, turn as u8, level0)? {
                 latest = Some(latest.filter(|before| before.seq > found.seq).unwrap_or(found));
             }

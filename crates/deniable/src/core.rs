@@ -1,5 +1,6 @@
 //! What the threads and clients of an open disk share: its levels, how far the log has come, and whether it failed.
 
+use crate::carrier::Carrier;
 use crate::hidden::Echo;
 use crate::log::Log;
 use crate::pipeline::Pipeline;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest wait for progress without a look at whether the disk failed.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Counts for `status`.
 #[derive(Default)]
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     background: bool,
     pub(crate) read_only: bool,
     pub(crate) pipeline: Pipeline,
+    pub(crate) carrier: Carrier,
     durable: AtomicU64,
     syncing: Mutex<()>,
     /// Stripes were written or made durable, or something failed.
@@ -79,6 +81,7 @@ impl Core {
             background: parts.background && !parts.read_only,
             read_only: parts.read_only,
             pipeline: Pipeline::default(),
+            carrier: Carrier::default(),
             durable: AtomicU64::new(parts.head),
             syncing: Mutex::new(()),
             progress: (Mutex::new(()), Condvar::new()),
@@ -98,6 +101,8 @@ impl Core {
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.health.fail(e);
         self.hidden.wake_all();
+        self.pipeline.wake_all();
+        self.carrier.end();
         self.tell_progress();
         e
     }

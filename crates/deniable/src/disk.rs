@@ -25,7 +25,8 @@ const RESERVE: u64 = 16;
 pub struct Deniable {
     core: Arc<Core>,
     threads: Mutex<Option<Threads>>,
-    levels: usize,
+    /// Of the open hidden levels, in blocks.
+    lengths: Vec<u64>,
 }
 
 impl Deniable {
@@ -40,6 +41,7 @@ impl Deniable {
         filler: Arc<dyn RandomSource>,
     ) -> Result<()> {
         check_length(medium.len(), params.medium_len(), Kind::NoSpace)?;
+        check_levels(params, masters)?;
         let options = OpenOptions {
             budget: Budget::bytes(1 << 20),
             read_only: false,
@@ -51,7 +53,6 @@ impl Deniable {
         let core = build(medium.clone(), params, masters, uuid, &options, |_, _| {
             Ok(End { head: 0, name: [0; 16], echo: Vec::new() })
         })?;
-        core.begin()?;
         core.refresh()?;
         for turn in 0..2 {
             Checkpoint { seq: 1, closed: true }.write_to(
@@ -75,6 +76,7 @@ impl Deniable {
         options: OpenOptions,
     ) -> Result<Deniable> {
         check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+        check_levels(params, masters)?;
         let core = build(medium, params, masters, uuid, &options, |log, trees| {
             let end = recovery::find_end(log)?;
             if !options.read_only {
@@ -87,11 +89,11 @@ impl Deniable {
             }
             Ok(end)
         })?;
-        core.begin()?;
         let core = Arc::new(core);
         let threads =
             if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
-        Ok(Deniable { core, threads: Mutex::new(threads), levels: masters.len() })
+        let lengths = hidden_lengths(params, &core.log.keys[..masters.len()]);
+        Ok(Deniable { core, threads: Mutex::new(threads), lengths })
     }
 
     /// The open levels, from 0 up.
@@ -118,7 +120,7 @@ impl Deniable {
             return self.stop();
         }
         let mut closed = self.core.flush_public();
-        for level in 1..self.levels as u8 {
+        for level in 1..self.open_levels() as u8 {
             closed = closed.and(self.core.flush_hidden(level));
         }
         // No beat comes between the last stripe and the word that it is the last.
@@ -152,29 +154,30 @@ fn build(
     restore: impl FnOnce(&Log, &mut [Tree]) -> Result<End>,
 ) -> Result<Core> {
     let budget = options.budget;
-    let keys = masters.iter().map(|master| level_key(master, uuid)).collect();
-    let log = Log::new(medium, *params, keys, budget.share(1, 4).get());
+    let keys: Vec<Secret<32>> = masters.iter().map(|master| level_key(master, uuid)).collect();
+    let lengths = hidden_lengths(params, &keys);
+    let log = Log::new(medium, *params, keys, &*options.filler, budget.share(1, 4).get());
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     // The share of level 0 does not depend on what else is open (deniability contract).
     let cycle = u64::from(params.cycle);
     let mut trees = vec![Tree::new(params.blocks, cycle, cached(budget.share(1, 4).get()))];
-    for _ in 1..masters.len() {
-        let share = budget.share(1, 4).get() / (masters.len() as u64 - 1);
-        trees.push(Tree::new(params.hidden_blocks, cycle, cached(share)));
+    // Nor does that of a hidden level depend on those above it.
+    for (level, blocks) in (1..).zip(&lengths) {
+        trees.push(Tree::new(*blocks, cycle, cached(budget.share(1, 4).get() >> level)));
     }
     let end = restore(&log, &mut trees)?;
     let mut trees = trees.into_iter();
     let public = trees.next().expect("level 0 is always there");
     let head = end.head;
     let hidden_echo = recovery::hidden_echo(&log, head);
-    let usable = params.hidden_usable().saturating_sub(RESERVE);
+    let shared = params.shared_slots().map(|slots| slots.saturating_sub(RESERVE));
     let levels = trees.map(HiddenLevel::new).collect();
     Ok(Core::new(Parts {
         log,
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
         public: Public::new(public, end),
-        hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), Some(usable)),
+        hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), shared),
         hidden_echo,
         cover_timeout: options.cover_timeout,
         background: options.background,
@@ -183,13 +186,30 @@ fn build(
     }))
 }
 
+/// The lengths of the open hidden levels, in blocks.
+fn hidden_lengths(params: &Params, keys: &[Secret<32>]) -> Vec<u64> {
+    (1u8..).zip(&keys[1..]).map(|(level, key)| params.hidden_blocks(level, key)).collect()
+}
+
+/// Refuses more levels than the medium has slots for.
+fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
+    let most = usize::from(params.hidden_levels());
+    if masters.len() <= 1 + most {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "too many levels for this disk")
+        .found(format!("{} hidden levels", masters.len() - 1))
+        .expected(format!("at most {most}, by the hidden slots of a stripe"))
+        .remedy("make fewer levels, or a disk with more hidden slots in a stripe (--geometry)"))
+}
+
 impl Levels for Deniable {
     fn open_levels(&self) -> usize {
-        self.levels
+        1 + self.lengths.len()
     }
 
     fn blocks(&self, level: u8) -> u64 {
-        if level == 0 { self.params().blocks } else { self.params().hidden_blocks }
+        if level == 0 { self.params().blocks } else { self.lengths[usize::from(level) - 1] }
     }
 
     fn read_only(&self) -> bool {

@@ -1,13 +1,18 @@
 //! The hidden slots of one stripe: what they carry on, and what they take in (Table 1 of the paper: existing, then new,
 //! then dummy).
+//!
+//! Each level has slots of its own, so what one level does is nothing to another (deniability contract); on a disk of
+//! version 1 all levels share all slots.
 
+use crate::carrier::Carried;
 use crate::core::Core;
-use crate::log::{Head, Plain};
-use crate::place::{Place, homes};
+use crate::log::Plain;
+use crate::place::Place;
 use crate::source::Source;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, HiddenLevel, HiddenState};
+use std::ops::Range;
 use std::sync::MutexGuard;
 
 /// A stripe whose hidden slots are being filled.
@@ -15,83 +20,63 @@ pub(crate) struct Filling<'a> {
     core: &'a Core,
     seq: u64,
     plain: Plain,
-    occupied: usize,
-    /// No slot before it is free.
-    lowest: usize,
-    /// Whether a block was carried on to here, which a newer version must replace.
-    carried: bool,
 }
 
 impl<'a> Filling<'a> {
-    /// The slots of stripe `seq`, filled from what the levels have.
-    /// `heads` are those of the levels in the stripe that it carries on; none if that cannot be read.
+    /// The slots of stripe `seq`, filled from what `carried` has of the stripe a stride before and from what the levels have.
     pub(crate) fn fill(
         core: &'a Core,
         seq: u64,
-        heads: &[Head],
+        carried: Carried,
         levels: &mut [MutexGuard<'_, HiddenState>],
     ) -> Result<Plain> {
-        let plain = core.log.empty_slots(true);
-        let mut filling = Filling { core, seq, plain, occupied: 0, lowest: 0, carried: false };
-        if let Some(from) = core.log.params.carried_by(seq) {
-            filling.carry(levels, from, heads)?;
+        let mut filling = Filling { core, seq, plain: carried.hidden };
+        for (level, state) in (1u8..).zip(levels.iter_mut()) {
+            let Filling { plain, .. } = &mut filling;
+            let source = Source::lenient(&core.log, level);
+            core.log.drop_stale(level, carried.from, &mut state.level.tree, plain, &source)?;
         }
         for (level, state) in (1u8..).zip(levels) {
             filling.take(level, &mut state.level)?;
         }
+        filling.plain.zero_empty();
         Ok(filling.plain)
     }
 
     fn source(&self, level: u8) -> Source<'_> {
-        Source { log: &self.core.log, level, seq: self.seq, plain: &self.plain }
+        Source::filling(&self.core.log, level, self.seq, &self.plain)
     }
 
-    fn free(&mut self) -> Option<u8> {
-        let rest = &self.plain.entries[self.lowest..];
-        self.lowest += rest.iter().position(|(_, entry)| *entry == Entry::Empty).unwrap_or(rest.len());
-        (self.lowest < self.plain.entries.len()).then_some(self.lowest as u8)
+    fn slots(&self, level: u8) -> Range<usize> {
+        self.core.log.params.slots(level)
     }
 
-    fn empty(&mut self, slot: usize) {
-        self.plain.clear(slot);
-        self.occupied -= 1;
-        self.lowest = self.lowest.min(slot);
+    fn free(&self, level: u8) -> Option<u8> {
+        self.slots(level).find(|slot| self.plain.entries[*slot].1 == Entry::Empty).map(|slot| slot as u8)
+    }
+
+    fn occupied(&self, level: u8) -> usize {
+        self.plain.entries[self.slots(level)].iter().filter(|(_, entry)| *entry != Entry::Empty).count()
     }
 
     /// The slot of a block that was carried on to here.
     fn held(&self, level: u8, addr: u64) -> Option<u8> {
-        let is_it =
-            |held: &(u8, Entry)| *held == (level, Entry::Data(addr)) || *held == (level, Entry::Lost(addr));
-        let slot = if self.carried { self.plain.entries.iter().position(is_it) } else { None };
-        slot.map(|slot| slot as u8)
-    }
-
-    /// Carries on what is valid in the stripe whose place comes up.
-    fn carry(&mut self, levels: &mut [MutexGuard<'_, HiddenState>], from: u64, heads: &[Head]) -> Result<()> {
-        for ((level, state), head) in (1u8..).zip(levels).zip(heads) {
-            let stride = self.core.log.params.stride();
-            let homes = homes(&mut state.level.tree, &head.entries, from, stride, &self.source(level))?;
-            for (_, entry) in self.core.log.carry(level, from, head, &homes, &mut self.plain)? {
-                self.occupied += 1;
-                self.carried |= matches!(entry, Entry::Data(_) | Entry::Lost(_));
-            }
-        }
-        Ok(())
+        let slot = self.plain.slot_of(level, Entry::Data(addr));
+        slot.or_else(|| self.plain.slot_of(level, Entry::Lost(addr))).map(|slot| slot as u8)
     }
 
     /// Takes what a level has: discards, pages of its map that are due, blocks.
     fn take(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
         self.take_trims(level, state)?;
         for _ in 0..state.tree.due(self.seq) {
-            let Some(slot) = self.free() else { return Ok(()) };
+            let Some(slot) = self.free(level) else { return Ok(()) };
             let mut block = [0; BLOCK_SIZE];
             let place = Place { seq: self.seq, slot };
             let Some(entry) = state.tree.emit(place.pack(), &self.source(level), &mut block)? else { break };
             if let Some(old) = self.plain.slot_of(level, entry) {
-                self.empty(old);
+                self.plain.clear(old);
             }
             self.plain.put(level, usize::from(slot), entry).copy_from_slice(&block);
-            self.occupied += 1;
         }
         if state.queue.trims().is_empty() { self.take_blocks(level, state) } else { Ok(()) }
     }
@@ -101,7 +86,7 @@ impl<'a> Filling<'a> {
         if state.queue.trims().is_empty() || state.tree.crowded() {
             return Ok(());
         }
-        let Some(slot) = self.free() else { return Ok(()) };
+        let Some(slot) = self.free(level) else { return Ok(()) };
         let some = state.queue.trims().len().min(trims::MOST_RANGES);
         for &(first, count) in &state.queue.trims()[..some] {
             state.tree.clear(first, count, &self.source(level))?;
@@ -111,7 +96,7 @@ impl<'a> Filling<'a> {
                     && held == level
                     && (first..first + count).contains(&addr)
                 {
-                    self.empty(slot);
+                    self.plain.clear(slot);
                 }
             }
         }
@@ -120,29 +105,30 @@ impl<'a> Filling<'a> {
         for (at, (first, count)) in state.queue.pop_trims(some).enumerate() {
             trims::put(block, at, first, count);
         }
-        self.occupied += 1;
         Ok(())
     }
 
     fn take_blocks(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
         let HiddenLevel { tree, queue } = state;
         let params = &self.core.log.params;
+        let mut occupied = self.occupied(level);
         for taken in 0.. {
             let Some(addr) = queue.front() else { return Ok(()) };
             // A stripe holds a block once: over its old version, if that was carried on into this stripe.
             let held = self.held(level, addr);
-            let Some(slot) = held.or_else(|| self.free()) else { return Ok(()) };
+            let Some(slot) = held.or_else(|| self.free(level)) else { return Ok(()) };
             let first_write = tree.get(addr, &self.source(level))? == 0;
-            let most = if first_write { params.hidden_first_writes() } else { params.hidden_overwrites() };
+            let most =
+                if first_write { params.hidden_first_writes(level) } else { params.hidden_overwrites(level) };
             // At least one, so that nothing ever waits for a lap while there are free slots.
-            if held.is_none() && taken > 0 && self.occupied >= most {
+            if held.is_none() && taken > 0 && occupied >= most {
                 return Ok(());
             }
             let place = Place { seq: self.seq, slot };
             tree.set(addr, place.pack(), &self.source(level))?;
             let waiting = queue.pop().expect("it was just seen");
             self.plain.put(level, usize::from(slot), Entry::Data(addr)).copy_from_slice(&waiting.block);
-            self.occupied += usize::from(held.is_none());
+            occupied += usize::from(held.is_none());
         }
         Ok(())
     }

@@ -5,10 +5,11 @@
 //! paced clock caused passes by, and its hidden slots are filled: with what must be carried on, with pages and blocks of
 //! the open hidden levels, and with random bytes.
 
+use crate::carrier::Carried;
 use crate::core::Core;
 use crate::filling::Filling;
-use crate::keys::{domain, seal_slot, stripe_key};
-use crate::log::{Flying, Head, Plain};
+use crate::keys::{domain, seal_slot};
+use crate::log::{Flying, Plain};
 use crate::source::Source;
 use crate::summary::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT, seal_root};
 use lacuna_core::{BLOCK_SIZE, Result};
@@ -28,28 +29,23 @@ struct HiddenPart {
 
 impl Core {
     /// Fills the hidden slots of a stripe and the hidden part of its summary (roots, entries, echo), encrypted.
-    /// `carried` says what the hidden levels have in the stripe that it carries on. What the medium will not give is
-    /// lost, and stops nothing.
+    /// `carried` is what the stripe carries on.
     pub(crate) fn fill_hidden(
         &self,
         flying: &Flying,
-        carried: &[Head],
+        carried: Carried,
         salt: &[u8; SALT_LEN],
         slots: &mut [u8],
         part: &mut [u8],
     ) -> Result<()> {
         self.filler.fill(part);
-        if self.log.keys.len() == 1 {
-            self.filler.fill(slots);
-            return Ok(());
-        }
         let says = {
             let mut hidden = self.hidden.lock_all(&self.health);
             let plain = Filling::fill(self, flying.seq, carried, &mut hidden)?;
             let roots = hidden.iter().map(|state| state.level.tree.state()).collect();
             let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
             let echo = std::mem::replace(&mut *last, plain.entries.clone());
-            // The maps point at it already: whoever looks there next must find it.
+            // The maps point at it already: readers that look there next must find it.
             let _set_once = flying.hidden.set(plain);
             for (level, state) in (1u8..).zip(&mut hidden) {
                 self.hidden.passed(level, state, flying.seq);
@@ -60,6 +56,8 @@ impl Core {
         self.encrypt_hidden(flying.seq, salt, plain, &says, slots, part)
     }
 
+    /// Encrypts every hidden slot: also those that hold nothing, under a key that is the level's or a throwaway one, so that
+    /// the work is the same whatever is in them.
     fn encrypt_hidden(
         &self,
         seq: u64,
@@ -69,7 +67,7 @@ impl Core {
         slots: &mut [u8],
         part: &mut [u8],
     ) -> Result<()> {
-        let keys = self.log.keys.iter().map(|key| stripe_key(key, salt)).collect::<Result<Vec<_>>>()?;
+        let keys = self.log.stripe_keys(salt)?;
         for (level, root) in (1..).zip(&says.roots) {
             let at = (level - 1) * ROOT_LEN;
             seal_root(root, &keys[level], level, &mut part[at..at + ROOT_LEN]);
@@ -79,30 +77,34 @@ impl Core {
         let blocks = plain.blocks.chunks_exact(BLOCK_SIZE).zip(slots.chunks_exact_mut(BLOCK_SIZE));
         for (slot, (src, dst)) in blocks.enumerate() {
             let (level, entry) = plain.entries[slot];
-            if entry == Entry::Empty {
-                self.filler.fill(dst);
-                continue;
+            let owner = if entry == Entry::Empty { self.log.owner(slot) } else { level };
+            let key = &keys[usize::from(owner)];
+            let tag = seal_slot(key, seq, slot, entry.pack(), src, dst);
+            let cover = key.cover(domain::ENTRY, slot as u8, entry);
+            if entry != Entry::Empty {
+                let listed = &mut entries[slot * HIDDEN_ENTRY..(slot + 1) * HIDDEN_ENTRY];
+                listed[16..].copy_from_slice(&tag);
+                listed[..16].copy_from_slice(&cover);
             }
-            let key = &keys[usize::from(level)];
-            let listed = &mut entries[slot * HIDDEN_ENTRY..(slot + 1) * HIDDEN_ENTRY];
-            listed[16..].copy_from_slice(&seal_slot(key, seq, slot, entry.pack(), src, dst));
-            listed[..16].copy_from_slice(&key.cover(domain::ENTRY, slot as u8, entry));
         }
-        for (slot, (level, entry)) in says.echo.iter().enumerate().filter(|(_, (_, e))| *e != Entry::Empty) {
-            let covered = keys[usize::from(*level)].cover(domain::ECHO, slot as u8, *entry);
-            echo[slot * HIDDEN_ECHO..(slot + 1) * HIDDEN_ECHO].copy_from_slice(&covered);
+        for (slot, (level, entry)) in says.echo.iter().enumerate() {
+            let owner = if *entry == Entry::Empty { self.log.owner(slot) } else { *level };
+            let covered = keys[usize::from(owner)].cover(domain::ECHO, slot as u8, *entry);
+            if *entry != Entry::Empty {
+                echo[slot * HIDDEN_ECHO..(slot + 1) * HIDDEN_ECHO].copy_from_slice(&covered);
+            }
         }
         Ok(())
     }
 
     /// Queues blocks of a hidden level. Waits while too much is queued.
     pub(crate) fn write_hidden(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
-        self.hidden.write(&self.cover(), level, first, data, &Source::closed(&self.log, level))
+        self.hidden.write(&self.cover(), level, first, data, &Source::strict(&self.log, level))
     }
 
     /// Queues a discard of a hidden level.
     pub(crate) fn discard_hidden(&self, level: u8, first: u64, count: u64) -> Result<()> {
-        self.hidden.discard(&self.cover(), level, first, count, &Source::closed(&self.log, level))
+        self.hidden.discard(&self.cover(), level, first, count, &Source::strict(&self.log, level))
     }
 
     /// Waits until everything that a hidden level acknowledged is durable. Causes no write and no sync.
@@ -119,11 +121,11 @@ impl Core {
         buf: &mut [u8],
         places: &mut [u64],
     ) -> Result<()> {
-        self.hidden.look(&self.health, level, first, buf, places, &Source::closed(&self.log, level))
+        self.hidden.look(&self.health, level, first, buf, places, &Source::strict(&self.log, level))
     }
 
     /// Which of `count` blocks of a hidden level are written.
     pub(crate) fn hidden_written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
-        self.hidden.written(&self.health, level, first, count, &Source::closed(&self.log, level))
+        self.hidden.written(&self.health, level, first, count, &Source::strict(&self.log, level))
     }
 }

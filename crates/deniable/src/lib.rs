@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod carrier;
 mod checkpoint;
 mod core;
 mod disk;
@@ -50,4 +51,4 @@ pub use disk::Deniable;
 #[doc(hidden)]
 pub use fuzz::fuzz_open;
 pub use lacuna_levels::{LevelDisk, OpenOptions};
-pub use params::{Geometry, Params};
+pub use params::{Geometry, Params, Version};

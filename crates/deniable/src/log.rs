@@ -2,11 +2,12 @@
 //! still on their way to it.
 
 use crate::keys::{open_slot, stripe_key};
-use crate::params::Params;
+use crate::params::{Params, Version};
 use crate::place::Place;
 use crate::summary::{Listed, Summary};
-use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
-use lacuna_levels::{Entry, WriteKey, again, corrupt};
+use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_crypto::{RandomSource, random_secret};
+use lacuna_levels::{Entry, SALT_LEN, TAG_LEN, WriteKey, again, corrupt};
 use lacuna_medium::Medium;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 /// What is kept of a summary for one level: what it takes to read the level's slots.
 pub(crate) struct Head {
     key: WriteKey,
+    /// Of all slots of the kind; those of another level are empty.
     pub(crate) entries: Vec<Listed>,
 }
 
@@ -45,8 +47,8 @@ impl Head {
     }
 }
 
-/// Landed stripes whose memory is kept: as many as are ever on their way.
-const MOST_SPARE: usize = 16;
+/// Landed stripes whose memory is kept: as many as are ever read ahead and on their way.
+const MOST_SPARE: usize = 32;
 
 /// Heads that reads have used, by level and stripe; the first that came goes first.
 struct HeadCache {
@@ -134,8 +136,10 @@ pub(crate) struct Flying {
 pub(crate) struct Log {
     pub(crate) medium: Arc<dyn Medium>,
     pub(crate) params: Params,
-    /// The keys of the open levels, from 0 up.
+    /// The keys of the open levels, from 0 up, then throwaway keys for the other levels that there can be, and at the end for
+    /// the slots that belong to none.
     pub(crate) keys: Vec<Secret<32>>,
+    levels: usize,
     /// The last stripe that is on the medium.
     written: AtomicU64,
     flying: RwLock<VecDeque<Arc<Flying>>>,
@@ -145,17 +149,52 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(medium: Arc<dyn Medium>, params: Params, keys: Vec<Secret<32>>, memory: u64) -> Log {
+    /// `keys` are those of the open levels, from 0 up; throwaway keys come from `filler`.
+    pub(crate) fn new(
+        medium: Arc<dyn Medium>,
+        params: Params,
+        mut keys: Vec<Secret<32>>,
+        filler: &dyn RandomSource,
+        memory: u64,
+    ) -> Log {
+        let levels = keys.len();
+        let possible = match params.version {
+            Version::Shared { .. } => levels,
+            Version::Dealt => 1 + usize::from(params.hidden_levels()),
+        };
+        keys.resize_with(possible + 1, || random_secret(filler));
         let slots = params.public_slots().max(params.hidden_slots()) as u64;
         let most = (memory / (1024 + slots * size_of::<Listed>() as u64)).max(8) as usize;
         Log {
             medium,
             params,
             keys,
+            levels,
             written: AtomicU64::new(0),
             flying: RwLock::default(),
             spare: Default::default(),
             heads: Mutex::new(HeadCache { heads: FxHashMap::default(), order: VecDeque::new(), most }),
+        }
+    }
+
+    /// How many levels are open.
+    pub(crate) fn levels(&self) -> usize {
+        self.levels
+    }
+
+    /// The keys of all levels, open or not, for the stripe with this salt, and at the end a throwaway one.
+    pub(crate) fn stripe_keys(&self, salt: &[u8; SALT_LEN]) -> Result<Vec<WriteKey>> {
+        self.keys.iter().map(|key| stripe_key(key, salt)).collect()
+    }
+
+    /// The level that owns a hidden slot, or the number of the throwaway key for a slot that belongs to no single level.
+    pub(crate) fn owner(&self, slot: usize) -> u8 {
+        let throwaway = self.keys.len() as u8 - 1;
+        match self.params.version {
+            Version::Shared { .. } => throwaway,
+            Version::Dealt => {
+                (1..throwaway).find(|level| self.params.slots(*level).contains(&slot)).unwrap_or(throwaway)
+            }
         }
     }
 
@@ -220,17 +259,17 @@ impl Log {
         Ok(head)
     }
 
-    /// What stripe `seq`, which is to be carried on, holds of level 0, and of the hidden levels from 1 up: all from one
-    /// read of its summary. They are used once, and not kept.
-    pub(crate) fn heads_to_carry(&self, seq: u64) -> Result<(Head, Vec<Head>)> {
-        let summary = self.sound_summary(seq)?;
-        let hidden = (1..self.keys.len() as u8).map(|level| self.hidden(level, &summary));
-        let hidden = hidden.collect::<Result<_>>()?;
-        Ok((Head::public(summary), hidden))
-    }
-
     fn heads(&self) -> MutexGuard<'_, HeadCache> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, where a summary that the medium does not give, after retries, is no summary.
+    pub(crate) fn summary_if_read(&self, seq: u64) -> Result<Option<Summary>> {
+        let mut block = [0; BLOCK_SIZE];
+        if again(|| self.medium.read_at(self.params.offset(seq), &mut block)).is_err() {
+            return Ok(None);
+        }
+        Ok(Summary::open(&self.params, &self.keys[0], &block)?.filter(|found| found.public.seq == seq))
     }
 
     fn sound_summary(&self, seq: u64) -> Result<Summary> {
@@ -239,7 +278,9 @@ impl Log {
 
     fn hidden(&self, level: u8, summary: &Summary) -> Result<Head> {
         let key = stripe_key(&self.keys[usize::from(level)], &summary.salt)?;
-        let entries = summary.hidden_entries(&key, self.params.hidden_slots());
+        let slots = self.params.slots(level);
+        let mut entries = vec![(Entry::Empty, [0; TAG_LEN]); self.params.hidden_slots()];
+        entries[slots.clone()].copy_from_slice(&summary.hidden_entries(&key, slots));
         Ok(Head { key, entries })
     }
 
@@ -256,50 +297,6 @@ impl Log {
         head.listed(slot, entries)?;
         self.medium.read_at(self.slot_offset(level, seq, slot), out)?;
         head.open(seq, slot, entries, out)
-    }
-
-    /// Takes slots of stripe `from`, the homes of these entries, over into the same slots of another stripe. Returns what
-    /// came over. A block that cannot be read any more is remembered as lost; a lost page or record is dropped, for its
-    /// reader finds that out.
-    pub(crate) fn carry(
-        &self,
-        level: u8,
-        from: u64,
-        head: &Head,
-        homes: &[(usize, Entry)],
-        plain: &mut Plain,
-    ) -> Result<Vec<(usize, Entry)>> {
-        // What lies between two homes is read with them, unless its place has been taken.
-        let free_between =
-            |a: usize, b: usize| plain.entries[a + 1..b].iter().all(|(_, e)| *e == Entry::Empty);
-        let spans: Vec<&[(usize, Entry)]> = homes.chunk_by(|(a, _), (b, _)| free_between(*a, *b)).collect();
-        let mut carried = Vec::with_capacity(homes.len());
-        for span in spans {
-            let (first, last) = (span[0].0, span[span.len() - 1].0);
-            let out = &mut plain.blocks[first * BLOCK_SIZE..(last + 1) * BLOCK_SIZE];
-            let whole = self.medium.read_at(self.slot_offset(level, from, first), out).is_ok();
-            for &(slot, entry) in span {
-                let block = plain.put(level, slot, entry);
-                let read = match entry {
-                    Entry::Lost(_) => Ok(()),
-                    _ if whole => head.open(from, slot, &[entry], block),
-                    _ => again(|| self.read_listed(level, from, slot, entry, block)),
-                };
-                let kept = match (read, entry) {
-                    (Ok(()), _) => Some(entry),
-                    // What is hidden must not stop what is public: a hidden block that the medium will not give is lost.
-                    (Err(e), _) if e.kind() != Kind::Corrupt && level == 0 => return Err(e),
-                    (Err(_), Entry::Data(addr)) => Some(Entry::Lost(addr)),
-                    (Err(_), _) => None,
-                };
-                if let Some(Entry::Lost(_)) = kept {
-                    block.fill(0);
-                }
-                plain.entries[slot] = (level, kept.unwrap_or(Entry::Empty));
-                carried.extend(kept.map(|kept| (slot, kept)));
-            }
-        }
-        Ok(carried)
     }
 
     /// Reads one slot of a stripe as the summary of that stripe describes it.

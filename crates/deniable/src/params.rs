@@ -2,8 +2,10 @@
 //! follow. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
 
 use crate::summary;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use lacuna_crypto::derive;
 use lacuna_levels::{MOST_BLOCKS, SLACK, largest_level};
+use std::ops::Range;
 
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
@@ -20,7 +22,8 @@ pub(crate) const LEAST_STRIPES: u64 = 64;
 const GAP_BYTES: u64 = 512 << 20;
 /// The longest cycle. Opening reads the summaries of up to one and a half; a longer one would save little.
 const MOST_CYCLE: u64 = 4096;
-const VERSION: u16 = 1;
+/// Blocks of a stride by which the length of a hidden level may fall short of what fits: a sixteenth.
+const LENGTH_SPREAD: u64 = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// How a stripe is divided (the paper's ratio of public to hidden blocks, section 6).
@@ -44,9 +47,33 @@ impl Geometry {
     }
 }
 
+/// How the hidden slots of a stripe are dealt out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// All hidden levels share all hidden slots. The header has the length of the levels.
+    Shared {
+        /// Length of every hidden level in blocks.
+        hidden_blocks: u64,
+    },
+    /// Each hidden level has slots of its own: three quarters of what the levels below it left. The length of a level is
+    /// known to its key alone.
+    Dealt,
+}
+
+impl Version {
+    fn number(self) -> u16 {
+        match self {
+            Version::Shared { .. } => 1,
+            Version::Dealt => 2,
+        }
+    }
+}
+
 /// The public parameters of a deniable disk, kept in the volume header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
+    /// How hidden slots are dealt out. New disks have [`Version::Dealt`].
+    pub version: Version,
     /// How a stripe is divided.
     pub geometry: Geometry,
     /// The spare factor ρ of the paper, in thousandths of the live slots.
@@ -59,8 +86,6 @@ pub struct Params {
     pub stripes: u64,
     /// Length of level 0 in blocks.
     pub blocks: u64,
-    /// Length of every hidden level in blocks; they share it.
-    pub hidden_blocks: u64,
     /// Milliseconds between two refresh stripes, 0 for none.
     pub cover_millis: u32,
 }
@@ -87,21 +112,20 @@ impl Params {
         let stripes = (room.saturating_sub(LOG_START) / stripe).min(MOST_BLOCKS);
         let gap = (GAP_BYTES / stripe).min(stripes / 16).max(4) / 2 * 2;
         let mut params = Params {
+            version: Version::Dealt,
             geometry,
             spare_permille,
             gap: gap as u32,
             cycle: 0,
             stripes,
             blocks: 0,
-            hidden_blocks: 0,
             cover_millis,
         };
         if stripes >= LEAST_STRIPES {
             params.cycle = (params.stride() / 4).clamp(4, MOST_CYCLE) as u32;
-            params.blocks = largest_level(params.usable(geometry.public));
-            params.hidden_blocks = largest_level(params.usable(geometry.hidden));
+            params.blocks = largest_level(params.usable(params.public_slots()));
         }
-        if params.blocks == 0 || params.hidden_blocks == 0 {
+        if params.blocks == 0 || params.most_blocks(1) == 0 {
             let least = LOG_START + stripe * LEAST_STRIPES.max(2 * SLACK);
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
@@ -114,7 +138,7 @@ impl Params {
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        out[0..2].copy_from_slice(&VERSION.to_le_bytes());
+        out[0..2].copy_from_slice(&self.version.number().to_le_bytes());
         out[2] = self.geometry.public;
         out[3] = self.geometry.hidden;
         out[4..6].copy_from_slice(&self.spare_permille.to_le_bytes());
@@ -122,7 +146,9 @@ impl Params {
         out[12..16].copy_from_slice(&self.cycle.to_le_bytes());
         out[16..24].copy_from_slice(&self.stripes.to_le_bytes());
         out[24..32].copy_from_slice(&self.blocks.to_le_bytes());
-        out[32..40].copy_from_slice(&self.hidden_blocks.to_le_bytes());
+        if let Version::Shared { hidden_blocks } = self.version {
+            out[32..40].copy_from_slice(&hidden_blocks.to_le_bytes());
+        }
         out[40..44].copy_from_slice(&self.cover_millis.to_le_bytes());
         out
     }
@@ -141,20 +167,24 @@ impl Params {
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u16_at = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));
-        if u16_at(0) != VERSION {
-            return Err(bad(format!("version {}", u16_at(0)), "version 1"));
-        }
+        let version = match u16_at(0) {
+            1 => Version::Shared { hidden_blocks: u64_at(32) },
+            2 => Version::Dealt,
+            other => return Err(bad(format!("version {other}"), "version 1 or 2")),
+        };
         let params = Params {
+            version,
             geometry: Geometry { public: bytes[2], hidden: bytes[3] },
             spare_permille: u16_at(4),
             gap: u32_at(8),
             cycle: u32_at(12),
             stripes: u64_at(16),
             blocks: u64_at(24),
-            hidden_blocks: u64_at(32),
             cover_millis: u32_at(40),
         };
-        let zero = bytes[6..8].iter().chain(&bytes[44..]).all(|&b| b == 0);
+        let dealt = version == Version::Dealt;
+        let unused = if dealt { &bytes[32..40] } else { &[] };
+        let zero = bytes[6..8].iter().chain(&bytes[44..]).chain(unused).all(|&b| b == 0);
         if zero && params.sane() {
             Ok(params)
         } else {
@@ -171,8 +201,57 @@ impl Params {
             && u64::from(self.gap) <= self.stripes / 8
             && self.cycle >= 4
             && u64::from(self.cycle) <= self.stride() / 2
-            && (1..=largest_level(self.usable(self.geometry.public))).contains(&self.blocks)
-            && (1..=largest_level(self.usable(self.geometry.hidden))).contains(&self.hidden_blocks)
+            && (1..=largest_level(self.usable(self.public_slots()))).contains(&self.blocks)
+            && match self.version {
+                Version::Shared { hidden_blocks } => {
+                    (1..=largest_level(self.usable(self.hidden_slots()))).contains(&hidden_blocks)
+                }
+                Version::Dealt => self.most_blocks(1) > 0,
+            }
+    }
+
+    /// How many hidden levels there can be. The same for all disks of a geometry, whether or not any exists.
+    pub fn hidden_levels(&self) -> u8 {
+        match self.version {
+            Version::Shared { .. } => summary::HIDDEN_LEVELS as u8,
+            Version::Dealt => (1..=summary::HIDDEN_LEVELS as u8)
+                .take_while(|level| self.most_blocks(*level) > 0)
+                .count() as u8,
+        }
+    }
+
+    /// The most blocks that a hidden level can have, by what the header says: a level is up to a sixteenth shorter. 0 for a
+    /// level that has no slots.
+    pub fn most_blocks(&self, level: u8) -> u64 {
+        match self.version {
+            Version::Shared { hidden_blocks } => hidden_blocks,
+            Version::Dealt => largest_level(self.usable(self.slots(level).len())),
+        }
+    }
+
+    /// Length of a hidden level in blocks: on a disk of version 2 drawn with its key, so that no public number implies it.
+    /// `level_key` is the key of the level on this disk.
+    pub(crate) fn hidden_blocks(&self, level: u8, level_key: &Secret<32>) -> u64 {
+        let most = self.most_blocks(level);
+        match self.version {
+            Version::Shared { .. } => most,
+            Version::Dealt => {
+                let drawn: Secret<8> = derive(level_key, "deniable length", &[]);
+                most - u64::from_le_bytes(*drawn.expose()) % (most / LENGTH_SPREAD + 1)
+            }
+        }
+    }
+
+    /// The hidden slots of a stripe that belong to a hidden level. On a disk of version 2 each level has three quarters of
+    /// what those below it left, rounded down, and level 1 at least one: what is left at the end belongs to no level.
+    pub fn slots(&self, level: u8) -> Range<usize> {
+        let all = self.hidden_slots();
+        if let Version::Shared { .. } = self.version {
+            return 0..all;
+        }
+        let share = |level: u8, left: usize| (left * 3 / 4).max(usize::from(level == 1 && left > 0));
+        let first = (1..level).fold(0, |first, below| first + share(below, all - first));
+        first..first + share(level, all - first)
     }
 
     /// Bytes of the whole medium.
@@ -200,14 +279,14 @@ impl Params {
     }
 
     /// Slots that live data and maps may fill when a stripe has `slots` of them: ρ of them stay spare.
-    fn usable(&self, slots: u8) -> u64 {
-        let live = self.stride() * u64::from(slots);
+    fn usable(&self, slots: usize) -> u64 {
+        let live = self.stride() * slots as u64;
         live - live.saturating_mul(u64::from(self.spare_permille)) / 1000
     }
 
-    /// Slots that data and maps of all hidden levels together may fill.
-    pub(crate) fn hidden_usable(&self) -> u64 {
-        self.usable(self.geometry.hidden)
+    /// Slots that data and maps of all hidden levels together may fill, if they share them.
+    pub(crate) fn shared_slots(&self) -> Option<u64> {
+        matches!(self.version, Version::Shared { .. }).then(|| self.usable(self.hidden_slots()))
     }
 
     /// How many public slots of a stripe the first write of a block may fill. Half of the spare stays spread over all
@@ -219,15 +298,15 @@ impl Params {
 
     /// The same for hidden slots, where all of the spare is spread: a hidden flush shall not wait for a lap. One block is
     /// taken all the same, if there is any slot.
-    pub(crate) fn hidden_first_writes(&self) -> usize {
-        let slots = self.hidden_slots();
+    pub(crate) fn hidden_first_writes(&self, level: u8) -> usize {
+        let slots = self.slots(level).len();
         (slots - slots * usize::from(self.spare_permille) / 1000).max(1)
     }
 
     /// How many an overwrite of a block may fill: a third of the spare stays free, so that a stream of them does not fill
     /// stripe after stripe to the last slot, in all of which nothing would have room when they come round again.
-    pub(crate) fn hidden_overwrites(&self) -> usize {
-        let slots = self.hidden_slots();
+    pub(crate) fn hidden_overwrites(&self, level: u8) -> usize {
+        let slots = self.slots(level).len();
         slots - slots * usize::from(self.spare_permille) / 3000
     }
 
@@ -283,6 +362,7 @@ mod tests {
                 let p = Params::plan(room, geometry, 200, 1000).unwrap();
                 assert!(p.medium_len() <= room);
                 assert_eq!(Params::parse(&p.encode()).unwrap(), p);
+                assert!(p.most_blocks(1) > 0 && p.hidden_levels() >= 1);
                 for at in [0, 2, 5, 6, 11, 15, 23, 31, 39, 45] {
                     let mut bytes = p.encode();
                     bytes[at] ^= 0x81;
@@ -294,6 +374,25 @@ mod tests {
         assert_eq!(Params::plan(2 << 20, Geometry::DEFAULT, 200, 0).unwrap_err().kind(), Kind::Usage);
         assert!(Params::plan(1 << 30, Geometry { public: 0, hidden: 1 }, 200, 0).is_err());
         assert!(Params::plan(1 << 30, Geometry::DEFAULT, 20, 0).is_err());
+    }
+
+    #[test]
+    fn each_hidden_level_has_three_quarters_of_what_is_left() {
+        let plan = |hidden| Params::plan(1 << 30, Geometry { public: 8, hidden }, 200, 0).unwrap();
+        let slots = |p: &Params| (1..=p.hidden_levels()).map(|level| p.slots(level)).collect::<Vec<_>>();
+        assert_eq!(slots(&plan(31)), [0..23, 23..29, 29..30]);
+        assert_eq!(
+            (slots(&plan(1)), slots(&plan(4)), slots(&plan(5))),
+            (vec![0..1], vec![0..3], vec![0..3, 3..4])
+        );
+        let p = plan(31);
+        let lengths = (0..100u8).map(|key| p.hidden_blocks(2, &Secret::copy_from(&[key; 32])));
+        let (least, most) = lengths.fold((u64::MAX, 0), |(least, most), l| (least.min(l), most.max(l)));
+        assert!(most <= p.most_blocks(2) && most > p.most_blocks(2) * 99 / 100);
+        assert!(least >= p.most_blocks(2) * 15 / 16 - 1 && least < p.most_blocks(2) * 96 / 100);
+        let shared = Params { version: Version::Shared { hidden_blocks: 1000 }, ..p };
+        assert_eq!(Params::parse(&shared.encode()).unwrap(), shared);
+        assert_eq!((shared.slots(3), shared.hidden_levels(), shared.most_blocks(3)), (0..31, 7, 1000));
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and synced on schedule. With
 //! threads each of the three is done by one, and stripes wait between them; without, whoever closes a stripe does all.
 
+use crate::carrier::Carried;
 use crate::checkpoint::Checkpoint;
-use crate::core::{Core, FailOnPanic};
+use crate::core::{Core, FailOnPanic, LOOK_AGAIN};
 use crate::keys::{domain, seal_slot, stripe_key};
-use crate::log::{Flying, Head};
+use crate::log::Flying;
 use crate::summary::{self, PublicPart, ROOTS_AT};
 use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::SALT_LEN;
+use lacuna_levels::{FailStop, SALT_LEN};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Closed stripes that may wait to be encrypted before whoever fills the next one waits.
-pub(crate) const MOST_CLOSED: usize = 8;
+/// Closed stripes that may be in flight before no more is closed.
+const MOST_IN_FLIGHT: u64 = 12;
 /// Encrypted stripes that may wait for the medium.
 pub(crate) const MOST_ENCRYPTED: usize = 4;
 /// Syncs that may be due: a stripe further on waits for the sync itself.
@@ -22,8 +23,8 @@ pub(crate) const MOST_DUE: usize = 2;
 /// A stripe that takes nothing more from the public.
 pub(crate) struct Closed {
     pub(crate) flying: Arc<Flying>,
-    /// What the hidden levels have in the stripe that it carries on.
-    pub(crate) carried: Vec<Head>,
+    /// What its hidden slots may carry on.
+    pub(crate) carried: Carried,
     pub(crate) salt: [u8; SALT_LEN],
     /// Its tags are still missing.
     pub(crate) part: PublicPart,
@@ -32,6 +33,8 @@ pub(crate) struct Closed {
 /// A stripe as it will lie on the medium.
 pub(crate) struct Encrypted {
     seq: u64,
+    /// What its summary calls durable.
+    claimed: u64,
     bytes: Vec<u8>,
 }
 
@@ -42,7 +45,7 @@ enum Way {
     #[default]
     Direct,
     /// To the threads.
-    Threads(SyncSender<Closed>),
+    Threads(Sender<Closed>),
     /// Nowhere: the threads have been told that there are no more.
     Ended,
 }
@@ -53,11 +56,41 @@ pub(crate) struct Pipeline {
     way: Mutex<Way>,
     /// Buffers for ciphertext that nobody uses.
     buffers: Mutex<Vec<Vec<u8>>>,
+    /// Closed stripes that are not on the medium yet.
+    in_flight: Mutex<u64>,
+    moved: Condvar,
+}
+
+impl Pipeline {
+    fn in_flight(&self) -> MutexGuard<'_, u64> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another stripe may be closed.
+    pub(crate) fn has_room(&self) -> bool {
+        *self.in_flight() < MOST_IN_FLIGHT
+    }
+
+    /// Waits until another stripe may be closed.
+    pub(crate) fn wait_room(&self, health: &FailStop) -> Result<()> {
+        let mut in_flight = self.in_flight();
+        while *in_flight >= MOST_IN_FLIGHT {
+            health.check()?;
+            in_flight =
+                self.moved.wait_timeout(in_flight, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// Wakes all that wait for room, after a failure.
+    pub(crate) fn wake_all(&self) {
+        self.moved.notify_all();
+    }
 }
 
 impl Core {
     /// From now on closed stripes go there.
-    pub(crate) fn attach(&self, to_encrypt: SyncSender<Closed>) {
+    pub(crate) fn attach(&self, to_encrypt: Sender<Closed>) {
         *self.pipeline.way.lock().unwrap_or_else(PoisonError::into_inner) = Way::Threads(to_encrypt);
     }
 
@@ -66,9 +99,10 @@ impl Core {
         *self.pipeline.way.lock().unwrap_or_else(PoisonError::into_inner) = Way::Ended;
     }
 
-    /// Sends a closed stripe to the medium: by the threads, or at once if there are none. Waits while many are on their
-    /// way.
+    /// Sends a closed stripe to the medium: by the threads, or at once if there are none. With threads it does not wait:
+    /// [`Pipeline::has_room`] says before whether there is room.
     pub(crate) fn send(&self, closed: Closed) -> Result<()> {
+        *self.pipeline.in_flight() += 1;
         let way = self.pipeline.way.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match way {
             Way::Threads(to_encrypt) => to_encrypt.send(closed).map_err(|_| self.health.refusal()),
@@ -133,22 +167,22 @@ impl Core {
         let (public, hidden) = slots.split_at_mut(params.public_slots() * BLOCK_SIZE);
         let mut hidden_part = [0; BLOCK_SIZE];
         let hidden_part = &mut hidden_part[..summary::public_at(params.hidden_slots()) - ROOTS_AT];
-        self.fill_hidden(&flying, &carried, &salt, hidden, hidden_part)?;
+        self.fill_hidden(&flying, carried, &salt, hidden, hidden_part)?;
         let blocks = flying.public.blocks.chunks_exact(BLOCK_SIZE).zip(public.chunks_exact_mut(BLOCK_SIZE));
         for ((slot, (entry, tag)), (src, dst)) in part.entries.iter_mut().enumerate().zip(blocks) {
             *tag = seal_slot(&key, part.seq, slot, entry.pack(), src, dst);
         }
         summary::seal(&key, &salt, &key.digest(domain::DIGEST, hidden), hidden_part, &part, summary);
-        Ok(Encrypted { seq: part.seq, bytes })
+        Ok(Encrypted { seq: part.seq, claimed: part.synced, bytes })
     }
 
     /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium.
-    fn put(&self, Encrypted { seq, bytes }: Encrypted) -> Result<()> {
+    fn put(&self, Encrypted { seq, claimed, bytes }: Encrypted) -> Result<()> {
         let params = &self.log.params;
-        // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and the summary
-        // says what else is.
+        // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and what the summary
+        // calls durable must be.
         let synced = params.synced_before(seq);
-        self.sync_to(synced)?;
+        self.sync_to(claimed.max(synced))?;
         // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
         if params.is_checkpoint_due(seq) {
             self.write_checkpoint(synced, false)?;
@@ -157,6 +191,8 @@ impl Core {
         self.log.land(seq);
         self.pipeline.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         self.counters.stripes.fetch_add(1, Ordering::Relaxed);
+        *self.pipeline.in_flight() -= 1;
+        self.pipeline.moved.notify_all();
         self.tell_progress();
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! What a place in a map means: where a level took a block in.
 
-use crate::summary::Listed;
 use lacuna_core::Result;
 use lacuna_levels::{Entry, LOST, PageSource, Tree};
 
@@ -24,26 +23,25 @@ impl Place {
     }
 }
 
-/// The slots of stripe `seq`, which lists `entries`, that are the present homes of what they name according to the map,
-/// given the stripes between two homes.
-pub(crate) fn homes(
+/// The slots of stripe `seq`, which holds `entries`, that are live: where what they name lies now, according to the map.
+/// A block comes to another stripe every `stride`.
+pub(crate) fn live_slots(
     tree: &mut Tree,
-    entries: &[Listed],
+    entries: &[Entry],
     seq: u64,
     stride: u64,
     source: &dyn PageSource,
-) -> Result<Vec<(usize, Entry)>> {
-    let mut homes = Vec::with_capacity(entries.len());
-    for (slot, (entry, _)) in entries.iter().enumerate() {
-        let here = Place { seq, slot: slot as u8 };
-        if is_home(tree, *entry, here, stride, source)? {
-            homes.push((slot, *entry));
+) -> Result<Vec<usize>> {
+    let mut live = Vec::with_capacity(entries.len());
+    for (slot, entry) in entries.iter().enumerate() {
+        if is_live(tree, *entry, Place { seq, slot: slot as u8 }, stride, source)? {
+            live.push(slot);
         }
     }
-    Ok(homes)
+    Ok(live)
 }
 
-fn is_home(tree: &mut Tree, entry: Entry, here: Place, stride: u64, source: &dyn PageSource) -> Result<bool> {
+fn is_live(tree: &mut Tree, entry: Entry, here: Place, stride: u64, source: &dyn PageSource) -> Result<bool> {
     if let Entry::Trim { origin } = entry {
         // Until the pages of the map hold what it says.
         return Ok(origin > tree.state().covered);

@@ -5,22 +5,31 @@
 //! Deniability contract: which stripes there are, when they are closed and what they say to level 0 is decided here, by
 //! public operations and the paced clock, under a lock that hidden operations never take.
 
+use crate::carrier::Carried;
 use crate::core::Core;
-use crate::log::{Flying, Head, Log, Plain};
+use crate::log::{Flying, Log, Plain};
 use crate::pipeline::Closed;
-use crate::place::{Place, homes};
+use crate::place::Place;
 use crate::source::Source;
 use crate::summary::{PublicPart, name_of};
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_levels::{Entry, LOST, SALT_LEN, Tree};
-use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, OnceLock};
+use lacuna_levels::{Entry, LOST, SALT_LEN, Tree, warm};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+/// A stripe that a flush or a beat closed is called durable by the stripe that closes so many flushes and beats later:
+/// a number, and no matter of how long the sync took. With more, more clients can flush at once; with fewer, less of the
+/// log counts as lost when its end is damaged.
+const CLAIM_AFTER: usize = 4;
 
 /// The stripe that is being filled.
 struct Open {
+    /// Its number; 0 while no stripe is open.
     seq: u64,
     plain: Plain,
+    /// What of the stripe a stride before is in it and in its hidden slots.
+    carried: Option<Carried>,
     /// The slots of the blocks in it.
     index: BTreeMap<u64, u8>,
     /// Free slots, the lowest last.
@@ -29,15 +38,16 @@ struct Open {
     trim: Option<(u8, usize)>,
     /// Whether it holds anything that is nowhere else.
     fresh: bool,
-    /// What the hidden levels have in the stripe that it carries on.
-    carried: Vec<Head>,
 }
 
 /// What level 0 knows.
 pub(crate) struct Public {
     pub(crate) tree: Tree,
     open: Open,
-    /// A stripe that is durable for certain, as a function of what the public did.
+    /// The last closed stripe.
+    closed: u64,
+    /// Stripes that flushes and beats closed and that none has called durable yet, and the last that one has.
+    to_claim: VecDeque<u64>,
     claimed: u64,
     /// The first half of the salt of the last closed stripe, and what its slots hold.
     previous: [u8; 16],
@@ -51,24 +61,43 @@ pub(crate) struct End {
     pub(crate) echo: Vec<Entry>,
 }
 
+/// Why an operation cannot go on under the lock of level 0.
+#[derive(Clone, Copy)]
+pub(crate) enum Stall {
+    /// What this stripe carries on has not been read yet.
+    Carried(u64),
+    /// Too many closed stripes are in flight.
+    Room,
+}
+
+/// A step under the lock of level 0: its result, or why it must go on later.
+type Step<T> = std::result::Result<T, Stall>;
+
 impl Public {
     /// Level 0 with its map, at the end of the log. No stripe is open yet.
     pub(crate) fn new(tree: Tree, end: End) -> Public {
-        let open = Open::new(end.head, Plain::new(0));
-        Public { tree, open, claimed: end.head, previous: end.name, echo: end.echo }
+        Public {
+            tree,
+            open: Open::none(),
+            closed: end.head,
+            to_claim: VecDeque::new(),
+            claimed: end.head,
+            previous: end.name,
+            echo: end.echo,
+        }
     }
 }
 
 impl Open {
-    fn new(seq: u64, plain: Plain) -> Open {
+    fn none() -> Open {
         Open {
-            seq,
+            seq: 0,
+            plain: Plain::new(0),
+            carried: None,
             index: BTreeMap::new(),
-            free: (0..plain.entries.len() as u8).rev().collect(),
-            plain,
+            free: Vec::new(),
             trim: None,
             fresh: false,
-            carried: Vec::new(),
         }
     }
 
@@ -77,40 +106,66 @@ impl Open {
     }
 
     fn source<'a>(&'a self, log: &'a Log) -> Source<'a> {
-        Source { log, level: 0, seq: self.seq, plain: &self.plain }
+        Source::filling(log, 0, self.seq, &self.plain)
     }
 }
 
 impl Core {
-    /// Opens the first stripe after the end of the log.
-    pub(crate) fn begin(&self) -> Result<()> {
-        let mut public = self.public();
-        let seq = public.open.seq + 1;
-        self.open_stripe(&mut public, seq)
-    }
-
-    /// Takes blocks into the log, one after another and no others between them: they are read together.
-    pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
-        let mut public = self.public();
-        for (addr, block) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
-            self.health.check()?;
-            self.take_in(&mut public, addr, block).map_err(|e| self.fail_unless_full(e))?;
-        }
-        Ok(())
-    }
-
-    fn take_in(&self, public: &mut Public, addr: u64, block: &[u8]) -> Result<()> {
-        let mut stripes = 0;
+    /// Does something under the lock of level 0. Where it cannot go on, waits without the lock and calls `step` again: front
+    /// ends that read must not wait for the medium.
+    fn stepwise<T>(&self, mut step: impl FnMut(&mut Public) -> Result<Step<T>>) -> Result<T> {
         loop {
-            if let Some(&slot) = public.open.index.get(&addr) {
-                let Public { tree, open, .. } = &mut *public;
+            self.health.check()?;
+            let mut public = self.public();
+            let stall = match step(&mut public).map_err(|e| self.fail_unless_full(e))? {
+                Ok(done) => return Ok(done),
+                Err(stall) => stall,
+            };
+            drop(public);
+            match stall {
+                Stall::Carried(seq) => self.carrier.wait_for(seq, &self.health)?,
+                Stall::Room => self.pipeline.wait_room(&self.health)?,
+            }
+        }
+    }
+
+    /// Takes blocks into the log, one after another: they are read together. Others come between them only where the log has
+    /// to wait for the medium.
+    pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
+        self.warm_public(first, (data.len() / BLOCK_SIZE) as u64);
+        let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE)).peekable();
+        let mut stripes = 0;
+        self.stepwise(|public| {
+            while let Some((addr, block)) = blocks.peek() {
+                if let Err(stall) = self.take_in(public, *addr, block, &mut stripes)? {
+                    return Ok(Err(stall));
+                }
+                blocks.next();
+                stripes = 0;
+            }
+            Ok(Ok(()))
+        })
+    }
+
+    /// Loads the leaves of a range without the lock.
+    fn warm_public(&self, first: u64, count: u64) {
+        warm(first, count, &Source::strict(&self.log, 0), |act| act(&mut self.public().tree));
+    }
+
+    /// Takes one block in. `stripes` counts those that it has seen without room.
+    fn take_in(&self, public: &mut Public, addr: u64, block: &[u8], stripes: &mut u64) -> Result<Step<()>> {
+        loop {
+            if let Err(stall) = self.ensure_open(public)? {
+                return Ok(Err(stall));
+            }
+            let Public { tree, open, .. } = &mut *public;
+            if let Some(&slot) = open.index.get(&addr) {
                 open.plain.put(0, usize::from(slot), Entry::Data(addr)).copy_from_slice(block);
                 open.fresh = true;
                 // It may have been carried on to here: from now on it is taken in here.
                 tree.set(addr, Place { seq: open.seq, slot }.pack(), &open.source(&self.log))?;
-                return Ok(());
+                return Ok(Ok(()));
             }
-            let Public { tree, open, .. } = &mut *public;
             let first_write = tree.get(addr, &open.source(&self.log))? == 0;
             let most = if first_write { self.log.params.public_first_writes() } else { usize::MAX };
             if open.occupied() < most
@@ -121,12 +176,14 @@ impl Core {
                 open.fresh = true;
                 let place = Place { seq: open.seq, slot };
                 tree.set(addr, place.pack(), &open.source(&self.log))?;
-                return if open.free.is_empty() { self.advance(public) } else { Ok(()) };
+                return Ok(Ok(()));
             }
             // Existing valid data goes before new data (Table 1): on to a stripe with room.
-            self.advance(public)?;
-            stripes += 1;
-            if stripes > 2 * self.log.params.stripes {
+            if let Err(stall) = self.close_stripe(public)? {
+                return Ok(Err(stall));
+            }
+            *stripes += 1;
+            if *stripes > 2 * self.log.params.stripes {
                 return Err(Error::new(Kind::NoSpace, "the log has no room for a block")
                     .found("no free slot in a whole lap")
                     .expected("at least the spare ones"));
@@ -136,71 +193,109 @@ impl Core {
 
     /// Makes blocks unwritten. The medium is told nothing: the log says it, and the slots are reused in their turn.
     pub(crate) fn discard_public(&self, first: u64, count: u64) -> Result<()> {
-        self.health.check()?;
-        let mut public = self.public();
-        self.trim(&mut public, first, count).map_err(|e| self.fail_unless_full(e))
+        self.warm_public(first, count);
+        let mut recorded = false;
+        let mut stripes = 0;
+        self.stepwise(|public| {
+            if !recorded {
+                match self.trim(public, first, count)? {
+                    Ok(true) => recorded = true,
+                    Ok(false) => return Ok(Ok(())),
+                    Err(stall) => return Ok(Err(stall)),
+                }
+            }
+            // Pages that the discard changed are written before it is answered, once there are many.
+            while public.tree.crowded() && stripes < self.log.params.stripes {
+                if let Err(stall) = self.next_stripe(public)? {
+                    return Ok(Err(stall));
+                }
+                stripes += 1;
+            }
+            Ok(Ok(()))
+        })
     }
 
-    fn trim(&self, public: &mut Public, first: u64, count: u64) -> Result<()> {
-        let Public { tree, open, .. } = &mut *public;
-        if !tree.any(first, count, &open.source(&self.log))? {
-            return Ok(());
-        }
-        let (slot, at) = loop {
-            match public.open.trim {
-                Some((slot, ranges)) if ranges < trims::MOST_RANGES => break (slot, ranges),
-                _ => {}
+    /// Records a discard. False if nothing in the range is written.
+    fn trim(&self, public: &mut Public, first: u64, count: u64) -> Result<Step<bool>> {
+        loop {
+            if let Err(stall) = self.ensure_open(public)? {
+                return Ok(Err(stall));
             }
-            let Some(slot) = public.open.free.pop() else {
-                self.advance(public)?;
-                continue;
+            let Public { tree, open, .. } = &mut *public;
+            if !tree.any(first, count, &open.source(&self.log))? {
+                return Ok(Ok(false));
+            }
+            let (slot, at) = match open.trim {
+                Some((slot, ranges)) if ranges < trims::MOST_RANGES => (slot, ranges),
+                _ => match open.free.pop() {
+                    Some(slot) => {
+                        open.plain.put(0, usize::from(slot), Entry::Trim { origin: open.seq }).fill(0);
+                        (slot, 0)
+                    }
+                    None => match self.close_stripe(public)? {
+                        Ok(()) => continue,
+                        Err(stall) => return Ok(Err(stall)),
+                    },
+                },
             };
-            let origin = public.open.seq;
-            public.open.plain.put(0, usize::from(slot), Entry::Trim { origin }).fill(0);
-            break (slot, 0);
-        };
-        let Public { tree, open, .. } = &mut *public;
-        open.trim = Some((slot, at + 1));
-        open.fresh = true;
-        let origin = open.seq;
-        trims::put(open.plain.put(0, usize::from(slot), Entry::Trim { origin }), at, first, count);
-        // Records are repeated before the data of their stripe: what they cover must not be in it.
-        let covered: Vec<(u64, u8)> = open.index.range(first..first + count).map(|(a, s)| (*a, *s)).collect();
-        for (addr, slot) in covered {
-            open.index.remove(&addr);
-            open.plain.clear(usize::from(slot));
-            open.free.push(slot);
+            open.trim = Some((slot, at + 1));
+            open.fresh = true;
+            let origin = open.seq;
+            trims::put(open.plain.put(0, usize::from(slot), Entry::Trim { origin }), at, first, count);
+            // Records are repeated before the data of their stripe: what they cover must not be in it.
+            let covered: Vec<(u64, u8)> =
+                open.index.range(first..first + count).map(|(addr, slot)| (*addr, *slot)).collect();
+            for (addr, slot) in covered {
+                open.index.remove(&addr);
+                open.plain.clear(usize::from(slot));
+                open.free.push(slot);
+            }
+            tree.clear(first, count, &open.source(&self.log))?;
+            return Ok(Ok(true));
         }
-        tree.clear(first, count, &open.source(&self.log))?;
-        // Pages that the discard changed are written before it is answered, once there are many.
-        let mut stripes = 0;
-        while public.open.free.is_empty() || (public.tree.crowded() && stripes < self.log.params.stripes) {
-            self.advance(public)?;
-            stripes += 1;
-        }
-        Ok(())
     }
 
     /// Makes everything that level 0 acknowledged durable.
     pub(crate) fn flush_public(&self) -> Result<()> {
-        self.health.check()?;
-        let mut public = self.public();
-        if public.open.fresh {
-            self.advance(&mut public).map_err(|e| self.fail(e))?;
-        }
-        self.settle(public).map(drop)
+        let closed = self.stepwise(|public| {
+            if public.open.fresh {
+                self.claim(public);
+                if let Err(stall) = self.close_stripe(public)? {
+                    return Ok(Err(stall));
+                }
+            }
+            Ok(Ok(public.closed))
+        })?;
+        self.settle(closed)
     }
 
     /// One beat of the paced cover: closes the open stripe, whatever is in it, and syncs. Returns its number.
     pub(crate) fn refresh(&self) -> Result<u64> {
-        self.health.check()?;
-        let mut public = self.public();
-        self.advance(&mut public).map_err(|e| self.fail(e))?;
-        self.settle(public)
+        let closed = self.stepwise(|public| {
+            if let Err(stall) = self.ensure_open(public)? {
+                return Ok(Err(stall));
+            }
+            self.claim(public);
+            Ok(self.close_stripe(public)?.map(|()| public.closed))
+        })?;
+        self.settle(closed)?;
+        Ok(closed)
+    }
+
+    /// The open stripe is going to be closed by a flush or a beat: it may call an earlier one durable.
+    fn claim(&self, public: &mut Public) {
+        let seq = public.open.seq;
+        if public.to_claim.back() == Some(&seq) {
+            return;
+        }
+        public.to_claim.push_back(seq);
+        if public.to_claim.len() > CLAIM_AFTER {
+            public.claimed = public.to_claim.pop_front().expect("there are more");
+        }
     }
 
     /// Ends the log with a stripe that holds nothing new, makes everything durable and says so in a checkpoint: from
-    /// then on whatever cannot be read was damaged, and is no end of the log; and what the last stripes held is known
+    /// then on what cannot be read was damaged, and is no end of the log; and what the last stripes held is known
     /// from the echoes in those after them.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.refresh()?;
@@ -208,23 +303,28 @@ impl Core {
         self.sync_all()
     }
 
-    /// Waits until every closed stripe is durable, and returns the last.
-    fn settle(&self, public: MutexGuard<'_, Public>) -> Result<u64> {
-        let closed = public.open.seq - 1;
-        drop(public);
+    /// Waits until stripe `closed`, and all before it, are durable.
+    fn settle(&self, closed: u64) -> Result<()> {
         self.wait_progress(|core| core.log.written() >= closed)?;
-        self.sync_to(closed)?;
-        let mut public = self.public();
-        public.claimed = public.claimed.max(closed);
-        Ok(closed)
+        self.sync_to(closed)
     }
 
-    /// Closes the open stripe and opens the next.
-    fn advance(&self, public: &mut Public) -> Result<()> {
-        let seq = public.open.seq;
+    /// Closes the open stripe, or the next.
+    fn next_stripe(&self, public: &mut Public) -> Result<Step<()>> {
+        match self.ensure_open(public)? {
+            Ok(()) => self.close_stripe(public),
+            stalled => Ok(stalled),
+        }
+    }
+
+    /// Closes the open stripe, which sets off for the medium.
+    fn close_stripe(&self, public: &mut Public) -> Result<Step<()>> {
+        if !self.pipeline.has_room() {
+            return Ok(Err(Stall::Room));
+        }
+        let Open { seq, mut plain, carried, .. } = std::mem::replace(&mut public.open, Open::none());
         let mut salt = [0; SALT_LEN];
         self.public_random.fill(&mut salt);
-        let mut plain = std::mem::replace(&mut public.open.plain, Plain::new(0));
         plain.zero_empty();
         let entries: Vec<Entry> = plain.entries.iter().map(|(_, entry)| *entry).collect();
         let part = PublicPart {
@@ -236,22 +336,43 @@ impl Core {
             echo: std::mem::replace(&mut public.echo, entries),
         };
         public.previous = name_of(&salt);
+        public.closed = seq;
         let flying = Arc::new(Flying { seq, public: plain, hidden: OnceLock::new() });
         self.log.take_off(Arc::clone(&flying));
-        let carried = std::mem::take(&mut public.open.carried);
+        let carried = carried.expect("an open stripe has what it carries on");
         // The open stripe is gone with it: nothing goes on after a failure.
         self.send(Closed { flying, carried, salt, part }).map_err(|e| self.fail(e))?;
-        self.open_stripe(public, seq + 1)
+        Ok(Ok(()))
     }
 
-    /// Opens stripe `seq`: carries on what is valid in the stripe whose place comes up a gap later, and takes the
-    /// pages of the map that are due.
-    fn open_stripe(&self, public: &mut Public, seq: u64) -> Result<()> {
-        public.open = Open::new(seq, self.log.empty_slots(false));
-        if let Some(from) = self.log.params.carried_by(seq) {
-            self.carry(public, from)?;
+    /// Sees to it that a stripe with a free slot is open: closes a full one, takes over what the next one carries on and is
+    /// live, and the pages of the map that are due.
+    fn ensure_open(&self, public: &mut Public) -> Result<Step<()>> {
+        if public.open.seq > 0 {
+            return Ok(Ok(()));
         }
-        let Public { tree, open, .. } = &mut *public;
+        let seq = public.closed + 1;
+        let Some(mut carried) = self.take_carried(seq)? else { return Ok(Err(Stall::Carried(seq))) };
+        let mut plain = std::mem::replace(&mut carried.public, Plain::new(0));
+        let source = Source::lenient(&self.log, 0);
+        self.log.drop_stale(0, carried.from, &mut public.tree, &mut plain, &source)?;
+        let slots = (0u8..).zip(&plain.entries);
+        let index = slots.clone().filter_map(|(slot, (_, entry))| match entry {
+            Entry::Data(addr) | Entry::Lost(addr) => Some((*addr, slot)),
+            _ => None,
+        });
+        let index = index.collect();
+        let free = slots.filter(|(_, (_, entry))| *entry == Entry::Empty).map(|(slot, _)| slot);
+        let free = free.collect::<Vec<_>>().into_iter().rev().collect();
+        public.open = Open { seq, plain, carried: Some(carried), index, free, trim: None, fresh: false };
+        self.take_pages(public)?;
+        Ok(Ok(()))
+    }
+
+    /// Takes the pages of the map into the stripe that was just opened that are due.
+    fn take_pages(&self, public: &mut Public) -> Result<()> {
+        let Public { tree, open, .. } = public;
+        let seq = open.seq;
         for _ in 0..tree.due(seq) {
             let Some(&slot) = open.free.last() else { break };
             let mut block = [0; BLOCK_SIZE];
@@ -270,29 +391,12 @@ impl Core {
         Ok(())
     }
 
-    fn carry(&self, public: &mut Public, from: u64) -> Result<()> {
-        let (head, hidden) = match self.log.heads_to_carry(from) {
-            Err(e) if e.kind() == Kind::Corrupt => return Ok(()),
-            heads => heads?,
-        };
-        let Public { tree, open, .. } = &mut *public;
-        open.carried = hidden;
-        let homes = homes(tree, &head.entries, from, self.log.params.stride(), &open.source(&self.log))?;
-        for (slot, entry) in self.log.carry(0, from, &head, &homes, &mut open.plain)? {
-            if let Entry::Data(addr) | Entry::Lost(addr) = entry {
-                open.index.insert(addr, slot as u8);
-            }
-        }
-        let Open { plain, free, .. } = open;
-        free.retain(|&slot| plain.entries[usize::from(slot)].1 == Entry::Empty);
-        Ok(())
-    }
-
-    /// Where blocks of level 0 lie that have set off; the others are read at once, and their place given as 0.
+    /// Where blocks of level 0 lie that are in closed stripes; the others are read at once, and their place given as 0.
     pub(crate) fn look_public(&self, first: u64, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
+        self.warm_public(first, places.len() as u64);
         let mut public = self.public();
         let Public { tree, open, .. } = &mut *public;
-        tree.places(first, places, &open.source(&self.log))?;
+        tree.places(first, places, &open.source(&self.log).strictly())?;
         for ((addr, out), packed) in (first..).zip(buf.chunks_exact_mut(BLOCK_SIZE)).zip(places) {
             let place = Place::unpack(*packed).filter(|place| *packed != LOST && place.seq == open.seq);
             if let Some(found) =
@@ -309,10 +413,11 @@ impl Core {
 
     /// Which of `count` blocks of level 0 are written.
     pub(crate) fn public_written(&self, first: u64, count: usize) -> Result<Vec<bool>> {
+        self.warm_public(first, count as u64);
         let mut public = self.public();
         let Public { tree, open, .. } = &mut *public;
         let mut places = vec![0; count];
-        tree.places(first, &mut places, &open.source(&self.log))?;
+        tree.places(first, &mut places, &open.source(&self.log).strictly())?;
         Ok(places.iter().map(|packed| *packed != 0).collect())
     }
 }

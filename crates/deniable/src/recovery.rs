@@ -15,7 +15,7 @@ use crate::source::Source;
 use crate::summary::{Summary, name_of};
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_levels::{Entry, MapState, Tree, corrupt};
+use lacuna_levels::{Entry, MapState, Tree, again, corrupt};
 use rustc_hash::FxHashMap;
 
 /// Finds the end of the log.
@@ -25,7 +25,7 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
         None => Checkpoint { seq: last_synced(log)?, closed: false },
     };
     let durable = checkpoint.seq;
-    let mut end = match log.summary(durable)? {
+    let mut end = match log.summary_if_read(durable)? {
         Some(summary) => end_of(&summary),
         None => End { head: durable, name: [0; 16], echo: Vec::new() },
     };
@@ -48,31 +48,52 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
     Ok(end)
 }
 
+/// What lies where the summary of a stripe belongs.
+enum Found {
+    Summary(Summary),
+    /// Another stripe's summary, or nothing.
+    Other,
+    /// The medium does not give it, after retries. A power cut leaves no such thing.
+    Unreadable,
+}
+
+fn find(log: &Log, seq: u64) -> Result<Found> {
+    let mut block = [0; BLOCK_SIZE];
+    if again(|| log.medium.read_at(log.params.offset(seq), &mut block)).is_err() {
+        return Ok(Found::Unreadable);
+    }
+    let summary = Summary::open(&log.params, &log.keys[0], &block)?;
+    Ok(summary.filter(|found| found.public.seq == seq).map_or(Found::Other, Found::Summary))
+}
+
 /// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no further than a gap in
 /// which nothing is, because no more than a gap is ever in flight.
-fn look(log: &Log, from: u64) -> Result<(Vec<Option<Summary>>, u64)> {
+fn look(log: &Log, from: u64) -> Result<(Vec<Found>, u64)> {
     let gap = u64::from(log.params.gap);
-    let mut found: Vec<Option<Summary>> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     let (mut seq, mut last) = (from, from);
     while seq < from + 4 * gap && seq < last + gap {
         seq += 1;
-        let summary = log.summary(seq)?;
-        if summary.is_some() {
+        found.push(find(log, seq)?);
+        if let Some(Found::Summary(_)) = found.last() {
             last = seq;
         }
-        found.push(summary);
     }
     Ok((found, seq))
 }
 
 /// Follows the log from `end` over the summaries found after it.
-fn follow(log: &Log, mut end: End, durable: u64, found: &[Option<Summary>]) -> Result<End> {
+fn follow(log: &Log, mut end: End, durable: u64, found: &[Found]) -> Result<End> {
     let from = end.head;
-    let synced = found.iter().flatten().map(|summary| summary.public.synced).fold(durable, u64::max);
+    let claims = found.iter().filter_map(|found| match found {
+        Found::Summary(summary) => Some(summary.public.synced),
+        _ => None,
+    });
+    let synced = claims.fold(durable, u64::max);
     let mut linked = !end.echo.is_empty();
-    for (seq, summary) in (from + 1..).zip(found) {
-        match summary {
-            Some(summary) => {
+    for (at, (seq, here)) in (from + 1..).zip(found).enumerate() {
+        match here {
+            Found::Summary(summary) => {
                 let whole = seq <= synced
                     || ((!linked || summary.public.previous == end.name) && is_whole(log, seq, summary)?);
                 if !whole {
@@ -81,11 +102,16 @@ fn follow(log: &Log, mut end: End, durable: u64, found: &[Option<Summary>]) -> R
                 end = end_of(summary);
                 linked = true;
             }
-            None if seq <= synced => {
+            // A bad sector is no end of the log if the stripe after it was written.
+            Found::Unreadable if matches!(found.get(at + 1), Some(Found::Summary(_))) => {
                 end = End { head: seq, name: [0; 16], echo: Vec::new() };
                 linked = false;
             }
-            None => break,
+            _ if seq <= synced => {
+                end = End { head: seq, name: [0; 16], echo: Vec::new() };
+                linked = false;
+            }
+            _ => break,
         }
     }
     Ok(end)
@@ -94,7 +120,7 @@ fn follow(log: &Log, mut end: End, durable: u64, found: &[Option<Summary>]) -> R
 /// Refuses a log whose last stripe cannot be read, unless that stripe is known to hold nothing new: what it held would
 /// silently be missing.
 fn check_last(log: &Log, end: &End, checkpoint: Checkpoint) -> Result<()> {
-    let named = |seq: u64| -> Result<bool> { Ok(seq == 0 || log.summary(seq)?.is_some()) };
+    let named = |seq: u64| -> Result<bool> { Ok(seq == 0 || log.summary_if_read(seq)?.is_some()) };
     if named(end.head)? || (checkpoint.closed && checkpoint.seq == end.head && named(end.head - 1)?) {
         return Ok(());
     }
@@ -115,7 +141,9 @@ fn last_synced(log: &Log) -> Result<u64> {
     let mut synced = 0;
     for at in 0..log.params.stripes {
         let mut block = [0; BLOCK_SIZE];
-        log.medium.read_at(log.params.offset(at), &mut block)?;
+        if again(|| log.medium.read_at(log.params.offset(at), &mut block)).is_err() {
+            continue;
+        }
         if let Some(summary) = Summary::open(&log.params, &log.keys[0], &block)? {
             synced = synced.max(summary.public.synced);
         }
@@ -127,7 +155,10 @@ fn last_synced(log: &Log) -> Result<u64> {
 fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
     let public = log.params.public_slots() * BLOCK_SIZE;
     let mut slots = vec![0; log.params.stripe_len() - BLOCK_SIZE];
-    log.medium.read_at(log.slot_offset(0, seq, 0), &mut slots)?;
+    // A power cut tears a stripe, it does not make it unreadable.
+    if again(|| log.medium.read_at(log.slot_offset(0, seq, 0), &mut slots)).is_err() {
+        return Ok(true);
+    }
     if !summary.has_hidden_slots(&slots[public..]) {
         return Ok(false);
     }
@@ -143,7 +174,7 @@ fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
 /// What the hidden slots of the last stripe hold, as far as open levels know.
 pub(crate) fn hidden_echo(log: &Log, head: u64) -> Vec<(u8, Entry)> {
     let mut echo = vec![(0, Entry::Empty); log.params.hidden_slots()];
-    for level in 1..log.keys.len() as u8 {
+    for level in 1..log.levels() as u8 {
         let Ok(found) = log.head(level, head) else { continue };
         for (held, (entry, _)) in echo.iter_mut().zip(&found.entries).filter(|(_, (e, _))| *e != Entry::Empty)
         {
@@ -185,7 +216,7 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
         // The records of a stripe come before its data.
         changes.append(&mut puts);
     }
-    tree.restore(root, &moved, &Source::closed(log, level))?;
+    tree.restore(root, &moved, &Source::lenient(log, level))?;
     for change in changes {
         match change {
             Change::Put(addr, place) => tree.replay(addr, place.pack()),
@@ -199,7 +230,7 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
 fn last_root(log: &Log, level: u8, head: u64) -> Result<Option<(u64, MapState)>> {
     let first = (head + 1).saturating_sub(log.params.stripes).max(1);
     for seq in (first..=head).rev() {
-        let Some(summary) = log.summary(seq)? else { continue };
+        let Some(summary) = log.summary_if_read(seq)? else { continue };
         if level == 0 {
             return Ok(Some((seq, summary.public.root)));
         }
@@ -216,7 +247,7 @@ fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
     if let Ok(head) = log.head(level, seq) {
         return Ok(head.entries.iter().map(|(entry, _)| *entry).collect());
     }
-    let next = if seq < last { log.summary(seq + 1)? } else { None };
+    let next = if seq < last { log.summary_if_read(seq + 1)? } else { None };
     let Some(next) = next else {
         return Err(corrupt("cannot open the disk").found(format!(
             "two damaged stripes side by side ({seq} and {}) among those that its map still needs",
@@ -227,17 +258,19 @@ fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
         return Ok(next.public.echo);
     }
     let key = stripe_key(&log.keys[usize::from(level)], &next.salt)?;
-    Ok(next.hidden_echo(&key, log.params.hidden_slots()))
+    let slots = log.params.slots(level);
+    let mut echo = vec![Entry::Empty; log.params.hidden_slots()];
+    echo[slots.clone()].copy_from_slice(&next.hidden_echo(&key, slots));
+    Ok(echo)
 }
 
 fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
     let mut block = [0; BLOCK_SIZE];
     let entry = Entry::Trim { origin: place.seq };
-    match log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block) {
+    match again(|| log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block)) {
         Ok(()) => changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count))),
-        // Damaged: what was discarded reads as it did before.
-        Err(e) if e.kind() == Kind::Corrupt => {}
-        Err(e) => return Err(e),
+        // Damaged or unreadable: what was discarded reads as it did before.
+        Err(_) => {}
     }
     Ok(())
 }

@@ -6,21 +6,39 @@ use crate::place::Place;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
 use lacuna_levels::{Entry, PageSource, again, corrupt};
 
-/// The pages of one level, while stripe `seq` is being filled.
+/// The pages of one level.
 pub(crate) struct Source<'a> {
-    pub(crate) log: &'a Log,
-    pub(crate) level: u8,
-    pub(crate) seq: u64,
-    pub(crate) plain: &'a Plain,
+    log: &'a Log,
+    level: u8,
+    /// The stripe that is being filled, and what it holds; 0 for none.
+    seq: u64,
+    plain: &'a Plain,
+    /// A page that the medium will not give, after retries, is lost and not an error.
+    lost: bool,
 }
 
 /// No stripe is being filled.
 static NOTHING: Plain = Plain { entries: Vec::new(), blocks: Vec::new() };
 
 impl<'a> Source<'a> {
-    /// The pages of a level of which no stripe is being filled.
-    pub(crate) fn closed(log: &'a Log, level: u8) -> Source<'a> {
-        Source { log, level, seq: 0, plain: &NOTHING }
+    /// For readers, who are told of a medium that fails. No stripe is being filled.
+    pub(crate) fn strict(log: &'a Log, level: u8) -> Source<'a> {
+        Source { log, level, seq: 0, plain: &NOTHING, lost: false }
+    }
+
+    /// For those who rebuild a map. No stripe is being filled.
+    pub(crate) fn lenient(log: &'a Log, level: u8) -> Source<'a> {
+        Source { lost: true, ..Source::strict(log, level) }
+    }
+
+    /// While stripe `seq` is being filled: one bad sector must not stop the log.
+    pub(crate) fn filling(log: &'a Log, level: u8, seq: u64, plain: &'a Plain) -> Source<'a> {
+        Source { log, level, seq, plain, lost: true }
+    }
+
+    /// The same, for readers.
+    pub(crate) fn strictly(self) -> Source<'a> {
+        Source { lost: false, ..self }
     }
 }
 
@@ -33,11 +51,7 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(found);
             return Ok(());
         }
-        let mut read = || self.log.fetch(self.level, place, &[entry], block);
-        if self.level == 0 || self.seq == 0 {
-            return read();
-        }
-        // What is hidden must not stop what is public: a hidden page that the medium will not give is lost.
-        again(read).map_err(|e| e.with_kind(Kind::Corrupt))
+        let read = again(|| self.log.fetch(self.level, place, &[entry], block));
+        read.map_err(|e| if self.lost { e.with_kind(Kind::Corrupt) } else { e })
     }
 }

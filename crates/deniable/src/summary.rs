@@ -16,6 +16,7 @@ use crate::keys::{domain, stripe_key};
 use crate::params::{Geometry, Params};
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
 use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
+use std::ops::Range;
 
 /// Hidden levels that a summary has room for.
 pub(crate) const HIDDEN_LEVELS: usize = 7;
@@ -197,11 +198,12 @@ impl Summary {
         open_root(key, level, &self.hidden[at..at + ROOT_LEN]).filter(|root| root.covered < self.public.seq)
     }
 
-    /// What the hidden slots hold, as far as they are this level's.
-    pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: usize) -> Vec<Listed> {
-        let at = ENTRIES_AT - ROOTS_AT;
-        let listed = self.hidden[at..at + slots * HIDDEN_ENTRY].chunks_exact(HIDDEN_ENTRY).enumerate();
-        listed
+    /// What these hidden slots hold, as far as they are this level's.
+    pub(crate) fn hidden_entries(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Listed> {
+        let at = |slot: usize| ENTRIES_AT - ROOTS_AT + slot * HIDDEN_ENTRY;
+        let listed = self.hidden[at(slots.start)..at(slots.end)].chunks_exact(HIDDEN_ENTRY);
+        slots
+            .zip(listed)
             .map(|(slot, bytes)| match key.uncover(domain::ENTRY, slot as u8, &bytes[..16]) {
                 Some(entry) => (entry, bytes[16..].try_into().expect("a tag")),
                 None => (Entry::Empty, [0; TAG_LEN]),
@@ -209,11 +211,14 @@ impl Summary {
             .collect()
     }
 
-    /// What the hidden slots of the stripe before held, as far as they were this level's.
-    pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: usize) -> Vec<Entry> {
-        let at = ENTRIES_AT - ROOTS_AT + slots * HIDDEN_ENTRY;
-        let echo = self.hidden[at..at + slots * HIDDEN_ECHO].chunks_exact(HIDDEN_ECHO).enumerate();
-        echo.map(|(slot, bytes)| key.uncover(domain::ECHO, slot as u8, bytes).unwrap_or(Entry::Empty))
+    /// What these hidden slots of the stripe before held, as far as they were this level's.
+    pub(crate) fn hidden_echo(&self, key: &WriteKey, slots: Range<usize>) -> Vec<Entry> {
+        let all = (self.hidden.len() - (ENTRIES_AT - ROOTS_AT)) / (HIDDEN_ENTRY + HIDDEN_ECHO);
+        let at = |slot: usize| ENTRIES_AT - ROOTS_AT + all * HIDDEN_ENTRY + slot * HIDDEN_ECHO;
+        let echo = self.hidden[at(slots.start)..at(slots.end)].chunks_exact(HIDDEN_ECHO);
+        slots
+            .zip(echo)
+            .map(|(slot, bytes)| key.uncover(domain::ECHO, slot as u8, bytes).unwrap_or(Entry::Empty))
             .collect()
     }
 }

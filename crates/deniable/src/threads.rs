@@ -1,14 +1,18 @@
-//! The threads of an open disk: one encrypts closed stripes, one writes them, one syncs them, one is the paced clock.
+//! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden maps, one encrypts closed
+//! stripes, one writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
 
 use crate::core::{Core, FailOnPanic};
-use crate::pipeline::{MOST_CLOSED, MOST_DUE, MOST_ENCRYPTED};
+use crate::pipeline::{MOST_DUE, MOST_ENCRYPTED};
 use lacuna_core::{Error, Result};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Stripes whose hidden blocks wait for their leaves to be loaded.
+const MOST_TO_WARM: usize = 8;
 
 /// Dropping it ends them, after what was closed is written.
 pub(crate) struct Threads {
@@ -25,7 +29,7 @@ impl Threads {
         };
         let mut threads = Threads { core: Arc::clone(core), workers: Vec::new(), clock: None };
         let (encrypting, writing, syncing) = (Arc::clone(core), Arc::clone(core), Arc::clone(core));
-        let (to_encrypt, closed) = sync_channel(MOST_CLOSED);
+        let (to_encrypt, closed) = channel();
         let (to_write, encrypted) = sync_channel(MOST_ENCRYPTED);
         let (to_sync, due) = sync_channel(MOST_DUE);
         core.attach(to_encrypt);
@@ -34,6 +38,12 @@ impl Threads {
         let write = move || writing.write_stripes(encrypted, to_sync);
         threads.workers.push(begin("lacuna-stripes", Box::new(write))?);
         threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(due)))?);
+        let (reading, warming) = (Arc::clone(core), Arc::clone(core));
+        let (to_warm, found) = sync_channel(MOST_TO_WARM);
+        let first = core.log.written() + 1;
+        core.carrier.start();
+        threads.workers.push(begin("lacuna-carry", Box::new(move || reading.read_ahead(first, to_warm)))?);
+        threads.workers.push(begin("lacuna-maps", Box::new(move || warming.warm_hidden(found)))?);
         let interval = Duration::from_millis(u64::from(core.log.params.cover_millis));
         if !interval.is_zero() {
             let covering = Arc::clone(core);
@@ -59,6 +69,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.end_clock();
         self.core.end();
+        self.core.carrier.end();
         for worker in self.workers.drain(..) {
             let _panicked = worker.join();
         }

@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, create, fill, flush_hidden, open, params, stamp_of};
+use fixture::{Model, Worked, create, fill, flush_hidden, models, open, params, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::Params;
 use lacuna_medium::{Medium, MemoryMedium};
@@ -13,14 +13,14 @@ use std::sync::Arc;
 const LOG: u64 = (1 << 20) + (256 << 10);
 
 /// A disk with both levels written, closed, and its models; and what its medium held half way.
-fn written(params: &Params, seed: u64) -> (Vec<u8>, [Model; 2], Vec<u8>) {
+fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
     let memory = Arc::new(MemoryMedium::new(params.medium_len()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, seed).unwrap();
     let disk = open(&medium, params, 2, seed).unwrap();
     let levels = disk.levels();
     let mut rng = Rng::new(seed);
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(params, 2);
     let mut next_stamp = 0;
     let mut half_way = Vec::new();
     for round in 0..120 {
@@ -41,7 +41,7 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, [Model; 2], Vec<u8>) {
 
 /// Opens a medium and reads every block of both levels: each is right, or fails. Returns how many failed, or none if
 /// the disk does not open.
-fn failures(params: &Params, bytes: Vec<u8>, models: &[Model; 2]) -> Option<[u64; 2]> {
+fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(bytes));
     let disk = match open(&medium, params, 2, 77) {
         Ok(disk) => disk,

@@ -105,7 +105,6 @@ fn constants_and_parameters() {
     assert_eq!(value("cycle"), u64::from(p.cycle));
     assert_eq!(value("stripes"), p.stripes);
     assert_eq!(value("blocks"), p.blocks);
-    assert_eq!(value("hidden blocks"), p.hidden_blocks);
     assert_eq!(value("cover"), u64::from(p.cover_millis));
     assert_eq!(named("Constants", "block"), BLOCK_SIZE as u64);
     let stripe = (1 + value("public slots") + value("hidden slots")) * named("Constants", "block");

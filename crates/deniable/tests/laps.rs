@@ -3,7 +3,7 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, counter, create, flush_hidden, open, params, params_of};
+use fixture::{Worked, counter, create, flush_hidden, models, open, params, params_of};
 use lacuna_core::{Disk, Kind};
 use lacuna_deniable::{Geometry, Params};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -18,11 +18,11 @@ fn new_disk(params: &Params) -> Arc<dyn Medium> {
 
 #[test]
 fn both_levels_read_like_their_models() {
-    for geometry in [Geometry { public: 4, hidden: 4 }, Geometry::PAPER, Geometry { public: 7, hidden: 2 }] {
+    for geometry in [Geometry { public: 4, hidden: 8 }, Geometry::PAPER, Geometry { public: 7, hidden: 2 }] {
         let params = params_of(geometry, 128);
         let medium = new_disk(&params);
         let mut rng = Rng::new(7);
-        let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+        let mut models = models(&params, 2);
         let mut next_stamp = 0;
         for session in 0..12 {
             let disk = open(&medium, &params, 2, session).unwrap();
@@ -69,14 +69,18 @@ fn hidden_data_outlasts_ten_laps_of_public_writes() {
     let disk = open(&medium, &params, 2, 3).unwrap();
     let levels = disk.levels();
     let mut rng = Rng::new(5);
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(&params, 2);
     let mut next_stamp = 0;
     for level in [1, 0] {
         let model = &mut models[level];
         let blocks = model.blocks();
-        Worked { disk: &*levels[level], model, rng: &mut rng, next_stamp: &mut next_stamp }
-            .write_at(0, blocks)
-            .unwrap();
+        let mut worked = Worked { disk: &*levels[level], model, rng: &mut rng, next_stamp: &mut next_stamp };
+        for first in (0..blocks).step_by(64) {
+            worked.write_at(first, (blocks - first).min(64)).unwrap();
+            if level == 1 {
+                (0..12).for_each(|_| disk.refresh().unwrap());
+            }
+        }
     }
     flush_hidden(&disk, &levels[1]).unwrap();
     for lap in 1..=11 {
@@ -112,7 +116,7 @@ fn a_filled_hidden_level_takes_new_blocks_at_once() {
             }
         }
     };
-    let full = params.hidden_blocks * 3 / 4;
+    let full = hidden.blocks() * 3 / 4;
     write(0, full);
     flush_hidden(&disk, hidden).unwrap();
     let mut next = full;
@@ -135,38 +139,37 @@ fn a_filled_hidden_level_takes_new_blocks_at_once() {
     }
 }
 
+/// Every level has room of its own: each takes all of its blocks, however full the others are, and overwrites of them.
 #[test]
-fn a_full_hidden_level_says_so_and_takes_overwrites() {
-    let params = params();
+fn every_level_can_be_filled() {
+    let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
+    let levels = 1 + usize::from(params.hidden_levels());
+    assert_eq!(levels, 4);
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
-    create(&medium, &params, 3, 1).unwrap();
-    let disk = open(&medium, &params, 3, 2).unwrap();
-    let levels = disk.levels();
-    let block = vec![7; lacuna_core::BLOCK_SIZE];
-    let fill = |level: usize| {
-        for addr in 0..params.hidden_blocks {
-            match levels[level].write(lacuna_core::BlockAddr(addr), &block) {
-                Ok(()) => {}
-                Err(e) => {
-                    assert_eq!(e.kind(), Kind::NoSpace);
-                    return addr;
+    create(&medium, &params, levels, 1).unwrap();
+    let disk = open(&medium, &params, levels, 2).unwrap();
+    let all = disk.levels();
+    let (mut rng, mut models, mut next_stamp) = (Rng::new(7), models(&params, levels), 0);
+    for _ in 0..2 {
+        for level in [1, 3, 2, 0] {
+            let model = &mut models[level];
+            let mut worked = Worked { disk: &*all[level], model, rng: &mut rng, next_stamp: &mut next_stamp };
+            for first in (0..worked.model.blocks()).step_by(8) {
+                let count = (worked.model.blocks() - first).min(8);
+                while let Err(e) = worked.write_at(first, count) {
+                    assert_eq!(e.kind(), Kind::NoCover, "level {level}, block {first}");
+                    disk.refresh().unwrap();
                 }
             }
-            if addr % 4 == 0 {
-                disk.refresh().unwrap();
-            }
         }
-        params.hidden_blocks
-    };
-    let half = params.hidden_blocks / 2;
-    for addr in 0..half {
-        levels[1].write(lacuna_core::BlockAddr(addr), &block).unwrap();
     }
-    flush_hidden(&disk, &levels[1]).unwrap();
-    let deepest = fill(2);
-    assert!(deepest > half / 2 && deepest < params.hidden_blocks, "{deepest} of {}", params.hidden_blocks);
-    // What the deepest was refused, a level above still has.
-    levels[1].write(lacuna_core::BlockAddr(half), &block).unwrap();
-    levels[2].write(lacuna_core::BlockAddr(0), &block).unwrap();
-    flush_hidden(&disk, &levels[2]).unwrap();
+    for level in 1..levels {
+        flush_hidden(&disk, &all[level]).unwrap();
+    }
+    disk.close().unwrap();
+    drop((all, disk));
+    let again = open(&medium, &params, levels, 3).unwrap();
+    for (level, model) in again.levels().iter().zip(&models) {
+        model.check_latest(&**level);
+    }
 }

@@ -27,7 +27,7 @@ fn images(seed: u64, hidden: bool) -> Vec<Vec<u8>> {
             levels[0].write(BlockAddr(public.below(params.blocks)), &data).unwrap();
             if hidden {
                 let data = secret.bytes(BLOCK_SIZE);
-                levels[1].write(BlockAddr(secret.below(params.hidden_blocks)), &data).unwrap();
+                levels[1].write(BlockAddr(secret.below(levels[1].blocks())), &data).unwrap();
             }
         }
         levels[0].flush().unwrap();

@@ -1,0 +1,314 @@
+//! Reading, ahead of need, what a stripe carries on: the whole stripe that lies a stride before it.
+//!
+//! Deniability contract: a stripe is read whole, and every hidden slot is tried once with the key of the level that owns
+//! it, which is a throwaway key if the level is not open: the reads and the ciphering are the same whatever levels exist.
+//! (On a disk of version 1, whose levels share slots, they are not.)
+//!
+//! Invariant: a stripe is read between its own sync and the write that overwrites it, so it does not change meanwhile.
+
+use crate::core::{Core, FailOnPanic};
+use crate::keys::open_slot;
+use crate::log::{Log, Plain};
+use crate::place::live_slots;
+use crate::source::Source;
+use crate::summary::{Listed, Summary};
+use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_levels::{Entry, FailStop, WriteKey, again, warm};
+use lacuna_medium::ReadExtent;
+use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Stripes that are read ahead.
+const AHEAD: usize = 8;
+
+/// What a stripe may carry on: the plaintext of the slots of the stripe a stride before.
+pub(crate) struct Carried {
+    /// The stripe it comes from; 0 for none.
+    pub(crate) from: u64,
+    pub(crate) public: Plain,
+    pub(crate) hidden: Plain,
+}
+
+/// Stripes that have been read ahead.
+#[derive(Default)]
+pub(crate) struct Carrier {
+    ahead: Mutex<Ahead>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct Ahead {
+    /// By the stripe that carries them on, without gaps.
+    ready: VecDeque<(u64, Carried)>,
+    /// A thread reads ahead.
+    threaded: bool,
+    ended: bool,
+}
+
+impl Carrier {
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a thread reads ahead.
+    pub(crate) fn start(&self) {
+        self.ahead().threaded = true;
+    }
+
+    /// The thread is to end, and all that wait for it.
+    pub(crate) fn end(&self) {
+        self.ahead().ended = true;
+        self.moved.notify_all();
+    }
+
+    /// Waits until what stripe `seq` carries on has been read.
+    pub(crate) fn wait_for(&self, seq: u64, health: &FailStop) -> Result<()> {
+        let mut ahead = self.ahead();
+        while !ahead.ready.front().is_some_and(|(ready, _)| *ready >= seq) {
+            health.check()?;
+            if ahead.ended {
+                return Err(health.refusal());
+            }
+            ahead = self.moved.wait(ahead).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// Whether a thread reads ahead, and what it has for stripe `seq`.
+    fn take(&self, seq: u64) -> (bool, Option<Carried>) {
+        let mut ahead = self.ahead();
+        let due = ahead.ready.front().is_some_and(|(ready, _)| *ready == seq);
+        let taken = if due { ahead.ready.pop_front() } else { None };
+        let threaded = ahead.threaded;
+        drop(ahead);
+        if due {
+            self.moved.notify_all();
+        }
+        (threaded, taken.map(|(_, carried)| carried))
+    }
+
+    /// Keeps what stripe `seq` carries on. Waits while much has been read ahead; false when the thread is to end.
+    fn put(&self, seq: u64, carried: Carried) -> bool {
+        let mut ahead = self.ahead();
+        while ahead.ready.len() >= AHEAD && !ahead.ended {
+            ahead = self.moved.wait(ahead).unwrap_or_else(PoisonError::into_inner);
+        }
+        ahead.ready.push_back((seq, carried));
+        let goes_on = !ahead.ended;
+        drop(ahead);
+        self.moved.notify_all();
+        goes_on
+    }
+}
+
+impl Core {
+    /// What stripe `seq` carries on; none if the thread that reads ahead is not that far. Without that thread it is read now.
+    pub(crate) fn take_carried(&self, seq: u64) -> Result<Option<Carried>> {
+        match self.carrier.take(seq) {
+            (true, taken) => Ok(taken),
+            (false, _) => self.log.read_carried(seq, |_, listed| vec![true; listed.len()]).map(Some),
+        }
+    }
+
+    /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the hidden slots that it found.
+    pub(crate) fn read_ahead(&self, mut seq: u64, to_warm: SyncSender<Arc<Vec<(u8, u64)>>>) {
+        let _guard = FailOnPanic(self);
+        loop {
+            let carried = match self.log.read_carried(seq, |from, listed| self.still_live(from, listed)) {
+                Ok(carried) => carried,
+                Err(e) => return drop(self.fail(e)),
+            };
+            let blocks = carried.hidden.entries.iter().filter_map(|(level, entry)| match entry {
+                Entry::Data(addr) | Entry::Lost(addr) => Some((*level, *addr)),
+                _ => None,
+            });
+            // A full channel means that the maps are behind: then the leaves are loaded when they are needed.
+            let _full = to_warm.try_send(Arc::new(blocks.collect()));
+            if !self.carrier.put(seq, carried) {
+                return;
+            }
+            seq += 1;
+        }
+    }
+
+    /// The work of the thread that brings leaves of hidden maps into memory before their blocks are carried on. Nothing
+    /// waits for it.
+    pub(crate) fn warm_hidden(&self, found: std::sync::mpsc::Receiver<Arc<Vec<(u8, u64)>>>) {
+        let _guard = FailOnPanic(self);
+        for blocks in found {
+            for &(level, addr) in blocks.iter() {
+                let source = Source::strict(&self.log, level);
+                self.hidden.warm(&self.health, level, addr, 1, &source);
+            }
+        }
+    }
+
+    /// Which of the slots that stripe `from` lists of level 0 are live, as far as is known now. What is not live now will
+    /// never be again.
+    fn still_live(&self, from: u64, listed: &[Listed]) -> Vec<bool> {
+        let source = Source::strict(&self.log, 0);
+        for (entry, _) in listed {
+            if let Entry::Data(addr) | Entry::Lost(addr) = entry {
+                warm(*addr, 1, &source, |act| act(&mut self.public().tree));
+            }
+        }
+        let mut public = self.public();
+        let entries: Vec<Entry> = listed.iter().map(|(entry, _)| *entry).collect();
+        let mut live = vec![false; listed.len()];
+        match live_slots(&mut public.tree, &entries, from, self.log.params.stride(), &source) {
+            Ok(slots) => slots.into_iter().for_each(|slot| live[slot] = true),
+            // What the map would say of it is found out when the stripe is opened.
+            Err(_) => live.fill(true),
+        }
+        live
+    }
+}
+
+impl Log {
+    /// Reads the stripe that stripe `seq` carries on, whole. `is_live` says which of its public slots need to be decrypted. A
+    /// block that cannot be read any more, after retries, is listed as lost; a page or a record is dropped, for its reader
+    /// finds that out.
+    pub(crate) fn read_carried(
+        &self,
+        seq: u64,
+        is_live: impl FnOnce(u64, &[Listed]) -> Vec<bool>,
+    ) -> Result<Carried> {
+        let from = self.params.carried_by(seq).unwrap_or(0);
+        let (public, hidden) = (self.empty_slots(false), self.empty_slots(true));
+        let mut carried = Carried { from, public, hidden };
+        if from == 0 {
+            return Ok(carried);
+        }
+        let mut block = [0; BLOCK_SIZE];
+        let given = self.read_stripe(from, &mut block, &mut carried);
+        let summary = if given[0] { Summary::open(&self.params, &self.keys[0], &block)? } else { None };
+        let Some(summary) = summary.filter(|summary| summary.public.seq == from) else {
+            self.carry_lost(from, &mut carried)?;
+            return Ok(carried);
+        };
+        let slots_given = &given[1..];
+        let (public_given, hidden_given) = slots_given.split_at(self.params.public_slots());
+        let live = is_live(from, &summary.public.entries);
+        for (slot, (entry, tag)) in summary.public.entries.iter().enumerate().filter(|(slot, _)| live[*slot])
+        {
+            let opens = |block: &mut [u8]| {
+                open_slot(&summary.key, from, slot, entry.pack(), tag, block).is_ok() && public_given[slot]
+            };
+            carried.public.take_over(0, slot, *entry, opens);
+        }
+        self.carry_hidden(from, &summary, hidden_given, &mut carried.hidden)?;
+        Ok(carried)
+    }
+
+    /// Reads summary and slots of a stripe, which lie one after another. Returns which of its blocks the medium gave.
+    fn read_stripe(&self, from: u64, summary: &mut [u8], carried: &mut Carried) -> Vec<bool> {
+        let offset = self.params.offset(from);
+        let mut extents = Vec::with_capacity(3);
+        let mut at = offset;
+        for buf in [summary, &mut carried.public.blocks[..], &mut carried.hidden.blocks[..]] {
+            let len = buf.len() as u64;
+            extents.push(ReadExtent { offset: at, buf });
+            at += len;
+        }
+        if self.medium.read(&mut extents).is_ok() {
+            return vec![true; self.params.geometry.blocks() as usize];
+        }
+        let mut given = Vec::new();
+        for extent in extents {
+            for (n, block) in (0u64..).zip(extent.buf.chunks_exact_mut(BLOCK_SIZE)) {
+                let at = extent.offset + n * BLOCK_SIZE as u64;
+                let read = again(|| self.medium.read_at(at, block)).is_ok();
+                if !read {
+                    block.fill(0);
+                }
+                given.push(read);
+            }
+        }
+        given
+    }
+
+    fn carry_hidden(&self, from: u64, summary: &Summary, given: &[bool], hidden: &mut Plain) -> Result<()> {
+        let keys = self.stripe_keys(&summary.salt)?;
+        let listed = self.owned_entries(summary, &keys);
+        for (slot, (owner, entry, tag)) in listed.into_iter().enumerate() {
+            let key: &WriteKey = &keys[usize::from(owner)];
+            let opens = |block: &mut [u8]| {
+                open_slot(key, from, slot, entry.pack(), &tag, block).is_ok() && given[slot]
+            };
+            hidden.take_over(owner, slot, entry, opens);
+        }
+        Ok(())
+    }
+
+    /// What the hidden slots of a stripe hold: for each the level that owns it, or a throwaway level, the entry, and its tag.
+    fn owned_entries(&self, summary: &Summary, keys: &[WriteKey]) -> Vec<(u8, Entry, [u8; 16])> {
+        let nothing = |slot| (self.owner(slot), Entry::Empty, [0; 16]);
+        let mut owned: Vec<_> = (0..self.params.hidden_slots()).map(nothing).collect();
+        for level in 1..self.levels() as u8 {
+            let slots = self.params.slots(level);
+            let listed = summary.hidden_entries(&keys[usize::from(level)], slots.clone());
+            for (slot, (entry, tag)) in slots.zip(listed).filter(|(_, (entry, _))| *entry != Entry::Empty) {
+                owned[slot] = (level, entry, tag);
+            }
+        }
+        owned
+    }
+
+    /// The summary of stripe `from` cannot be read: what it listed is known from the echo in the stripe after it, and lost.
+    /// Of what the echo does not say either, the map goes on naming the slot, and readers find out.
+    fn carry_lost(&self, from: u64, carried: &mut Carried) -> Result<()> {
+        let Some(next) = self.summary_if_read(from + 1)? else { return Ok(()) };
+        for (slot, entry) in next.public.echo.iter().enumerate() {
+            carried.public.take_over(0, slot, *entry, |_| false);
+        }
+        let keys = self.stripe_keys(&next.salt)?;
+        for level in 1..self.levels() as u8 {
+            let slots = self.params.slots(level);
+            let echo = next.hidden_echo(&keys[usize::from(level)], slots.clone());
+            for (slot, entry) in slots.zip(echo).filter(|(_, entry)| *entry != Entry::Empty) {
+                carried.hidden.take_over(level, slot, entry, |_| false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the slots of `plain`, which comes from stripe `from`, that the map of a level does not name any more.
+    pub(crate) fn drop_stale(
+        &self,
+        level: u8,
+        from: u64,
+        tree: &mut lacuna_levels::Tree,
+        plain: &mut Plain,
+        source: &Source<'_>,
+    ) -> Result<()> {
+        let of_level = |(owner, entry): &(u8, Entry)| if *owner == level { *entry } else { Entry::Empty };
+        let entries: Vec<Entry> = plain.entries.iter().map(of_level).collect();
+        let live = live_slots(tree, &entries, from, self.params.stride(), source)?;
+        for (slot, entry) in entries.iter().enumerate() {
+            if *entry != Entry::Empty && !live.contains(&slot) {
+                plain.clear(slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Plain {
+    /// Takes over a slot whose ciphertext lies in it, if it `opens`; a block that does not is lost. An empty slot is opened
+    /// too, for the time it takes.
+    fn take_over(&mut self, level: u8, slot: usize, entry: Entry, opens: impl FnOnce(&mut [u8]) -> bool) {
+        let block = &mut self.blocks[slot * BLOCK_SIZE..(slot + 1) * BLOCK_SIZE];
+        let opened = opens(block);
+        let kept = match entry {
+            Entry::Lost(_) | Entry::Empty => entry,
+            entry if opened => entry,
+            Entry::Data(addr) => Entry::Lost(addr),
+            Entry::Page { .. } | Entry::Trim { .. } => Entry::Empty,
+        };
+        if let Entry::Lost(_) = kept {
+            block.fill(0);
+        }
+        self.entries[slot] = if kept == Entry::Empty { (0, kept) } else { (level, kept) };
+    }
+}
