@@ -1,6 +1,6 @@
 //! Reading every block of one level of a disk that verifies what it reads.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result};
 use lacuna_sealed::{BadBlock, CheckReport};
 
 /// Blocks read at a time.
@@ -18,7 +18,12 @@ pub fn run(
     while at < disk.blocks() {
         let step = STEP.min(disk.blocks() - at);
         let mut first = at;
-        for run in disk.extents(BlockAddr(at), step)? {
+        // Where a page of the map cannot be read nobody knows which blocks are written: all of them are tried.
+        let unknown = |e: Error| match e.kind() {
+            Kind::Corrupt | Kind::Io => Ok(vec![Extent { blocks: step, written: true }]),
+            _ => Err(e),
+        };
+        for run in disk.extents(BlockAddr(at), step).or_else(unknown)? {
             if run.written {
                 run_of(disk, first, run.blocks, &mut buf, &mut report, &mut bad)?;
             } else {

@@ -1,8 +1,8 @@
 //! Reading, ahead of need, what a stripe carries on: the whole stripe that lies a stride before it.
 //!
-//! Deniability contract: a stripe is read whole, and every hidden slot is tried once with the key of the level that owns
+//! Deniability contract: all hidden slots of a stripe are read, and each is tried once with the key of the level that owns
 //! it, which is a throwaway key if the level is not open: the reads and the ciphering are the same whatever levels exist.
-//! (On a disk of version 1, whose levels share slots, they are not.)
+//! Public slots are read if one of them is live. (On a disk of version 1, whose levels share slots, the ciphering differs.)
 //!
 //! Invariant: a stripe is read between its own sync and the write that overwrites it, so it does not change meanwhile.
 
@@ -13,14 +13,15 @@ use crate::place::live_slots;
 use crate::source::Source;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, FailStop, WriteKey, again, warm};
-use lacuna_medium::ReadExtent;
+use lacuna_levels::{Entry, FailStop, WriteKey, warm};
 use std::collections::VecDeque;
-use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Stripes that are read ahead.
-const AHEAD: usize = 8;
+const AHEAD: usize = 16;
+/// Stripes after which the thread that loads leaves is told what was found: waking it costs more than the rest.
+const TOLD_AFTER: usize = AHEAD / 4;
 
 /// What a stripe may carry on: the plaintext of the slots of the stripe a stride before.
 pub(crate) struct Carried {
@@ -43,6 +44,8 @@ struct Ahead {
     ready: VecDeque<(u64, Carried)>,
     /// A thread reads ahead.
     threaded: bool,
+    /// A thread waits for what is being read.
+    awaited: bool,
     ended: bool,
 }
 
@@ -70,7 +73,9 @@ impl Carrier {
             if ahead.ended {
                 return Err(health.refusal());
             }
+            ahead.awaited = true;
             ahead = self.moved.wait(ahead).unwrap_or_else(PoisonError::into_inner);
+            ahead.awaited = false;
         }
         Ok(())
     }
@@ -81,8 +86,10 @@ impl Carrier {
         let due = ahead.ready.front().is_some_and(|(ready, _)| *ready == seq);
         let taken = if due { ahead.ready.pop_front() } else { None };
         let threaded = ahead.threaded;
+        // The thread that reads is woken for several at once.
+        let wake = due && ahead.ready.len() <= AHEAD / 2;
         drop(ahead);
-        if due {
+        if wake {
             self.moved.notify_all();
         }
         (threaded, taken.map(|(_, carried)| carried))
@@ -91,13 +98,18 @@ impl Carrier {
     /// Keeps what stripe `seq` carries on. Waits while much has been read ahead; false when the thread is to end.
     fn put(&self, seq: u64, carried: Carried) -> bool {
         let mut ahead = self.ahead();
-        while ahead.ready.len() >= AHEAD && !ahead.ended {
-            ahead = self.moved.wait(ahead).unwrap_or_else(PoisonError::into_inner);
+        if ahead.ready.len() >= AHEAD {
+            while ahead.ready.len() > AHEAD / 2 && !ahead.ended {
+                ahead = self.moved.wait(ahead).unwrap_or_else(PoisonError::into_inner);
+            }
         }
         ahead.ready.push_back((seq, carried));
         let goes_on = !ahead.ended;
+        let awaited = ahead.awaited;
         drop(ahead);
-        self.moved.notify_all();
+        if awaited {
+            self.moved.notify_all();
+        }
         goes_on
     }
 }
@@ -111,22 +123,25 @@ impl Core {
         }
     }
 
-    /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the hidden slots that it found.
-    pub(crate) fn read_ahead(&self, mut seq: u64, to_warm: SyncSender<Arc<Vec<(u8, u64)>>>) {
+    /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the hidden blocks that it found.
+    pub(crate) fn read_ahead(&self, mut seq: u64, to_warm: SyncSender<Vec<(u8, u64)>>) {
         let _guard = FailOnPanic(self);
+        let mut found = Vec::new();
         loop {
             let carried = match self.log.read_carried(seq, |from, listed| self.still_live(from, listed)) {
                 Ok(carried) => carried,
                 Err(e) => return drop(self.fail(e)),
             };
-            let blocks = carried.hidden.entries.iter().filter_map(|(level, entry)| match entry {
+            found.extend(carried.hidden.entries.iter().filter_map(|(level, entry)| match entry {
                 Entry::Data(addr) | Entry::Lost(addr) => Some((*level, *addr)),
                 _ => None,
-            });
-            // A full channel means that the maps are behind: then the leaves are loaded when they are needed.
-            let _full = to_warm.try_send(Arc::new(blocks.collect()));
+            }));
             if !self.carrier.put(seq, carried) {
                 return;
+            }
+            if seq.is_multiple_of(TOLD_AFTER as u64) {
+                // A full channel means that the maps are behind: then the leaves are loaded when they are needed.
+                let _full = to_warm.try_send(std::mem::take(&mut found));
             }
             seq += 1;
         }
@@ -134,10 +149,10 @@ impl Core {
 
     /// The work of the thread that brings leaves of hidden maps into memory before their blocks are carried on. Nothing
     /// waits for it.
-    pub(crate) fn warm_hidden(&self, found: std::sync::mpsc::Receiver<Arc<Vec<(u8, u64)>>>) {
+    pub(crate) fn warm_hidden(&self, found: Receiver<Vec<(u8, u64)>>) {
         let _guard = FailOnPanic(self);
         for blocks in found {
-            for &(level, addr) in blocks.iter() {
+            for (level, addr) in blocks {
                 let source = Source::strict(&self.log, level);
                 self.hidden.warm(&self.health, level, addr, 1, &source);
             }
@@ -166,7 +181,7 @@ impl Core {
 }
 
 impl Log {
-    /// Reads the stripe that stripe `seq` carries on, whole. `is_live` says which of its public slots need to be decrypted. A
+    /// Reads the stripe that stripe `seq` carries on. `is_live` says which of its public slots need to be decrypted. A
     /// block that cannot be read any more, after retries, is listed as lost; a page or a record is dropped, for its reader
     /// finds that out.
     pub(crate) fn read_carried(
@@ -180,52 +195,42 @@ impl Log {
         if from == 0 {
             return Ok(carried);
         }
-        let mut block = [0; BLOCK_SIZE];
-        let given = self.read_stripe(from, &mut block, &mut carried);
-        let summary = if given[0] { Summary::open(&self.params, &self.keys[0], &block)? } else { None };
-        let Some(summary) = summary.filter(|summary| summary.public.seq == from) else {
+        let Some(summary) = self.summary_if_read(from)? else {
             self.carry_lost(from, &mut carried)?;
             return Ok(carried);
         };
-        let slots_given = &given[1..];
-        let (public_given, hidden_given) = slots_given.split_at(self.params.public_slots());
         let live = is_live(from, &summary.public.entries);
-        for (slot, (entry, tag)) in summary.public.entries.iter().enumerate().filter(|(slot, _)| live[*slot])
-        {
-            let opens = |block: &mut [u8]| {
-                open_slot(&summary.key, from, slot, entry.pack(), tag, block).is_ok() && public_given[slot]
-            };
-            carried.public.take_over(0, slot, *entry, opens);
+        if live.contains(&true) {
+            let given = self.read_run(self.slot_offset(0, from, 0), &mut carried.public.blocks);
+            let listed = summary.public.entries.iter().enumerate();
+            for (slot, (entry, tag)) in listed.filter(|(slot, _)| live[*slot]) {
+                let opens = |block: &mut [u8]| {
+                    open_slot(&summary.key, from, slot, entry.pack(), tag, block).is_ok() && given[slot]
+                };
+                carried.public.take_over(0, slot, *entry, opens);
+            }
         }
-        self.carry_hidden(from, &summary, hidden_given, &mut carried.hidden)?;
+        let given = self.read_run(self.slot_offset(1, from, 0), &mut carried.hidden.blocks);
+        self.carry_hidden(from, &summary, &given, &mut carried.hidden)?;
         Ok(carried)
     }
 
-    /// Reads summary and slots of a stripe, which lie one after another. Returns which of its blocks the medium gave.
-    fn read_stripe(&self, from: u64, summary: &mut [u8], carried: &mut Carried) -> Vec<bool> {
-        let offset = self.params.offset(from);
-        let mut extents = Vec::with_capacity(3);
-        let mut at = offset;
-        for buf in [summary, &mut carried.public.blocks[..], &mut carried.hidden.blocks[..]] {
-            let len = buf.len() as u64;
-            extents.push(ReadExtent { offset: at, buf });
-            at += len;
+    /// Reads neighbouring blocks. Returns which of them the medium gave; the others are zeros.
+    fn read_run(&self, offset: u64, buf: &mut [u8]) -> Vec<bool> {
+        if self.medium.read_at(offset, buf).is_ok() {
+            return vec![true; buf.len() / BLOCK_SIZE];
         }
-        if self.medium.read(&mut extents).is_ok() {
-            return vec![true; self.params.geometry.blocks() as usize];
-        }
-        let mut given = Vec::new();
-        for extent in extents {
-            for (n, block) in (0u64..).zip(extent.buf.chunks_exact_mut(BLOCK_SIZE)) {
-                let at = extent.offset + n * BLOCK_SIZE as u64;
-                let read = again(|| self.medium.read_at(at, block)).is_ok();
+        let offsets = (offset..).step_by(BLOCK_SIZE);
+        offsets
+            .zip(buf.chunks_exact_mut(BLOCK_SIZE))
+            .map(|(at, block)| {
+                let read = self.read_medium(at, block).is_ok();
                 if !read {
                     block.fill(0);
                 }
-                given.push(read);
-            }
-        }
-        given
+                read
+            })
+            .collect()
     }
 
     fn carry_hidden(&self, from: u64, summary: &Summary, given: &[bool], hidden: &mut Plain) -> Result<()> {

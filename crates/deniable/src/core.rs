@@ -34,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) public_random: Arc<dyn RandomSource>,
     /// Of what only deeper keys could tell from ciphertext.
     pub(crate) filler: Arc<dyn RandomSource>,
+    /// Held by the one operation that changes level 0 now, also while it waits for the medium.
+    pub(crate) turn: Mutex<()>,
     public: Mutex<Public>,
     pub(crate) hidden: HiddenLevels,
     /// What the hidden slots of the last stripe hold.
@@ -74,6 +76,7 @@ impl Core {
             log: parts.log,
             public_random: parts.public_random,
             filler: parts.filler,
+            turn: Mutex::new(()),
             public: Mutex::new(parts.public),
             hidden: parts.hidden,
             hidden_echo: Mutex::new(parts.hidden_echo),

@@ -78,7 +78,7 @@ impl Deniable {
         check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
         check_levels(params, masters)?;
         let core = build(medium, params, masters, uuid, &options, |log, trees| {
-            let end = recovery::find_end(log)?;
+            let end = recovery::find_end(log, options.read_only)?;
             if !options.read_only {
                 // What was found may still be on its way: stripes that follow will rely on it.
                 log.medium.sync()?;

@@ -39,7 +39,6 @@ impl<'a> Filling<'a> {
         for (level, state) in (1u8..).zip(levels) {
             filling.take(level, &mut state.level)?;
         }
-        filling.plain.zero_empty();
         Ok(filling.plain)
     }
 

@@ -16,6 +16,8 @@ use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, MapState, SALT_LEN};
 use std::sync::PoisonError;
 
+static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+
 /// What hidden slots hold: the level and what of it, for each.
 pub(crate) type Echo = Vec<(u8, Entry)>;
 
@@ -77,7 +79,9 @@ impl Core {
         let blocks = plain.blocks.chunks_exact(BLOCK_SIZE).zip(slots.chunks_exact_mut(BLOCK_SIZE));
         for (slot, (src, dst)) in blocks.enumerate() {
             let (level, entry) = plain.entries[slot];
-            let owner = if entry == Entry::Empty { self.log.owner(slot) } else { level };
+            // What an empty slot still holds in memory is nothing that goes to the medium.
+            let (owner, src) =
+                if entry == Entry::Empty { (self.log.owner(slot), &ZEROS[..]) } else { (level, src) };
             let key = &keys[usize::from(owner)];
             let tag = seal_slot(key, seq, slot, entry.pack(), src, dst);
             let cover = key.cover(domain::ENTRY, slot as u8, entry);

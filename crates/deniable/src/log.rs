@@ -5,7 +5,7 @@ use crate::keys::{open_slot, stripe_key};
 use crate::params::{Params, Version};
 use crate::place::Place;
 use crate::summary::{Listed, Summary};
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
 use lacuna_crypto::{RandomSource, random_secret};
 use lacuna_levels::{Entry, SALT_LEN, TAG_LEN, WriteKey, again, corrupt};
 use lacuna_medium::Medium;
@@ -241,10 +241,15 @@ impl Log {
         flying.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
     }
 
+    /// Reads from the medium, more than once if it fails: some errors pass.
+    pub(crate) fn read_medium(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        again(|| self.medium.read_at(offset, buf))
+    }
+
     /// The summary that lies where stripe `seq` belongs, if it is one of this disk and of that number.
     pub(crate) fn summary(&self, seq: u64) -> Result<Option<Summary>> {
         let mut block = [0; BLOCK_SIZE];
-        self.medium.read_at(self.params.offset(seq), &mut block)?;
+        self.read_medium(self.params.offset(seq), &mut block)?;
         Ok(Summary::open(&self.params, &self.keys[0], &block)?.filter(|found| found.public.seq == seq))
     }
 
@@ -265,11 +270,10 @@ impl Log {
 
     /// The same, where a summary that the medium does not give, after retries, is no summary.
     pub(crate) fn summary_if_read(&self, seq: u64) -> Result<Option<Summary>> {
-        let mut block = [0; BLOCK_SIZE];
-        if again(|| self.medium.read_at(self.params.offset(seq), &mut block)).is_err() {
-            return Ok(None);
+        match self.summary(seq) {
+            Err(e) if e.kind() == Kind::Io => Ok(None),
+            read => read,
         }
-        Ok(Summary::open(&self.params, &self.keys[0], &block)?.filter(|found| found.public.seq == seq))
     }
 
     fn sound_summary(&self, seq: u64) -> Result<Summary> {
@@ -295,7 +299,7 @@ impl Log {
         let head = self.head(level, seq)?;
         // What does not belong there is not read, for it may not even lie within the medium.
         head.listed(slot, entries)?;
-        self.medium.read_at(self.slot_offset(level, seq, slot), out)?;
+        self.read_medium(self.slot_offset(level, seq, slot), out)?;
         head.open(seq, slot, entries, out)
     }
 

@@ -1,5 +1,5 @@
 //! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and synced on schedule. With
-//! threads each of the three is done by one, and stripes wait between them; without, whoever closes a stripe does all.
+//! threads one encrypts and writes, and one syncs; without, the thread that closes a stripe does all.
 
 use crate::carrier::Carried;
 use crate::checkpoint::Checkpoint;
@@ -14,9 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Closed stripes that may be in flight before no more is closed.
-const MOST_IN_FLIGHT: u64 = 12;
-/// Encrypted stripes that may wait for the medium.
-pub(crate) const MOST_ENCRYPTED: usize = 4;
+const MOST_IN_FLIGHT: u64 = 16;
+/// How many are left when a thread that waits for room is woken: to wake it for each would cost more.
+const ROOM_AT: u64 = MOST_IN_FLIGHT / 2;
 /// Syncs that may be due: a stripe further on waits for the sync itself.
 pub(crate) const MOST_DUE: usize = 2;
 
@@ -74,7 +74,7 @@ impl Pipeline {
     /// Waits until another stripe may be closed.
     pub(crate) fn wait_room(&self, health: &FailStop) -> Result<()> {
         let mut in_flight = self.in_flight();
-        while *in_flight >= MOST_IN_FLIGHT {
+        while *in_flight > ROOM_AT {
             health.check()?;
             in_flight =
                 self.moved.wait_timeout(in_flight, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
@@ -116,24 +116,14 @@ impl Core {
         }
     }
 
-    /// The work of the encrypting thread, until there is nothing more to come.
-    pub(crate) fn encrypt_stripes(&self, closed: Receiver<Closed>, to_write: SyncSender<Encrypted>) {
+    /// The work of the thread that encrypts and writes, until there is nothing more to come.
+    pub(crate) fn write_stripes(&self, closed: Receiver<Closed>, to_sync: SyncSender<u64>) {
         let _guard = FailOnPanic(self);
         for closed in closed {
-            match self.health.check().and_then(|()| self.encrypt(closed)) {
-                // Only a writing thread that has failed takes no more.
-                Ok(encrypted) => drop(to_write.send(encrypted)),
-                Err(e) => return drop(self.fail(e)),
-            }
-        }
-    }
-
-    /// The work of the writing thread.
-    pub(crate) fn write_stripes(&self, encrypted: Receiver<Encrypted>, to_sync: SyncSender<u64>) {
-        let _guard = FailOnPanic(self);
-        for encrypted in encrypted {
-            let seq = encrypted.seq;
-            if let Err(e) = self.health.check().and_then(|()| self.put(encrypted)) {
+            let seq = closed.part.seq;
+            let written =
+                self.health.check().and_then(|()| self.encrypt(closed)).and_then(|stripe| self.put(stripe));
+            if let Err(e) = written {
                 return drop(self.fail(e));
             }
             if self.log.params.is_sync_due(seq) {
@@ -191,8 +181,12 @@ impl Core {
         self.log.land(seq);
         self.pipeline.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         self.counters.stripes.fetch_add(1, Ordering::Relaxed);
-        *self.pipeline.in_flight() -= 1;
-        self.pipeline.moved.notify_all();
+        let mut in_flight = self.pipeline.in_flight();
+        *in_flight -= 1;
+        if *in_flight == ROOM_AT {
+            self.pipeline.moved.notify_all();
+        }
+        drop(in_flight);
         self.tell_progress();
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_levels::{Entry, LOST, SALT_LEN, Tree, warm};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// A stripe that a flush or a beat closed is called durable by the stripe that closes so many flushes and beats later:
 /// a number, and no matter of how long the sync took. With more, more clients can flush at once; with fewer, less of the
@@ -111,9 +111,10 @@ impl Open {
 }
 
 impl Core {
-    /// Does something under the lock of level 0. Where it cannot go on, waits without the lock and calls `step` again: front
-    /// ends that read must not wait for the medium.
+    /// Changes level 0, one operation after another. Where `step` cannot go on under the lock, waits without it and calls
+    /// `step` again: front ends that read must not wait for the medium.
     fn stepwise<T>(&self, mut step: impl FnMut(&mut Public) -> Result<Step<T>>) -> Result<T> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             self.health.check()?;
             let mut public = self.public();
@@ -129,8 +130,7 @@ impl Core {
         }
     }
 
-    /// Takes blocks into the log, one after another: they are read together. Others come between them only where the log has
-    /// to wait for the medium.
+    /// Takes blocks into the log, one after another and no others between them: they are read together.
     pub(crate) fn write_public(&self, first: u64, data: &[u8]) -> Result<()> {
         self.warm_public(first, (data.len() / BLOCK_SIZE) as u64);
         let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE)).peekable();

@@ -15,11 +15,11 @@ use crate::source::Source;
 use crate::summary::{Summary, name_of};
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_levels::{Entry, MapState, Tree, again, corrupt};
+use lacuna_levels::{Entry, MapState, Tree, corrupt};
 use rustc_hash::FxHashMap;
 
-/// Finds the end of the log.
-pub(crate) fn find_end(log: &Log) -> Result<End> {
+/// Finds the end of the log. `read_only` says that the disk is opened to rescue what there is.
+pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<End> {
     let checkpoint = match Checkpoint::read(&*log.medium, &log.keys[0])? {
         Some(checkpoint) => checkpoint,
         None => Checkpoint { seq: last_synced(log)?, closed: false },
@@ -45,6 +45,9 @@ pub(crate) fn find_end(log: &Log) -> Result<End> {
             .remedy("the medium was overwritten: restore it from a backup"));
     }
     check_last(log, &end, checkpoint)?;
+    if !read_only && !(checkpoint.closed && checkpoint.seq == end.head) {
+        check_next(log, end.head + 1)?;
+    }
     Ok(end)
 }
 
@@ -59,7 +62,7 @@ enum Found {
 
 fn find(log: &Log, seq: u64) -> Result<Found> {
     let mut block = [0; BLOCK_SIZE];
-    if again(|| log.medium.read_at(log.params.offset(seq), &mut block)).is_err() {
+    if log.read_medium(log.params.offset(seq), &mut block).is_err() {
         return Ok(Found::Unreadable);
     }
     let summary = Summary::open(&log.params, &log.keys[0], &block)?;
@@ -128,6 +131,19 @@ fn check_last(log: &Log, end: &End, checkpoint: Checkpoint) -> Result<()> {
         .found(format!("the last stripe of the log, {}, is damaged", end.head)))
 }
 
+/// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be the last one that was
+/// flushed, and the blocks in it would silently be older than that.
+fn check_next(log: &Log, seq: u64) -> Result<()> {
+    let Found::Unreadable = find(log, seq)? else { return Ok(()) };
+    Err(Error::new(Kind::Corrupt, "cannot open the disk for writing")
+        .found(format!("a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"))
+        .expected("a log whose end can be read")
+        .remedy(
+            "open it with --read-only and copy what is there; blocks written in the last moments may be older than they \
+             should be",
+        ))
+}
+
 fn end_of(summary: &Summary) -> End {
     End {
         head: summary.public.seq,
@@ -141,7 +157,7 @@ fn last_synced(log: &Log) -> Result<u64> {
     let mut synced = 0;
     for at in 0..log.params.stripes {
         let mut block = [0; BLOCK_SIZE];
-        if again(|| log.medium.read_at(log.params.offset(at), &mut block)).is_err() {
+        if log.read_medium(log.params.offset(at), &mut block).is_err() {
             continue;
         }
         if let Some(summary) = Summary::open(&log.params, &log.keys[0], &block)? {
@@ -156,7 +172,7 @@ fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
     let public = log.params.public_slots() * BLOCK_SIZE;
     let mut slots = vec![0; log.params.stripe_len() - BLOCK_SIZE];
     // A power cut tears a stripe, it does not make it unreadable.
-    if again(|| log.medium.read_at(log.slot_offset(0, seq, 0), &mut slots)).is_err() {
+    if log.read_medium(log.slot_offset(0, seq, 0), &mut slots).is_err() {
         return Ok(true);
     }
     if !summary.has_hidden_slots(&slots[public..]) {
@@ -267,7 +283,7 @@ fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
 fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
     let mut block = [0; BLOCK_SIZE];
     let entry = Entry::Trim { origin: place.seq };
-    match again(|| log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block)) {
+    match log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block) {
         Ok(()) => changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count))),
         // Damaged or unreadable: what was discarded reads as it did before.
         Err(_) => {}

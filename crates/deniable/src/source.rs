@@ -4,7 +4,7 @@
 use crate::log::{Log, Plain};
 use crate::place::Place;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
-use lacuna_levels::{Entry, PageSource, again, corrupt};
+use lacuna_levels::{Entry, PageSource, corrupt};
 
 /// The pages of one level.
 pub(crate) struct Source<'a> {
@@ -51,7 +51,7 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(found);
             return Ok(());
         }
-        let read = again(|| self.log.fetch(self.level, place, &[entry], block));
+        let read = self.log.fetch(self.level, place, &[entry], block);
         read.map_err(|e| if self.lost { e.with_kind(Kind::Corrupt) } else { e })
     }
 }

@@ -1,8 +1,8 @@
 //! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden maps, one encrypts closed
-//! stripes, one writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
+//! stripes and writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
 
 use crate::core::{Core, FailOnPanic};
-use crate::pipeline::{MOST_DUE, MOST_ENCRYPTED};
+use crate::pipeline::MOST_DUE;
 use lacuna_core::{Error, Result};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
@@ -28,14 +28,11 @@ impl Threads {
             spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))
         };
         let mut threads = Threads { core: Arc::clone(core), workers: Vec::new(), clock: None };
-        let (encrypting, writing, syncing) = (Arc::clone(core), Arc::clone(core), Arc::clone(core));
+        let (writing, syncing) = (Arc::clone(core), Arc::clone(core));
         let (to_encrypt, closed) = channel();
-        let (to_write, encrypted) = sync_channel(MOST_ENCRYPTED);
         let (to_sync, due) = sync_channel(MOST_DUE);
         core.attach(to_encrypt);
-        let encrypt = move || encrypting.encrypt_stripes(closed, to_write);
-        threads.workers.push(begin("lacuna-encrypt", Box::new(encrypt))?);
-        let write = move || writing.write_stripes(encrypted, to_sync);
+        let write = move || writing.write_stripes(closed, to_sync);
         threads.workers.push(begin("lacuna-stripes", Box::new(write))?);
         threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(due)))?);
         let (reading, warming) = (Arc::clone(core), Arc::clone(core));
