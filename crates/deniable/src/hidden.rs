@@ -9,7 +9,7 @@ use crate::carrier::Carried;
 use crate::core::Core;
 use crate::filling::Filling;
 use crate::keys::{domain, seal_slot};
-use crate::log::{Flying, Plain};
+use crate::log::Flying;
 use crate::source::Source;
 use crate::summary::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT, seal_root};
 use lacuna_core::{BLOCK_SIZE, Result};
@@ -22,7 +22,7 @@ static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 pub(crate) type Echo = Vec<(u8, Entry)>;
 
 /// What the hidden part of a stripe's summary says.
-struct HiddenPart {
+pub(crate) struct HiddenPart {
     /// The states of the maps of levels 1 and up.
     roots: Vec<MapState>,
     /// What the hidden slots of the stripe before hold.
@@ -30,45 +30,33 @@ struct HiddenPart {
 }
 
 impl Core {
-    /// Fills the hidden slots of a stripe and the hidden part of its summary (roots, entries, echo), encrypted.
-    /// `carried` is what the stripe carries on.
-    pub(crate) fn fill_hidden(
+    /// Fills the hidden slots of a stripe from what it carries on and from what the levels have queued. Stripes come in order.
+    pub(crate) fn fill_hidden(&self, flying: &Flying, carried: Carried) -> Result<HiddenPart> {
+        let mut hidden = self.hidden.lock_all(&self.health);
+        let plain = Filling::fill(self, flying.seq, carried, &mut hidden)?;
+        let roots = hidden.iter().map(|state| state.level.tree.state()).collect();
+        let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
+        let echo = std::mem::replace(&mut *last, plain.entries.clone());
+        // The maps point at it already: readers that look there next must find it.
+        let _set_once = flying.hidden.set(plain);
+        for (level, state) in (1u8..).zip(&mut hidden) {
+            self.hidden.passed(level, state, flying.seq);
+        }
+        Ok(HiddenPart { roots, echo })
+    }
+
+    /// Encrypts every hidden slot: also those that hold nothing, under a key that is the level's or a throwaway one, so that
+    /// the work is the same whatever is in them.
+    pub(crate) fn encrypt_hidden(
         &self,
         flying: &Flying,
-        carried: Carried,
+        says: &HiddenPart,
         salt: &[u8; SALT_LEN],
         slots: &mut [u8],
         part: &mut [u8],
     ) -> Result<()> {
         self.filler.fill(part);
-        let says = {
-            let mut hidden = self.hidden.lock_all(&self.health);
-            let plain = Filling::fill(self, flying.seq, carried, &mut hidden)?;
-            let roots = hidden.iter().map(|state| state.level.tree.state()).collect();
-            let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
-            let echo = std::mem::replace(&mut *last, plain.entries.clone());
-            // The maps point at it already: readers that look there next must find it.
-            let _set_once = flying.hidden.set(plain);
-            for (level, state) in (1u8..).zip(&mut hidden) {
-                self.hidden.passed(level, state, flying.seq);
-            }
-            HiddenPart { roots, echo }
-        };
-        let plain = flying.hidden.get().expect("it was just set");
-        self.encrypt_hidden(flying.seq, salt, plain, &says, slots, part)
-    }
-
-    /// Encrypts every hidden slot: also those that hold nothing, under a key that is the level's or a throwaway one, so that
-    /// the work is the same whatever is in them.
-    fn encrypt_hidden(
-        &self,
-        seq: u64,
-        salt: &[u8; SALT_LEN],
-        plain: &Plain,
-        says: &HiddenPart,
-        slots: &mut [u8],
-        part: &mut [u8],
-    ) -> Result<()> {
+        let (seq, plain) = (flying.seq, flying.hidden.get().expect("it was filled before it was sent"));
         let keys = self.log.stripe_keys(salt)?;
         for (level, root) in (1..).zip(&says.roots) {
             let at = (level - 1) * ROOT_LEN;

@@ -162,7 +162,9 @@ impl Log {
             Version::Shared { .. } => levels,
             Version::Dealt => 1 + usize::from(params.hidden_levels()),
         };
-        keys.resize_with(possible + 1, || random_secret(filler));
+        // As many are drawn whatever is open.
+        let throwaway: Vec<Secret<32>> = (0..=possible).map(|_| random_secret(filler)).collect();
+        keys.extend(throwaway.into_iter().skip(levels));
         let slots = params.public_slots().max(params.hidden_slots()) as u64;
         let most = (memory / (1024 + slots * size_of::<Listed>() as u64)).max(8) as usize;
         Log {

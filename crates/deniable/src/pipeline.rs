@@ -1,9 +1,9 @@
 //! The way of a closed stripe to the medium: it becomes ciphertext, is written in its turn, and synced on schedule. With
 //! threads one encrypts and writes, and one syncs; without, the thread that closes a stripe does all.
 
-use crate::carrier::Carried;
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, FailOnPanic, LOOK_AGAIN};
+use crate::hidden::HiddenPart;
 use crate::keys::{domain, seal_slot, stripe_key};
 use crate::log::Flying;
 use crate::summary::{self, PublicPart, ROOTS_AT};
@@ -23,8 +23,8 @@ pub(crate) const MOST_DUE: usize = 2;
 /// A stripe that takes nothing more from the public.
 pub(crate) struct Closed {
     pub(crate) flying: Arc<Flying>,
-    /// What its hidden slots may carry on.
-    pub(crate) carried: Carried,
+    /// What the hidden part of its summary says.
+    pub(crate) hidden: HiddenPart,
     pub(crate) salt: [u8; SALT_LEN],
     /// Its tags are still missing.
     pub(crate) part: PublicPart,
@@ -149,7 +149,7 @@ impl Core {
     }
 
     fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
-        let Closed { flying, carried, salt, mut part } = closed;
+        let Closed { flying, hidden: says, salt, mut part } = closed;
         let params = &self.log.params;
         let mut bytes = self.buffer();
         let key = stripe_key(&self.log.keys[0], &salt)?;
@@ -157,7 +157,7 @@ impl Core {
         let (public, hidden) = slots.split_at_mut(params.public_slots() * BLOCK_SIZE);
         let mut hidden_part = [0; BLOCK_SIZE];
         let hidden_part = &mut hidden_part[..summary::public_at(params.hidden_slots()) - ROOTS_AT];
-        self.fill_hidden(&flying, carried, &salt, hidden, hidden_part)?;
+        self.encrypt_hidden(&flying, &says, &salt, hidden, hidden_part)?;
         let blocks = flying.public.blocks.chunks_exact(BLOCK_SIZE).zip(public.chunks_exact_mut(BLOCK_SIZE));
         for ((slot, (entry, tag)), (src, dst)) in part.entries.iter_mut().enumerate().zip(blocks) {
             *tag = seal_slot(&key, part.seq, slot, entry.pack(), src, dst);

@@ -44,8 +44,9 @@ struct Open {
 pub(crate) struct Public {
     pub(crate) tree: Tree,
     open: Open,
-    /// The last closed stripe.
+    /// The last closed stripe, and that stripe until its hidden slots have been filled.
     closed: u64,
+    to_fill: Option<ToFill>,
     /// Stripes that flushes and beats closed and that none has called durable yet, and the last that one has.
     to_claim: VecDeque<u64>,
     claimed: u64,
@@ -61,6 +62,14 @@ pub(crate) struct End {
     pub(crate) echo: Vec<Entry>,
 }
 
+/// A closed stripe whose hidden slots have not been filled.
+struct ToFill {
+    flying: Arc<Flying>,
+    carried: Carried,
+    salt: [u8; SALT_LEN],
+    part: PublicPart,
+}
+
 /// Why an operation cannot go on under the lock of level 0.
 #[derive(Clone, Copy)]
 pub(crate) enum Stall {
@@ -68,6 +77,8 @@ pub(crate) enum Stall {
     Carried(u64),
     /// Too many closed stripes are in flight.
     Room,
+    /// A stripe was closed, and its hidden slots must be filled.
+    Closed,
 }
 
 /// A step under the lock of level 0: its result, or why it must go on later.
@@ -80,6 +91,7 @@ impl Public {
             tree,
             open: Open::none(),
             closed: end.head,
+            to_fill: None,
             to_claim: VecDeque::new(),
             claimed: end.head,
             previous: end.name,
@@ -111,21 +123,28 @@ impl Open {
 }
 
 impl Core {
-    /// Changes level 0, one operation after another. Where `step` cannot go on under the lock, waits without it and calls
-    /// `step` again: front ends that read must not wait for the medium.
+    /// Changes level 0, one operation after another. Where `step` cannot go on under the lock, does without it what must be
+    /// done, and calls `step` again: front ends that read must not wait for the medium.
+    ///
+    /// The hidden slots of a stripe are filled before the operation goes on that closed it: what a level has in a stripe is a
+    /// function of the order of operations on it and on level 0, and no matter of speed (deniability contract).
     fn stepwise<T>(&self, mut step: impl FnMut(&mut Public) -> Result<Step<T>>) -> Result<T> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             self.health.check()?;
             let mut public = self.public();
-            let stall = match step(&mut public).map_err(|e| self.fail_unless_full(e))? {
-                Ok(done) => return Ok(done),
-                Err(stall) => stall,
-            };
+            let stepped = step(&mut public).map_err(|e| self.fail_unless_full(e));
+            let to_fill = public.to_fill.take();
             drop(public);
-            match stall {
-                Stall::Carried(seq) => self.carrier.wait_for(seq, &self.health)?,
-                Stall::Room => self.pipeline.wait_room(&self.health)?,
+            if let Some(to_fill) = to_fill {
+                // The open stripe is gone with it: nothing goes on after a failure.
+                self.fill_and_send(to_fill).map_err(|e| self.fail(e))?;
+            }
+            match stepped? {
+                Ok(done) => return Ok(done),
+                Err(Stall::Carried(seq)) => self.carrier.wait_for(seq, &self.health)?,
+                Err(Stall::Room) => self.pipeline.wait_room(&self.health)?,
+                Err(Stall::Closed) => {}
             }
         }
     }
@@ -317,8 +336,11 @@ impl Core {
         }
     }
 
-    /// Closes the open stripe, which sets off for the medium.
+    /// Closes the open stripe.
     fn close_stripe(&self, public: &mut Public) -> Result<Step<()>> {
+        if public.to_fill.is_some() {
+            return Ok(Err(Stall::Closed));
+        }
         if !self.pipeline.has_room() {
             return Ok(Err(Stall::Room));
         }
@@ -340,9 +362,14 @@ impl Core {
         let flying = Arc::new(Flying { seq, public: plain, hidden: OnceLock::new() });
         self.log.take_off(Arc::clone(&flying));
         let carried = carried.expect("an open stripe has what it carries on");
-        // The open stripe is gone with it: nothing goes on after a failure.
-        self.send(Closed { flying, carried, salt, part }).map_err(|e| self.fail(e))?;
+        public.to_fill = Some(ToFill { flying, carried, salt, part });
         Ok(Ok(()))
+    }
+
+    /// Fills the hidden slots of a closed stripe, which then sets off for the medium.
+    fn fill_and_send(&self, ToFill { flying, carried, salt, part }: ToFill) -> Result<()> {
+        let hidden = self.fill_hidden(&flying, carried)?;
+        self.send(Closed { flying, hidden, salt, part })
     }
 
     /// Sees to it that a stripe with a free slot is open: closes a full one, takes over what the next one carries on and is
@@ -350,6 +377,9 @@ impl Core {
     fn ensure_open(&self, public: &mut Public) -> Result<Step<()>> {
         if public.open.seq > 0 {
             return Ok(Ok(()));
+        }
+        if public.to_fill.is_some() {
+            return Ok(Err(Stall::Closed));
         }
         let seq = public.closed + 1;
         let Some(mut carried) = self.take_carried(seq)? else { return Ok(Err(Stall::Carried(seq))) };

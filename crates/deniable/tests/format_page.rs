@@ -50,7 +50,7 @@ struct Keys(GcmKey, AesBlock);
 
 impl Keys {
     fn of(level: usize, salt: &[u8]) -> Keys {
-        let level_key: Secret<32> = derive(&masters(2)[level], "deniable level", &UUID);
+        let level_key: Secret<32> = derive(&masters(3)[level], "deniable level", &UUID);
         let both: Secret<64> = derive(&level_key, "deniable stripe", salt);
         let half = |at: usize| Secret::copy_from(both.expose()[at..at + 32].try_into().unwrap());
         Keys(GcmKey::new(&half(0)).unwrap(), AesBlock::new(&half(32)))
@@ -97,7 +97,7 @@ fn constants_and_parameters() {
     let encoded = p.encode();
     let field = fields("Parameters");
     let value = |name: &str| number(&encoded, field[name]);
-    assert_eq!(value("version"), 1);
+    assert_eq!(value("version"), 2);
     assert_eq!(value("public slots"), u64::from(p.geometry.public));
     assert_eq!(value("hidden slots"), u64::from(p.geometry.hidden));
     assert_eq!(value("spare"), u64::from(p.spare_permille));
@@ -109,6 +109,37 @@ fn constants_and_parameters() {
     assert_eq!(named("Constants", "block"), BLOCK_SIZE as u64);
     let stripe = (1 + value("public slots") + value("hidden slots")) * named("Constants", "block");
     assert_eq!(p.medium_len(), named("Constants", "log") + p.stripes * stripe);
+}
+
+/// The hidden slots of a level, by the page.
+fn slots_of(level: usize, all: usize) -> std::ops::Range<usize> {
+    let mut first = 0;
+    for at in 1.. {
+        let share = ((all - first) * 3 / 4).max(usize::from(at == 1));
+        if at == level {
+            return first..first + share;
+        }
+        first += share;
+    }
+    unreachable!("levels are counted from 1")
+}
+
+#[test]
+fn slots_and_lengths_of_levels() {
+    let p = params();
+    for (level, blocks) in (1..).zip(&fixture::lengths(&p, 3)[1..]) {
+        let slots = slots_of(level, usize::from(p.geometry.hidden));
+        assert_eq!(p.slots(level as u8), slots);
+        let live = (p.stripes - u64::from(p.gap)) * slots.len() as u64;
+        let usable = live - live * u64::from(p.spare_permille) / 1000;
+        // These levels have a map of one page, or of three.
+        let pages = |blocks: u64| if blocks <= 512 { 1 } else { 1 + blocks.div_ceil(512) };
+        let most = (0..usable).rfind(|blocks| blocks + pages(*blocks) + 16 <= usable).unwrap();
+        let level_key: Secret<32> = derive(&masters(3)[level], "deniable level", &UUID);
+        let drawn: Secret<8> = derive(&level_key, "deniable length", &[]);
+        let short = u64::from_le_bytes(*drawn.expose()) % (most / 16 + 1);
+        assert_eq!(*blocks, most - short, "level {level}");
+    }
 }
 
 #[test]
@@ -175,6 +206,7 @@ fn a_stripe_is_read_by_the_page() {
                 let body = &stripe[hidden_at + slot * BLOCK_SIZE..hidden_at + (slot + 1) * BLOCK_SIZE];
                 let plain = deep.open("slot", slot as u8, &aad(entry), body, &listed[16..]);
                 assert_eq!(fixture::stamp_of(7, &plain), Some(22));
+                assert!(slots_of(1, hidden_slots).contains(&slot));
                 found[1] += 1;
             }
         }

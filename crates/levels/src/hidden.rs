@@ -210,10 +210,12 @@ impl HiddenLevels {
         // The thread that takes the blocks into a stripe or batch finds the leaves in memory.
         self.warm(wait.health, level, first, (data.len() / BLOCK_SIZE) as u64, source);
         let shared = self.shared(level);
+        // Copied without the lock: the thread that fills stripes or batches waits for it.
+        let blocks: Vec<Box<[u8]>> = data.chunks_exact(BLOCK_SIZE).map(Box::from).collect();
         let mut state = self.wait(wait, level, "cannot take a hidden write in", Awaited::Room, |state| {
             state.waiting() < shared.most_waiting
         })?;
-        let mut blocks = (first..).zip(data.chunks_exact(BLOCK_SIZE));
+        let mut blocks = (first..).zip(blocks);
         let queued =
             blocks.try_for_each(|(addr, block)| self.queue_block(&mut state, level, addr, block, source));
         shared.used.store(state.used(), Ordering::Relaxed);
@@ -226,11 +228,11 @@ impl HiddenLevels {
         state: &mut HiddenState,
         level: u8,
         addr: u64,
-        block: &[u8],
+        block: Box<[u8]>,
         source: &dyn PageSource,
     ) -> Result<()> {
         if let Some(waiting) = state.level.queue.get_mut(addr) {
-            waiting.copy_from_slice(block);
+            *waiting = block;
             return Ok(());
         }
         let first_write = match self.shared_slots {
@@ -243,7 +245,7 @@ impl HiddenLevels {
             }
             None => false,
         };
-        state.level.queue.put(addr, Waiting { block: block.into(), first_write });
+        state.level.queue.put(addr, Waiting { block, first_write });
         Ok(())
     }
 

@@ -64,8 +64,8 @@ impl Queue {
     }
 
     /// The same, to be changed.
-    pub fn get_mut(&mut self, addr: u64) -> Option<&mut [u8]> {
-        self.blocks.get_mut(&addr).map(|waiting| &mut *waiting.block)
+    pub fn get_mut(&mut self, addr: u64) -> Option<&mut Box<[u8]>> {
+        self.blocks.get_mut(&addr).map(|waiting| &mut waiting.block)
     }
 
     /// The blocks that wait, and where they belong, each in its first turn.
