@@ -6,7 +6,6 @@ use crate::keys::{domain, stripe_key};
 use crate::params::{CHECKPOINTS, Params};
 use crate::summary::MOST_SEQ;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
-use lacuna_crypto::RandomSource;
 use lacuna_levels::{SALT_LEN, TAG_LEN, again};
 use lacuna_medium::Medium;
 
@@ -27,10 +26,10 @@ impl Checkpoint {
         medium: &dyn Medium,
         params: &Params,
         level0: &Secret<32>,
-        random: &dyn RandomSource,
+        salt: &[u8; SALT_LEN],
     ) -> Result<()> {
         let turn = self.seq / params.half_gap() % 2;
-        self.write_to(turn, medium, level0, random)
+        self.write_to(turn, medium, level0, salt)
     }
 
     /// Writes it to place 0 or 1.
@@ -39,16 +38,14 @@ impl Checkpoint {
         turn: u64,
         medium: &dyn Medium,
         level0: &Secret<32>,
-        random: &dyn RandomSource,
+        salt: &[u8; SALT_LEN],
     ) -> Result<()> {
         let mut block = [0; BLOCK_SIZE];
-        let mut salt = [0; SALT_LEN];
-        random.fill(&mut salt);
-        block[..SALT_LEN].copy_from_slice(&salt);
+        block[..SALT_LEN].copy_from_slice(salt);
         let mut plain = [0; BLOCK_SIZE - BODY_AT];
         plain[..8].copy_from_slice(&self.seq.to_le_bytes());
         plain[8] = u8::from(self.closed);
-        let key = stripe_key(level0, &salt)?;
+        let key = stripe_key(level0, salt)?;
         let tag = key.seal(domain::CHECKPOINT, turn as u8, &[], &plain, &mut block[BODY_AT..]);
         block[SALT_LEN..BODY_AT].copy_from_slice(&tag);
         medium.write_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &block)

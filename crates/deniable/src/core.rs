@@ -7,7 +7,7 @@ use crate::pipeline::Pipeline;
 use crate::public::Public;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::{FailStop, HiddenLevels, Wait, defect, no_sync};
+use lacuna_levels::{FailStop, HiddenLevels, SALT_LEN, Wait, defect, no_sync};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -113,6 +113,14 @@ impl Core {
     /// [`Core::fail`], unless the error leaves everything as it was.
     pub(crate) fn fail_unless_full(&self, e: Error) -> Error {
         if matches!(e.kind(), Kind::NoSpace | Kind::FailStop) { e } else { self.fail(e) }
+    }
+
+    /// A salt for a stripe or a checkpoint. Drawn in the order of operations, never by a thread of the disk: the same public
+    /// randomness gives the same trace.
+    pub(crate) fn draw_salt(&self) -> [u8; SALT_LEN] {
+        let mut salt = [0; SALT_LEN];
+        self.public_random.fill(&mut salt);
+        salt
     }
 
     /// The last stripe known to be durable.

@@ -59,7 +59,7 @@ impl Deniable {
                 turn,
                 &**medium,
                 &core.log.keys[0],
-                &*core.public_random,
+                &core.draw_salt(),
             )?;
         }
         medium.sync()

@@ -26,6 +26,8 @@ pub(crate) struct Closed {
     /// What the hidden part of its summary says.
     pub(crate) hidden: HiddenPart,
     pub(crate) salt: [u8; SALT_LEN],
+    /// The salt of the checkpoint that is due before it, if one is.
+    pub(crate) checkpoint: Option<[u8; SALT_LEN]>,
     /// Its tags are still missing.
     pub(crate) part: PublicPart,
 }
@@ -35,6 +37,7 @@ pub(crate) struct Encrypted {
     seq: u64,
     /// What its summary calls durable.
     claimed: u64,
+    checkpoint: Option<[u8; SALT_LEN]>,
     bytes: Vec<u8>,
 }
 
@@ -149,7 +152,7 @@ impl Core {
     }
 
     fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
-        let Closed { flying, hidden: says, salt, mut part } = closed;
+        let Closed { flying, hidden: says, salt, checkpoint, mut part } = closed;
         let params = &self.log.params;
         let mut bytes = self.buffer();
         let key = stripe_key(&self.log.keys[0], &salt)?;
@@ -163,19 +166,19 @@ impl Core {
             *tag = seal_slot(&key, part.seq, slot, entry.pack(), src, dst);
         }
         summary::seal(&key, &salt, &key.digest(domain::DIGEST, hidden), hidden_part, &part, summary);
-        Ok(Encrypted { seq: part.seq, claimed: part.synced, bytes })
+        Ok(Encrypted { seq: part.seq, claimed: part.synced, checkpoint, bytes })
     }
 
     /// Writes one stripe: the atomic `PD_write` of the paper (Algorithm 4), one write to the medium.
-    fn put(&self, Encrypted { seq, claimed, bytes }: Encrypted) -> Result<()> {
+    fn put(&self, Encrypted { seq, claimed, checkpoint, bytes }: Encrypted) -> Result<()> {
         let params = &self.log.params;
         // The stripe that lies here was carried on by one a gap earlier, which must be durable first; and what the summary
         // calls durable must be.
         let synced = params.synced_before(seq);
         self.sync_to(claimed.max(synced))?;
         // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
-        if params.is_checkpoint_due(seq) {
-            self.write_checkpoint(synced, false)?;
+        if let Some(salt) = checkpoint {
+            self.write_checkpoint(synced, false, &salt)?;
         }
         self.log.medium.write_at(params.offset(seq), &bytes)?;
         self.log.land(seq);
@@ -192,8 +195,8 @@ impl Core {
     }
 
     /// Writes down that stripe `seq` is durable.
-    pub(crate) fn write_checkpoint(&self, seq: u64, closed: bool) -> Result<()> {
+    pub(crate) fn write_checkpoint(&self, seq: u64, closed: bool, salt: &[u8; SALT_LEN]) -> Result<()> {
         let checkpoint = Checkpoint { seq, closed };
-        checkpoint.write(&*self.log.medium, &self.log.params, &self.log.keys[0], &*self.public_random)
+        checkpoint.write(&*self.log.medium, &self.log.params, &self.log.keys[0], salt)
     }
 }

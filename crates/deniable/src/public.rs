@@ -67,6 +67,7 @@ struct ToFill {
     flying: Arc<Flying>,
     carried: Carried,
     salt: [u8; SALT_LEN],
+    checkpoint: Option<[u8; SALT_LEN]>,
     part: PublicPart,
 }
 
@@ -318,7 +319,7 @@ impl Core {
     /// from the echoes in those after them.
     pub(crate) fn finish(&self) -> Result<()> {
         let last = self.refresh()?;
-        self.write_checkpoint(last, true)?;
+        self.write_checkpoint(last, true, &self.draw_salt())?;
         self.sync_all()
     }
 
@@ -345,8 +346,8 @@ impl Core {
             return Ok(Err(Stall::Room));
         }
         let Open { seq, mut plain, carried, .. } = std::mem::replace(&mut public.open, Open::none());
-        let mut salt = [0; SALT_LEN];
-        self.public_random.fill(&mut salt);
+        let salt = self.draw_salt();
+        let checkpoint = self.log.params.is_checkpoint_due(seq).then(|| self.draw_salt());
         plain.zero_empty();
         let entries: Vec<Entry> = plain.entries.iter().map(|(_, entry)| *entry).collect();
         let part = PublicPart {
@@ -362,14 +363,15 @@ impl Core {
         let flying = Arc::new(Flying { seq, public: plain, hidden: OnceLock::new() });
         self.log.take_off(Arc::clone(&flying));
         let carried = carried.expect("an open stripe has what it carries on");
-        public.to_fill = Some(ToFill { flying, carried, salt, part });
+        public.to_fill = Some(ToFill { flying, carried, salt, checkpoint, part });
         Ok(Ok(()))
     }
 
     /// Fills the hidden slots of a closed stripe, which then sets off for the medium.
-    fn fill_and_send(&self, ToFill { flying, carried, salt, part }: ToFill) -> Result<()> {
+    fn fill_and_send(&self, to_fill: ToFill) -> Result<()> {
+        let ToFill { flying, carried, salt, checkpoint, part } = to_fill;
         let hidden = self.fill_hidden(&flying, carried)?;
-        self.send(Closed { flying, hidden, salt, part })
+        self.send(Closed { flying, hidden, salt, checkpoint, part })
     }
 
     /// Sees to it that a stripe with a free slot is open: closes a full one, takes over what the next one carries on and is

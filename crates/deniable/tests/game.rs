@@ -1,124 +1,208 @@
-//! The game of the paper (section 2.2), as equality instead of a guess: the same public operations and the same public
-//! randomness, with and without hidden operations, give traces that agree in every position, length and order and in
-//! every byte that the key of level 0 decrypts; the rest is random to the eye in both.
+//! The game of the paper (section 2.2) at every depth, as equality instead of a guess: the adversary has the keys of levels 0
+//! to *d*, all writes in order, and every byte. The same operations on those levels and the same public randomness, with
+//! the levels above absent, idle, busy or full, give traces that agree in every position, length and order, and in every byte
+//! outside the slots and the records of the levels above. Those are random to the eye.
+//!
+//! The bytes that no key opens come from the same seed in all runs of a comparison: so all bytes can be compared, and a byte
+//! that followed from something hidden would be found wherever it is.
+//!
+//! With the threads of the disk running, the levels above are driven by a thread of their own, on a medium that takes its
+//! time. The cover beats when the workload says so: what time it is belongs to the adversary's knowledge.
+//!
+//! `LACUNA_GAMES` sets the rounds at each depth (default 20).
 
 mod fixture;
 
-use fixture::{create, open_with, options, params};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_deniable::{Deniable, LevelDisk, Params};
+use fixture::{create_with, open_with, options, params_of};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_deniable::{Deniable, Geometry, LevelDisk, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::{OpKind, Record, Recorder, Rng};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-const SUMMARY_TAGS: std::ops::Range<usize> = 32..64;
-const HIDDEN_PART: usize = 64;
+/// Tag and digest of a summary follow from the hidden bytes, without a key to tell how.
+const SUMMARY_TAGS: Range<usize> = 32..64;
+const ROOTS: usize = 64;
+const ROOT: usize = 48;
+const ENTRIES: usize = ROOTS + 7 * ROOT;
 
-/// What the hidden side does in a run.
-#[derive(Clone, Copy, PartialEq)]
-enum Hidden {
-    /// There is no hidden level.
+/// What the levels above the adversary's depth do in a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Above {
+    /// There are none.
     Absent,
-    /// There is one, and nothing is written to it.
+    /// There are some, and nothing is done with them.
     Idle,
+    /// They are written, read, discarded and flushed.
     Busy,
-    /// As busy, on a disk that writes a stripe of its own when much waits.
+    /// They were filled to the last block in an earlier session, and are busy.
+    Full,
+    /// They are busy on a disk that writes a stripe of its own when much is queued.
     Leaky,
 }
 
-fn public_step(level: &LevelDisk, disk: &Deniable, rng: &mut Rng) {
+/// A comparison: whose keys the adversary has, and how the disk is run.
+#[derive(Clone, Copy)]
+struct Game {
+    depth: usize,
+    threads: bool,
+    seed: u64,
+}
+
+/// A disk with all levels that there can be at depth 2: level 1 has 13 slots, 2 has 3, 3 has one, one belongs to none.
+fn params() -> Params {
+    let params = params_of(Geometry { public: 4, hidden: 18 }, 96);
+    assert_eq!(
+        (1..=params.hidden_levels()).map(|level| params.slots(level).len()).collect::<Vec<_>>(),
+        [13, 3, 1]
+    );
+    Params { cover_millis: 0, ..params }
+}
+
+fn step(level: &LevelDisk, disk: &Deniable, rng: &mut Rng) {
     let blocks = level.blocks();
+    let public = level.level() == 0;
     match rng.below(10) {
         0..6 => {
-            let count = 1 + rng.below(8);
-            let data = rng.bytes(count as usize * BLOCK_SIZE);
-            level.write(BlockAddr(rng.below(blocks - count)), &data).unwrap();
-        }
-        6 => level.discard(BlockAddr(rng.below(blocks - 20)), 1 + rng.below(20)).unwrap(),
-        7 => level.flush().unwrap(),
-        8 => disk.refresh().unwrap(),
-        _ => level.read(BlockAddr(rng.below(blocks)), &mut [0; BLOCK_SIZE]).unwrap(),
-    }
-}
-
-fn hidden_step(level: &LevelDisk, rng: &mut Rng) {
-    let blocks = level.blocks();
-    match rng.below(8) {
-        0..5 => {
             let count = 1 + rng.below(6);
             let data = rng.bytes(count as usize * BLOCK_SIZE);
-            let _full = level.write(BlockAddr(rng.below(blocks - count)), &data);
+            let written = level.write(BlockAddr(rng.below(blocks - count)), &data);
+            assert!(!public || written.is_ok());
         }
-        5 => level.discard(BlockAddr(rng.below(blocks - 20)), 1 + rng.below(20)).unwrap(),
         6 => {
+            let count = 1 + rng.below(15);
+            let _many = level.discard(BlockAddr(rng.below(blocks - count)), count);
+        }
+        7 => {
             let _no_cover = level.flush();
         }
+        8 if public => disk.refresh().unwrap(),
         _ => level.read(BlockAddr(rng.below(blocks)), &mut [0; BLOCK_SIZE]).unwrap(),
     }
 }
 
-/// The trace of a seeded public workload of several sessions.
-fn play(params: &Params, seed: u64, hidden: Hidden) -> Vec<Record> {
-    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
-    recorder.keep_contents(true);
-    let medium: Arc<dyn Medium> = recorder.clone();
-    let levels = if hidden == Hidden::Absent { 1 } else { 2 };
-    create(&medium, params, levels, seed).unwrap();
-    let (mut public_rng, mut hidden_rng) = (Rng::new(seed), Rng::new(!seed));
-    for session in 0..3 {
-        let filler = seed ^ hidden as u64 ^ 0xf111;
-        let disk = open_with(&medium, params, levels, options(seed + session, filler + session)).unwrap();
-        let all = disk.levels();
-        for _ in 0..30 + public_rng.below(60) {
-            public_step(&all[0], &disk, &mut public_rng);
-            if hidden == Hidden::Busy || hidden == Hidden::Leaky {
-                hidden_step(&all[1], &mut hidden_rng);
+/// Fills a level above in a session of its own.
+fn fill(disk: &Deniable, level: &LevelDisk, rng: &mut Rng) {
+    for addr in 0..level.blocks() {
+        let data = rng.bytes(BLOCK_SIZE);
+        while let Err(e) = level.write(BlockAddr(addr), &data) {
+            assert_eq!(e.kind(), Kind::NoCover);
+            disk.refresh().unwrap();
+        }
+    }
+}
+
+/// One session: the workload on the levels that the adversary knows of, and beside it that on the levels above.
+fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], steps: u64) {
+    let levels = disk.levels();
+    let (known, unknown) = levels.split_at(game.depth + 1);
+    let [below, hidden] = rngs;
+    let busy = !unknown.is_empty() && above != Above::Idle;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if busy && game.threads {
+            let mut rng = Rng::new(hidden.next_u64());
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    unknown.iter().for_each(|level| step(level, disk, &mut rng));
+                }
+            });
+        }
+        for _ in 0..steps {
+            step(&known[below.below(known.len() as u64) as usize], disk, below);
+            if busy && !game.threads {
+                unknown.iter().for_each(|level| step(level, disk, hidden));
             }
-            let waiting = all.get(1).map_or(0, |l| l.status().items.last().unwrap().value);
-            if hidden == Hidden::Leaky && waiting > 4 * BLOCK_SIZE as u64 {
+            let queued = unknown.first().map_or(0, |level| fixture::counter(level, "waiting_for_cover"));
+            if above == Above::Leaky && queued > 4 * BLOCK_SIZE as u64 {
                 disk.refresh().unwrap();
             }
         }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// The trace of a seeded workload of several sessions.
+fn play(game: Game, above: Above) -> Vec<Record> {
+    let params = params();
+    let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+    recorder.keep_contents(true);
+    let medium: Arc<dyn Medium> = recorder.clone();
+    let most = 1 + usize::from(params.hidden_levels());
+    let levels = if above == Above::Absent { game.depth + 1 } else { most };
+    create_with(&medium, &params, levels, game.seed, game.seed ^ 0xf111).unwrap();
+    let mut rngs = [Rng::new(game.seed), Rng::new(!game.seed ^ above as u64)];
+    for turn in 0..3 {
+        let seeds = options(game.seed + turn, (game.seed + turn) ^ 0xf111);
+        let options = OpenOptions { background: game.threads, ..seeds };
+        let disk = open_with(&medium, &params, levels, options).unwrap();
+        if turn == 0 {
+            // As much cover in every run, whether or not there is anything to fill.
+            if above == Above::Full {
+                let levels = disk.levels();
+                levels[game.depth + 1..].iter().for_each(|level| fill(&disk, level, &mut rngs[1]));
+            }
+            let head = fixture::counter(&disk.levels()[0], "head");
+            (head..3 * params.stripes).for_each(|_| disk.refresh().unwrap());
+        }
+        let steps = 30 + rngs[0].below(60);
+        session(&disk, game, above, &mut rngs, steps);
         // Closing fails where something hidden still waits for cover, and leaves the same trace.
         let _no_cover = disk.close();
-        drop((all, disk));
     }
-    recorder.take()
+    recorder.take().into_iter().filter(|record| record.kind != OpKind::Read).collect()
 }
 
-/// What the key of level 0 decrypts, as it lies, and the rest.
-fn split(params: &Params, record: &Record) -> (Vec<u8>, Vec<u8>) {
-    let bytes = record.contents.clone().unwrap_or_default();
-    let hidden_slots = usize::from(params.geometry.hidden);
-    let public_at = HIDDEN_PART + 7 * 48 + hidden_slots * 48;
+/// Where in a stripe something stands that only keys of deeper levels than `depth` explain.
+fn unknown_parts(params: &Params, depth: usize) -> Vec<Range<usize>> {
+    let hidden = usize::from(params.geometry.hidden);
     let slots_at = (1 + usize::from(params.geometry.public)) * BLOCK_SIZE;
-    if bytes.len() != slots_at + hidden_slots * BLOCK_SIZE {
-        return (bytes, Vec::new());
+    let mut parts = vec![SUMMARY_TAGS];
+    for level in depth + 1..=usize::from(params.hidden_levels()) {
+        let slots = params.slots(level as u8);
+        let echo = ENTRIES + hidden * 32;
+        parts.push(ROOTS + (level - 1) * ROOT..ROOTS + level * ROOT);
+        parts.push(ENTRIES + slots.start * 32..ENTRIES + slots.end * 32);
+        parts.push(echo + slots.start * 16..echo + slots.end * 16);
+        parts.push(slots_at + slots.start * BLOCK_SIZE..slots_at + slots.end * BLOCK_SIZE);
     }
-    let public = [&bytes[..SUMMARY_TAGS.start], &bytes[public_at..slots_at]].concat();
-    let rest = [&bytes[HIDDEN_PART..public_at], &bytes[slots_at..]].concat();
-    (public, rest)
+    parts
 }
 
-/// Where two traces differ for someone with the key of level 0, if they do.
-fn difference(params: &Params, one: &[Record], other: &[Record]) -> Option<String> {
-    for (at, (a, b)) in one.iter().zip(other).enumerate() {
-        if (a.kind, a.offset, a.len, a.ok) != (b.kind, b.offset, b.len, b.ok) {
-            return Some(format!(
-                "operation {at}: {:?} {} {} against {:?} {} {}",
-                a.kind, a.offset, a.len, b.kind, b.offset, b.len
-            ));
+/// The bytes of a write that the adversary knows, and the others.
+fn split(params: &Params, depth: usize, record: &Record) -> (Vec<u8>, Vec<u8>) {
+    let mut bytes = record.contents.clone().unwrap_or_default();
+    let mut rest = Vec::new();
+    if bytes.len() > BLOCK_SIZE {
+        for part in unknown_parts(params, depth) {
+            rest.extend_from_slice(&bytes[part.clone()]);
+            bytes[part].fill(0);
         }
-        if split(params, a).0 != split(params, b).0 {
-            return Some(format!("operation {at} differs in what level 0 can read"));
+    }
+    (bytes, rest)
+}
+
+/// Where two traces differ for someone with the keys of levels 0 to `depth`, if they do.
+fn difference(depth: usize, one: &[Record], other: &[Record]) -> Option<String> {
+    let params = params();
+    for (at, (a, b)) in one.iter().zip(other).enumerate() {
+        let differ = |what: &str| Some(format!("operation {at}, at {} and {}: {what}", a.offset, b.offset));
+        if (a.kind, a.offset, a.len, a.ok) != (b.kind, b.offset, b.len, b.ok) {
+            return differ("kind, place, length or outcome");
+        }
+        if split(&params, depth, a).0 != split(&params, depth, b).0 {
+            return differ("bytes");
         }
     }
     (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
 }
 
-/// Writes and syncs alone: reads leave no trace on a medium.
-fn writes(records: Vec<Record>) -> Vec<Record> {
-    records.into_iter().filter(|record| record.kind != OpKind::Read).collect()
+/// Syncs apart, whose order among the writes follows from the schedule but is that of another thread.
+fn changes(records: Vec<Record>) -> Vec<Record> {
+    records.into_iter().filter(|record| record.kind == OpKind::Write).collect()
 }
 
 /// The chi-square statistic of the bytes, against uniform: 255 degrees of freedom.
@@ -134,38 +218,68 @@ fn env(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn traces_with_and_without_hidden_operations_are_the_same() {
+fn at_no_depth_do_traces_tell_of_the_levels_above() {
     let params = params();
-    let mut rest: [Vec<u8>; 3] = Default::default();
-    for seed in 1..=env("LACUNA_GAMES", 300) {
-        let runs =
-            [Hidden::Absent, Hidden::Idle, Hidden::Busy].map(|h| writes(play(&params, seed * 1000, h)));
-        for run in &runs[1..] {
-            assert_eq!(difference(&params, &runs[0], run), None, "seed {seed}");
-        }
-        if seed <= 20 {
-            for (rest, run) in rest.iter_mut().zip(&runs) {
-                run.iter().for_each(|record| rest.extend(split(&params, record).1));
+    for depth in 0..3 {
+        let mut rest: [Vec<u8>; 3] = Default::default();
+        for seed in 1..=env("LACUNA_GAMES", 20) {
+            let game = Game { depth, threads: false, seed: seed * 1000 };
+            let absent = play(game, Above::Absent);
+            let others = [Above::Idle, Above::Busy].map(|above| play(game, above));
+            for run in &others {
+                assert_eq!(difference(depth, &absent, run), None, "depth {depth}, seed {seed}");
+            }
+            if seed <= 8 {
+                for (rest, run) in rest.iter_mut().zip([&absent, &others[0], &others[1]]) {
+                    run.iter().for_each(|record| rest.extend(split(&params, depth, record).1));
+                }
             }
         }
-    }
-    for bytes in &rest {
-        let statistic = chi_square(bytes.iter());
-        // Mean 255, standard deviation 22.6: six of them away.
-        assert!((120.0..392.0).contains(&statistic), "chi-square {statistic} over {} bytes", bytes.len());
-        let ones: u64 = bytes.iter().map(|b| u64::from(b.count_ones())).sum();
-        let bits = bytes.len() as f64 * 8.0;
-        assert!((ones as f64 - bits / 2.0).abs() < 6.0 * (bits / 4.0).sqrt(), "{ones} ones of {bits} bits");
+        for bytes in &rest {
+            let statistic = chi_square(bytes.iter());
+            // Mean 255, standard deviation 22.6: six of them away.
+            assert!((120.0..392.0).contains(&statistic), "chi-square {statistic} over {} bytes", bytes.len());
+            let ones: u64 = bytes.iter().map(|b| u64::from(b.count_ones())).sum();
+            let bits = bytes.len() as f64 * 8.0;
+            assert!(
+                (ones as f64 - bits / 2.0).abs() < 6.0 * (bits / 4.0).sqrt(),
+                "{ones} ones of {bits} bits"
+            );
+        }
     }
 }
 
 #[test]
-fn a_leaky_disk_is_caught() {
-    let params = params();
-    let caught = (1..=20).filter(|seed| {
-        let idle = writes(play(&params, seed * 1000, Hidden::Idle));
-        let leaky = writes(play(&params, seed * 1000, Hidden::Leaky));
-        difference(&params, &idle, &leaky).is_some()
-    });
-    assert!(caught.count() > 10);
+fn full_levels_above_leave_the_same_trace() {
+    for depth in 0..3 {
+        let game = Game { depth, threads: false, seed: 7 };
+        let (absent, full) = (play(game, Above::Absent), play(game, Above::Full));
+        assert_eq!(difference(depth, &absent, &full), None, "depth {depth}");
+    }
+}
+
+/// With threads: what lower keys open must follow from the order of operations, and not from how far a thread was.
+#[test]
+fn at_no_depth_do_threads_tell_of_the_levels_above() {
+    for depth in 0..3 {
+        for seed in 1..=env("LACUNA_GAMES", 20) / 4 {
+            let game = Game { depth, threads: true, seed: seed * 1000 };
+            let absent = changes(play(game, Above::Absent));
+            for above in [Above::Idle, Above::Busy, Above::Full] {
+                let run = changes(play(game, above));
+                assert_eq!(difference(depth, &absent, &run), None, "depth {depth}, seed {seed}, {above:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leaky_disk_is_caught_at_every_depth() {
+    for depth in 0..3 {
+        let caught = (1..=6).filter(|seed| {
+            let game = Game { depth, threads: false, seed: seed * 1000 };
+            difference(depth, &play(game, Above::Idle), &play(game, Above::Leaky)).is_some()
+        });
+        assert!(caught.count() > 3, "depth {depth}");
+    }
 }
