@@ -20,6 +20,7 @@ mod operation;
 mod python;
 mod record;
 mod rng;
+mod two_sample;
 pub mod versions;
 
 pub use crash::CrashMedium;
@@ -32,3 +33,4 @@ pub use operation::OpKind;
 pub use python::python_reader;
 pub use record::{Record, Recorder};
 pub use rng::Rng;
+pub use two_sample::kolmogorov_smirnov;
