@@ -68,7 +68,7 @@ impl Carrier {
     /// Waits until what stripe `seq` carries on has been read.
     pub(crate) fn wait_for(&self, seq: u64, health: &FailStop) -> Result<()> {
         let mut ahead = self.ahead();
-        while !ahead.ready.front().is_some_and(|(ready, _)| *ready >= seq) {
+        while ahead.ready.front().is_none_or(|(ready, _)| *ready < seq) {
             health.check()?;
             if ahead.ended {
                 return Err(health.refusal());

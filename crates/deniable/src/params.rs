@@ -379,12 +379,13 @@ mod tests {
     #[test]
     fn each_hidden_level_has_three_quarters_of_what_is_left() {
         let plan = |hidden| Params::plan(1 << 30, Geometry { public: 8, hidden }, 200, 0).unwrap();
-        let slots = |p: &Params| (1..=p.hidden_levels()).map(|level| p.slots(level)).collect::<Vec<_>>();
-        assert_eq!(slots(&plan(31)), [0..23, 23..29, 29..30]);
-        assert_eq!(
-            (slots(&plan(1)), slots(&plan(4)), slots(&plan(5))),
-            (vec![0..1], vec![0..3], vec![0..3, 3..4])
-        );
+        let slots = |p: &Params| {
+            let ranges = (1..=p.hidden_levels()).map(|level| p.slots(level));
+            ranges.map(|range| (range.start, range.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(slots(&plan(31)), [(0, 23), (23, 29), (29, 30)]);
+        assert_eq!([1, 4].map(|hidden| slots(&plan(hidden))), [[(0, 1)], [(0, 3)]]);
+        assert_eq!(slots(&plan(5)), [(0, 3), (3, 4)]);
         let p = plan(31);
         let lengths = (0..100u8).map(|key| p.hidden_blocks(2, &Secret::copy_from(&[key; 32])));
         let (least, most) = lengths.fold((u64::MAX, 0), |(least, most), l| (least.min(l), most.max(l)));

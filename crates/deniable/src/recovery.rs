@@ -45,7 +45,8 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<End> {
             .remedy("the medium was overwritten: restore it from a backup"));
     }
     check_last(log, &end, checkpoint)?;
-    if !read_only && !(checkpoint.closed && checkpoint.seq == end.head) {
+    let was_closed = checkpoint.closed && checkpoint.seq == end.head;
+    if !read_only && !was_closed {
         check_next(log, end.head + 1)?;
     }
     Ok(end)
@@ -53,7 +54,7 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<End> {
 
 /// What lies where the summary of a stripe belongs.
 enum Found {
-    Summary(Summary),
+    Summary(Box<Summary>),
     /// Another stripe's summary, or nothing.
     Other,
     /// The medium does not give it, after retries. A power cut leaves no such thing.
@@ -66,7 +67,9 @@ fn find(log: &Log, seq: u64) -> Result<Found> {
         return Ok(Found::Unreadable);
     }
     let summary = Summary::open(&log.params, &log.keys[0], &block)?;
-    Ok(summary.filter(|found| found.public.seq == seq).map_or(Found::Other, Found::Summary))
+    Ok(summary
+        .filter(|found| found.public.seq == seq)
+        .map_or(Found::Other, |found| Found::Summary(Box::new(found))))
 }
 
 /// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no further than a gap in
@@ -283,10 +286,9 @@ fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
 fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
     let mut block = [0; BLOCK_SIZE];
     let entry = Entry::Trim { origin: place.seq };
-    match log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block) {
-        Ok(()) => changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count))),
-        // Damaged or unreadable: what was discarded reads as it did before.
-        Err(_) => {}
+    // Of one that is damaged or cannot be read, what was discarded reads as it did before.
+    if log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block).is_ok() {
+        changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count)));
     }
     Ok(())
 }

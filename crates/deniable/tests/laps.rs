@@ -163,9 +163,7 @@ fn every_level_can_be_filled() {
             }
         }
     }
-    for level in 1..levels {
-        flush_hidden(&disk, &all[level]).unwrap();
-    }
+    all[1..].iter().for_each(|level| flush_hidden(&disk, level).unwrap());
     disk.close().unwrap();
     drop((all, disk));
     let again = open(&medium, &params, levels, 3).unwrap();
