@@ -27,6 +27,11 @@ use std::time::Duration;
 const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
     it. If you have a passphrase of a deeper level, give that one.";
 
+/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever levels it has.
+const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
+    for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
+    `noatime`.";
+
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
     /// The medium of the header; for a file, the medium of everything.
@@ -63,8 +68,13 @@ pub fn unlock_with(
     console: Console,
     ask: impl FnOnce(&str) -> Result<Vec<SecretVec>>,
 ) -> Result<Volume> {
+    let mut touches = false;
     let (header, connection) = match Site::held(location, holder)? {
-        Site::File(path) => (Arc::new(FileMedium::open(path, access)?) as Arc<dyn Medium>, None),
+        Site::File(path) => {
+            let medium = FileMedium::open(path, access)?;
+            touches = medium.touches_access_times();
+            (Arc::new(medium) as Arc<dyn Medium>, None)
+        }
         Site::Pool(target) => {
             // Nothing is taken from another client before the passphrase has opened the header.
             let (mut connection, header) = look(&target, location)?;
@@ -87,6 +97,9 @@ pub fn unlock_with(
     if parameters.has_levels() && access == Access::Write {
         // In the same words whatever there is (deniability contract).
         console.note(DEEPER_LEVELS);
+    }
+    if parameters.has_levels() && touches {
+        console.note(ACCESS_TIMES);
     }
     if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
         hold(connection, true)?;

@@ -5,6 +5,7 @@
 //! - Reads return exactly what was asked or an error; a short read or write of the system is finished or
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
+//! - Reading a file leaves its access time alone wherever the system lets us.
 //! - `unsafe` is confined to the seam to librados.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
@@ -17,7 +18,7 @@ mod object;
 mod rados;
 mod striped;
 
-pub use file::{Access, FileMedium};
+pub use file::{Access, FileMedium, open_to_look};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};

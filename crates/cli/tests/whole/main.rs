@@ -1,6 +1,7 @@
 //! Whole-program tests: the real binary, driven with real clients. What this machine lacks a program or a
 //! privilege for is skipped, and the test says so.
 
+mod access_time;
 mod clients;
 mod crash;
 mod damage;
