@@ -72,6 +72,8 @@ pub fn unlock_with(
     let (header, connection) = match Site::held(location, holder)? {
         Site::File(path) => {
             let medium = FileMedium::open(path, access)?;
+            // A header that only memory holds would open the disk until the next start of the system.
+            medium.forget_cached()?;
             touches = medium.touches_access_times();
             (Arc::new(medium) as Arc<dyn Medium>, None)
         }

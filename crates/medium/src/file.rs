@@ -1,8 +1,8 @@
 //! A medium on a local file or block device, through the page cache.
 
-use crate::{Medium, ReadExtent, WriteExtent};
+use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Error, Kind, Result};
-use rustix::fs::{FallocateFlags, OFlags, StatVfsMountFlags, fallocate, fstatvfs};
+use rustix::fs::{Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fstatvfs};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, Seek, SeekFrom};
@@ -207,6 +207,27 @@ impl Medium for FileMedium {
         self.file
             .sync_data()
             .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
+    }
+
+    fn forget_cached(&self) -> Result<()> {
+        // Pages that wait to be written cannot be dropped; those whose write failed count as written from here on.
+        let synced = match self.file.sync_data() {
+            // A medium on a file system that is read-only has nothing to write.
+            Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
+            other => other,
+        };
+        let dropped = fadvise(&self.file, 0, None, Advice::DontNeed).map_err(std::io::Error::from);
+        let dropped =
+            dropped.and_then(|()| if self.device { block_device::drop_cache(&self.file) } else { Ok(()) });
+        synced.map_err(|e| {
+            Error::io(format!("what was written to {} earlier did not reach it", self.path.display()), &e)
+                .with_kind(Kind::Io)
+                .remedy("mend the medium, then open it again: what is durable on it is used")
+        })?;
+        dropped.map_err(|e| {
+            Error::io(format!("cannot drop what memory holds of {}", self.path.display()), &e)
+                .with_kind(Kind::Io)
+        })
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
