@@ -15,7 +15,7 @@ use crate::passphrase;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Params as DeniableParams};
-use lacuna_levels::OpenOptions as LevelOptions;
+use lacuna_levels::{OpenOptions as LevelOptions, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
 use lacuna_sealed::{ObjectDisk, ObjectOptions, ObjectParams, OpenOptions, Params, Sealed};
@@ -257,11 +257,16 @@ impl Key {
             }
             Place::Deniable { medium, params } => {
                 let options = opening.of_levels(random);
-                Deniable::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
+                // What anybody can see anybody may be told.
+                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+                let opened = Deniable::open(medium, &params, &masters, &self.uuid, options);
+                opened.map(OpenDisk::with_levels).map_err(Error::private)
             }
             Place::Oblivious { medium, params } => {
                 let options = opening.of_levels(random);
-                Oblivious::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
+                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+                let opened = Oblivious::open(medium, &params, &masters, &self.uuid, options);
+                opened.map(OpenDisk::with_levels).map_err(Error::private)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;

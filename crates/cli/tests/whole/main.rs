@@ -5,6 +5,7 @@ mod access_time;
 mod clients;
 mod crash;
 mod damage;
+mod discreet;
 mod keys;
 mod levels;
 mod mounted;
