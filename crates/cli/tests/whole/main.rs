@@ -2,12 +2,14 @@
 //! privilege for is skipped, and the test says so.
 
 mod access_time;
+mod books;
 mod clients;
 mod crash;
 mod damage;
 mod discreet;
 mod keys;
 mod levels;
+mod levels_kills;
 mod mounted;
 mod nbd_client;
 mod pool;

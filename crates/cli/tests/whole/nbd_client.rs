@@ -9,6 +9,7 @@ const REPLY_ACK: u32 = 1;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
 
 pub struct Client(UnixStream);
 
@@ -52,6 +53,10 @@ impl Client {
 
     pub fn flush(&mut self) -> io::Result<()> {
         self.request(FLUSH, 0, 0, &[])
+    }
+
+    pub fn discard(&mut self, offset: u64, len: usize) -> io::Result<()> {
+        self.request(TRIM, offset, len, &[])
     }
 
     fn request(&mut self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<()> {

@@ -197,6 +197,11 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         send(signal, self.child.id());
     }
