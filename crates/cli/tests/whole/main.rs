@@ -21,3 +21,4 @@ mod rados_writers;
 mod reading;
 mod refused;
 mod scene;
+mod traces;
