@@ -260,7 +260,7 @@ fn oblivious() {
         let in_place = |calls: &[Call]| {
             let mut count = 0;
             for call in calls.iter().filter(|call| !call.is_sync() && call.offset >= cells) {
-                if call.len != CELL || (call.offset - cells) % CELL != 0 {
+                if call.len != CELL || !(call.offset - cells).is_multiple_of(CELL) {
                     return Err(format!("not a cell: {call:?}"));
                 }
                 count += 1;
