@@ -11,7 +11,8 @@ DESTDIR ?=
 CARGO ?= cargo
 # Power cuts for each cipher and layout in test-long, and where their randomness begins.
 CUTS ?= 20000
-# Clients killed for each cipher and layout in RADOS in test-long.
+# Clients killed for each cipher and layout in RADOS, and servers for each format with levels and number of levels, in
+# test-long.
 KILLS ?= 250
 SEED ?= 1
 # For each fuzz target.

@@ -24,6 +24,7 @@ need e2fsprogs mke2fs mkfs.ext4
 need util-linux fstrim setsid blkid
 need mount losetup mount umount
 need diffutils diff cmp
+need strace strace
 need openssl openssl
 need gcc cc
 need cmake cmake

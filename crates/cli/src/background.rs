@@ -1,6 +1,6 @@
 //! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
 
-use crate::console::Console;
+use crate::console::{self, Console};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_fuse::{ReadyPipe, Side, daemonize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -35,7 +35,7 @@ pub fn run(background: bool, secret: bool, serve: impl FnOnce(&mut Ready) -> Res
             let result = serve(&mut ready);
             let code = match &result {
                 Ok(()) => 0,
-                Err(e) => i32::from(e.kind().exit_code()),
+                Err(e) => i32::from(console::exit_code(e)),
             };
             match (result, ready.0.take()) {
                 (Err(e), Some(pipe)) => pipe.failed(&e),
@@ -80,9 +80,9 @@ fn ignores_hup() -> bool {
 
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
-/// Deniability contract: as for [`run`].
+/// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
 pub fn reporter(background: bool, secret: bool, console: Console) -> Arc<dyn Fn(&Error) + Send + Sync> {
-    if background && secret {
+    if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
     } else if background {
         Arc::new(to_system_log)

@@ -102,7 +102,8 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
 fn remedy(hidden: bool) -> String {
     let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
         can be read";
-    if hidden { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
+    // Elsewhere it would tell a log that there are hidden levels (deniability contract).
+    if hidden && console::is_watched() { format!("{restore}; {OVERWRITTEN}") } else { restore.to_owned() }
 }
 
 fn summary(report: &CheckReport, verified: bool) -> String {

@@ -8,6 +8,10 @@ use lacuna_core::{Error, Kind, Result};
 use serde::Serialize;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
+/// What is said of every private error where no terminal is.
+const HIDDEN: &str = "the disk could not do what it was asked; what and why is told on a terminal only, and by `lacuna \
+    status` while the disk is open";
+
 /// How much to say.
 #[derive(Clone, Copy)]
 pub struct Console {
@@ -35,8 +39,10 @@ impl Console {
     }
 
     /// An error, which `--quiet` does not silence.
+    ///
+    /// Deniability contract: of a private one a log hears the same sentence, whatever it says.
     pub fn error(&self, e: &Error) {
-        to_stderr(&format!("lacuna: {e}"));
+        if hides(e) { to_stderr(&format!("lacuna: {HIDDEN}")) } else { to_stderr(&format!("lacuna: {e}")) }
     }
 
     /// Something a person should know though all goes well.
@@ -57,6 +63,21 @@ impl Console {
     pub fn done(&self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { line(text) }
     }
+}
+
+/// The exit code of a command that ends with an error. A log that keeps exit codes hears the same one of all that are
+/// private.
+pub fn exit_code(e: &Error) -> u8 {
+    if hides(e) { Kind::Other.exit_code() } else { e.kind().exit_code() }
+}
+
+/// Whether standard error is what a person looks at, not a file, a pipe or a log.
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+fn hides(e: &Error) -> bool {
+    e.is_private() && !is_watched()
 }
 
 /// Whether a person is there to be asked.

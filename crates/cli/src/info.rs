@@ -11,11 +11,10 @@ use crate::info_levels::{self, LevelFacts};
 use crate::parameters::{self, Parameters};
 use crate::size::human;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium};
+use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium, open_to_look};
 use lacuna_sealed::list_snapshots;
 use lacuna_volume::{HEADER_AREA, Location, PublicHeader};
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -64,7 +63,7 @@ impl Facts {
             Err(e) => return Err(e),
         };
         let failed = |e: std::io::Error| Error::io(format!("cannot read {}", path.display()), &e);
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = open_to_look(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         let mut start = Vec::new();
         (&mut file).take(HEADER_AREA).read_to_end(&mut start).map_err(failed)?;

@@ -5,7 +5,8 @@
 //! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an argument or
 //!   the environment, and no core dump of the process can hold one.
 //! - Everything that can be refused is refused before anything is written.
-//! - An error is one line on standard error that begins with `lacuna: `; its kind decides the exit code.
+//! - An error is one line on standard error that begins with `lacuna: `; its kind decides the exit code. Errors of disks
+//!   with levels are told in full on a terminal only: everything else may be a log.
 //! - A process that goes to the background unlocks first and starts its threads, its random source, its disk
 //!   and its connection to a cluster afterwards.
 #![warn(missing_docs)]
@@ -33,6 +34,7 @@ mod open_disk;
 mod parameters;
 mod passphrase;
 mod pid_file;
+mod private_disk;
 mod resize;
 mod serve;
 mod size;
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             console.error(&e);
-            ExitCode::from(e.kind().exit_code())
+            ExitCode::from(console::exit_code(&e))
         }
     }
 }

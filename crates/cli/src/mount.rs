@@ -9,6 +9,7 @@ use crate::status;
 use crate::unlock::{self, Key, Opening};
 use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -94,7 +95,7 @@ fn serve(
         let e = Error::new(Kind::Usage, format!("cannot open {}", args.location))
             .found(format!("{} mount points", args.mountpoints.len()))
             .expected(format!("at most {}, one for each level that the passphrase opens", levels.len()));
-        return closed.and(Err(e));
+        return closed.and(Err(if disk.has_levels() { e.private() } else { e }));
     }
     let say = background::reporter(!args.foreground, disk.has_levels(), console);
     let mut opened = Vec::new();
@@ -109,7 +110,8 @@ fn serve(
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.
         request.log = say.clone();
-        opened.push(Opened::start(request)?);
+        let hidden = !opened.is_empty();
+        opened.push(Opened::start(request).map_err(|e| if hidden { e.private() } else { e })?);
     }
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
@@ -120,7 +122,13 @@ fn serve(
     let told = started
         .map_err(|e| Error::io("cannot listen for signals", &e))
         .and_then(|_| {
-            args.mountpoints.iter().zip(made).try_for_each(|(at, made)| tell(args, at, made, console))
+            // Standard output may be a log too, as standard error may.
+            let told = if io::stdout().is_terminal() { args.mountpoints.len() } else { 1 };
+            args.mountpoints
+                .iter()
+                .zip(made)
+                .take(told)
+                .try_for_each(|(at, made)| tell(args, at, made, console))
         })
         .and_then(|()| ready.tell());
     if told.is_err() {

@@ -3,6 +3,7 @@
 use crate::check::OVERWRITTEN;
 use crate::check_level;
 use crate::cluster::Connection;
+use crate::private_disk::PrivateDisk;
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
 use lacuna_levels::{LevelDisk, Levels, level_disks};
 use lacuna_sealed::{BadBlock, CheckReport, ObjectDisk, SEGMENT_BLOCKS, Sealed};
@@ -59,7 +60,8 @@ impl OpenDisk {
         match &**self {
             OpenDisk::Flat(_) | OpenDisk::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
             OpenDisk::Levels(on) => {
-                on.levels.iter().map(|level| Arc::clone(level) as Arc<dyn Disk>).collect()
+                let private = |level: &Arc<LevelDisk>| Arc::new(PrivateDisk::new(Arc::clone(level)));
+                on.levels.iter().map(|level| private(level) as Arc<dyn Disk>).collect()
             }
         }
     }
@@ -79,7 +81,7 @@ impl OpenDisk {
                 for level in &on.levels {
                     let found = |found| bad(Some(level.level()), found);
                     let report = check_level::run(&**level, |done| progress(before + done), found)
-                        .map_err(|e| level_error(level.level(), e))?;
+                        .map_err(|e| level_error(level.level(), e).private())?;
                     before += level.blocks();
                     total.good += report.good;
                     total.unwritten += report.unwritten;
@@ -129,6 +131,9 @@ impl OpenDisk {
 
     /// Remembers that the disk is another client's now, if that is what an error says.
     fn noting(&self, e: Error) -> Error {
+        if self.has_levels() {
+            return e.private();
+        }
         if let OpenDisk::Objects(on) = self
             && e.kind() == Kind::Fenced
         {
@@ -184,7 +189,7 @@ impl Disk for OpenDisk {
 
     fn close(&self) -> Result<()> {
         if let OpenDisk::Levels(on) = self {
-            return on.disk.close();
+            return on.disk.close().map_err(Error::private);
         }
         let closed = self.inner().close();
         if let OpenDisk::Objects(on) = self

@@ -15,7 +15,7 @@ use crate::passphrase;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Params as DeniableParams};
-use lacuna_levels::OpenOptions as LevelOptions;
+use lacuna_levels::{OpenOptions as LevelOptions, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
 use lacuna_sealed::{ObjectDisk, ObjectOptions, ObjectParams, OpenOptions, Params, Sealed};
@@ -26,6 +26,11 @@ use std::time::Duration;
 /// What whoever opens a disk with levels is told.
 const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
     it. If you have a passphrase of a deeper level, give that one.";
+
+/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever levels it has.
+const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
+    for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
+    `noatime`.";
 
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
@@ -63,8 +68,15 @@ pub fn unlock_with(
     console: Console,
     ask: impl FnOnce(&str) -> Result<Vec<SecretVec>>,
 ) -> Result<Volume> {
+    let mut touches = false;
     let (header, connection) = match Site::held(location, holder)? {
-        Site::File(path) => (Arc::new(FileMedium::open(path, access)?) as Arc<dyn Medium>, None),
+        Site::File(path) => {
+            let medium = FileMedium::open(path, access)?;
+            // A header that only memory holds would open the disk until the next start of the system.
+            medium.forget_cached()?;
+            touches = medium.touches_access_times();
+            (Arc::new(medium) as Arc<dyn Medium>, None)
+        }
         Site::Pool(target) => {
             // Nothing is taken from another client before the passphrase has opened the header.
             let (mut connection, header) = look(&target, location)?;
@@ -87,6 +99,9 @@ pub fn unlock_with(
     if parameters.has_levels() && access == Access::Write {
         // In the same words whatever there is (deniability contract).
         console.note(DEEPER_LEVELS);
+    }
+    if parameters.has_levels() && touches {
+        console.note(ACCESS_TIMES);
     }
     if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
         hold(connection, true)?;
@@ -242,11 +257,16 @@ impl Key {
             }
             Place::Deniable { medium, params } => {
                 let options = opening.of_levels(random);
-                Deniable::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
+                // What anybody can see anybody may be told.
+                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+                let opened = Deniable::open(medium, &params, &masters, &self.uuid, options);
+                opened.map(OpenDisk::with_levels).map_err(Error::private)
             }
             Place::Oblivious { medium, params } => {
                 let options = opening.of_levels(random);
-                Oblivious::open(medium, &params, &masters, &self.uuid, options).map(OpenDisk::with_levels)
+                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+                let opened = Oblivious::open(medium, &params, &masters, &self.uuid, options);
+                opened.map(OpenDisk::with_levels).map_err(Error::private)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;

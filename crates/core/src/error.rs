@@ -87,12 +87,13 @@ pub struct Error {
     found: Option<String>,
     expected: Option<String>,
     remedy: Option<String>,
+    private: bool,
 }
 
 impl Error {
     /// An error of `kind` that says what failed: `"cannot open disk.img"`.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Error { kind, what: what.into(), found: None, expected: None, remedy: None }
+        Error { kind, what: what.into(), found: None, expected: None, remedy: None, private: false }
     }
 
     /// A medium error. Full media and refused permissions keep their own kind.
@@ -137,6 +138,17 @@ impl Error {
     pub fn finding(&self) -> String {
         let found = self.found.as_ref().map_or_else(String::new, |found| format!("; found: {found}"));
         format!("{}{found}", self.what)
+    }
+
+    /// Marks it as one that no log may keep: its words or its mere kind may tell of hidden levels (deniability contract).
+    pub fn private(mut self) -> Self {
+        self.private = true;
+        self
+    }
+
+    /// Whether it is for a person to see, and for no log.
+    pub fn is_private(&self) -> bool {
+        self.private
     }
 
     /// What this error means.

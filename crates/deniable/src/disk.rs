@@ -75,6 +75,7 @@ impl Deniable {
         uuid: &[u8; 16],
         options: OpenOptions,
     ) -> Result<Deniable> {
+        medium.forget_cached()?;
         check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
         check_levels(params, masters)?;
         let core = build(medium, params, masters, uuid, &options, |log, trees| {

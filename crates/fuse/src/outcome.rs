@@ -10,13 +10,20 @@ struct Line {
     kind: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     message: String,
+    #[serde(default)]
+    private: bool,
 }
 
 /// The line, with its end.
 pub(crate) fn encode(result: &Result<()>) -> String {
     let line = match result {
-        Ok(()) => Line { ok: true, kind: String::new(), message: String::new() },
-        Err(e) => Line { ok: false, kind: name(e.kind()).to_owned(), message: e.to_string() },
+        Ok(()) => Line { ok: true, kind: String::new(), message: String::new(), private: false },
+        Err(e) => Line {
+            ok: false,
+            kind: name(e.kind()).to_owned(),
+            message: e.to_string(),
+            private: e.is_private(),
+        },
     };
     let mut text = serde_json::to_string(&line).unwrap_or_else(|_| r#"{"ok":false}"#.to_owned());
     text.push('\n');
@@ -26,7 +33,11 @@ pub(crate) fn encode(result: &Result<()>) -> String {
 /// What the line says, or `None` if it is not such a line.
 pub(crate) fn decode(line: &str) -> Option<Result<()>> {
     let line: Line = serde_json::from_str(line).ok()?;
-    Some(if line.ok { Ok(()) } else { Err(Error::new(kind(&line.kind), line.message)) })
+    let error = || {
+        let error = Error::new(kind(&line.kind), line.message.clone());
+        if line.private { error.private() } else { error }
+    };
+    Some(if line.ok { Ok(()) } else { Err(error()) })
 }
 
 fn name(kind: Kind) -> &'static str {
@@ -83,6 +94,9 @@ mod tests {
         let sent = Error::new(Kind::Busy, "cannot close").found("bash \"1\"\n").remedy("leave");
         let got = decode(&encode(&Err(sent.clone()))).unwrap().unwrap_err();
         assert_eq!((got.kind(), got.to_string()), (Kind::Busy, sent.to_string()));
+        assert!(
+            !got.is_private() && decode(&encode(&Err(sent.private()))).unwrap().unwrap_err().is_private()
+        );
         assert!(decode("").is_none());
         assert!(decode("{\"ok\":").is_none());
     }

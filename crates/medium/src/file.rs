@@ -1,8 +1,8 @@
 //! A medium on a local file or block device, through the page cache.
 
-use crate::{Medium, ReadExtent, WriteExtent};
+use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Error, Kind, Result};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fstatvfs};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, Seek, SeekFrom};
@@ -33,6 +33,7 @@ pub struct FileMedium {
     path: PathBuf,
     len: AtomicU64,
     device: bool,
+    touches: bool,
 }
 
 impl FileMedium {
@@ -40,12 +41,10 @@ impl FileMedium {
     ///
     /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if another process has it open.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(access == Access::Write)
-            .open(path)
-            .map_err(|e| open_error(path, &e))?;
-        Self::locked(file, path, access)
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        let (file, touches) = open_untouched(&mut options, path).map_err(|e| open_error(path, &e))?;
+        Self::locked(file, path, access, touches)
     }
 
     /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; whoever wants to
@@ -53,8 +52,8 @@ impl FileMedium {
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600).create_new(true);
-        let file = options.open(path).map_err(|e| open_error(path, &e))?;
-        let medium = Self::locked(file, path, Access::Write)?;
+        let (file, touches) = open_untouched(&mut options, path).map_err(|e| open_error(path, &e))?;
+        let medium = Self::locked(file, path, Access::Write, touches)?;
         medium.set_len(len)?;
         Ok(medium)
     }
@@ -64,7 +63,16 @@ impl FileMedium {
         self.device
     }
 
-    fn locked(mut file: File, path: &Path, access: Access) -> Result<Self> {
+    /// Whether reading changes the access time: the system refused to leave it alone, as it does for files of other
+    /// users, and the file system keeps access times.
+    ///
+    /// Deniability contract: a hidden level is read when nothing public is, and the time of that would stay.
+    pub fn touches_access_times(&self) -> bool {
+        let spared = StatVfsMountFlags::NOATIME | StatVfsMountFlags::RDONLY;
+        self.touches && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
+    }
+
+    fn locked(mut file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
         let kind = file.metadata().map_err(|e| open_error(path, &e))?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
@@ -93,7 +101,7 @@ impl FileMedium {
         }
         let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
         let device = kind.is_block_device();
-        Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device })
+        Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device, touches })
     }
 
     fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
@@ -121,6 +129,22 @@ impl FileMedium {
             }
         }
         Ok(())
+    }
+}
+
+/// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
+pub fn open_to_look(path: &Path) -> std::io::Result<File> {
+    open_untouched(OpenOptions::new().read(true), path).map(|(file, _)| file)
+}
+
+/// Opens a file whose reads leave its access time alone, if the system allows that: it does to the owner and to root.
+/// The second value says whether it refused.
+fn open_untouched(options: &mut OpenOptions, path: &Path) -> std::io::Result<(File, bool)> {
+    match options.custom_flags(OFlags::NOATIME.bits() as i32).open(path) {
+        Err(e) if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            options.custom_flags(0).open(path).map(|file| (file, true))
+        }
+        opened => opened.map(|file| (file, false)),
     }
 }
 
@@ -185,6 +209,27 @@ impl Medium for FileMedium {
             .map_err(|e| Error::io(format!("sync of {}", self.path.display()), &e).with_kind(Kind::Io))
     }
 
+    fn forget_cached(&self) -> Result<()> {
+        // Pages that wait to be written cannot be dropped; those whose write failed count as written from here on.
+        let synced = match self.file.sync_data() {
+            // A medium on a file system that is read-only has nothing to write.
+            Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
+            other => other,
+        };
+        let dropped = fadvise(&self.file, 0, None, Advice::DontNeed).map_err(std::io::Error::from);
+        let dropped =
+            dropped.and_then(|()| if self.device { block_device::drop_cache(&self.file) } else { Ok(()) });
+        synced.map_err(|e| {
+            Error::io(format!("what was written to {} earlier did not reach it", self.path.display()), &e)
+                .with_kind(Kind::Io)
+                .remedy("mend the medium, then open it again: what is durable on it is used")
+        })?;
+        dropped.map_err(|e| {
+            Error::io(format!("cannot drop what memory holds of {}", self.path.display()), &e)
+                .with_kind(Kind::Io)
+        })
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -235,6 +280,25 @@ mod tests {
         assert!(back.iter().all(|&b| b == 0));
         assert!(medium.file.metadata().unwrap().blocks() * 512 < 65536);
         assert_eq!(medium.read_at((1 << 20) - 1, &mut back).unwrap_err().kind(), Kind::Io);
+    }
+
+    #[test]
+    fn reading_leaves_no_access_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        drop(FileMedium::create(&path, 1 << 20).unwrap());
+        // Older than the modification time, so that even `relatime` would renew it.
+        let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_times(std::fs::FileTimes::new().set_accessed(old)).unwrap();
+        for access in [Access::Read, Access::Write] {
+            let medium = FileMedium::open(&path, access).unwrap();
+            assert!(!medium.touches_access_times());
+            medium.read_at(4096, &mut [0; 4096]).unwrap();
+        }
+        let mut looked = open_to_look(&path).unwrap();
+        std::io::Read::read_exact(&mut looked, &mut [0; 4096]).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().accessed().unwrap(), old);
     }
 
     #[test]

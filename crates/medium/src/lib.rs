@@ -5,10 +5,12 @@
 //! - Reads return exactly what was asked or an error; a short read or write of the system is finished or
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
-//! - `unsafe` is confined to the seam to librados.
+//! - Reading a file leaves its access time alone wherever the system lets us.
+//! - `unsafe` is confined to the seam to librados, and to one request to block devices.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod block_device;
 mod file;
 mod memory;
 mod memory_objects;
@@ -17,7 +19,7 @@ mod object;
 mod rados;
 mod striped;
 
-pub use file::{Access, FileMedium};
+pub use file::{Access, FileMedium, open_to_look};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
@@ -63,6 +65,12 @@ pub trait Medium: Send + Sync {
     }
     /// Returns when everything written, discarded or resized before the call is durable.
     fn sync(&self) -> Result<()>;
+    /// From now on reads come from the medium, not from a cache that may hold more than the medium does: after a failed
+    /// sync Linux keeps in its cache, as if they were written, pages that are not. Whatever reads a medium to find out
+    /// what is durable calls this first. Writes back what can still be written; the error says what could not be.
+    fn forget_cached(&self) -> Result<()> {
+        Ok(())
+    }
     /// Makes a range read as zeros and gives its space back where the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Changes the length; new bytes read as zeros. Media of fixed size refuse to grow past their size.

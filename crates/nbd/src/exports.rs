@@ -5,7 +5,15 @@ use std::collections::BTreeMap;
 
 /// Names of exports and the disks behind them. Names are at most 4096 bytes, as the protocol has it.
 #[derive(Clone, Default)]
-pub struct Exports(BTreeMap<String, ByteDisk>);
+pub struct Exports(BTreeMap<String, Export>);
+
+/// A disk on offer.
+#[derive(Clone)]
+pub(crate) struct Export {
+    pub(crate) disk: ByteDisk,
+    /// Whose memory its requests take.
+    pub(crate) level: usize,
+}
 
 impl Exports {
     /// No exports.
@@ -20,18 +28,18 @@ impl Exports {
             if number == 0 {
                 exports = exports.with("", disk.clone());
             }
-            exports = exports.with(number.to_string(), disk);
+            exports.0.insert(number.to_string(), Export { disk, level: number });
         }
         exports
     }
 
-    /// Adds `disk` under `name`, in place of an earlier one of that name.
+    /// Adds `disk` under `name`, in place of an earlier one of that name. It shares the memory of level 0.
     pub fn with(mut self, name: impl Into<String>, disk: ByteDisk) -> Self {
-        self.0.insert(name.into(), disk);
+        self.0.insert(name.into(), Export { disk, level: 0 });
         self
     }
 
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&ByteDisk> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Export> {
         self.0.get(std::str::from_utf8(name).ok()?)
     }
 

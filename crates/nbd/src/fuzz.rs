@@ -19,7 +19,7 @@ pub fn fuzz_serve(bytes: &[u8], disk: ByteDisk) -> u64 {
     {
         let crew = Crew { workers: 1, max_workers: 1 };
         let memory = ServerMemory::new(64 << 20);
-        Connection::new(&client, session, None, &AtomicBool::new(false), crew, &memory).run();
+        Connection::new(&client, session, None, &AtomicBool::new(false), crew, memory.of(0)).run();
     }
     client.sent()
 }

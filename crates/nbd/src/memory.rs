@@ -1,4 +1,7 @@
-//! How much memory requests may take: of one connection, and of the whole server.
+//! How much memory requests may take: of one connection, of all that use a level, and of the whole server.
+//!
+//! Deniability contract: each level has memory of its own, by its number, whether or not it is open. Requests of one that
+//! take long, as hidden writes do that wait for cover, never make those of another wait or fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -8,22 +11,47 @@ use std::time::{Duration, Instant};
 pub(crate) const KEPT: usize = 512 << 10;
 /// Memory that a worker keeps at most, as long as the server has some to keep.
 const MOST_KEPT: usize = 2 << 20;
-/// What all workers of a server keep above [`KEPT`].
-const KEPT_BY_SERVER: usize = 64 << 20;
+/// What all workers of level 0 keep above [`KEPT`].
+const KEPT_BY_PUBLIC: usize = 36 << 20;
+/// What those of each further level keep.
+const KEPT_BY_HIDDEN: usize = 4 << 20;
+/// Levels that a disk may have.
+const LEVELS: usize = 8;
+/// What level 0 has for large requests, in shares of each further level.
+const PUBLIC_SHARES: usize = 6;
 /// How long a request waits for memory that the requests of other connections hold. Longer than good clients
 /// make each other wait, and short enough for the client to hear of it before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the requests of all connections share.
-pub(crate) struct ServerMemory {
+/// What a server has for requests.
+pub(crate) struct ServerMemory([LevelMemory; LEVELS]);
+
+impl ServerMemory {
+    /// `large` bytes for the requests of level 0 for which no worker keeps memory, and for each further level a part of as
+    /// much.
+    pub(crate) fn new(large: usize) -> Self {
+        ServerMemory(std::array::from_fn(|level| match level {
+            0 => LevelMemory::new(large, KEPT_BY_PUBLIC),
+            _ => LevelMemory::new(large / PUBLIC_SHARES, KEPT_BY_HIDDEN),
+        }))
+    }
+
+    /// What a level has.
+    pub(crate) fn of(&self, level: usize) -> &LevelMemory {
+        &self.0[level.min(LEVELS - 1)]
+    }
+}
+
+/// What the requests of all connections to a level share.
+pub(crate) struct LevelMemory {
     large: Pool,
+    keepable: usize,
     kept: AtomicUsize,
 }
 
-impl ServerMemory {
-    /// `large` bytes for the requests for which no worker keeps memory.
-    pub(crate) fn new(large: usize) -> Self {
-        ServerMemory { large: Pool::new(large), kept: AtomicUsize::new(0) }
+impl LevelMemory {
+    fn new(large: usize, keepable: usize) -> Self {
+        LevelMemory { large: Pool::new(large), keepable, kept: AtomicUsize::new(0) }
     }
 
     /// A part of the memory for large requests; `None` if there is none to be had.
@@ -39,7 +67,7 @@ impl ServerMemory {
 
 /// A worker's right to keep memory above [`KEPT`], so that requests of the usual large sizes cost no allocation.
 pub(crate) struct Kept<'a> {
-    from: &'a ServerMemory,
+    from: &'a LevelMemory,
     bytes: usize,
 }
 
@@ -49,13 +77,13 @@ impl Kept<'_> {
         self.bytes.max(KEPT)
     }
 
-    /// Whether the worker may have and keep `bytes`; asks the server for more if it must.
+    /// Whether the worker may have and keep `bytes`; asks its level for more if it must.
     pub(crate) fn covers(&mut self, bytes: usize) -> bool {
         if bytes <= self.bytes() {
             return true;
         }
         let more = bytes - self.bytes;
-        let grow = |kept: usize| kept.checked_add(more).filter(|sum| *sum <= KEPT_BY_SERVER);
+        let grow = |kept: usize| kept.checked_add(more).filter(|sum| *sum <= self.from.keepable);
         let granted = bytes <= MOST_KEPT
             && self.from.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).is_ok();
         if granted {
@@ -135,8 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn workers_keep_no_more_than_the_server_grants() {
-        let server = ServerMemory::new(0);
+    fn levels_take_nothing_from_one_another() {
+        let server = ServerMemory::new(192 << 20);
+        let held: Vec<_> = (1..LEVELS).map(|level| server.of(level).share(32 << 20).unwrap()).collect();
+        assert!(server.of(1).large.share(1, Some(Duration::ZERO)).is_none());
+        assert!(server.of(0).share(192 << 20).is_some());
+        let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(of).sum::<usize>();
+        // As docs/threat-model.md says.
+        assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (416 << 20, 64 << 20));
+        drop(held);
+    }
+
+    #[test]
+    fn workers_keep_no_more_than_their_level_grants() {
+        let server = LevelMemory::new(0, 64 << 20);
         let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
         assert!(all.iter_mut().all(|kept| kept.covers(KEPT) && kept.covers(1 << 20) && kept.covers(1 << 20)));
         let mut late = server.keep();

@@ -1,6 +1,6 @@
 //! The fixed newstyle negotiation, over anything that reads and writes.
 
-use crate::exports::Exports;
+use crate::exports::{Export, Exports};
 use crate::wire::*;
 use lacuna_core::{BLOCK_SIZE, ByteDisk};
 use std::io::{self, ErrorKind, Read, Write};
@@ -36,6 +36,7 @@ pub enum Outcome {
 /// What was agreed on.
 pub struct Session {
     pub(crate) disk: ByteDisk,
+    pub(crate) level: usize,
     pub(crate) export: String,
     pub(crate) structured: bool,
     pub(crate) allocation: bool,
@@ -141,18 +142,20 @@ impl Negotiation<'_> {
     }
 
     fn export_name(&mut self, name: &[u8]) -> io::Result<Outcome> {
-        let disk = self.exports.get(name).ok_or_else(|| broken("no such export"))?.clone();
+        let export = self.exports.get(name).ok_or_else(|| broken("no such export"))?.clone();
+        let disk = &export.disk;
         self.out.extend(disk.len().to_be_bytes());
         self.out.extend(transmission_flags(disk.read_only(), self.structured).to_be_bytes());
         if !self.greeting.no_zeroes {
             self.out.extend([0; 124]);
         }
-        Ok(Outcome::Transmit(self.session(name, disk)))
+        Ok(Outcome::Transmit(self.session(name, export)))
     }
 
-    fn session(&self, name: &[u8], disk: ByteDisk) -> Session {
+    fn session(&self, name: &[u8], Export { disk, level }: Export) -> Session {
         Session {
             disk,
+            level,
             export: String::from_utf8_lossy(name).into_owned(),
             structured: self.structured,
             allocation: self.context.as_deref() == Some(name),
@@ -190,9 +193,10 @@ impl Negotiation<'_> {
         let Some((name, wanted)) = parse_info(data) else {
             return self.refuse(option, REP_ERR_INVALID);
         };
-        let Some(disk) = self.exports.get(name).cloned() else {
+        let Some(found) = self.exports.get(name).cloned() else {
             return self.refuse(option, REP_ERR_UNKNOWN);
         };
+        let disk = &found.disk;
         let mut export = INFO_EXPORT.to_be_bytes().to_vec();
         export.extend(disk.len().to_be_bytes());
         export.extend(transmission_flags(disk.read_only(), self.structured).to_be_bytes());
@@ -208,7 +212,7 @@ impl Negotiation<'_> {
             self.reply(option, REP_INFO, &own_name);
         }
         self.acknowledge(option);
-        (option == OPT_GO).then(|| Outcome::Transmit(self.session(name, disk)))
+        (option == OPT_GO).then(|| Outcome::Transmit(self.session(name, found)))
     }
 
     fn meta_context(&mut self, option: u32, data: &[u8]) -> Option<Outcome> {

@@ -37,8 +37,8 @@ pub struct Options {
     pub max_workers: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
-    /// Memory for requests of more than 512 KiB, of all connections together; a request that finds none in a few
-    /// seconds fails with ENOMEM.
+    /// Memory for requests of more than 512 KiB, of all connections to level 0 together; each further level has a sixth
+    /// of as much. A request that finds none in a few seconds fails with ENOMEM.
     pub large_memory: usize,
     /// How long a client may be silent before it has chosen an export.
     pub handshake_timeout: Duration,
@@ -57,7 +57,7 @@ impl Default for Options {
             workers: cores.clamp(2, 16),
             max_workers: 16,
             max_connections: 64,
-            large_memory: 256 << 20,
+            large_memory: 192 << 20,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
             report: None,
@@ -208,7 +208,8 @@ impl Server {
         let workers = self.options.workers.max(1);
         let crew = Crew { workers, max_workers: self.options.max_workers.max(workers) };
         let report = self.options.report.as_ref();
-        Connection::new(transport, session, report, stopping, crew, &self.memory).run();
+        let memory = self.memory.of(session.level);
+        Connection::new(transport, session, report, stopping, crew, memory).run();
     }
 }
 

@@ -12,7 +12,7 @@
 //! A thread that would have to wait for the client to take its replies passes the turn on first.
 
 use crate::input::Input;
-use crate::memory::{Kept, Pool, ServerMemory, Share};
+use crate::memory::{Kept, LevelMemory, Pool, Share};
 use crate::negotiate::Session;
 use crate::perform::{Body, Reply, memory_needed, perform, refusal};
 use crate::server::Reporter;
@@ -61,7 +61,7 @@ pub(crate) struct Connection<'a, T> {
     /// Running mean of the time that operations take which wait for a device, in nanoseconds; others count as 0.
     pace: AtomicU32,
     large: Pool,
-    server: &'a ServerMemory,
+    level: &'a LevelMemory,
 }
 
 /// What a worker holds while it serves.
@@ -106,7 +106,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         report: Option<&'a Reporter>,
         stopping: &'a AtomicBool,
         crew: Crew,
-        server: &'a ServerMemory,
+        level: &'a LevelMemory,
     ) -> Self {
         Connection {
             transport,
@@ -120,7 +120,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             threads: AtomicUsize::new(1),
             pace: AtomicU32::new(0),
             large: Pool::new(LARGE_BUDGET),
-            server,
+            level,
         }
     }
 
@@ -143,7 +143,7 @@ impl<'a, T: Transport> Connection<'a, T> {
     /// One worker. An error means that the connection is of no more use.
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
         let memory = PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?;
-        let kept = self.server.keep();
+        let kept = self.level.keep();
         let mut hands = Hands { memory, kept, jobs: Vec::with_capacity(BATCH), batches: 0 };
         let mut kept = None;
         loop {
@@ -259,7 +259,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             None
         } else {
             let own = self.large.share(needed, None).ok_or(Errno::NO_MEMORY)?;
-            Some((own, self.server.share(needed).ok_or(Errno::NO_MEMORY)?))
+            Some((own, self.level.share(needed).ok_or(Errno::NO_MEMORY)?))
         };
         if needed > hands.memory.len() {
             hands.memory = PageBuffer::try_new(needed).ok_or(Errno::NO_MEMORY)?;
@@ -372,5 +372,5 @@ impl<T: Transport> Drop for HangUpOnPanic<'_, T> {
     }
 }
 
-/// Memory of the connection and of the server that a request has taken, if it has.
+/// Memory of the connection and of its level that a request has taken, if it has.
 type LargeShare<'a> = Option<(Share<'a>, Share<'a>)>;

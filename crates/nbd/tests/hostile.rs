@@ -4,7 +4,7 @@ mod harness;
 
 use harness::client::*;
 use harness::{Memory, Random, Running, noise, wait_until};
-use lacuna_nbd::{Options, REQUEST_LEN, Request, fuzz_serve};
+use lacuna_nbd::{Exports, Options, REQUEST_LEN, Request, fuzz_serve};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -215,6 +215,34 @@ fn requests_that_find_no_memory_are_answered() {
         client.write(5, &data);
         assert_eq!(client.read(5, len as u32), data);
     }
+}
+
+#[test]
+fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
+    const LARGE: usize = 32 << 20;
+    let (zero, one) = (Memory::new(LARGE / 4096), Memory::new(LARGE / 4096));
+    // As hidden writes do that wait for cover.
+    one.gate_writes.store(true, Ordering::SeqCst);
+    one.open_gate(false);
+    let server = Running::unix(Exports::levels([zero.byte_disk(), one.byte_disk()]), Options::default());
+    let data = noise(5, LARGE);
+    let to = |export| {
+        let mut client = Client::greet(&server.socket(), 3).unwrap();
+        client.go(export);
+        client
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            // Answered one way or the other when the gate opens.
+            scope.spawn(|| to("1").call(0, WRITE, 0, LARGE as u32, &data));
+        }
+        wait_until("a hidden write", || one.at_gate.load(Ordering::SeqCst) > 0);
+        let mut public = to("0");
+        let done: Vec<_> = (0..10).map(|_| public.call(0, WRITE, 0, LARGE as u32, &data)).collect();
+        one.open_gate(true);
+        assert!(done.iter().all(|reply| *reply == Reply::Done), "{done:?}");
+    });
+    assert!(zero.contents() == data);
 }
 
 #[test]

@@ -59,6 +59,7 @@ impl Oblivious {
         uuid: &[u8; 16],
         options: OpenOptions,
     ) -> Result<Oblivious> {
+        medium.forget_cached()?;
         check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
         let core = build(medium, params, masters, uuid, &options);
         let end = recovery::find_end(&core.store, &core.keys[0].level)?;

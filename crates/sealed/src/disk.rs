@@ -150,6 +150,7 @@ impl Sealed {
         uuid: &[u8; 16],
         options: OpenOptions,
     ) -> Result<Sealed> {
+        medium.forget_cached()?;
         let g = params.geometry();
         if medium.len() < g.medium_len() {
             return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")

@@ -90,6 +90,10 @@ impl Medium for Overlay {
         Ok(())
     }
 
+    fn forget_cached(&self) -> Result<()> {
+        self.below.forget_cached()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.change(offset, len, |piece, _| piece.fill(0))
     }

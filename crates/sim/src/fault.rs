@@ -305,6 +305,10 @@ impl<M: Medium + ?Sized> Medium for FaultMedium<M> {
         self.pass(OpKind::Sync, 0, 0, || self.inner.sync())
     }
 
+    fn forget_cached(&self) -> Result<()> {
+        self.inner.forget_cached()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.pass(OpKind::Discard, offset, len, || {
             self.inner.discard(offset, len)?;

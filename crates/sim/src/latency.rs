@@ -271,6 +271,10 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
         self.inner.sync()
     }
 
+    fn forget_cached(&self) -> Result<()> {
+        self.inner.forget_cached()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.charge(&mut self.charged(), self.model.discard);
         self.inner.discard(offset, len)

@@ -24,7 +24,7 @@ mod two_sample;
 pub mod versions;
 
 pub use crash::CrashMedium;
-pub use failed_sync::{FailedSync, flush_until_refused};
+pub use failed_sync::{FailedSync, flush_until_refused, reopens_from_the_medium};
 pub use fault::{Fault, FaultMedium};
 pub use image::{Image, PAGE_SIZE};
 pub use latency::{LatencyMedium, LatencyModel};

@@ -109,6 +109,10 @@ impl<M: Medium + ?Sized> Medium for Recorder<M> {
         self.note(OpKind::Sync, self.inner.sync(), std::iter::once((0, 0, None)))
     }
 
+    fn forget_cached(&self) -> Result<()> {
+        self.inner.forget_cached()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.note(OpKind::Discard, self.inner.discard(offset, len), std::iter::once((offset, len, None)))
     }

@@ -290,6 +290,9 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     let public = scene.lacuna(&["check", "disk.img", "--key-file", "key", "--json"]);
     assert!(public.json()["bad_blocks"].as_array().unwrap().iter().all(|bad| bad["level"] == 0));
     assert!(!levels.is_empty(), "{answer}");
-    let words = scene.lacuna(&["check", "disk.img", "--key-file", "deep"]).code(10).stderr;
+    let check = ["check", "disk.img", "--key-file", "deep"];
+    let words = scene.lacuna_on_terminal(&check).code(10).stderr;
     assert_eq!(words.contains("while that level was not open"), levels.contains(&1), "{words}");
+    let words = scene.lacuna(&check).code(10).stderr;
+    assert!(!words.contains("level"), "{words}");
 }

@@ -1,11 +1,15 @@
 //! Whole-program tests: the real binary, driven with real clients. What this machine lacks a program or a
 //! privilege for is skipped, and the test says so.
 
+mod access_time;
+mod books;
 mod clients;
 mod crash;
 mod damage;
+mod discreet;
 mod keys;
 mod levels;
+mod levels_kills;
 mod mounted;
 mod nbd_client;
 mod pool;
@@ -17,3 +21,4 @@ mod rados_writers;
 mod reading;
 mod refused;
 mod scene;
+mod traces;

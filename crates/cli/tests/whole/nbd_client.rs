@@ -9,18 +9,24 @@ const REPLY_ACK: u32 = 1;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
 
 pub struct Client(UnixStream);
 
 impl Client {
     pub fn connect(socket: &Path) -> io::Result<Client> {
+        Self::connect_to(socket, "")
+    }
+
+    pub fn connect_to(socket: &Path, export: &str) -> io::Result<Client> {
         let mut client = Client(UnixStream::connect(socket)?);
         client.read::<18>()?;
-        // Fixed newstyle, no zeroes; then GO for the export "" without further questions.
+        // Fixed newstyle, no zeroes; then GO for the export without further questions.
         client.0.write_all(&3u32.to_be_bytes())?;
         client.0.write_all(b"IHAVEOPT")?;
-        client.0.write_all(&[OPTION_GO.to_be_bytes(), 6u32.to_be_bytes()].concat())?;
-        client.0.write_all(&[0; 6])?;
+        let name_len = export.len() as u32;
+        client.0.write_all(&[OPTION_GO.to_be_bytes(), (6 + name_len).to_be_bytes()].concat())?;
+        client.0.write_all(&[&name_len.to_be_bytes(), export.as_bytes(), &[0; 2]].concat())?;
         loop {
             let head = client.read::<20>()?;
             let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
@@ -47,6 +53,10 @@ impl Client {
 
     pub fn flush(&mut self) -> io::Result<()> {
         self.request(FLUSH, 0, 0, &[])
+    }
+
+    pub fn discard(&mut self, offset: u64, len: usize) -> io::Result<()> {
+        self.request(TRIM, offset, len, &[])
     }
 
     fn request(&mut self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<()> {

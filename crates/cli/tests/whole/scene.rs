@@ -2,8 +2,10 @@
 
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -83,6 +85,18 @@ impl Scene {
         self.command(args).output().unwrap().into()
     }
 
+    /// The program with its standard error on a terminal, as a person has it.
+    pub fn lacuna_on_terminal(&self, args: &[&str]) -> Ran {
+        let terminal = Terminal::new();
+        let mut command = self.command(args);
+        let output = command.stdout(Stdio::piped()).stderr(terminal.stdio()).spawn().unwrap();
+        let mut ran = Ran::from(output.wait_with_output().unwrap());
+        // It holds the terminal open.
+        drop(command);
+        ran.stderr = terminal.said();
+        ran
+    }
+
     /// The program with `input` on its standard input.
     pub fn lacuna_with_input(&self, args: &[&str], input: &str) -> Ran {
         let mut command = self.command(args);
@@ -138,6 +152,43 @@ impl Scene {
     }
 }
 
+/// A terminal, and what was written to it.
+pub struct Terminal {
+    screen: fs::File,
+    keyboard: fs::File,
+}
+
+impl Terminal {
+    pub fn new() -> Terminal {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let keyboard = openpt(flags).unwrap();
+        grantpt(&keyboard).unwrap();
+        unlockpt(&keyboard).unwrap();
+        let name = ptsname(&keyboard, Vec::new()).unwrap();
+        let screen = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(name.to_str().unwrap())
+            .unwrap();
+        Terminal { screen, keyboard: keyboard.into() }
+    }
+
+    /// For a program that writes to it. No more than a screen or two, which it holds until it is read.
+    pub fn stdio(&self) -> Stdio {
+        self.screen.try_clone().unwrap().into()
+    }
+
+    /// What all programs wrote, which have ended.
+    pub fn said(mut self) -> String {
+        drop(self.screen);
+        let mut said = Vec::new();
+        // It ends with an error when nobody has the other side any more.
+        let _ = self.keyboard.read_to_end(&mut said);
+        String::from_utf8_lossy(&said).into_owned()
+    }
+}
+
 /// A server in the foreground.
 pub struct Serving {
     child: Child,
@@ -146,6 +197,11 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         send(signal, self.child.id());
     }

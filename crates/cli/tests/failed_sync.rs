@@ -1,0 +1,106 @@
+//! A sync fails, and the disk is opened again while the system's cache still holds what the medium does not: in each of
+//! the formats, what is found is what the medium holds, and what is flushed on top of it stays.
+
+use lacuna_core::{Budget, Disk, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
+use lacuna_levels::{Levels, OpenOptions as LevelOptions, level_disks};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
+use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, Sealed};
+use lacuna_sim::{FailedSync, reopens_from_the_medium};
+use std::sync::Arc;
+use std::time::Duration;
+
+const UUID: [u8; 16] = [6; 16];
+/// Milliseconds between beats of the cover, which carries what hidden levels flush.
+const COVER: u32 = 5;
+/// Levels of the disks that have some.
+const LEVELS: u8 = 3;
+
+fn masters() -> Vec<Secret<32>> {
+    (0..LEVELS).map(|level| Secret::copy_from(&[level + 5; 32])).collect()
+}
+
+fn level_options() -> LevelOptions {
+    LevelOptions {
+        budget: Budget::bytes(16 << 20),
+        read_only: false,
+        background: true,
+        cover_timeout: Duration::ZERO,
+        public_random: Arc::new(SeededRandom::new(1)),
+        filler: Arc::new(SeededRandom::new(2)),
+    }
+}
+
+fn levels_of(disk: impl Levels + 'static) -> Vec<Arc<dyn Disk>> {
+    let disk: Arc<dyn Levels> = Arc::new(disk);
+    level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
+}
+
+/// Fails one or another sync of disks on media of this length, made by `create` and opened by `open`.
+fn play(
+    name: &str,
+    len: u64,
+    create: impl Fn(&Arc<dyn Medium>) -> Result<()>,
+    open: impl Fn(Arc<dyn Medium>) -> Result<Vec<Arc<dyn Disk>>>,
+) {
+    for (nth, closing) in (1..6).flat_map(|nth| [(nth, false), (nth, true)]) {
+        let below: Arc<dyn Medium> = Arc::new(MemoryMedium::new(len));
+        create(&below).unwrap();
+        let failing = Arc::new(FailedSync::new(below));
+        let played = reopens_from_the_medium(&failing, nth, closing, &|| open(failing.clone()));
+        played.unwrap_or_else(|e| panic!("{name}, sync {nth} failed, closing: {closing}: {e}"));
+    }
+}
+
+#[test]
+fn sealed() {
+    for (cipher, layout) in [(Cipher::Gcm, Layout::SegmentEnd), (Cipher::XtsRandom, Layout::Kv)] {
+        let params = Params::plan(cipher, layout, 2048, Some(1 << 40)).unwrap();
+        let master = Secret::copy_from(&[5; 32]);
+        play(
+            "sealed",
+            params.geometry().medium_len(),
+            |medium| Sealed::create(&**medium, &params, &master),
+            |medium| {
+                let random = Arc::new(SeededRandom::new(3));
+                let options = OpenOptions {
+                    budget: Budget::bytes(4 << 20),
+                    read_only: false,
+                    background: true,
+                    random,
+                };
+                let disk = Sealed::open(medium, &params, &master, &UUID, options)?;
+                Ok(vec![Arc::new(disk) as Arc<dyn Disk>])
+            },
+        );
+    }
+}
+
+#[test]
+fn deniable() {
+    let params = DeniableParams::plan(24 << 20, Geometry::DEFAULT, 200, COVER).unwrap();
+    let random = |seed| Arc::new(SeededRandom::new(seed));
+    play(
+        "deniable",
+        params.medium_len(),
+        |medium| Deniable::create(medium, &params, &masters(), &UUID, random(4), random(5)),
+        |medium| Deniable::open(medium, &params, &masters(), &UUID, level_options()).map(levels_of),
+    );
+}
+
+#[test]
+fn oblivious() {
+    for hiding in [Hiding::Opportunistic, Hiding::Plausible] {
+        let plan = Plan { hiding, cover_millis: COVER, ..Plan::DEFAULT };
+        let params = ObliviousParams::plan(24 << 20, plan).unwrap();
+        let random = |seed| Arc::new(SeededRandom::new(seed));
+        play(
+            "oblivious",
+            params.medium_len(),
+            |medium| Oblivious::create(medium, &params, &masters(), &UUID, random(4), random(5)),
+            |medium| Oblivious::open(medium, &params, &masters(), &UUID, level_options()).map(levels_of),
+        );
+    }
+}

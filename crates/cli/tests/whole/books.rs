@@ -1,0 +1,120 @@
+//! Clients that write blocks which say what they are, until their server dies, and know what the disk must hold then.
+
+use crate::nbd_client::Client;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCK: usize = 4096;
+
+/// A block that says what it is: its address, the version, and a sum of all of it.
+fn content(block: u64, version: u64) -> Vec<u8> {
+    let mut state =
+        block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ version.wrapping_mul(0xd6e8_feb8_6659_fd93) | 1;
+    let mut bytes = Vec::with_capacity(BLOCK);
+    bytes.extend(block.to_le_bytes());
+    bytes.extend(version.to_le_bytes());
+    while bytes.len() < BLOCK {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes
+}
+
+/// The version that a block holds, 0 if it was never written; `None` for a mixture.
+fn version_in(block: u64, bytes: &[u8]) -> Option<u64> {
+    let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+    let whole = if version == 0 { bytes.iter().all(|b| *b == 0) } else { bytes == content(block, version) };
+    whole.then_some(version)
+}
+
+/// Chance, the same for the same beginning, which is not 0.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// What a writer knows of its blocks: the last version sent of each, and the last one flushed.
+pub struct Book {
+    export: &'static str,
+    first: u64,
+    /// Blocks of the longest run that it writes.
+    longest: u64,
+    sent: Vec<u64>,
+    flushed: Vec<u64>,
+    version: u64,
+}
+
+impl Book {
+    /// Of these blocks of an export, none of them written yet.
+    pub fn new(export: &'static str, blocks: Range<u64>, longest: u64) -> Book {
+        let none = vec![0; (blocks.end - blocks.start) as usize];
+        Book { export, first: blocks.start, longest, sent: none.clone(), flushed: none, version: 0 }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.sent.len() as u64
+    }
+
+    /// Writes runs of blocks, small and large, and flushes now and then, until the server dies.
+    pub fn write_until_death(&mut self, socket: &Path, dice: &mut Dice, acknowledged: &AtomicU64) {
+        let Ok(mut client) = Client::connect_to(socket, self.export) else { return };
+        loop {
+            let most = if dice.below(8) == 0 { self.longest } else { 6 };
+            let count = 1 + dice.below(most);
+            let at = dice.below(self.blocks() - count + 1);
+            self.version += 1;
+            let mut data = Vec::with_capacity(count as usize * BLOCK);
+            for block in at..at + count {
+                data.extend(content(self.first + block, self.version));
+                self.sent[block as usize] = self.version;
+            }
+            if client.write_at((self.first + at) * BLOCK as u64, &data).is_err() {
+                return;
+            }
+            if dice.below(12) == 0 {
+                // What is flushed is what was acknowledged before: all of it, in this thread.
+                if client.flush().is_err() {
+                    return;
+                }
+                self.flushed.copy_from_slice(&self.sent);
+            }
+            acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Every block holds one whole version that it may hold; from here on, that one is the flushed one.
+    pub fn verify(&mut self, client: &mut Client, what: &str) {
+        let all = self.blocks();
+        for (at, blocks) in (0..all).step_by(256).map(|at| (at, 256.min(all - at))) {
+            let first = self.first + at;
+            let data = client.read_at(first * BLOCK as u64, blocks as usize * BLOCK).unwrap();
+            for (block, bytes) in (at..).zip(data.chunks_exact(BLOCK)) {
+                let (sent, flushed) = (self.sent[block as usize], self.flushed[block as usize]);
+                let name = self.first + block;
+                let version = version_in(name, bytes);
+                let version = version.unwrap_or_else(|| panic!("{what}: block {name} is a mixture"));
+                assert!(
+                    (flushed..=sent).contains(&version),
+                    "{what}: block {name} holds version {version}; flushed was {flushed}, sent {sent}"
+                );
+                self.flushed[block as usize] = version;
+                self.sent[block as usize] = version;
+            }
+        }
+    }
+}
+
+/// A number from the environment, or the usual one.
+pub fn number(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().map_or(usual, |text| text.parse().expect(variable))
+}

@@ -1,0 +1,98 @@
+//! What hidden levels alone can cause reaches a person at a terminal, and who asks `lacuna status`, and no log.
+
+use crate::nbd_client::Client;
+use crate::scene::{Scene, Terminal, can_mount, have, noise};
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+/// What no log may say.
+const TELLING: [&str; 6] = ["cover", "hidden", "level", "export", "flush", "deep"];
+
+/// A disk of two levels without cover: what is written to the hidden one waits for writes to the public one.
+fn scene(format: &str) -> Scene {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep", "--cover", "0"];
+    scene.create("disk.img", &shape).code(0);
+    scene
+}
+
+#[track_caller]
+fn says_nothing(words: &str) {
+    // Of the note that every opening gives, whatever there is.
+    let rest: Vec<&str> = words.lines().filter(|line| !line.contains("What lies deeper")).collect();
+    let telling = |word: &&str| rest.iter().any(|line| line.contains(*word));
+    assert!(!TELLING.iter().any(telling), "{rest:?}");
+}
+
+/// Serves the disk, lets a hidden flush wait in vain, and ends; the exit code, and what status said.
+fn serve_in_vain(scene: &Scene, said: Stdio) -> (i32, String) {
+    let arguments =
+        ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep", "--cover-timeout", "1"];
+    let server = scene.served_by_saying(&mut scene.command(&arguments), said);
+    let mut hidden = Client::connect_to(&server.socket, "1").unwrap();
+    hidden.write_at(0, &noise(1, 1 << 20)).unwrap();
+    hidden.flush().unwrap_err();
+    let status = scene.lacuna(&["status", "disk.img", "--json"]).code(0).json();
+    let last = status["servers"][0]["last_error"].as_str().unwrap().to_owned();
+    (server.stop(), last)
+}
+
+#[test]
+fn a_server_tells_a_terminal_everything_and_a_log_nothing() {
+    for format in ["deniable", "oblivious"] {
+        let scene = scene(format);
+        let log = fs::File::create(scene.path("log")).unwrap();
+        let (code, last) = serve_in_vain(&scene, log.into());
+        assert!(last.contains("cover"), "{last}");
+        let words = fs::read_to_string(scene.path("log")).unwrap();
+        says_nothing(&words);
+        assert!(code == 20 && words.contains("told on a terminal only"), "{format}: {code}: {words}");
+
+        let terminal = Terminal::new();
+        let (code, _) = serve_in_vain(&scene, terminal.stdio());
+        let words = terminal.said();
+        assert!(code == 14 && words.contains("cover") && words.contains("export \"1\""), "{code}: {words}");
+    }
+}
+
+#[test]
+fn a_close_tells_a_terminal_everything_and_a_log_nothing() {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return;
+    }
+    for on_terminal in [false, true] {
+        let scene = scene("deniable");
+        ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+        let open =
+            ["open", "disk.img", "public", "hidden", "--raw", "--key-file", "deep", "--cover-timeout", "1"];
+        let ran = scene.lacuna(&open).code(0);
+        says_nothing(&ran.stderr);
+        assert!(ran.stdout.contains("public") && !ran.stdout.contains("hidden"), "{}", ran.stdout);
+        let mut file = fs::OpenOptions::new().write(true).open(scene.path("hidden/disk")).unwrap();
+        file.write_all(&noise(1, 1 << 20)).unwrap();
+        drop(file);
+        let close = ["close", "hidden"];
+        if on_terminal {
+            let ran = scene.lacuna_on_terminal(&close).code(14);
+            assert!(ran.stderr.contains("cover"), "{}", ran.stderr);
+        } else {
+            let ran = scene.lacuna(&close).code(20);
+            says_nothing(&ran.stderr);
+            assert!(ran.stderr.contains("told on a terminal only"), "{}", ran.stderr);
+        }
+        scene.lacuna(&["close", "public"]);
+        scene.wait_until_free("disk.img");
+    }
+}
+
+#[test]
+fn more_mount_points_than_levels_are_refused_without_a_number() {
+    let scene = scene("deniable");
+    ["one", "two", "three"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+    let open = ["open", "disk.img", "one", "two", "three", "--raw", "--key-file", "deep"];
+    says_nothing(&scene.lacuna(&open).code(20).stderr);
+    let ran = scene.lacuna_on_terminal(&open).code(1);
+    assert!(ran.stderr.contains("at most 2"), "{}", ran.stderr);
+}

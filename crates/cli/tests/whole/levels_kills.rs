@@ -1,0 +1,91 @@
+//! Servers of disks with levels killed under load, with a client on each level: every block of every level is then one
+//! whole version of itself, at least as new as what was flushed.
+//!
+//! `LACUNA_KILLS` says how often each combination is killed, for the long run; `LACUNA_SEED` where the randomness begins.
+
+use crate::books::{Book, Dice, number};
+use crate::nbd_client::Client;
+use crate::scene::Scene;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Blocks of each level that are written over and over.
+const BLOCKS: u64 = 512;
+/// Kills of each combination in a short run.
+const KILLS: u64 = 4;
+/// Levels, by the names of their exports.
+const EXPORTS: [&str; 3] = ["0", "1", "2"];
+
+/// Kills servers of disks of one level, of two and of three.
+fn killed(shape: &[&str]) {
+    for levels in 1..=EXPORTS.len() {
+        killed_with(shape, levels);
+    }
+}
+
+fn killed_with(shape: &[&str], levels: usize) {
+    let scene = Scene::new();
+    let keys = ["key", "second", "third"];
+    keys[1..].iter().for_each(|key| fs::write(scene.path(key), key).unwrap());
+    let count = levels.to_string();
+    let mut options = [shape, &["--size", "64M", "--levels", &count, "--cover", "20"]].concat();
+    options.extend(keys[1..levels].iter().flat_map(|key| ["--key-file", key]));
+    scene.create("disk.img", &options).code(0);
+    let deepest = keys[levels - 1];
+    let seed = number("LACUNA_SEED", 1);
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut books: Vec<Book> =
+        EXPORTS[..levels].iter().map(|export| Book::new(export, 0..BLOCKS, 24)).collect();
+    for kill in 0..number("LACUNA_KILLS", KILLS) {
+        let what = format!("{shape:?}, {levels} levels, kill {kill} of seed {seed}");
+        let mut server = scene.serve_with_key(deepest);
+        verify(&mut books, &server.socket, &what);
+        let pause = Duration::from_micros(dice.below(300_000));
+        let acknowledged: Vec<AtomicU64> = books.iter().map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = books
+                .iter_mut()
+                .zip(&acknowledged)
+                .map(|(book, acknowledged)| {
+                    let (socket, mut dice) = (&server.socket, Dice(dice.below(u64::MAX) | 1));
+                    scope.spawn(move || book.write_until_death(socket, &mut dice, acknowledged))
+                })
+                .collect();
+            // In the middle of the work of every level.
+            let begun = || acknowledged.iter().all(|count| count.load(Ordering::Relaxed) > 0);
+            while !begun() && !writers.iter().any(|writer| writer.is_finished()) {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(pause);
+            server.kill_now();
+        });
+        server.kill();
+    }
+    let server = scene.serve_with_key(deepest);
+    verify(&mut books, &server.socket, &format!("{shape:?}, {levels} levels"));
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["check", "disk.img", "--key-file", deepest]).code(0);
+}
+
+fn verify(books: &mut [Book], socket: &std::path::Path, what: &str) {
+    for (book, export) in books.iter_mut().zip(EXPORTS) {
+        let mut client = Client::connect_to(socket, export).unwrap();
+        book.verify(&mut client, &format!("{what}, level {export}"));
+    }
+}
+
+#[test]
+fn deniable() {
+    killed(&["--format", "deniable"]);
+}
+
+#[test]
+fn oblivious() {
+    killed(&["--format", "oblivious"]);
+}
+
+#[test]
+fn oblivious_and_plausible() {
+    killed(&["--format", "oblivious", "--hiding", "plausible"]);
+}

@@ -1,0 +1,116 @@
+//! The page cache of the real system, after writes that did not reach the medium. Needs root and loop devices.
+
+use lacuna_medium::{Access, FileMedium, Medium};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+const PIECE: u64 = 64 << 10;
+
+/// A loop device over a sparse file of 4 MiB on a file system with room for 1 MiB.
+struct Overcommitted {
+    at: TempDir,
+    device: PathBuf,
+}
+
+fn succeeds(program: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+impl Overcommitted {
+    fn new() -> Option<Self> {
+        let at = tempfile::tempdir().unwrap();
+        let dir = at.path().to_str().unwrap();
+        if !succeeds("mount", &["-t", "tmpfs", "-o", "size=1M", "lacuna-test", dir]) {
+            return None;
+        }
+        let mut made = Overcommitted { at, device: PathBuf::new() };
+        let file = made.at.path().join("backing");
+        std::fs::File::create(&file).unwrap().set_len(4 << 20).unwrap();
+        let attached = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().ok()?;
+        made.device = String::from_utf8(attached.stdout).ok()?.trim().into();
+        attached.status.success().then_some(made)
+    }
+
+    fn path(&self) -> &Path {
+        &self.device
+    }
+}
+
+impl Drop for Overcommitted {
+    fn drop(&mut self) {
+        if !self.device.as_os_str().is_empty() {
+            succeeds("losetup", &["--detach", self.device.to_str().unwrap()]);
+        }
+        succeeds("umount", &["--lazy", self.at.path().to_str().unwrap()]);
+    }
+}
+
+fn first_bytes(medium: &FileMedium) -> Vec<u8> {
+    (0..4 << 20)
+        .step_by(PIECE as usize)
+        .map(|at| {
+            let mut byte = [0];
+            medium.read_at(at, &mut byte).unwrap();
+            byte[0]
+        })
+        .collect()
+}
+
+#[test]
+fn what_did_not_reach_a_device_is_forgotten() {
+    let Some(device) = Overcommitted::new() else {
+        // Past the capture of the test runner.
+        let _ =
+            writeln!(std::io::stderr(), "skipped: a loop device on a file system of its own cannot be had");
+        return;
+    };
+    // When nobody has a device open any more its cache goes. Others may have it open.
+    let _held = std::fs::File::open(device.path()).unwrap();
+    for access in [Access::Write, Access::Read] {
+        let medium = FileMedium::open(device.path(), Access::Write).unwrap();
+        assert!(medium.is_device());
+        for at in (0..4 << 20).step_by(PIECE as usize) {
+            medium.write_at(at, &[7; PIECE as usize]).unwrap();
+        }
+        medium.sync().expect_err("4 MiB found room in 1 MiB");
+        drop(medium);
+        let medium = FileMedium::open(device.path(), access).unwrap();
+        let cached = first_bytes(&medium);
+        medium.forget_cached().unwrap();
+        let kept = first_bytes(&medium);
+        let backing = std::fs::File::open(device.at.path().join("backing")).unwrap();
+        let truth: Vec<u8> = (0..4 << 20)
+            .step_by(PIECE as usize)
+            .map(|at| {
+                let mut byte = [0];
+                backing.read_exact_at(&mut byte, at).unwrap();
+                byte[0]
+            })
+            .collect();
+        assert!(truth.contains(&0), "the medium took everything");
+        assert_eq!(kept, truth);
+        // Otherwise the system has changed, and this test shows nothing any more.
+        assert!(cached.iter().all(|byte| *byte == 7), "the system forgets by itself");
+    }
+}
+
+#[test]
+fn a_failure_that_nobody_heard_of_is_told() {
+    let Some(device) = Overcommitted::new() else { return };
+    // Another program wrote, and did not wait for the end.
+    let file = std::fs::OpenOptions::new().write(true).open(device.path()).unwrap();
+    file.write_all_at(&[7; 4 << 20], 0).unwrap();
+    drop(file);
+    let medium = FileMedium::open(device.path(), Access::Read).unwrap();
+    if let Err(e) = medium.forget_cached() {
+        assert!(e.to_string().contains("did not reach it"), "{e}");
+    }
+    // Once told, what is there can be used.
+    medium.forget_cached().unwrap();
+    assert!(first_bytes(&medium).contains(&0));
+}
