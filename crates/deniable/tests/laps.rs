@@ -171,3 +171,34 @@ fn every_level_can_be_filled() {
         model.check_latest(&**level);
     }
 }
+
+/// A level that always has blocks queued holds up no other: each block of the others goes with the next stripe that has room.
+#[test]
+fn a_level_that_streams_starves_no_other() {
+    let params = params_of(Geometry { public: 8, hidden: 31 }, 256);
+    let levels = 1 + usize::from(params.hidden_levels());
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    create(&medium, &params, levels, 1).unwrap();
+    let disk = open(&medium, &params, levels, 2).unwrap();
+    let all = disk.levels();
+    for streams in 1..levels {
+        let (mut rng, block) = (Rng::new(streams as u64), vec![7; lacuna_core::BLOCK_SIZE]);
+        for _ in 0..40 {
+            let stream = &all[streams];
+            while stream.write(lacuna_core::BlockAddr(rng.below(stream.blocks())), &block).is_ok() {}
+            for other in (1..levels).filter(|other| *other != streams) {
+                let before = counter(&all[0], "head");
+                all[other].write(lacuna_core::BlockAddr(rng.below(20)), &block).unwrap();
+                flush_hidden(&disk, &all[other]).unwrap();
+                let passed = counter(&all[0], "head") - before;
+                assert!(
+                    passed <= 6,
+                    "level {streams} streams: {passed} stripes for a block of level {other}"
+                );
+            }
+        }
+        while all[streams].flush().is_err() {
+            disk.refresh().unwrap();
+        }
+    }
+}

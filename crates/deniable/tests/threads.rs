@@ -1,4 +1,4 @@
-//! With its threads: many clients at once on both levels, the paced cover beating, and a medium that fails.
+//! With its threads: many clients at once on all levels, the paced cover beating, and a medium that fails.
 
 mod fixture;
 
@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const CLIENTS: u64 = 3;
+const LEVELS: usize = 3;
 
 fn params() -> Params {
-    Params::plan((2 << 20) + 200 * 9 * BLOCK_SIZE as u64, Geometry { public: 4, hidden: 4 }, 200, 3).unwrap()
+    Params::plan((2 << 20) + 200 * 13 * BLOCK_SIZE as u64, Geometry { public: 4, hidden: 8 }, 200, 3).unwrap()
 }
 
 fn open(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Arc<Deniable> {
     let options = OpenOptions { background: true, ..options(seed, !seed) };
-    Arc::new(Deniable::open(medium.clone(), params, &masters(2), &UUID, options).unwrap())
+    Arc::new(Deniable::open(medium.clone(), params, &masters(LEVELS), &UUID, options).unwrap())
 }
 
 /// Writes, reads and discards in a part of a level that is this client's alone. Returns what it left.
@@ -53,15 +54,15 @@ fn work(level: &LevelDisk, client: u64, seed: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn many_clients_on_both_levels() {
+fn many_clients_on_all_levels() {
     let params = params();
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
-    create(&medium, &params, 2, 1).unwrap();
+    create(&medium, &params, LEVELS, 1).unwrap();
     for seed in 1..4 {
         let disk = open(&medium, &params, seed);
         let levels = disk.levels();
         let left: Vec<(usize, Vec<(u64, u64)>)> = std::thread::scope(|scope| {
-            let clients = (0..2).flat_map(|level| (0..CLIENTS).map(move |client| (level, client)));
+            let clients = (0..LEVELS).flat_map(|level| (0..CLIENTS).map(move |client| (level, client)));
             let levels = &levels;
             let running: Vec<_> = clients
                 .map(|(level, client)| (level, scope.spawn(move || work(&levels[level], client, seed))))
@@ -92,7 +93,7 @@ fn many_clients_on_both_levels() {
 fn places(params: &Params, busy: bool) -> Vec<(u64, u64)> {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
     let medium: Arc<dyn Medium> = recorder.clone();
-    create(&medium, params, 2, 1).unwrap();
+    create(&medium, params, LEVELS, 1).unwrap();
     let disk = open(&medium, params, 1);
     let (levels, done) = (disk.levels(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -138,7 +139,7 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
         let params = params();
         let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::new(params.medium_len()))));
         let medium: Arc<dyn Medium> = faulty.clone();
-        create(&medium, &params, 2, 1).unwrap();
+        create(&medium, &params, LEVELS, 1).unwrap();
         let disk = open(&medium, &params, 1);
         let levels = disk.levels();
         let block = vec![5; BLOCK_SIZE];
@@ -146,7 +147,7 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
         levels[0].flush().unwrap();
         faulty.add(Fault::FailFrom { op: kind, nth: 3, error: Kind::Io });
         let failed = (0..10_000).find_map(|n| {
-            let level = &levels[n % 2];
+            let level = &levels[n % LEVELS];
             level.write(BlockAddr(n as u64 % level.blocks()), &block).err()
         });
         let kind = failed.expect("it is noticed").kind();
@@ -171,7 +172,7 @@ fn nobody_syncs_again_after_a_sync_that_failed() {
         let params = params();
         let failing = Arc::new(FailedSync::new(Arc::new(MemoryMedium::new(params.medium_len()))));
         let medium: Arc<dyn Medium> = failing.clone();
-        create(&medium, &params, 2, 1).unwrap();
+        create(&medium, &params, LEVELS, 1).unwrap();
         let disk = open(&medium, &params, nth);
         let levels = disk.levels();
         failing.fail_sync(nth);
