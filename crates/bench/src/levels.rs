@@ -112,26 +112,31 @@ impl Levels {
         let to_xts = |line: &str, least, cases: &[_]| in_turns(&self.deniable, line, least, cases);
         let cells_to_xts = |line: &str, least, cases: &[_]| in_turns(&self.formats, line, least, cases);
         vec![
-            to_xts("public sequential writes", 0.35, &[("", FULL, WRITE)]),
-            to_xts("hidden sequential writes, level 0 written as much", 0.30, &[("", HIDDEN, WRITE)]),
-            to_xts("sequential reads", 0.85, &[("public", FULL, READ), ("hidden", HIDDEN, READ)]),
+            to_xts("public sequential writes", 0.40, &[("", FULL, WRITE)]),
+            to_xts("hidden sequential writes, level 0 written as much", 0.25, &[("", HIDDEN, WRITE)]),
+            to_xts("sequential reads", 0.90, &[("public", FULL, READ), ("hidden", HIDDEN, READ)]),
             to_xts(
                 "random 4 KiB reads, depth 32",
-                0.80,
+                0.95,
                 &[("public", FULL, RANDOM_READ), ("hidden", HIDDEN, RANDOM_READ)],
             ),
-            to_xts("random 4 KiB writes, depth 32, half full", 1.0, &[("", HALF, RANDOM_WRITE)]),
-            to_xts("random 4 KiB writes, depth 32, full", 0.30, &[("", WORN, RANDOM_WRITE)]),
+            to_xts("random 4 KiB writes, depth 32, half full", 1.5, &[("", HALF, RANDOM_WRITE)]),
+            to_xts("random 4 KiB writes, depth 32, full", 1.0, &[("", WORN, RANDOM_WRITE)]),
             Requirement::new("default geometry to the paper's: sequential writes", Bound::AtLeast(3.0), "")
                 .case("", self.deniable.ratio(FULL, PAPER, WRITE)),
             cells_to_xts(
                 "oblivious, sequential writes",
-                0.02,
-                &[("public", CELLS, WRITE), ("hidden", CELLS_HIDDEN, WRITE), ("plausible", PLAUSIBLE, WRITE)],
+                0.08,
+                &[("public", CELLS, WRITE), ("plausible", PLAUSIBLE, WRITE)],
+            ),
+            cells_to_xts(
+                "oblivious, hidden sequential writes, level 0 written as much",
+                0.05,
+                &[("", CELLS_HIDDEN, WRITE)],
             ),
             cells_to_xts(
                 "oblivious, random 4 KiB writes, depth 32",
-                0.10,
+                0.50,
                 &[
                     ("public", CELLS, RANDOM_WRITE),
                     ("hidden", CELLS_HIDDEN, RANDOM_WRITE),
@@ -140,7 +145,7 @@ impl Levels {
             ),
             cells_to_xts(
                 "oblivious, random 4 KiB reads, depth 32",
-                0.5,
+                0.85,
                 &[("public", CELLS, RANDOM_READ), ("hidden", CELLS_HIDDEN, RANDOM_READ)],
             ),
         ]
