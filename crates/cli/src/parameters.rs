@@ -78,7 +78,10 @@ impl Parameters {
         match self {
             Parameters::Flat(_) | Parameters::Objects(_) => None,
             Parameters::Deniable(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
-            Parameters::Oblivious(params) => Some(params.hidden_blocks * BLOCK_SIZE as u64),
+            Parameters::Oblivious(params) => {
+                let most = |level| params.most_blocks(level);
+                Some((1..=params.hidden_levels()).map(most).sum::<u64>() * BLOCK_SIZE as u64)
+            }
         }
     }
 
@@ -169,7 +172,11 @@ impl Parameters {
             Parameters::Flat(params) => Parameters::Flat(Params { blocks, ..*params }),
             Parameters::Objects(params) => Parameters::Objects(ObjectParams { blocks, ..*params }),
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
-            Parameters::Oblivious(params) => Parameters::Oblivious(ObliviousParams { blocks, ..*params }),
+            Parameters::Oblivious(params) => {
+                let mut resized = *params;
+                resized.blocks = blocks;
+                Parameters::Oblivious(resized)
+            }
         }
     }
 

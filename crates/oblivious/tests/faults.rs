@@ -4,7 +4,9 @@
 mod fixture;
 
 use fixture::regions::Regions;
-use fixture::{Model, Worked, counter, create, fill, flush_hidden, open, params, params_of, stamp_of};
+use fixture::{
+    Model, Worked, counter, create, fill, flush_hidden, models, open, params, params_of, stamp_of,
+};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Levels, Params};
@@ -15,7 +17,7 @@ use std::sync::Arc;
 /// What is on a medium, and should be read from it.
 struct Written {
     bytes: Vec<u8>,
-    models: [Model; 2],
+    models: Vec<Model>,
     last_batch: u64,
 }
 
@@ -26,7 +28,7 @@ fn written(params: &Params, closed: bool) -> Written {
     create(&medium, params, 2, 1).unwrap();
     let disk = open(&medium, params, 2, 1).unwrap();
     let levels = disk.levels();
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(&disk);
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
     for (level, model) in levels.iter().zip(&mut models) {
         let blocks = model.blocks();
@@ -251,7 +253,7 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
         create(&medium, &params, 2, 1).unwrap();
         let disk = open(&medium, &params, 2, 1).unwrap();
         let levels = disk.levels();
-        let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+        let mut models = models(&disk);
         let (mut rng, mut next_stamp) = (Rng::new(nth), 0);
         faulty.add(Fault::FailNth { op, nth, error: Kind::Io });
         for round in 0..4000 {
