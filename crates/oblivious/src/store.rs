@@ -14,12 +14,15 @@ use lacuna_core::{BLOCK_SIZE, Error, Result, Secret};
 use lacuna_levels::{FailStop, again, defect};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+/// Batches whose records are in memory at once while they are written in place: 8 MiB.
+const RECORDS_AT_ONCE: usize = 16;
 /// Cells that are written in place at once.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 2048;
 /// The unit in which a medium loses what it holds.
 const SECTOR: usize = 512;
 /// How often cells are read without holding the lock of those in flight.
@@ -317,21 +320,11 @@ impl Store {
     /// Writes in place what batches up to `seq`, which are durable, say of their cells.
     pub(crate) fn apply_to(&self, seq: u64) -> Result<()> {
         let applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cells: Vec<(u64, InRing)> = {
-            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
-            flight.landings += 1;
-            flight.cells.iter().filter(|(_, at)| at.seq <= seq).map(|(cell, at)| (*cell, *at)).collect()
-        };
-        cells.sort_unstable_by_key(|(cell, _)| *cell);
-        let mut buf = vec![0; AT_ONCE * self.params.cell_len()];
-        for cells in cells.chunks(AT_ONCE) {
-            self.land(cells, &mut buf[..cells.len() * self.params.cell_len()])?;
-            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
-            for (cell, at) in cells {
-                if flight.cells.get(cell) == Some(at) {
-                    flight.cells.remove(cell);
-                }
-            }
+        let from = self.progress().applied + 1;
+        self.flight.write().unwrap_or_else(PoisonError::into_inner).landings += 1;
+        let mut records = Vec::new();
+        for first in (from..=seq).step_by(RECORDS_AT_ONCE) {
+            self.land(first..=seq.min(first + RECORDS_AT_ONCE as u64 - 1), &mut records)?;
         }
         let mut progress = self.progress();
         progress.applied = progress.applied.max(seq);
@@ -340,25 +333,58 @@ impl Store {
         Ok(())
     }
 
-    /// Writes cells, given in the order of their numbers, in place. What the ring does not give any more stays as it was: what
-    /// lay there does not verify in the place of what is lost.
-    fn land(&self, cells: &[(u64, InRing)], buf: &mut [u8]) -> Result<()> {
+    /// Writes in place, in the order of their numbers, the cells whose latest version is in one of these batches.
+    fn land(&self, batches: RangeInclusive<u64>, records: &mut Vec<u8>) -> Result<()> {
         let len = self.params.cell_len();
-        let from = |at: &InRing| self.params.ring_offset(at.seq, usize::from(at.slot));
-        let mut reads: Vec<ReadExtent<'_>> = cells
-            .iter()
-            .zip(buf.chunks_exact_mut(len))
-            .map(|((_, at), buf)| ReadExtent { offset: from(at), buf })
+        let (first, each) = (*batches.start(), self.params.batch_cells() * len);
+        let mut cells: Vec<(u64, InRing)> = {
+            let flight = self.flight();
+            flight
+                .cells
+                .iter()
+                .filter(|(_, at)| batches.contains(&at.seq))
+                .map(|(cell, at)| (*cell, *at))
+                .collect()
+        };
+        cells.sort_unstable_by_key(|(cell, _)| *cell);
+        records.resize(batches.clone().count() * each, 0);
+        let mut reads: Vec<ReadExtent<'_>> = (first..)
+            .zip(records.chunks_exact_mut(each))
+            .map(|(seq, buf)| ReadExtent { offset: self.params.ring_offset(seq, 0), buf })
             .collect();
         let whole = self.medium.read(&mut reads).is_ok();
-        let mut given = Vec::with_capacity(cells.len());
-        for ((cell, at), buf) in cells.iter().zip(buf.chunks_exact_mut(len)) {
-            if whole || again(|| self.medium.read_at(from(at), buf)).is_ok() {
-                given.push((*cell, &*buf));
+        let place = |at: &InRing| (at.seq - first) as usize * each + usize::from(at.slot) * len;
+        for cells in cells.chunks(AT_ONCE) {
+            // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
+            // lost.
+            let is_given = |at: &InRing, buf: &mut [u8]| {
+                let from = self.params.ring_offset(at.seq, usize::from(at.slot));
+                whole || again(|| self.medium.read_at(from, buf)).is_ok()
+            };
+            let given: Vec<u64> = cells
+                .iter()
+                .filter(|(_, at)| is_given(at, &mut records[place(at)..place(at) + len]))
+                .map(|(cell, _)| *cell)
+                .collect();
+            let bytes = |(cell, at): &(u64, InRing)| {
+                let known = given.binary_search(cell).is_ok();
+                known.then(|| (*cell, &records[place(at)..place(at) + len]))
+            };
+            self.put_in_place(&cells.iter().filter_map(bytes).collect::<Vec<_>>())?;
+            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
+            for (cell, at) in cells {
+                if flight.cells.get(cell) == Some(at) {
+                    flight.cells.remove(cell);
+                }
             }
         }
-        let pages = self.meta_pages(&given)?;
-        let blocks = given.iter().map(|(cell, buf)| WriteExtent {
+        Ok(())
+    }
+
+    /// Writes cells, given in the order of their numbers, in place.
+    fn put_in_place(&self, cells: &[(u64, &[u8])]) -> Result<()> {
+        let pages = self.meta_pages(cells)?;
+        let blocks = cells.iter().map(|(cell, buf)| WriteExtent {
             offset: self.params.cell_offsets(*cell)[0],
             data: &buf[..BLOCK_SIZE],
         });

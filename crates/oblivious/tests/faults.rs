@@ -5,7 +5,8 @@ mod fixture;
 
 use fixture::regions::Regions;
 use fixture::{
-    Model, Worked, counter, create, fill, flush_hidden, models, open, params, params_of, stamp_of,
+    Model, Worked, counter, create, fill, flush_hidden, models, open, open_with, options, params, params_of,
+    stamp_of,
 };
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -291,4 +292,92 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
             model.compare(&**level).unwrap();
         }
     }
+}
+
+/// A bad sector in each region of the format, at every depth, read only and not: at most what lies in it is lost, everything else
+/// reads. A sector of metadata has eight cells, and a page of a map takes with it what it alone knows; the levels whose region
+/// it is not in lose nothing.
+#[test]
+fn one_bad_sector_costs_one_level_what_lies_in_it() {
+    let params = params();
+    let regions = Regions::of(&params);
+    let (bytes, models, last) = of_three_levels(&params);
+    let at = |region: u64| match region {
+        0 => 17,
+        _ => (params.cells / 5 * 3 + (region - 1) * 3) as usize,
+    };
+    let third = params.cells / 5 * 3 + (params.cells - params.cells / 5 * 3) * 13 / 16;
+    let mut bad = vec![regions.head(1, 0), regions.head(2, 1), regions.in_ring(&params, last - 1, 2)];
+    bad.push(regions.in_ring(&params, last - 1, params.batch_cells() + 1));
+    for cell in [at(0), at(1), third as usize, params.cells as usize - 1] {
+        bad.extend((0..24).map(|more| regions.cell((cell + more).min(params.cells as usize - 1))));
+        bad.extend([regions.meta(cell / 8 * 8), regions.meta(cell / 8 * 8 + 16)]);
+    }
+    let mut lost_at_all = 0;
+    for bad in bad {
+        for (depth, read_only) in (0..3).flat_map(|depth| [(depth, true), (depth, false)]) {
+            let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(bytes.clone()))));
+            let range = bad.start as u64 / 512 * 512..bad.start as u64 / 512 * 512 + 512;
+            faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
+            let medium: Arc<dyn Medium> = faulty.clone();
+            let options = lacuna_oblivious::OpenOptions { read_only, ..options(3, 4) };
+            let disk = open_with(&medium, &params, depth + 1, options)
+                .unwrap_or_else(|e| panic!("{bad:?}, depth {depth}: {e}"));
+            let mut damaged = 0;
+            for (level, model) in disk.levels().iter().zip(&models) {
+                let lost = lost_of(level, model);
+                damaged += usize::from(lost > 0);
+                lost_at_all += lost;
+                if !read_only {
+                    level.write(BlockAddr(0), &[7; BLOCK_SIZE]).unwrap();
+                }
+            }
+            assert!(damaged <= 1, "{bad:?}, depth {depth}: {damaged} levels lost something");
+            if read_only {
+                disk.close().unwrap();
+            } else {
+                (0..40).for_each(|_| disk.refresh().unwrap());
+                disk.close().unwrap();
+            }
+        }
+    }
+    assert!(lost_at_all > 20, "{lost_at_all} blocks were ever lost");
+}
+
+/// Blocks of a level that cannot be read; the others are their latest version.
+fn lost_of(level: &lacuna_oblivious::LevelDisk, model: &Model) -> usize {
+    let mut data = vec![0; BLOCK_SIZE];
+    let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {
+        Ok(()) => {
+            assert_eq!(stamp_of(*block, &data), Some(model.latest(*block)), "block {block}");
+            false
+        }
+        Err(e) => {
+            assert!(matches!(e.kind(), Kind::Io | Kind::Corrupt), "{e}");
+            true
+        }
+    };
+    (0..model.blocks()).filter(|block| is_lost(block)).count()
+}
+
+/// A closed disk of three levels that are written all over: its medium, models and last batch.
+fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, params, 3, 1).unwrap();
+    let disk = open(&medium, params, 3, 1).unwrap();
+    let levels = disk.levels();
+    let mut models = models(&disk);
+    let (mut rng, mut next_stamp) = (Rng::new(1), 0);
+    for (level, model) in levels.iter().zip(&mut models) {
+        let blocks = model.blocks();
+        let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+        worked.write_at(0, blocks).unwrap();
+        if level.level() > 0 {
+            flush_hidden(&disk, level).unwrap();
+        }
+    }
+    disk.close().unwrap();
+    let last = counter(&levels[0], "last_batch");
+    (memory.snapshot(), models, last)
 }
