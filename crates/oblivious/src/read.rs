@@ -32,8 +32,13 @@ impl Core {
     /// The cells of blocks that are in one; the others are read at once, and their place given as 0.
     fn look(&self, level: u8, first: u64, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         if level == 0 {
-            self.warm_public(first, places.len() as u64);
-            return self.public().level.look(first, buf, places, &self.source(0));
+            let mut public = self.public();
+            if public.level.tree.missing(first, places.len() as u64).is_some() {
+                drop(public);
+                self.warm_public(first, places.len() as u64);
+                public = self.public();
+            }
+            return public.level.look(first, buf, places, &self.source(0));
         }
         self.hidden.look(&self.health, level, first, buf, places, &self.source(level))?;
         let displaced = self.displaced();
