@@ -354,10 +354,9 @@ impl Params {
         usize::from(self.plan.operations - self.page_writes)
     }
 
-    /// Bytes that a batch writes to the medium: its head twice, its record, and its cells once more in place, each with a
-    /// page of metadata.
+    /// Bytes that a batch writes to the medium: its head twice, its record, and its cells once more in place.
     pub fn batch_bytes(&self) -> u64 {
-        2 * BLOCK + self.record_len() + self.batch_cells() as u64 * 2 * BLOCK
+        2 * BLOCK + self.record_len() + (self.batch_cells() * self.cell_len()) as u64
     }
 
     /// Slots of the stash in the record of a batch.

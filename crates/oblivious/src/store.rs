@@ -383,19 +383,25 @@ impl Store {
 
     /// Writes cells, given in the order of their numbers, in place.
     fn put_in_place(&self, cells: &[(u64, &[u8])]) -> Result<()> {
-        let pages = self.meta_pages(cells)?;
-        let blocks = cells.iter().map(|(cell, buf)| WriteExtent {
-            offset: self.params.cell_offsets(*cell)[0],
-            data: &buf[..BLOCK_SIZE],
-        });
+        let mut writes: Vec<WriteExtent<'_>> = Vec::with_capacity(2 * cells.len());
+        for (cell, buf) in cells {
+            let (block, meta) = buf.split_at(BLOCK_SIZE);
+            let offsets = self.params.cell_offsets(*cell);
+            writes.push(WriteExtent { offset: offsets[0], data: block });
+            writes.push(WriteExtent { offset: offsets[1], data: meta });
+        }
+        let Err(e) = self.medium.write(&writes) else { return Ok(()) };
+        // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.
+        let Some(pages) = self.pages_with_bad_sectors(cells) else { return Err(e) };
+        let blocks =
+            writes.iter().step_by(2).map(|block| WriteExtent { offset: block.offset, data: block.data });
         let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
-        let writes: Vec<WriteExtent<'_>> = blocks.chain(pages).collect();
-        self.medium.write(&writes)
+        self.medium.write(&blocks.chain(pages).collect::<Vec<_>>()).map_err(|_| e)
     }
 
-    /// The pages of metadata of these cells as they will be: what they say of others stays. A sector of one that the medium
-    /// does not give is lost, and zeros from now on.
-    fn meta_pages(&self, cells: &[(u64, &[u8])]) -> Result<Vec<(u64, Vec<u8>)>> {
+    /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what it said of others is lost, and
+    /// zeros from now on; everything else stays.
+    fn pages_with_bad_sectors(&self, cells: &[(u64, &[u8])]) -> Option<Vec<(u64, Vec<u8>)>> {
         let mut pages: Vec<(u64, Vec<u8>)> = Vec::with_capacity(cells.len());
         for (cell, _) in cells {
             let offset = self.params.meta_page(*cell).0;
@@ -403,14 +409,12 @@ impl Store {
                 pages.push((offset, vec![0; BLOCK_SIZE]));
             }
         }
-        let mut reads: Vec<ReadExtent<'_>> =
-            pages.iter_mut().map(|(offset, buf)| ReadExtent { offset: *offset, buf }).collect();
-        if self.medium.read(&mut reads).is_err() {
-            for (offset, page) in &mut pages {
-                for (at, sector) in (*offset..).step_by(SECTOR).zip(page.chunks_exact_mut(SECTOR)) {
-                    if again(|| self.medium.read_at(at, sector)).is_err() {
-                        sector.fill(0);
-                    }
+        let mut bad = false;
+        for (offset, page) in &mut pages {
+            for (at, sector) in (*offset..).step_by(SECTOR).zip(page.chunks_exact_mut(SECTOR)) {
+                if again(|| self.medium.read_at(at, sector)).is_err() {
+                    sector.fill(0);
+                    bad = true;
                 }
             }
         }
@@ -420,7 +424,7 @@ impl Store {
             page += usize::from(pages[page].0 != offset);
             pages[page].1[at..at + META_LEN].copy_from_slice(&buf[BLOCK_SIZE..]);
         }
-        Ok(pages)
+        bad.then_some(pages)
     }
 
     /// From now on there are threads that do what [`Progress::wants_sync`] and [`Progress::due_in_place`] say; or they end.

@@ -381,3 +381,74 @@ fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let last = counter(&levels[0], "last_batch");
     (memory.snapshot(), models, last)
 }
+
+/// A system that writes pages reads the rest of a page of which a part is written: where it cannot, the disk writes pages whole.
+struct Pages {
+    medium: Arc<dyn Medium>,
+    /// A page of metadata with a bad sector, until it is written whole.
+    bad: std::sync::Mutex<Range<u64>>,
+}
+
+impl Pages {
+    fn check(&self, offset: u64, len: u64) -> lacuna_core::Result<()> {
+        let bad = self.bad.lock().unwrap();
+        if offset < bad.end && bad.start < offset + len {
+            return Err(lacuna_core::Error::new(Kind::Io, "a bad sector"));
+        }
+        Ok(())
+    }
+}
+
+impl Medium for Pages {
+    fn len(&self) -> u64 {
+        self.medium.len()
+    }
+
+    fn read(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_core::Result<()> {
+        batch.iter().try_for_each(|extent| self.check(extent.offset, extent.buf.len() as u64))?;
+        self.medium.read(batch)
+    }
+
+    fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_core::Result<()> {
+        for extent in batch {
+            let whole = extent.offset.is_multiple_of(4096) && extent.data.len().is_multiple_of(4096);
+            if !whole {
+                self.check(extent.offset, extent.data.len() as u64)?;
+            } else if extent.offset == self.bad.lock().unwrap().start / 4096 * 4096 {
+                *self.bad.lock().unwrap() = 0..0;
+            }
+        }
+        self.medium.write(batch)
+    }
+
+    fn sync(&self) -> lacuna_core::Result<()> {
+        self.medium.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> lacuna_core::Result<()> {
+        self.medium.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> lacuna_core::Result<()> {
+        self.medium.set_len(len)
+    }
+}
+
+#[test]
+fn a_bad_sector_under_metadata_stops_no_writes() {
+    let params = params();
+    let regions = Regions::of(&params);
+    let (bytes, models, _) = of_three_levels(&params);
+    let at = (regions.meta_start as u64).next_multiple_of(4096) + 512;
+    let pages =
+        Pages { medium: Arc::new(MemoryMedium::from_bytes(bytes)), bad: std::sync::Mutex::new(at..at + 512) };
+    let pages = Arc::new(pages);
+    let medium: Arc<dyn Medium> = pages.clone();
+    let disk = open(&medium, &params, 3, 3).unwrap();
+    (0..100).for_each(|_| disk.refresh().unwrap());
+    disk.close().unwrap();
+    assert!(pages.bad.lock().unwrap().is_empty(), "the page was written whole");
+    let disk = open(&medium, &params, 3, 4).unwrap();
+    let lost: usize = disk.levels().iter().zip(&models).map(|(level, model)| lost_of(level, model)).sum();
+    assert!(lost <= 8, "{lost} blocks for eight cells");
+}
