@@ -44,7 +44,7 @@ pub enum Case {
     Full,
     /// One public and one hidden block in a stripe, as in the paper; as much data as in `Half`.
     Paper,
-    /// `oblivious`, opportunistic; as much data as in `Half`.
+    /// `oblivious`, opportunistic; as much data as its hidden level holds.
     Oblivious,
 }
 
@@ -127,8 +127,8 @@ Behind a write-back cache of {held} MiB, writes are charged when a sync wants th
 as the system does it for a file; without one, the head goes from what a stripe carries on to the stripe and back each \
 time. Neither keeps anything for reads but what it holds back.\n\
 - *half*: the first {data} MiB of each level, half of what it holds, are written and read; *full*: all of it; *1+1*: \
-one public and one hidden block in a stripe, as in the paper, with as much data as *half*; *oblivious*: as much, which is five sixths of what its \
-levels hold; *xts*: as much data, on a \
+one public and one hidden block in a stripe, as in the paper, with as much data as *half*; *oblivious*: five sixths of what its \
+hidden level holds; *xts*: as much data, on a \
 medium of the same length. Each disk is written twice from end to end, both levels together, before sequential \
 requests of 1 MiB are measured; then twice as often as it has blocks at random, before random ones of 4 KiB are. Writes \
 end with a flush, which counts. Public writes find nothing hidden waiting, but the hidden data of before, which is \
@@ -163,7 +163,12 @@ pub fn measure(work: &Workspace) -> Result<Modelled> {
     let mut found = Modelled { rates: HashMap::new(), medium, data: whole / 2 * BLOCK_SIZE as u64, budget };
     for case in Case::ALL {
         work.say(&format!("models: {}", case.name()));
-        let span = if case == Case::Full { whole } else { whole / 2 };
+        let oblivious = lacuna_oblivious::Params::plan(medium, Plan::DEFAULT)?;
+        let span = match case {
+            Case::Full => whole,
+            Case::Oblivious => oblivious.most_blocks(1) * 5 / 6,
+            _ => whole / 2,
+        };
         let mut bed = Bed::new(medium, Budget::bytes(budget), span, |medium, budget| match case {
             Case::Xts => {
                 let params = lacuna_sealed::Params::largest(Cipher::Xts, Layout::SegmentEnd, medium.len())?;
@@ -171,10 +176,7 @@ pub fn measure(work: &Workspace) -> Result<Modelled> {
             }
             Case::Half | Case::Full => in_process::deniable(medium, &plan(Geometry::DEFAULT)?, 2, budget),
             Case::Paper => in_process::deniable(medium, &plan(Geometry::PAPER)?, 2, budget),
-            Case::Oblivious => {
-                let params = lacuna_oblivious::Params::plan(medium.len(), Plan::DEFAULT)?;
-                in_process::oblivious(medium, &params, 2, budget)
-            }
+            Case::Oblivious => in_process::oblivious(medium, &oblivious, 2, budget),
         })?;
         for random in [false, true] {
             work.interrupt.check()?;

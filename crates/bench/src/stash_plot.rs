@@ -12,8 +12,8 @@ const COLOURS: [RGBColor; CASES.len()] = [
     RGBColor(110, 110, 110),
     RGBColor(214, 120, 30),
 ];
-/// Of the points: the second lies on the first.
-const RADII: [i32; CASES.len()] = [6, 3, 4, 4, 4];
+/// Of the points.
+const RADII: [i32; CASES.len()] = [6, 4, 3, 4, 4];
 /// The probabilities of the axis.
 const PROBABILITIES: (f64, f64) = (2e-8, 1.5);
 

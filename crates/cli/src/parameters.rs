@@ -83,7 +83,9 @@ impl Parameters {
             Parameters::Deniable(params) => {
                 (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
             }
-            Parameters::Oblivious(params) => vec![bytes(params.hidden_blocks); 7],
+            Parameters::Oblivious(params) => {
+                (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
+            }
         }
     }
 
@@ -191,7 +193,11 @@ impl Parameters {
             Parameters::Flat(params) => Parameters::Flat(Params { blocks, ..*params }),
             Parameters::Objects(params) => Parameters::Objects(ObjectParams { blocks, ..*params }),
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
-            Parameters::Oblivious(params) => Parameters::Oblivious(ObliviousParams { blocks, ..*params }),
+            Parameters::Oblivious(params) => {
+                let mut resized = *params;
+                resized.blocks = blocks;
+                Parameters::Oblivious(resized)
+            }
         }
     }
 

@@ -1,82 +1,112 @@
 //! Filling a batch: what each of its cells takes (the paper's Algorithm 6, for all operations of a batch at once).
 //!
-//! Deniability contract: cells and salt come from public randomness; then the levels take their turn, the lowest first, and
-//! what a level gets does not depend on those above it. What nobody takes is filled with random bytes.
+//! Deniability contract: cells and salt come from public randomness, and every level has cells of its own among them: what a
+//! level gets does not depend on any other. What nobody takes is sealed under a key that nobody else has: all cells cost the
+//! same.
 
-use crate::cell::CELL_LEN;
+use crate::ahead::Prepared;
 use crate::core::{Core, NewPage, Source};
-use crate::draw::draw_cells;
-use crate::head::{Draft, LevelRecord, MOST_TRIMS, PublicPart, STASH_SLOTS, batch_key};
+use crate::head::{Draft, LevelRecord, MOST_TRIMS, PublicPart, batch_key};
+use crate::params::STASH_SLOTS;
 use crate::place::{cell_of, place, stash_place};
-use crate::placement::Placement;
+use crate::store::Claims;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, HiddenLevel, SALT_LEN, WriteKey};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
 
-/// Memory of a batch, used again for the next.
-#[derive(Default)]
-pub(crate) struct Buffers {
-    /// The cells as they were.
-    old: Vec<u8>,
-    /// The cells as they will be, and the slots of the stash.
-    record: Vec<u8>,
+/// What a cell is going to hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// Nothing of anybody.
+    Filler,
+    /// What it held: of which level, and under which place.
+    Kept(u8, Entry, u64),
+    /// What a level puts there.
+    Put(u8, Entry),
+}
+
+/// How much of what waits a level may put into a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Shares {
+    /// Pages of its map that come before any data.
+    pub(crate) pages: usize,
+    pub(crate) blocks: usize,
+    /// Pages that come after all data.
+    pub(crate) more_pages: usize,
 }
 
 /// A batch that is being filled.
 pub(crate) struct Batch<'a> {
     core: &'a Core,
     seq: u64,
-    cells: Vec<u64>,
-    buffers: Buffers,
-    placement: Placement,
+    /// Its cells; what they are going to hold takes the place of what they held.
+    drawn: Prepared,
+    holds: Vec<Holds>,
     draft: Draft,
     keys: Vec<WriteKey>,
     /// Pages that the level whose turn it is has put into this batch.
     pages: Vec<NewPage>,
-    /// Slots of the stash that are taken.
-    stashed: usize,
+    /// What level 0 leaves in the stash.
+    stashed: Vec<(Entry, Box<[u8]>)>,
 }
 
 impl<'a> Batch<'a> {
-    /// Draws the cells of batch `seq` and reads them.
-    pub(crate) fn draw(core: &'a Core, seq: u64, mut buffers: Buffers) -> Result<Batch<'a>> {
-        let params = &core.store.params;
-        let mut salt = [0; SALT_LEN];
-        core.public_random.fill(&mut salt);
-        let cells = draw_cells(&*core.public_random, params.cells, params.batch_cells());
-        buffers.old.resize(cells.len() * CELL_LEN, 0);
-        buffers.record.resize(params.record_len() as usize, 0);
-        core.store.read_last(&cells, &mut buffers.old)?;
+    pub(crate) fn new(core: &'a Core, seq: u64, drawn: Prepared) -> Result<Batch<'a>> {
         let mut block = Box::new([0; BLOCK_SIZE]);
         core.filler.fill(&mut block[..]);
-        let keys = core.keys.iter().map(|key| batch_key(&key.level, &salt)).collect::<Result<_>>()?;
+        let keys = core.keys.iter().map(|key| batch_key(&key.level, &drawn.salt)).collect::<Result<_>>()?;
         Ok(Batch {
             core,
             seq,
-            placement: Placement::new(cells.len()),
-            cells,
-            buffers,
-            draft: Draft::new(salt, block),
+            holds: vec![Holds::Filler; drawn.cells.len()],
+            draft: Draft::new(drawn.salt, block),
+            drawn,
             keys,
             pages: Vec::new(),
-            stashed: 0,
+            stashed: Vec::new(),
         })
     }
 
-    /// A level takes its turn. Up to `most_pages` pages of its map go with it.
-    pub(crate) fn fill(&mut self, level: u8, state: &mut HiddenLevel, most_pages: usize) -> Result<()> {
+    /// A level takes its turn.
+    pub(crate) fn fill(&mut self, level: u8, state: &mut HiddenLevel, shares: Shares) -> Result<()> {
         self.pages.clear();
-        let trims = self.trim(level, state)?;
+        // A map that is two cycles behind gets everything: were it four, the journal would come round.
+        let cycle = u64::from(self.core.store.params.cycle);
+        let behind = state.tree.state().covered + 2 * cycle < self.seq;
+        let trims = if behind { Vec::new() } else { self.trim(level, state)? };
         self.keep(level, state)?;
-        self.take_displaced(level, state)?;
-        self.take_pages(level, state, most_pages)?;
-        if state.queue.trims().is_empty() {
-            self.take_blocks(level, state)?;
+        let due = state.tree.due(self.seq);
+        let first = if behind { usize::MAX } else { shares.pages };
+        self.take_pages(level, state, due.min(first))?;
+        if !behind && state.queue.trims().is_empty() {
+            self.take_blocks(level, state, shares.blocks)?;
         }
-        self.leave_in_stash(level, state)?;
-        let (state, cycle) = (state.tree.state(), state.tree.cycle_began());
-        let record = LevelRecord { state, cycle, trims };
-        self.draft.put_level(&self.keys[usize::from(level)], level, &record);
+        self.take_pages(level, state, due.saturating_sub(first).min(shares.more_pages))?;
+        if level == 0 {
+            let waiting = state.queue.waiting().take(STASH_SLOTS);
+            self.stashed = waiting.map(|(addr, block)| (Entry::Data(addr), block.into())).collect();
+        }
+        self.tell(level, state, trims);
         Ok(())
+    }
+
+    /// The head says what the level did.
+    fn tell(&mut self, level: u8, state: &HiddenLevel, trims: Vec<(u64, u64)>) {
+        let slots = self.slots(level);
+        let put = |holds: &Holds| match holds {
+            Holds::Put(_, entry) => *entry,
+            Holds::Filler | Holds::Kept(..) => Entry::Empty,
+        };
+        let entries: Vec<Entry> = self.holds[slots.clone()].iter().map(put).collect();
+        let stashed: Vec<Entry> =
+            self.stashed.iter().filter(|_| level == 0).map(|(entry, _)| *entry).collect();
+        let record = LevelRecord { state: state.tree.state(), cycle: state.tree.cycle_began(), trims };
+        self.draft.put_level(&self.keys[usize::from(level)], level, slots, &entries, &stashed, &record);
+    }
+
+    fn slots(&self, level: u8) -> Range<usize> {
+        self.core.store.params.slots(level)
     }
 
     fn source(&self, level: u8) -> Source<'_> {
@@ -93,156 +123,104 @@ impl<'a> Batch<'a> {
         let trims: Vec<(u64, u64)> = state.queue.pop_trims(some).collect();
         for &(first, count) in &trims {
             state.tree.clear(first, count, &self.source(level))?;
-            let within = |packed| match Entry::unpack(packed) {
-                Some(Entry::Data(addr)) => (first..first + count).contains(&addr),
-                _ => false,
-            };
-            self.core.displaced()[usize::from(level)].forget(within);
         }
         Ok(trims)
     }
 
-    /// Finds the cells that hold the latest version of something of this level. They keep it, encrypted anew; what a lower
-    /// level took the cell from goes to the stash. What does not verify any more is left to be overwritten: its map goes on
-    /// pointing there, and its readers will find out.
+    /// Finds the cells that hold the latest version of something of this level. They keep it, encrypted anew. What does not
+    /// verify any more is left to be overwritten: its map goes on pointing there, and its readers will find out.
     fn keep(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
-        let key = &self.core.keys[usize::from(level)].cells;
-        for slot in 0..self.cells.len() {
-            let old = slot * CELL_LEN..(slot + 1) * CELL_LEN;
-            let Some(entry) = key.entry(&self.buffers.old[old.clone()]) else { continue };
-            let cell = self.cells[slot];
-            let place = state.tree.place_of(entry, &self.source(level))?;
-            if cell_of(place) != Some(cell) {
-                continue;
-            }
-            let old = &mut self.buffers.old[old.clone()];
-            if key.open(place, entry, old)?.is_err() {
-                continue;
-            }
-            let block = &old[..BLOCK_SIZE];
-            if self.placement.keep(level, slot) {
-                let new = &mut self.buffers.record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
-                key.seal(place, entry, block, &*self.core.filler, new)?;
-            } else {
-                self.core.displaced()[usize::from(level)].put(entry.pack(), block.into());
+        for slot in self.slots(level) {
+            let Some((entry, place)) = self.drawn.found[slot] else { continue };
+            if state.tree.place_of(entry, &self.source(level))? == place {
+                debug_assert!(cell_of(place) == Some(self.drawn.cells[slot]));
+                self.holds[slot] = Holds::Kept(level, entry, place);
             }
         }
         Ok(())
+    }
+
+    /// A cell of the level's that is free.
+    fn free(&self, level: u8) -> Option<usize> {
+        self.slots(level).find(|slot| self.holds[*slot] == Holds::Filler)
     }
 
     /// Where what this batch puts into one of its cells lies.
     fn place(&self, slot: usize) -> u64 {
-        place(self.seq, self.cells[slot])
-    }
-
-    /// Puts a block into a free cell, which becomes the level's.
-    fn put(&mut self, level: u8, slot: usize, entry: Entry, block: &[u8]) -> Result<()> {
-        let (at, place) = (usize::from(level), self.place(slot));
-        let new = &mut self.buffers.record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
-        self.core.keys[at].cells.seal(place, entry, block, &*self.core.filler, new)?;
-        self.placement.take(level, slot);
-        self.draft.list(&self.keys[at], slot, entry);
-        Ok(())
-    }
-
-    fn take_displaced(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
-        while let Some(slot) = self.placement.free() {
-            let Some((packed, block)) = self.core.displaced()[usize::from(level)].pop() else { break };
-            let Some(entry) = Entry::unpack(packed) else { continue };
-            let place = self.place(slot);
-            match entry {
-                Entry::Data(addr) => drop(state.tree.set(addr, place, &self.source(level))?),
-                _ => state.tree.move_page(entry, place),
-            }
-            self.put(level, slot, entry, &block)?;
-            if let Entry::Page { .. } = entry {
-                // Whoever needs it before the batch is written finds it here; whoever opens the disk learns that it says no
-                // more than where it was before.
-                self.draft.list_moved(&self.keys[usize::from(level)], slot, entry);
-                let page = block[..].try_into().expect("a block");
-                self.pages.push((place, entry, Box::new(page)));
-            }
-        }
-        Ok(())
+        place(self.seq, self.drawn.cells[slot])
     }
 
     fn take_pages(&mut self, level: u8, state: &mut HiddenLevel, most: usize) -> Result<()> {
-        for _ in 0..state.tree.due(self.seq).min(most) {
-            let Some(slot) = self.placement.free() else { return Ok(()) };
+        for _ in 0..most {
+            let Some(slot) = self.free(level) else { return Ok(()) };
             let (place, mut page) = (self.place(slot), Box::new([0; BLOCK_SIZE]));
             let emitted = state.tree.emit(place, &self.source(level), &mut page[..])?;
             let Some(entry) = emitted else { return Ok(()) };
-            self.core.displaced()[usize::from(level)].forget(|packed| packed == entry.pack());
-            self.put(level, slot, entry, &page[..])?;
+            self.drawn.block(slot).copy_from_slice(&page[..]);
+            self.holds[slot] = Holds::Put(level, entry);
             self.pages.push((place, entry, page));
         }
         Ok(())
     }
 
-    fn take_blocks(&mut self, level: u8, state: &mut HiddenLevel) -> Result<()> {
+    /// Takes blocks from the queue. One that finds no cell stays there, and its old version where it is.
+    fn take_blocks(&mut self, level: u8, state: &mut HiddenLevel, most: usize) -> Result<()> {
         let HiddenLevel { tree, queue } = state;
-        while let Some(addr) = queue.front()
-            && let Some(slot) = self.placement.free()
-        {
+        for _ in 0..most {
+            let Some(addr) = queue.front() else { return Ok(()) };
+            let Some(slot) = self.free(level) else { return Ok(()) };
             tree.set(addr, self.place(slot), &self.source(level))?;
             let waiting = queue.pop().expect("it was just seen");
-            let entry = Entry::Data(addr);
-            // An older version that was displaced does not matter any more.
-            self.core.displaced()[usize::from(level)].forget(|packed| packed == entry.pack());
-            self.put(level, slot, entry, &waiting.block)?;
+            self.drawn.block(slot).copy_from_slice(&waiting.block);
+            self.holds[slot] = Holds::Put(level, Entry::Data(addr));
         }
         Ok(())
     }
 
-    /// What found no cell and must not be lost goes to the slots of the stash: of level 0 what was acknowledged, of the
-    /// others what was displaced.
-    fn leave_in_stash(&mut self, level: u8, state: &HiddenLevel) -> Result<()> {
-        if level == 0 {
-            for (addr, block) in state.queue.waiting() {
-                self.stash(level, Entry::Data(addr), block)?;
-            }
-            return Ok(());
+    /// Encrypts all cells, whatever they hold, into `record`, then the stash.
+    fn seal(&mut self, record: &mut [u8]) -> Result<()> {
+        let (core, len) = (self.core, self.core.store.params.cell_len());
+        for (slot, out) in record.chunks_exact_mut(len).enumerate().take(self.holds.len()) {
+            let (key, place, entry) = match self.holds[slot] {
+                Holds::Filler => (&core.nobody, 0, Entry::Empty),
+                Holds::Kept(level, entry, place) => (&core.keys[usize::from(level)].cells, place, entry),
+                Holds::Put(level, entry) => (&core.keys[usize::from(level)].cells, self.place(slot), entry),
+            };
+            key.seal(place, entry, self.drawn.block(slot), &*core.filler, out)?;
         }
-        let core = self.core;
-        for (packed, block) in core.displaced()[usize::from(level)].iter() {
-            if let Some(entry) = Entry::unpack(packed) {
-                self.stash(level, entry, block)?;
-            }
+        let (_, rest) = record.split_at_mut(self.holds.len() * len);
+        core.filler.fill(rest);
+        for (slot, ((entry, block), out)) in self.stashed.iter().zip(rest.chunks_exact_mut(len)).enumerate() {
+            let place = stash_place(self.seq, slot);
+            core.keys[0].cells.seal(place, *entry, block, &*core.filler, out)?;
         }
         Ok(())
     }
 
-    fn stash(&mut self, level: u8, entry: Entry, block: &[u8]) -> Result<()> {
-        if self.stashed == STASH_SLOTS {
-            return Ok(());
-        }
-        let (at, slot) = (usize::from(level), self.stashed);
-        let from = (self.cells.len() + slot) * CELL_LEN;
-        let out = &mut self.buffers.record[from..from + CELL_LEN];
-        self.core.keys[at].cells.seal(stash_place(self.seq, slot), entry, block, &*self.core.filler, out)?;
-        self.draft.list_stash(&self.keys[at], slot, entry);
-        self.stashed += 1;
-        Ok(())
+    /// Which of its cells is which.
+    pub(crate) fn slots_of_cells(&self) -> FxHashMap<u64, usize> {
+        self.drawn.cells.iter().enumerate().map(|(slot, cell)| (*cell, slot)).collect()
     }
 
-    /// Fills what is left with random bytes and writes everything to ring and journal. Returns the salt, and the memory.
-    pub(crate) fn write(mut self, previous: [u8; 16]) -> Result<([u8; SALT_LEN], Buffers)> {
-        let unowned = self.placement.unowned();
-        let unused = self.cells.len() + self.stashed..self.cells.len() + STASH_SLOTS;
-        for slot in unowned.chain(unused) {
-            self.core.filler.fill(&mut self.buffers.record[slot * CELL_LEN..(slot + 1) * CELL_LEN]);
-        }
-        let progress = *self.core.store.progress();
+    /// Encrypts everything and writes it to ring and journal. Returns the salt, and the memory of the cells.
+    pub(crate) fn write(
+        mut self,
+        previous: [u8; 16],
+        claims: Claims,
+        record: &mut Vec<u8>,
+    ) -> Result<([u8; SALT_LEN], Vec<u8>)> {
+        record.resize(self.core.store.params.record_len() as usize, 0);
+        self.seal(record)?;
         let public = PublicPart {
             seq: self.seq,
             previous,
-            synced: progress.synced(),
-            applied: progress.applied_durable(),
-            cells: std::mem::take(&mut self.cells),
+            synced: claims.synced,
+            applied: claims.applied,
+            cells: std::mem::take(&mut self.drawn.cells),
         };
         let salt = self.draft.salt;
-        let head = self.draft.finish(&self.keys[0], &public, &self.buffers.record);
-        self.core.store.put(&head, &public, &self.buffers.record)?;
-        Ok((salt, self.buffers))
+        let head = self.draft.finish(&self.keys[0], &public, record);
+        self.core.store.put(&head, &public, record)?;
+        Ok((salt, self.drawn.old))
     }
 }

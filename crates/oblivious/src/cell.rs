@@ -1,23 +1,22 @@
-//! A cell: one block of some level, or random bytes. It stands alone: whoever has the key of its level knows from the
-//! cell what it holds.
+//! A cell: one block of some level, or random bytes. It stands alone: the key of its level tells from the cell what it
+//! holds.
 //!
 //! ```text
 //!    0  block   4096  encrypted (XAES-256-GCM)
 //! 4096  nonce     24  random
-//! 4120  cover     16  the entry and 8 zeros, under a pad that belongs to the nonce
+//! 4120  cover     16  the entry and the place (in version 1 zeros), under a pad that belongs to the nonce
 //! 4136  tag       16  of the block, over place and entry as well
-//! 4152  filler   456  random
+//! 4152  filler     8  random (456 in version 1)
 //! ```
 //!
-//! Whoever has no key sees 4608 random bytes. To try a key costs one AES block (the paper pads the plaintext with zeros
-//! and decrypts).
+//! In memory and in the ring a cell is one piece; in place the block has a page to itself, and the rest, its metadata, stands
+//! with that of others. Without a key all of it is random. To try a key costs one AES block (the paper pads the plaintext
+//! with zeros and decrypts).
 
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
-use lacuna_crypto::{AesBlock, RandomSource, XAES_NONCE, XaesKey, derive};
+use lacuna_crypto::{AesBlock, RandomSource, XAES_NONCE, XaesKey, derive, random_secret};
 use lacuna_levels::{Entry, Unverified};
 
-/// Bytes of a cell: a block and a sector.
-pub(crate) const CELL_LEN: usize = BLOCK_SIZE + 512;
 pub(crate) const NONCE_AT: usize = BLOCK_SIZE;
 pub(crate) const COVER_AT: usize = NONCE_AT + XAES_NONCE;
 pub(crate) const TAG_AT: usize = COVER_AT + 16;
@@ -30,6 +29,11 @@ pub(crate) struct CellKey {
 }
 
 impl CellKey {
+    /// A key that nobody else has: what is sealed with it is filler.
+    pub(crate) fn throwaway(filler: &dyn RandomSource) -> CellKey {
+        CellKey::new(&random_secret(filler))
+    }
+
     /// `level` is the key of one level of one disk.
     pub(crate) fn new(level: &Secret<32>) -> CellKey {
         CellKey {
@@ -53,20 +57,21 @@ impl CellKey {
         let nonce = trailer[..XAES_NONCE].try_into().expect("a nonce");
         let tag = self.blocks.seal(&nonce, &associated(place, entry), block, body)?;
         let mut cover = self.pad(&nonce);
-        cover.iter_mut().zip(entry.pack().to_le_bytes()).for_each(|(byte, plain)| *byte ^= plain);
+        let plain = [entry.pack().to_le_bytes(), place.to_le_bytes()];
+        cover.iter_mut().zip(plain.as_flattened()).for_each(|(byte, plain)| *byte ^= plain);
         trailer[COVER_AT - BLOCK_SIZE..TAG_AT - BLOCK_SIZE].copy_from_slice(&cover);
         trailer[TAG_AT - BLOCK_SIZE..FILLER_AT - BLOCK_SIZE].copy_from_slice(&tag);
         Ok(())
     }
 
-    /// What a cell claims to hold of this level; none if it is not of this level.
-    pub(crate) fn entry(&self, cell: &[u8]) -> Option<Entry> {
+    /// What a cell claims to hold of this level, and in which place it was put; in version 1 zeros stand for that. Of a cell
+    /// that is not of this level, random bytes.
+    pub(crate) fn claim(&self, cell: &[u8]) -> (Option<Entry>, u64) {
         let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);
         plain.iter_mut().zip(&cell[COVER_AT..TAG_AT]).for_each(|(pad, byte)| *pad ^= byte);
-        let (entry, check) = plain.split_first_chunk::<8>()?;
-        let entry = Entry::unpack(u64::from_le_bytes(*entry))?;
-        (check.iter().all(|&b| b == 0) && entry != Entry::Empty).then_some(entry)
+        let word = |at: usize| u64::from_le_bytes(plain[at..at + 8].try_into().expect("8 bytes"));
+        (Entry::unpack(word(0)).filter(|entry| *entry != Entry::Empty), word(8))
     }
 
     /// Decrypts the block of a cell where it lies; it is zeroed if it does not verify.
@@ -105,10 +110,10 @@ mod tests {
     fn a_cell_opens_where_it_was_written_and_to_its_level_alone() {
         let (filler, block) = (SeededRandom::new(1), [7; BLOCK_SIZE]);
         let [key, other] = [[1; 32], [2; 32]].map(|bytes| CellKey::new(&Secret::copy_from(&bytes)));
-        let mut cell = [0; CELL_LEN];
+        let mut cell = [0; BLOCK_SIZE + crate::params::META_LEN];
         let entry = Entry::Data(77);
         key.seal(place(9, 5), entry, &block, &filler, &mut cell).unwrap();
-        assert_eq!((key.entry(&cell), other.entry(&cell)), (Some(entry), None));
+        assert_eq!((key.claim(&cell), other.claim(&cell).0), ((Some(entry), place(9, 5)), None));
         assert!(key.open(place(9, 6), entry, &mut cell.clone()).unwrap().is_err());
         assert!(key.open(place(8, 5), entry, &mut cell.clone()).unwrap().is_err());
         assert!(key.open(stash_place(9, 6), entry, &mut cell.clone()).unwrap().is_err());

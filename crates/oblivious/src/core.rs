@@ -1,13 +1,14 @@
 //! What the threads and clients of an open disk share.
 
-use crate::cell::{CELL_LEN, CellKey};
+use crate::ahead::Ahead;
+use crate::cell::CellKey;
 use crate::place::cell_of;
 use crate::public::Public;
-use crate::stash::Stash;
 use crate::store::Store;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_crypto::{RandomSource, derive};
 use lacuna_levels::{Entry, FailStop, HiddenLevels, PageSource, Wait, again, corrupt, defect};
+use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,8 +26,8 @@ impl LevelKey {
     }
 }
 
-/// Blocks of one level that lower levels displaced, by what they are.
-pub(crate) type Displaced = Stash<Box<[u8]>>;
+/// Blocks of one level of a disk of version 1 that lower levels displaced from their cells, by what they are.
+pub(crate) type Displaced = FxHashMap<u64, Box<[u8]>>;
 
 /// Counts for `status`.
 #[derive(Default)]
@@ -50,8 +51,14 @@ pub(crate) struct Core {
     pub(crate) filler: Arc<dyn RandomSource>,
     pub(crate) public: Mutex<Public>,
     pub(crate) hidden: HiddenLevels,
-    /// Of every open level; that of level 0 stays empty, for nobody displaces it.
+    /// What filler is sealed with, and what no open level has is opened with: work that costs as much as any other.
+    pub(crate) nobody: CellKey,
+    /// Length of every open level in blocks.
+    pub(crate) lengths: Vec<u64>,
+    /// Of every open level, as the disk was opened.
     pub(crate) displaced: Mutex<Vec<Displaced>>,
+    /// The next batches, drawn and read by a thread.
+    pub(crate) ahead: Ahead,
     pub(crate) health: FailStop,
     pub(crate) cover_timeout: Duration,
     pub(crate) background: bool,
@@ -77,6 +84,7 @@ impl Core {
         let e = self.health.fail(e);
         self.hidden.wake_all();
         self.store.wake_all();
+        self.ahead.wake_all();
         e
     }
 
@@ -98,7 +106,7 @@ impl Core {
     /// Reads what a level has in a cell, as far as it is the block that `entry` names.
     fn read_cell(&self, level: u8, place: u64, entry: Entry, block: &mut [u8]) -> Result<()> {
         let cell = self.cell_at(place, entry)?;
-        let mut buf = [0; CELL_LEN];
+        let mut buf = vec![0; self.store.params.cell_len()];
         self.store.read_cells(&[cell], &mut buf)?;
         self.open_cell(level, place, entry, &mut buf)?;
         block.copy_from_slice(&buf[..BLOCK_SIZE]);
@@ -108,13 +116,15 @@ impl Core {
     /// The cell of what `entry` names, if the map told the truth.
     pub(crate) fn cell_at(&self, place: u64, entry: Entry) -> Result<u64> {
         let cell = cell_of(place).filter(|cell| *cell < self.store.params.cells);
+        // (A cell of another level's region does not open.)
         cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
     }
 
-    /// Decrypts a cell that was read where it lies.
+    /// Decrypts a cell, or a slot of the stash, that was read where it lies.
     pub(crate) fn open_cell(&self, level: u8, place: u64, entry: Entry, buf: &mut [u8]) -> Result<()> {
         let key = &self.keys[usize::from(level)].cells;
-        let opened = key.entry(buf) == Some(entry) && key.open(place, entry, buf)?.is_ok();
+        let told = if self.store.params.is_writable() { place } else { 0 };
+        let opened = key.claim(buf) == (Some(entry), told) && key.open(place, entry, buf)?.is_ok();
         if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
     }
 }
@@ -122,7 +132,7 @@ impl Core {
 /// A page that the batch that is being filled has taken in: its place, what it is, and its content.
 pub(crate) type NewPage = (u64, Entry, Box<[u8; BLOCK_SIZE]>);
 
-/// Where a level reads its own pages: from the batch that is being filled, from its stash, or from their cells.
+/// Where a level reads its own pages: from the batch that is being filled, or from their cells.
 pub(crate) struct Source<'a> {
     pub(crate) core: &'a Core,
     pub(crate) level: u8,
@@ -136,7 +146,7 @@ impl PageSource for Source<'_> {
             block.copy_from_slice(&page[..]);
             return Ok(());
         }
-        if let Some(waiting) = self.core.displaced()[usize::from(self.level)].get(entry.pack()) {
+        if let Some(waiting) = self.core.displaced()[usize::from(self.level)].get(&entry.pack()) {
             block.copy_from_slice(waiting);
             return Ok(());
         }

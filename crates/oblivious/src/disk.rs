@@ -1,5 +1,7 @@
 //! An open oblivious disk: how it is created and opened, and its levels.
 
+use crate::ahead::Ahead;
+use crate::cell::CellKey;
 use crate::core::{Core, Counters, LevelKey};
 use crate::params::Params;
 use crate::public::Public;
@@ -45,6 +47,11 @@ impl Oblivious {
             public_random,
             filler,
         };
+        if !params.is_writable() || masters.len() > usize::from(params.hidden_levels()) + 1 {
+            return Err(Error::new(Kind::Usage, "cannot create an oblivious disk")
+                .found(format!("{} levels", masters.len()))
+                .expected(format!("at most {}, of version 2", params.hidden_levels() + 1)));
+        }
         let core = build(Arc::clone(medium), params, masters, uuid, &options);
         core.finish()
     }
@@ -57,9 +64,15 @@ impl Oblivious {
         params: &Params,
         masters: &[Secret<32>],
         uuid: &[u8; 16],
-        options: OpenOptions,
+        mut options: OpenOptions,
     ) -> Result<Oblivious> {
         medium.forget_cached()?;
+        options.read_only |= !params.is_writable();
+        if masters.len() > usize::from(params.hidden_levels()) + 1 {
+            return Err(Error::new(Kind::Usage, "cannot open so many levels")
+                .found(format!("{} keys", masters.len()))
+                .expected(format!("at most {}", params.hidden_levels() + 1)));
+        }
         check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
         let core = build(medium, params, masters, uuid, &options);
         let end = recovery::find_end(&core.store, &core.keys[0].level)?;
@@ -70,18 +83,18 @@ impl Oblivious {
         {
             let mut public = core.public();
             recovery::rebuild(&core, 0, &end, &mut public.level)?;
-            public.resume(end.public.seq, end.name());
+            public.resume(end.public.seq, end.name(), end.public.applied);
             for level in 1..core.keys.len() as u8 {
                 let mut state = core.hidden.lock(&core.health, level);
                 state.filled = end.public.seq;
                 recovery::rebuild(&core, level, &end, &mut state.level)?;
             }
         }
-        // Reopened again and again after power cuts, a disk must not run out of ring.
-        if !options.read_only && end.public.seq - end.public.applied >= params.part() {
-            // What is in place makes room for the batch that says so; no thread does it yet.
+        // After a power cut: reopened again and again, a disk must not run out of ring.
+        if !options.read_only && end.public.seq - end.public.applied > 1 {
             core.store.apply_to(end.public.seq)?;
             core.store.sync()?;
+            core.public().resume(end.public.seq, end.name(), end.public.seq);
             core.finish()?;
         }
         let core = Arc::new(core);
@@ -105,6 +118,23 @@ impl Oblivious {
     pub fn refresh(&self) -> Result<()> {
         self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
         self.core.refresh().map(drop)
+    }
+
+    /// Whether nothing that was acknowledged of a level is in memory alone.
+    fn is_settled(&self, level: u8) -> bool {
+        let state = self.core.hidden.lock(&self.core.health, level);
+        let queue = &state.level.queue;
+        queue.is_empty() && queue.trims().is_empty() && self.core.store.progress().synced() >= state.filled
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.params().is_writable() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
+            .found("a disk that an earlier lacuna made, which this one reads")
+            .expected("version 2")
+            .remedy("create a new disk and copy everything to it"))
     }
 
     fn stop(&self) {
@@ -131,25 +161,30 @@ fn build(
     let budget = options.budget;
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
+    let keys: Vec<LevelKey> = masters.iter().map(|master| LevelKey::new(master, uuid)).collect();
+    let lengths: Vec<u64> = (0u8..).zip(&keys).map(|(level, key)| params.length(level, &key.level)).collect();
     // The share of level 0 does not depend on what else is open (deniability contract).
     // Pages are written no faster than the number of operations allows: what changed waits meanwhile.
     let tree = |blocks, share: u64| {
         Tree::new(blocks, cycle, cached(share)).spilling((share / BYTES_OF_WAITING_LEAF) as usize)
     };
-    let public = tree(params.blocks, budget.share(1, 4).get());
+    let public = tree(lengths[0], budget.share(1, 4).get());
     // Nor does that of a hidden level depend on those above it.
     let hidden = (1..masters.len()).map(|level| {
         let share = budget.share(1, 4).get() >> level;
-        HiddenLevel::new(tree(params.hidden_blocks, share))
+        HiddenLevel::new(tree(lengths[level], share))
     });
     Core {
         store: Store::new(medium, *params),
-        keys: masters.iter().map(|master| LevelKey::new(master, uuid)).collect(),
+        nobody: CellKey::throwaway(&*options.filler),
         public_random: Arc::clone(&options.public_random),
         filler: Arc::clone(&options.filler),
         public: Mutex::new(Public::new(HiddenLevel::new(public))),
-        hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), Some(params.usable())),
-        displaced: Mutex::new(masters.iter().map(|_| Default::default()).collect()),
+        hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), None),
+        displaced: Mutex::new(keys.iter().map(|_| Default::default()).collect()),
+        ahead: Ahead::default(),
+        keys,
+        lengths,
         health: FailStop::default(),
         cover_timeout: options.cover_timeout,
         background: options.background && !options.read_only,
@@ -164,8 +199,7 @@ impl Levels for Oblivious {
     }
 
     fn blocks(&self, level: u8) -> u64 {
-        let params = self.params();
-        if level == 0 { params.blocks } else { params.hidden_blocks }
+        self.core.lengths[usize::from(level)]
     }
 
     fn read_only(&self) -> bool {
@@ -178,6 +212,7 @@ impl Levels for Oblivious {
 
     fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
         let core = &self.core;
+        self.check_writable()?;
         let blocks = data.len() / BLOCK_SIZE;
         if level == 0 {
             core.counters.public_blocks.fetch_add(blocks as u64, Ordering::Relaxed);
@@ -189,6 +224,7 @@ impl Levels for Oblivious {
 
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
         let core = &self.core;
+        self.check_writable()?;
         if level == 0 {
             return core.discard_public(first, count);
         }
@@ -230,13 +266,11 @@ impl Levels for Oblivious {
             items.push(item("waiting_for_cells", public.level.queue.len() as u64, "blocks"));
         } else {
             items.extend(core.hidden.status(&core.health, level));
-            let displaced = core.displaced()[usize::from(level)].len() as u64;
-            items.push(item("waiting_for_cells", displaced, "blocks"));
         }
         items
     }
 
-    /// Hidden levels wait for cover as any flush does, unless the disk is plausible.
+    /// Hidden levels wait for cover as any flush does.
     fn close(&self) -> Result<()> {
         let core = &self.core;
         if core.read_only || !core.health.is_alive() {
@@ -253,6 +287,11 @@ impl Levels for Oblivious {
         // at nothing is done: every batch overwrites something of levels that are not open.
         let written = core.counters.batches.load(Ordering::Relaxed) > 0;
         let finished = if written && core.health.is_alive() { core.finish() } else { Ok(()) };
+        // The last batches take what still waited, if it fits.
+        let settled = (1..core.keys.len() as u8).all(|level| self.is_settled(level));
+        if finished.is_ok() && settled && closed.as_ref().is_err_and(|e| e.kind() == Kind::NoCover) {
+            closed = Ok(());
+        }
         self.stop();
         closed.and(finished)
     }

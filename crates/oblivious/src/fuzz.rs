@@ -1,11 +1,11 @@
 //! Opening what somebody with the keys made up: for fuzzing.
 
-use crate::cell::CELL_LEN;
 use crate::core::LevelKey;
 use crate::disk::Oblivious;
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
 use crate::params::{Params, Plan};
 use crate::place::{place, stash_place};
+use crate::regions::Share;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_levels::{Entry, Levels, MapState, OpenOptions, SALT_LEN};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Bytes of input for one batch.
 const PIECE: usize = 128;
 /// Bytes of the medium.
-const ROOM: u64 = 8 << 20;
+const ROOM: u64 = 10 << 20;
 /// Cells of a forged batch that hold something.
 const FILLED: usize = 3;
 
@@ -88,11 +88,17 @@ fn forge(
     let salt = |seq: u64| [seq as u8; SALT_LEN];
     let random = SeededRandom::new(at);
     let filled = (0..FILLED).map(|slot| (word(80 + slot * 16), Entry::unpack(word(88 + slot * 16))));
+    let level = u8::from(flag(3));
+    // The made-up cells are the first of the level's region, unless they lie far outside; the others lie apart.
+    let slots = params.slots(level);
+    let region = params.region(level);
+    let within =
+        |cell: u64| if cell >> 39 == 0 { region.first + cell % region.cells } else { cell % (1 << 40) };
     let filled: Vec<(u64, Entry)> =
-        filled.map(|(cell, entry)| (cell, entry.unwrap_or(Entry::Empty))).collect();
-    // The cells that are not made up lie apart.
-    let mut cells: Vec<u64> = (0..params.batch_cells() as u64).map(|slot| 500 + slot).collect();
-    cells.iter_mut().zip(&filled).for_each(|(cell, (made_up, _))| *cell = *made_up);
+        filled.map(|(cell, entry)| (within(cell), entry.unwrap_or(Entry::Empty))).collect();
+    let apart = |share: Share| (1..=share.drawn as u64).map(move |at| share.first + share.cells - at);
+    let mut cells: Vec<u64> = params.regions().into_iter().flat_map(apart).collect();
+    cells[slots.clone()].iter_mut().zip(&filled).for_each(|(cell, (made_up, _))| *cell = *made_up);
     let public = PublicPart {
         seq: if flag(1) { word(8) } else { at },
         previous: if flag(0) { [0xee; 16] } else { salt(at - 1)[..16].try_into().expect("16 of 32 bytes") },
@@ -106,24 +112,33 @@ fn forge(
     let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
     let mut record = vec![0; params.record_len() as usize];
     let mut draft = Draft::new(salt(at), Box::new([0; BLOCK_SIZE]));
-    let level = u8::from(flag(3));
-    for level in 0..=level {
-        draft.put_level(&batch_key(&keys[usize::from(level)].level, &salt(at))?, level, &said);
+    let (key, len) = (&keys[usize::from(level)], params.cell_len());
+    for (slot, &(cell, entry)) in slots.clone().zip(&filled) {
+        let out = &mut record[slot * len..(slot + 1) * len];
+        key.cells.seal(place(public.seq, cell % (1 << 39)), entry, &block, &random, out)?;
+        if cell < params.cells {
+            for (offset, data) in
+                params.cell_offsets(cell).into_iter().zip([&out[..BLOCK_SIZE], &out[BLOCK_SIZE..]])
+            {
+                medium.write_at(offset, data)?;
+            }
+        }
     }
-    let key = &keys[usize::from(level)];
-    let batch = batch_key(&key.level, &salt(at))?;
-    for (slot, &(cell, entry)) in filled.iter().enumerate() {
-        let out = &mut record[slot * CELL_LEN..(slot + 1) * CELL_LEN];
-        let place = place(public.seq, cell % params.cells);
-        key.cells.seal(place, entry, &block, &random, out)?;
-        draft.list(&batch, slot, entry);
-        medium.write_at(params.cell_offset(cell % params.cells), out)?;
-    }
+    let stashed = if flag(4) { vec![filled[0].1] } else { Vec::new() };
     if flag(4) {
-        let from = params.batch_cells() * CELL_LEN;
+        let from = params.batch_cells() * len;
         let place = stash_place(public.seq, 0);
-        key.cells.seal(place, filled[0].1, &block, &random, &mut record[from..from + CELL_LEN])?;
-        draft.list_stash(&batch, 0, filled[0].1);
+        key.cells.seal(place, filled[0].1, &block, &random, &mut record[from..from + len])?;
+    }
+    for told in 0..=level {
+        let slots = params.slots(told);
+        let mut entries = vec![Entry::Empty; slots.len()];
+        if told == level {
+            entries.iter_mut().zip(&filled).for_each(|(entry, (_, made_up))| *entry = *made_up);
+        }
+        let stashed = if told == 0 { &stashed[..] } else { &[] };
+        let key = batch_key(&keys[usize::from(told)].level, &salt(at))?;
+        draft.put_level(&key, told, slots, &entries, stashed, &said);
     }
     let head = draft.finish(&batch_key(&keys[0].level, &salt(at))?, &public, &record);
     if flag(2) {

@@ -1,52 +1,82 @@
-//! The head of a batch, one block of the journal: which cells the batch rewrites, and, to whoever has the key of a level,
+//! The head of a batch, one block of the journal: which cells the batch rewrites, and, to those who have the key of a level,
 //! what the level has in them.
 //!
 //! ```text
 //!    0  salt            32  random
 //!   32  tag             16  of the public part, over everything after it as well
 //!   48  digest          16  keyed hash of the starts of the sectors of the record
-//!   64  levels    8 x  120  the state of the map of each level and what it discarded, or random
-//! 1024  cells    96 x   16  what the level that took a cell put there, or random
-//! 2560  stash    32 x   16  what a slot of the stash holds, or random
-//! 3072  public part         encrypted under the key of level 0, up to the end of the block
+//!   64  levels    4 x  120  the state of the map of each level and what it discarded, or random
+//!  544  cells   224 x    8  what the level of the region put into a cell, or random
+//! 2336  stash    16 x    8  what a slot of the stash holds of level 0
+//! 2464  public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
-//! A cell that stays what it was is random here: the map knows it.
+//! What a level put into cells is covered by a key stream; the tag of what the level says of itself is over it too. A cell
+//! that stays what it was, or that nobody owns, is listed as empty. Heads of version 1 have more levels, and covers of 16
+//! bytes that tell by themselves whether they are of a level.
 
-use crate::cell::CELL_LEN;
-use crate::params::Params;
+use crate::params::{JOURNAL_START, MOST_CELLS, Params, STASH_SLOTS, Version};
+use crate::place::CELL_BITS;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
 use lacuna_crypto::constant_time_eq;
 use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
+use std::ops::Range;
 
-/// The most cells that a batch rewrites.
-pub(crate) const MOST_CELLS: usize = 96;
-/// Slots of the stash in the record of a batch. `bound.rs` says how seldom they are too few.
-pub(crate) const STASH_SLOTS: usize = 32;
+/// The most cells that a batch of version 1 rewrites, slots of its stash, and levels that its head has room for.
+pub(crate) const MOST_CELLS_V1: usize = 96;
+pub(crate) const STASH_SLOTS_V1: usize = 32;
+pub(crate) const MOST_LEVELS_V1: usize = 8;
 /// Levels that a head has room for, level 0 with them.
-pub(crate) const MOST_LEVELS: usize = 8;
+const MOST_LEVELS: usize = crate::regions::HIDDEN_LEVELS + 1;
 /// Discarded ranges that a level can record in a batch.
 pub(crate) const MOST_TRIMS: usize = 4;
 
 const RECORD_PLAIN: usize = TRIMS_AT + MOST_TRIMS * 16;
 /// Where the ranges begin in what a level says of itself: after its state and the beginning of its cycle.
 const TRIMS_AT: usize = STATE_LEN + 8;
-pub(crate) const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
-const COVER_LEN: usize = 16;
-pub(crate) const TAG_AT: usize = SALT_LEN;
-pub(crate) const DIGEST_AT: usize = TAG_AT + TAG_LEN;
-pub(crate) const LEVELS_AT: usize = DIGEST_AT + TAG_LEN;
-pub(crate) const CELLS_AT: usize = LEVELS_AT + MOST_LEVELS * RECORD_LEN;
-pub(crate) const STASH_AT: usize = CELLS_AT + MOST_CELLS * COVER_LEN;
-pub(crate) const PUBLIC_AT: usize = STASH_AT + STASH_SLOTS * COVER_LEN;
+const RECORD_LEN: usize = RECORD_PLAIN + TAG_LEN;
+const TAG_AT: usize = SALT_LEN;
+const DIGEST_AT: usize = TAG_AT + TAG_LEN;
+const LEVELS_AT: usize = DIGEST_AT + TAG_LEN;
 /// Bytes of the public part before its cells.
 const PUBLIC_FIXED: usize = 40;
-/// Marks the number of a page that was displaced; no map has so many.
+/// Bytes of the number of a cell.
+const CELL_NUMBER: usize = CELL_BITS as usize / 8;
+/// Marks, in version 1, the number of a page that was displaced; no map has so many.
 const MOVED: u64 = 1 << 47;
 /// A batch that no disk lives to see.
 const MOST_SEQ: u64 = (1 << 48) - 1;
 
-const _: () = assert!(PUBLIC_AT + PUBLIC_FIXED + MOST_CELLS * 8 <= BLOCK_SIZE);
+/// Where things stand in a head, and how long covers and numbers of cells are.
+#[derive(Clone, Copy)]
+struct Shape {
+    cells_at: usize,
+    stash_at: usize,
+    public_at: usize,
+    cover: usize,
+    number: usize,
+}
+
+const fn shape(levels: usize, cells: usize, stash: usize, cover: usize, number: usize) -> Shape {
+    let cells_at = LEVELS_AT + levels * RECORD_LEN;
+    let stash_at = cells_at + cells * cover;
+    Shape { cells_at, stash_at, public_at: stash_at + stash * cover, cover, number }
+}
+
+const NOW: Shape = shape(MOST_LEVELS, MOST_CELLS, STASH_SLOTS, 8, CELL_NUMBER);
+const FIRST: Shape = shape(MOST_LEVELS_V1, MOST_CELLS_V1, STASH_SLOTS_V1, 16, 8);
+const _: () = assert!(NOW.public_at + PUBLIC_FIXED + MOST_CELLS * CELL_NUMBER <= BLOCK_SIZE);
+const _: () = assert!(FIRST.public_at == 3072 && JOURNAL_START.is_multiple_of(BLOCK_SIZE as u64));
+
+impl Shape {
+    fn of(params: &Params) -> Shape {
+        if params.version == Version::Two { NOW } else { FIRST }
+    }
+
+    fn covers(&self, slots: Range<usize>) -> Range<usize> {
+        self.cells_at + slots.start * self.cover..self.cells_at + slots.end * self.cover
+    }
+}
 
 /// What is encrypted under one key, so that nonces differ.
 #[derive(Clone, Copy)]
@@ -79,31 +109,46 @@ pub(crate) struct PublicPart {
 }
 
 impl PublicPart {
-    fn encode(&self, out: &mut [u8]) {
+    fn encode(&self, shape: &Shape, out: &mut [u8]) {
         out.fill(0);
         out[0..8].copy_from_slice(&self.seq.to_le_bytes());
         out[8..24].copy_from_slice(&self.previous);
         out[24..32].copy_from_slice(&self.synced.to_le_bytes());
         out[32..40].copy_from_slice(&self.applied.to_le_bytes());
-        for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(8).zip(&self.cells) {
-            out.copy_from_slice(&cell.to_le_bytes());
+        for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(shape.number).zip(&self.cells) {
+            out.copy_from_slice(&cell.to_le_bytes()[..shape.number]);
         }
     }
 
-    fn decode(bytes: &[u8], params: &Params) -> Option<PublicPart> {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    fn decode(bytes: &[u8], shape: &Shape, params: &Params) -> Option<PublicPart> {
+        let number =
+            |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+        let word = |at: usize| number(&bytes[at..at + 8]);
+        let numbers = bytes[PUBLIC_FIXED..].chunks_exact(shape.number);
         let part = PublicPart {
             seq: word(0),
             previous: bytes[8..24].try_into().ok()?,
             synced: word(24),
             applied: word(32),
-            cells: (0..params.batch_cells()).map(|at| word(PUBLIC_FIXED + at * 8)).collect(),
+            cells: numbers.take(params.batch_cells()).map(number).collect(),
         };
         let sane = (1..=MOST_SEQ).contains(&part.seq)
             && part.synced < part.seq
             && part.applied <= part.synced
-            && part.cells.iter().all(|cell| *cell < params.cells);
+            && part.has_cells_of(params);
         sane.then_some(part)
+    }
+
+    /// Whether every cell is one of the region that the batch takes it from.
+    fn has_cells_of(&self, params: &Params) -> bool {
+        if params.version != Version::Two {
+            return self.cells.iter().all(|cell| *cell < params.cells);
+        }
+        let mut cells = self.cells.iter();
+        params.regions().iter().all(|share| {
+            let within = share.first..share.first + share.cells;
+            cells.by_ref().take(share.drawn).all(|cell| within.contains(cell))
+        })
     }
 }
 
@@ -148,37 +193,41 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// `block` is filled with random bytes.
+    /// `block` is random.
     pub(crate) fn new(salt: [u8; SALT_LEN], mut block: Box<[u8; BLOCK_SIZE]>) -> Draft {
         block[..SALT_LEN].copy_from_slice(&salt);
         Draft { salt, block }
     }
 
-    /// Says what a level put into one of the cells.
-    pub(crate) fn list(&mut self, key: &WriteKey, slot: usize, entry: Entry) {
-        let at = CELLS_AT + slot * COVER_LEN;
-        let cover = key.cover(Domain::Cell as u8, slot as u8, entry);
-        self.block[at..at + COVER_LEN].copy_from_slice(&cover);
+    fn cover(&mut self, key: &WriteKey, domain: Domain, at: usize, slot: usize, entry: Entry) {
+        let cover = key.cover(domain as u8, slot as u8, entry);
+        self.block[at..at + NOW.cover].copy_from_slice(&cover[..NOW.cover]);
     }
 
-    /// Says of a page that it was displaced and put into one of the cells as it was: no later changes are in it.
-    pub(crate) fn list_moved(&mut self, key: &WriteKey, slot: usize, page: Entry) {
-        let Entry::Page { depth, index } = page else { return };
-        self.list(key, slot, Entry::Page { depth, index: index | MOVED });
-    }
-
-    /// Says what a level left in a slot of the stash.
-    pub(crate) fn list_stash(&mut self, key: &WriteKey, slot: usize, entry: Entry) {
-        let at = STASH_AT + slot * COVER_LEN;
-        let cover = key.cover(Domain::Stash as u8, slot as u8, entry);
-        self.block[at..at + COVER_LEN].copy_from_slice(&cover);
-    }
-
-    /// Puts in what a level says of itself.
-    pub(crate) fn put_level(&mut self, key: &WriteKey, level: u8, record: &LevelRecord) {
+    /// A level says what it put into its cells, and what it left in the stash if it is level 0, and then of itself.
+    pub(crate) fn put_level(
+        &mut self,
+        key: &WriteKey,
+        level: u8,
+        slots: Range<usize>,
+        entries: &[Entry],
+        stashed: &[Entry],
+        record: &LevelRecord,
+    ) {
+        debug_assert!(slots.len() == entries.len() && (level == 0 || stashed.is_empty()));
+        for (slot, entry) in slots.clone().zip(entries) {
+            self.cover(key, Domain::Cell, NOW.covers(slot..slot + 1).start, slot, *entry);
+        }
+        if level == 0 {
+            for slot in 0..STASH_SLOTS {
+                let entry = stashed.get(slot).copied().unwrap_or(Entry::Empty);
+                self.cover(key, Domain::Stash, NOW.stash_at + slot * NOW.cover, slot, entry);
+            }
+        }
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
+        let bound = bound_to_level(&self.block, &NOW, level, slots);
         let (body, tag) = self.block[at..at + RECORD_LEN].split_at_mut(RECORD_PLAIN);
-        tag.copy_from_slice(&key.seal(Domain::Level as u8, level, &[], &record.encode(), body));
+        tag.copy_from_slice(&key.seal(Domain::Level as u8, level, &bound, &record.encode(), body));
     }
 
     /// Ends it. `key` is that of level 0, `record` what goes to the ring.
@@ -188,14 +237,20 @@ impl Draft {
         public: &PublicPart,
         record: &[u8],
     ) -> Box<[u8; BLOCK_SIZE]> {
-        let mut plain = [0; BLOCK_SIZE - PUBLIC_AT];
-        public.encode(&mut plain);
+        let mut plain = [0; BLOCK_SIZE - NOW.public_at];
+        public.encode(&NOW, &mut plain);
         self.block[DIGEST_AT..LEVELS_AT].copy_from_slice(&key.digest(Domain::Digest as u8, record));
-        let (clear, body) = self.block.split_at_mut(PUBLIC_AT);
+        let (clear, body) = self.block.split_at_mut(NOW.public_at);
         let tag = key.seal(Domain::Public as u8, 0, &clear[DIGEST_AT..], &plain, body);
         clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
         self.block
     }
+}
+
+/// What the tag of a level is over beside what the level says of itself: its covers, as they stand.
+fn bound_to_level(block: &[u8; BLOCK_SIZE], shape: &Shape, level: u8, slots: Range<usize>) -> Vec<u8> {
+    let stash = if level == 0 { shape.stash_at..shape.public_at } else { 0..0 };
+    [&block[shape.covers(slots)], &block[stash]].concat()
 }
 
 /// A head that verified under the key of level 0.
@@ -213,14 +268,16 @@ impl Head {
         level0: &Secret<32>,
         block: &[u8; BLOCK_SIZE],
     ) -> Result<Option<Head>> {
+        let shape = Shape::of(params);
         let salt = block[..SALT_LEN].try_into().expect("the salt");
         let key = batch_key(level0, &salt)?;
-        let mut plain: [u8; BLOCK_SIZE - PUBLIC_AT] = block[PUBLIC_AT..].try_into().expect("the public part");
+        let mut plain = block[shape.public_at..].to_vec();
         let tag = block[TAG_AT..DIGEST_AT].try_into().expect("the tag");
-        if key.open(Domain::Public as u8, 0, &block[DIGEST_AT..PUBLIC_AT], &mut plain, &tag).is_err() {
+        let clear = &block[DIGEST_AT..shape.public_at];
+        if key.open(Domain::Public as u8, 0, clear, &mut plain, &tag).is_err() {
             return Ok(None);
         }
-        let public = PublicPart::decode(&plain, params);
+        let public = PublicPart::decode(&plain, &shape, params);
         Ok(public.map(|public| Head { salt, public, key, block: Box::new(*block) }))
     }
 
@@ -231,45 +288,71 @@ impl Head {
 
     /// Whether this is the record that it was written with, as far as its sectors go.
     pub(crate) fn has_record(&self, record: &[u8]) -> bool {
-        debug_assert!(record.len().is_multiple_of(CELL_LEN));
         let digest = &self.block[DIGEST_AT..LEVELS_AT];
         constant_time_eq(&self.key.digest(Domain::Digest as u8, record), digest)
     }
 
     /// What a level says of itself, if it was open when this was written. `key` is that of the level for this batch.
-    pub(crate) fn level(&self, key: &WriteKey, level: u8) -> Option<LevelRecord> {
+    pub(crate) fn level(&self, params: &Params, key: &WriteKey, level: u8) -> Option<LevelRecord> {
         let at = LEVELS_AT + usize::from(level) * RECORD_LEN;
         let (body, tag) = self.block[at..at + RECORD_LEN].split_at(RECORD_PLAIN);
         let mut body: [u8; RECORD_PLAIN] = body.try_into().ok()?;
-        let tag = tag.try_into().ok()?;
-        key.open(Domain::Level as u8, level, &[], &mut body, &tag).ok()?;
+        let bound = match params.version {
+            Version::One { .. } => Vec::new(),
+            Version::Two => bound_to_level(&self.block, &NOW, level, params.slots(level)),
+        };
+        key.open(Domain::Level as u8, level, &bound, &mut body, &tag.try_into().ok()?).ok()?;
         let sane =
             |record: &LevelRecord| record.state.covered < self.public.seq && record.cycle <= self.public.seq;
         Some(LevelRecord::decode(&body)).filter(sane)
     }
 
-    /// What a level put into cells: for each its number, and whether it is a page that says no more than before.
-    pub(crate) fn entries(&self, key: &WriteKey) -> Vec<(u64, Entry, bool)> {
-        let listed = |(slot, cell): (usize, &u64)| {
-            let at = CELLS_AT + slot * COVER_LEN;
-            let cover = &self.block[at..at + COVER_LEN];
-            Some(match key.uncover(Domain::Cell as u8, slot as u8, cover)? {
-                Entry::Page { depth, index } if index & MOVED != 0 => {
-                    (*cell, Entry::Page { depth, index: index & !MOVED }, true)
-                }
-                entry => (*cell, entry, false),
-            })
-        };
-        self.public.cells.iter().enumerate().filter_map(listed).collect()
+    /// What a cover says; of version 2, only once the level's record verified.
+    fn uncover(
+        &self,
+        shape: &Shape,
+        key: &WriteKey,
+        domain: Domain,
+        at: usize,
+        slot: usize,
+    ) -> Option<Entry> {
+        let cover = &self.block[at..at + shape.cover];
+        if shape.cover == 16 {
+            return key.uncover(domain as u8, slot as u8, cover);
+        }
+        // The pad of zeros is the pad.
+        let pad = key.cover(domain as u8, slot as u8, Entry::Empty);
+        let plain = cover.iter().zip(&pad).rev().fold(0, |plain, (a, b)| plain << 8 | u64::from(a ^ b));
+        Entry::unpack(plain).filter(|entry| *entry != Entry::Empty)
     }
 
-    /// What a level left in the stash: slots, and what is in them.
-    pub(crate) fn stash(&self, key: &WriteKey) -> Vec<(usize, Entry)> {
+    /// What a level put into cells: for each its number, and whether it is a page that says no more than before. The level's
+    /// record verified.
+    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(u64, Entry, bool)> {
+        let shape = Shape::of(params);
         let listed = |slot: usize| {
-            let at = STASH_AT + slot * COVER_LEN;
-            let cover = &self.block[at..at + COVER_LEN];
-            Some((slot, key.uncover(Domain::Stash as u8, slot as u8, cover)?))
+            let at = shape.covers(slot..slot + 1).start;
+            let cell = self.public.cells[slot];
+            Some(match self.uncover(&shape, key, Domain::Cell, at, slot)? {
+                Entry::Page { depth, index } if index & MOVED != 0 => {
+                    (cell, Entry::Page { depth, index: index & !MOVED }, true)
+                }
+                entry => (cell, entry, false),
+            })
         };
-        (0..STASH_SLOTS).filter_map(listed).collect()
+        params.slots(level).filter_map(listed).collect()
+    }
+
+    /// What a level left in the stash: slots, and what is in them. The level's record verified.
+    pub(crate) fn stash(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(usize, Entry)> {
+        let shape = Shape::of(params);
+        if level > 0 && params.version == Version::Two {
+            return Vec::new();
+        }
+        let listed = |slot: usize| {
+            let at = shape.stash_at + slot * shape.cover;
+            Some((slot, self.uncover(&shape, key, Domain::Stash, at, slot)?))
+        };
+        (0..params.stash_slots()).filter_map(listed).collect()
     }
 }

@@ -1,36 +1,42 @@
 //! `oblivious`: HIVE, hidden levels in a write-only ORAM, that stay deniable to someone who images the medium many times
 //! and hide from everybody which blocks are written (paper 001); loses nothing in a power cut.
 //!
-//! The medium has *cells* ([`Params`], `docs/format/oblivious.md`), twice as many as the levels have blocks. Every operation
-//! rewrites *k* distinct cells, drawn uniformly from all. What a cell held and still is the latest version of its block
-//! stays there, encrypted anew; the others take blocks that wait, those of level 0 first; what is left over takes random
-//! bytes. Whoever images the medium sees *k* random cells change, whatever was written. Operations go to the medium by the
-//! *batch*: first to a ring, one after another, with a head in the journal; later in place.
+//! The medium has *cells* ([`Params`], `docs/format/oblivious.md`), two or three times as many as the levels have blocks,
+//! and every level has a *region* of them, whether it exists or not: the paper's generic construction, one write-only ORAM for
+//! each volume, every operation touching all of them. Every operation rewrites *k* distinct cells of the region of level 0,
+//! drawn uniformly, and a fixed number in every other region. What a cell held and still is the latest version of its block
+//! stays there, encrypted anew; the others take blocks that wait; what is left over takes filler. Someone who images the medium
+//! sees random cells change, whatever was written. Operations go to the medium by the *batch*: first to a ring, one after
+//! another, with a head in the journal; later in place.
 //!
 //! The map of a level is a tree whose pages are blocks of the same ORAM (the recursion of the paper); the heads of the last
 //! batches say what pages do not yet. So an operation needs no operations on maps, only a constant share of them for pages.
 //!
+//! Disks of version 1, whose levels share all cells (`docs/format/oblivious-v1.md`), can be read.
+//!
 //! Invariants:
 //! 1. Number, cells, order and size of all writes to the medium, those of opening and closing included, are a function of
 //!    the number of public operations, public randomness and the paced clock; on a plausible disk, of the number of
-//!    operations of all levels. (A discard counts for a quarter of a batch. Exceptions that depend on what level 0 holds: a
-//!    discard that changes more pages of its map than the cache should keep causes batches until they are written; and what
-//!    finds no room in the stash, which invariant 5 says is all but impossible, causes one.)
-//! 2. What a level's key shows is a function of the operations on that level and those below it: a lower level takes the
-//!    cell of a higher one as if it were empty, and the block that lay there goes back to its stash. (Algorithm 6 reads all
-//!    *k* cells into the stashes; to leave a block where it lies, if nobody below wants the place, shows the same and changes
-//!    fewer maps.)
-//! 3. What is not public is uniform without its key: cells, slots of the stash and what heads say of levels are random bytes
-//!    wherever no open level put ciphertext.
-//! 4. Every block that was written is in its cell or in the stash, and in no other cell that counts.
-//! 5. With blocks for at most half of the cells, the stash is longer than *m* with a probability that falls as fast as
-//!    [`tail_base`] to the power of *m*.
-//! 6. A cell is overwritten in place only with what is durable in the ring; a batch in the ring only when a durable head says
+//!    operations of all levels, flushes apart. (A discard counts for a quarter of a batch. Exceptions that depend on what level
+//!    0 holds: a discard that changes more pages of its map than the cache should keep causes batches until they are written;
+//!    and what finds no room in the stash, which invariant 6 says is all but impossible, causes one.)
+//! 2. What the keys of levels 0 to *d* open is a function of the operations on these levels, public randomness and the clock:
+//!    no level has a cell, a lock, a queue or a share of memory in common with another. What level 0 opens of how far batches
+//!    had come follows from their numbers, never from speed (`Params::schedule`).
+//! 3. All cells of a batch cost the same reading and ciphering whatever levels exist (`ahead.rs`, `batch.rs`).
+//! 4. What is not public is uniform without its key: cells, slots of the stash and what heads say of levels are random bytes
+//!    or sealed under a key that is thrown away, wherever no open level put ciphertext.
+//! 5. Every block that was flushed is in its cell, or in the stash if it is of level 0, and in no other cell that counts. A
+//!    flush returns when that is durable; nothing that was flushed is in memory alone.
+//! 6. As many cells of a region stay free as `regions.rs` says, so the stash of level 0 is longer than *m* with a probability
+//!    that falls as fast as [`tail_base`] to the power of *m*.
+//! 7. A cell is overwritten in place only with what is durable in the ring; a batch in the ring only when a durable head says
 //!    that its cells are durable in place.
-//! 7. A nonce is drawn for every cell that is ever written, and a salt for every head.
+//! 8. A nonce is drawn for every cell that is ever written, and a salt for every head.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod ahead;
 mod batch;
 mod bound;
 mod cell;
@@ -41,11 +47,10 @@ mod fuzz;
 mod head;
 mod params;
 mod place;
-mod placement;
 mod public;
 mod read;
 mod recovery;
-mod stash;
+mod regions;
 mod store;
 mod threads;
 mod world;
@@ -57,6 +62,4 @@ pub use draw::draw_cells;
 pub use fuzz::fuzz_open;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
 pub use params::{Hiding, Params, Plan};
-pub use placement::Placement;
-pub use stash::Stash;
 pub use world::World;

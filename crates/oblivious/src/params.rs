@@ -1,12 +1,10 @@
-//! Where everything lies on the medium, and the public parameters from which that follows. The byte-exact page is
-//! `docs/format/oblivious.md`; a test keeps the two together.
+//! Where everything lies on the medium, and the public parameters from which that follows. The byte-exact pages are
+//! `docs/format/oblivious.md` and, for version 1, `docs/format/oblivious-v1.md`; tests keep them and this together.
 
 use crate::bound::tail_base;
-use crate::cell::CELL_LEN;
-use crate::head::{MOST_CELLS, STASH_SLOTS};
-use crate::place::CELL_BITS;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_levels::{largest_level, pages_of};
+use crate::regions::{self, HIDDEN_LEVELS, REGIONS, Share};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use std::ops::Range;
 
 /// Where the journal begins: what is before belongs to the volume header.
 pub(crate) const JOURNAL_START: u64 = 1 << 20;
@@ -15,17 +13,27 @@ pub(crate) const PARAMS_LEN: usize = 64;
 /// The fewest cells of a disk.
 const LEAST_CELLS: u64 = 1024;
 /// The most cells: each has a number in a place.
-const MOST_CELL_COUNT: u64 = (1 << CELL_BITS) - 1;
-/// The fewest and the most batches in the ring. More save syncs; these fill 150 MB.
-const RING: std::ops::RangeInclusive<u64> = 8..=256;
+const MOST_CELL_COUNT: u64 = (1 << crate::place::CELL_BITS) - 1;
+/// Parts of the ring. Heads of a part call durable what ended two parts ago, and in place what ended four parts ago; so
+/// a batch overwrites one whose place in its cells a durable head has told.
+pub(crate) const PARTS: u64 = 6;
+/// The fewest and the most batches in the ring. More save syncs; these fill 180 MB.
+const RING: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
 /// The longest journal: opening reads all of it, 64 MiB.
 const MOST_JOURNAL: u64 = 16384;
 /// Operations in a batch, if they need no more cells than a batch can list.
 const MOST_OPERATIONS: usize = 32;
-/// The most cells that an operation may rewrite, the paper's k.
-const MOST_PER_WRITE: u8 = 16;
-const VERSION: u16 = 1;
+/// Cells that an operation may rewrite, the paper's *k*.
+const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
+/// The most cells that a batch of this version rewrites.
+pub(crate) const MOST_CELLS: usize = 224;
+/// Slots of the stash in the record of a batch. `bound.rs` says how seldom they are too few.
+pub(crate) const STASH_SLOTS: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Bytes of a cell beside its block, in memory, in the ring and in the area of metadata.
+pub(crate) const META_LEN: usize = 64;
+/// Cells whose metadata share a page.
+pub(crate) const CELLS_A_PAGE: u64 = (BLOCK_SIZE / META_LEN) as u64;
 
 /// What hides the operations of hidden levels (paper 001, sections 4.2 and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +49,8 @@ pub enum Hiding {
 pub struct Plan {
     /// What hides the operations of hidden levels.
     pub hiding: Hiding,
-    /// Cells that an operation rewrites, the paper's *k*: 3 to 16.
+    /// Cells that an operation rewrites, the paper's *k*: 2 to 16. With 2, a third of the cells of a region are used, with
+    /// more a half.
     pub per_write: u8,
     /// Operations in a batch; fewer for tests of small disks.
     pub operations: u8,
@@ -50,13 +59,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// HIVE-B with *k* = 3, as many operations in a batch as it can list.
+    /// HIVE-B with *k* = 2, as many operations in a batch as it can list.
     pub const DEFAULT: Plan = Plan {
         hiding: Hiding::Opportunistic,
-        per_write: 3,
+        per_write: 2,
         operations: MOST_OPERATIONS as u8,
         cover_millis: 0,
     };
+}
+
+/// The version of the format of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// All levels share all cells. Such disks can be read.
+    One {
+        /// Length of every hidden level in blocks.
+        hidden_blocks: u64,
+    },
+    /// Every level has a region of cells of its own.
+    Two,
 }
 
 /// The public parameters of an oblivious disk, kept in the volume header.
@@ -76,8 +97,7 @@ pub struct Params {
     pub cells: u64,
     /// Length of level 0 in blocks.
     pub blocks: u64,
-    /// Length of every hidden level in blocks; they share it.
-    pub hidden_blocks: u64,
+    pub(crate) version: Version,
 }
 
 impl Params {
@@ -86,48 +106,56 @@ impl Params {
     /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium that is too small.
     pub fn plan(room: u64, plan: Plan) -> Result<Params> {
         let refused = || Error::new(Kind::Usage, "cannot lay out an oblivious disk");
-        if !(3..=MOST_PER_WRITE).contains(&plan.per_write) {
+        if !PER_WRITE.contains(&plan.per_write) {
             return Err(refused().found(format!("{} cells for each write", plan.per_write)).expected(
-                format!("3 to {MOST_PER_WRITE}: with fewer, what waits for a cell grows for ever"),
+                format!(
+                    "{} to {}: with fewer, what waits for a cell grows for ever",
+                    PER_WRITE.start(),
+                    PER_WRITE.end()
+                ),
             ));
         }
-        let most = MOST_OPERATIONS.min(MOST_CELLS / usize::from(plan.per_write)) as u8;
-        let plan = Plan { operations: plan.operations.clamp(4, most), ..plan };
+        let mut plan = Plan { operations: plan.operations.clamp(4, MOST_OPERATIONS as u8), ..plan };
+        while regions::drawn(&plan).iter().sum::<usize>() > MOST_CELLS && plan.operations > 4 {
+            plan.operations -= 1;
+        }
+        let cells = room / (BLOCK + META_LEN as u64);
         let mut params = Params {
             plan,
             page_writes: 1,
             ring: 0,
             journal: 0,
             cycle: 0,
-            cells: room / CELL_LEN as u64,
+            cells,
             blocks: 0,
-            hidden_blocks: 0,
+            version: Version::Two,
         };
-        params.ring = (params.cells * CELL_LEN as u64 / 32 / params.record_len())
-            .clamp(*RING.start(), *RING.end()) as u32
-            / 4
-            * 4;
-        params.journal = (params.cells / 256).clamp(u64::from(params.ring) * 4, MOST_JOURNAL) as u32 / 4 * 4;
+        let ring = (room / 16 / params.record_len()).clamp(*RING.start(), *RING.end());
+        params.ring = (ring / PARTS * PARTS) as u32;
+        params.journal = (cells / 256).clamp(u64::from(params.ring) * 4, MOST_JOURNAL) as u32 / 4 * 4;
         params.cycle = params.journal / 4;
         let before = params.cells_start();
-        params.cells = (room.saturating_sub(before) / CELL_LEN as u64).min(MOST_CELL_COUNT);
-        if params.cells < LEAST_CELLS {
+        let pages = room.saturating_sub(before) / (BLOCK * (CELLS_A_PAGE + 1));
+        // Whole pages of metadata with their cells, then what a last page may list.
+        let rest = room.saturating_sub(before) - pages * BLOCK * (CELLS_A_PAGE + 1);
+        params.cells = (pages * CELLS_A_PAGE + (rest / BLOCK).saturating_sub(1)).min(MOST_CELL_COUNT);
+        if params.cells < LEAST_CELLS || !params.has_cells_to_draw() {
+            let least = before + (LEAST_CELLS + LEAST_CELLS.div_ceil(CELLS_A_PAGE)) * BLOCK;
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
-                .expected(format!("at least {} bytes", before + LEAST_CELLS * CELL_LEN as u64))
+                .expected(format!("at least {least} bytes"))
                 .remedy("use a larger medium"));
         }
-        params.blocks = largest_level(params.usable());
-        params.hidden_blocks = params.blocks;
-        let paced = pages_of(params.blocks).div_ceil(u64::from(params.cycle / 2)) + 1;
-        params.page_writes = paced.min(u64::from(plan.operations / 2 + 1)) as u8;
+        params.blocks = params.most_blocks(0);
+        params.page_writes = params.page_share(0) as u8;
         Ok(params)
     }
 
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        out[0..2].copy_from_slice(&VERSION.to_le_bytes());
+        let version: u16 = if self.version == Version::Two { 2 } else { 1 };
+        out[0..2].copy_from_slice(&version.to_le_bytes());
         out[2] = match self.plan.hiding {
             Hiding::Plausible => 1,
             Hiding::Opportunistic => 2,
@@ -141,12 +169,14 @@ impl Params {
         out[20..24].copy_from_slice(&self.cycle.to_le_bytes());
         out[24..32].copy_from_slice(&self.cells.to_le_bytes());
         out[32..40].copy_from_slice(&self.blocks.to_le_bytes());
-        out[40..48].copy_from_slice(&self.hidden_blocks.to_le_bytes());
+        if let Version::One { hidden_blocks } = self.version {
+            out[40..48].copy_from_slice(&hidden_blocks.to_le_bytes());
+        }
         out
     }
 
-    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could not have
-    /// written.
+    /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that neither this version nor version 1
+    /// could have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
         let bad = |found: String, expected: &str| {
             Error::new(Kind::Corrupt, "the parameters of the oblivious format are not usable")
@@ -158,10 +188,11 @@ impl Params {
             bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "64 bytes"))?;
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let version = u16::from_le_bytes([bytes[0], bytes[1]]);
-        if version != VERSION {
-            return Err(bad(format!("version {version}"), "version 1"));
-        }
+        let version = match u16::from_le_bytes([bytes[0], bytes[1]]) {
+            1 => Version::One { hidden_blocks: u64_at(40) },
+            2 => Version::Two,
+            other => return Err(bad(format!("version {other}"), "version 1 or 2")),
+        };
         let hiding = match bytes[2] {
             1 => Hiding::Plausible,
             2 => Hiding::Opportunistic,
@@ -176,9 +207,10 @@ impl Params {
             cycle: u32_at(20),
             cells: u64_at(24),
             blocks: u64_at(32),
-            hidden_blocks: u64_at(40),
+            version,
         };
-        let zero = bytes[6..8].iter().chain(&bytes[48..]).all(|&b| b == 0);
+        let zeros_from = if version == Version::Two { 40 } else { 48 };
+        let zero = bytes[6..8].iter().chain(&bytes[zeros_from..]).all(|&b| b == 0);
         if zero && params.sane() {
             Ok(params)
         } else {
@@ -188,30 +220,133 @@ impl Params {
 
     fn sane(&self) -> bool {
         let Plan { per_write, operations, .. } = self.plan;
-        (3..=MOST_PER_WRITE).contains(&per_write)
-            && (4..=MOST_OPERATIONS as u8).contains(&operations)
-            && usize::from(per_write) * usize::from(operations) <= MOST_CELLS
+        let ring = u64::from(self.ring);
+        let in_common = (4..=MOST_OPERATIONS as u8).contains(&operations)
             && (1..operations).contains(&self.page_writes)
-            && RING.contains(&u64::from(self.ring))
-            && self.ring.is_multiple_of(4)
             && u64::from(self.journal) <= MOST_JOURNAL
             && self.journal >= 4 * self.ring
             && self.cycle >= 4
             && self.cycle <= self.journal / 4
-            && (LEAST_CELLS..=MOST_CELL_COUNT).contains(&self.cells)
-            && (1..=largest_level(self.usable())).contains(&self.blocks)
-            && (1..=largest_level(self.usable())).contains(&self.hidden_blocks)
-            && tail_base(u32::from(per_write), 0.5).is_some()
+            && (LEAST_CELLS..=MOST_CELL_COUNT).contains(&self.cells);
+        in_common
+            && match self.version {
+                Version::One { hidden_blocks } => {
+                    (3..=16).contains(&per_write)
+                        && usize::from(per_write) * usize::from(operations) <= crate::head::MOST_CELLS_V1
+                        && (8..=256).contains(&ring)
+                        && ring.is_multiple_of(4)
+                        && (1..=self.most_blocks(0)).contains(&self.blocks)
+                        && (1..=self.most_blocks(1)).contains(&hidden_blocks)
+                }
+                Version::Two => {
+                    PER_WRITE.contains(&per_write)
+                        && RING.contains(&ring)
+                        && ring.is_multiple_of(PARTS)
+                        && self.batch_cells() <= MOST_CELLS
+                        && self.has_cells_to_draw()
+                        && (1..=self.most_blocks(0)).contains(&self.blocks)
+                        && usize::from(self.page_writes) >= self.page_share(0)
+                        && tail_base(u32::from(per_write), regions::free_share(&self.plan)).is_some()
+                }
+            }
+    }
+
+    fn has_cells_to_draw(&self) -> bool {
+        self.regions().iter().all(|share| share.drawn as u64 <= share.cells)
+    }
+
+    /// Whether the disk can be written: one of version 1 can be read.
+    pub fn is_writable(&self) -> bool {
+        self.version == Version::Two
+    }
+
+    /// The most hidden levels that a disk of these parameters can have.
+    pub fn hidden_levels(&self) -> u8 {
+        match self.version {
+            Version::One { .. } => crate::head::MOST_LEVELS_V1 as u8 - 1,
+            Version::Two => HIDDEN_LEVELS as u8,
+        }
+    }
+
+    /// The most blocks that a level can have, by the public parameters. Of a hidden level it has up to a sixteenth less,
+    /// which its key says.
+    pub fn most_blocks(&self, level: u8) -> u64 {
+        match self.version {
+            Version::One { .. } => lacuna_levels::largest_level(self.cells / 4),
+            Version::Two if level > self.hidden_levels() => 0,
+            Version::Two => regions::most_blocks(self.region(level).cells, &self.plan),
+        }
+    }
+
+    /// Length of a level in blocks. `key` is that of the level.
+    pub(crate) fn length(&self, level: u8, key: &Secret<32>) -> u64 {
+        match (self.version, level) {
+            (_, 0) => self.blocks,
+            (Version::One { hidden_blocks }, _) => hidden_blocks,
+            (Version::Two, _) => regions::hidden_length(key, self.most_blocks(level)),
+        }
+    }
+
+    /// The regions: of level 0, of the hidden levels, and the rest. A disk of version 1 has none.
+    pub(crate) fn regions(&self) -> [Share; REGIONS] {
+        regions::deal(self.cells, &self.plan)
+    }
+
+    pub(crate) fn region(&self, level: u8) -> Share {
+        self.regions()[usize::from(level)]
+    }
+
+    /// The cells of a batch that may hold something of a level, by their number in the batch.
+    pub(crate) fn slots(&self, level: u8) -> Range<usize> {
+        match self.version {
+            Version::One { .. } => 0..self.batch_cells(),
+            Version::Two => {
+                let at = usize::from(level);
+                let first = regions::drawn(&self.plan)[..at].iter().sum();
+                first..first + regions::drawn(&self.plan)[at]
+            }
+        }
+    }
+
+    /// Pages of the map of a level that a batch takes before any data: enough for every page in half a cycle; or one more
+    /// than it takes blocks, so that no cycle lasts longer than the one before.
+    pub(crate) fn page_share(&self, level: u8) -> usize {
+        let inserted = regions::inserted(&self.plan)[usize::from(level)];
+        self.paced_pages(level).min(inserted as u64 / 2 + 1) as usize
+    }
+
+    /// Pages that each batch of half a cycle must take for the whole map to be written.
+    fn paced_pages(&self, level: u8) -> u64 {
+        lacuna_levels::pages_of(self.most_blocks(level)).div_ceil(u64::from(self.cycle / 2).max(1)) + 1
+    }
+
+    /// The most blocks of a hidden level that a batch takes.
+    ///
+    /// A cycle writes the leaves that were changed when it began, no more than what batches took since the one before began.
+    /// If a batch takes fewer blocks than pages, or pages enough for the whole map, no cycle lasts longer than the one
+    /// before or than half of the least: a map never falls behind, however full the queue of its level is.
+    pub(crate) fn most_taken(&self, level: u8) -> usize {
+        let inserted = regions::inserted(&self.plan)[usize::from(level)];
+        let pages = self.page_share(level);
+        let taken = if pages as u64 == self.paced_pages(level) { usize::MAX } else { inserted - pages };
+        debug_assert!(taken > 0 && (taken == usize::MAX || taken < pages));
+        taken
     }
 
     /// Bytes of the whole medium.
     pub fn medium_len(&self) -> u64 {
-        self.cells_start() + self.cells * CELL_LEN as u64
+        match self.version {
+            Version::One { .. } => self.cells_start() + self.cells * self.cell_len() as u64,
+            Version::Two => self.meta_start() + self.cells.div_ceil(CELLS_A_PAGE) * BLOCK,
+        }
     }
 
     /// Cells that a batch rewrites.
     pub fn batch_cells(&self) -> usize {
-        usize::from(self.plan.per_write) * usize::from(self.plan.operations)
+        match self.version {
+            Version::One { .. } => usize::from(self.plan.per_write) * usize::from(self.plan.operations),
+            Version::Two => regions::drawn(&self.plan).iter().sum(),
+        }
     }
 
     /// Blocks of level 0 that a batch takes in.
@@ -221,18 +356,32 @@ impl Params {
 
     /// Bytes that a batch writes to the medium: its head twice, its record, and its cells once more in place.
     pub fn batch_bytes(&self) -> u64 {
-        2 * BLOCK + self.record_len() + (self.batch_cells() * CELL_LEN) as u64
+        2 * BLOCK + self.record_len() + (self.batch_cells() * self.cell_len()) as u64
     }
 
-    /// Cells that data and map of level 0 may fill, and those of all hidden levels together: half of all cells stay
-    /// free, which bounds the stash.
-    pub(crate) fn usable(&self) -> u64 {
-        self.cells / 4
+    /// Slots of the stash in the record of a batch.
+    pub(crate) fn stash_slots(&self) -> usize {
+        match self.version {
+            Version::One { .. } => crate::head::STASH_SLOTS_V1,
+            Version::Two => STASH_SLOTS,
+        }
+    }
+
+    /// Bytes of a cell in memory and in the ring.
+    pub(crate) fn cell_len(&self) -> usize {
+        match self.version {
+            Version::One { .. } => BLOCK_SIZE + 512,
+            Version::Two => BLOCK_SIZE + META_LEN,
+        }
     }
 
     /// Bytes of a batch in the ring: its cells, then the slots of the stash.
     pub(crate) fn record_len(&self) -> u64 {
-        ((self.batch_cells() + STASH_SLOTS) * CELL_LEN) as u64
+        let len = (self.batch_cells() + self.stash_slots()) * self.cell_len();
+        match self.version {
+            Version::One { .. } => len as u64,
+            Version::Two => (len as u64).next_multiple_of(BLOCK),
+        }
     }
 
     /// Where the head of batch `seq` lies, in the first or the second copy of the journal.
@@ -249,19 +398,35 @@ impl Params {
         self.ring_start() + u64::from(self.ring) * self.record_len()
     }
 
+    fn meta_start(&self) -> u64 {
+        self.cells_start() + self.cells * BLOCK
+    }
+
     /// Where a cell of batch `seq`, or after those a slot of the stash, lies in the ring.
     pub(crate) fn ring_offset(&self, seq: u64, slot: usize) -> u64 {
-        self.ring_start() + seq % u64::from(self.ring) * self.record_len() + (slot * CELL_LEN) as u64
+        self.ring_start() + seq % u64::from(self.ring) * self.record_len() + (slot * self.cell_len()) as u64
     }
 
-    /// Where a cell lies.
-    pub(crate) fn cell_offset(&self, cell: u64) -> u64 {
-        self.cells_start() + cell * CELL_LEN as u64
+    /// Where the block of a cell lies, and where the rest of it does.
+    pub(crate) fn cell_offsets(&self, cell: u64) -> [u64; 2] {
+        match self.version {
+            Version::One { .. } => {
+                let at = self.cells_start() + cell * self.cell_len() as u64;
+                [at, at + BLOCK]
+            }
+            Version::Two => [self.cells_start() + cell * BLOCK, self.meta_start() + cell * META_LEN as u64],
+        }
     }
 
-    /// Batches between two syncs that the schedule alone causes: a quarter of the ring.
+    /// Where the page with the metadata of a cell lies, and where in it these are.
+    pub(crate) fn meta_page(&self, cell: u64) -> (u64, usize) {
+        let page = self.meta_start() + cell / CELLS_A_PAGE * BLOCK;
+        (page, (cell % CELLS_A_PAGE) as usize * META_LEN)
+    }
+
+    /// Batches between two syncs that the schedule alone causes.
     pub(crate) fn part(&self) -> u64 {
-        u64::from(self.ring) / 4
+        u64::from(self.ring) / PARTS
     }
 }
 
@@ -271,21 +436,21 @@ mod tests {
 
     #[test]
     fn parameters_survive_and_nonsense_is_refused() {
-        for room in [12 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {
+        for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {
             let params = Params::plan(room, Plan::DEFAULT).unwrap();
             assert_eq!(Params::parse(&params.encode()).unwrap(), params);
-            assert!(params.medium_len() <= room);
-            assert!(params.blocks > params.cells / 4 * 9 / 10);
-            assert!(params.batch_cells() == 96 && params.batch_blocks() >= 15, "{params:?}");
+            assert!(params.medium_len() <= room && room - params.medium_len() < 2 * BLOCK, "{params:?}");
+            assert!(params.batch_cells() == 116 && params.batch_blocks() >= 15, "{params:?}");
         }
         let good = Params::plan(1 << 30, Plan::DEFAULT).unwrap();
-        let broken: [&dyn Fn(&mut Params); 6] = [
-            &|p| p.plan.per_write = 2,
+        let broken: [&dyn Fn(&mut Params); 7] = [
+            &|p| p.plan.per_write = 1,
             &|p| p.plan.operations = 33,
             &|p| p.blocks = p.cells,
             &|p| p.ring += 1,
             &|p| p.journal = p.ring,
             &|p| p.cells = 1 << 60,
+            &|p| p.page_writes = 0,
         ];
         for break_it in broken {
             let mut params = good;
@@ -293,7 +458,35 @@ mod tests {
             assert_eq!(Params::parse(&params.encode()).unwrap_err().kind(), Kind::Corrupt, "{params:?}");
         }
         assert_eq!(Params::plan(4 << 20, Plan::DEFAULT).unwrap_err().kind(), Kind::Usage);
-        let two = Plan { per_write: 2, ..Plan::DEFAULT };
-        assert_eq!(Params::plan(1 << 30, two).unwrap_err().kind(), Kind::Usage);
+        let one = Plan { per_write: 1, ..Plan::DEFAULT };
+        assert_eq!(Params::plan(1 << 30, one).unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn levels_are_as_large_as_promised() {
+        for room in [256 << 20, 1 << 30, 1 << 40] {
+            let params = Params::plan(room, Plan::DEFAULT).unwrap();
+            let part = |level| (params.most_blocks(level) * BLOCK) as f64 / room as f64;
+            assert!(part(0) >= 0.18 && part(1) * 15.0 / 16.0 >= 0.08, "{} and {}", part(0), part(1));
+            assert!(part(2) > 0.018 && part(3) > 0.004, "{} and {}", part(2), part(3));
+            assert_eq!((params.hidden_levels(), params.most_blocks(4)), (3, 0));
+        }
+    }
+
+    /// Of every disk that can be planned, pages keep up with data (finding: a level whose map got no cells was lost).
+    #[test]
+    fn no_map_falls_behind() {
+        for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {
+            for (per_write, operations) in [(2, 32), (2, 4), (3, 32), (3, 6), (16, 4)] {
+                let plan = Plan { per_write, operations, ..Plan::DEFAULT };
+                let Ok(params) = Params::plan(room, plan) else { continue };
+                for level in 0..=params.hidden_levels() {
+                    let (pages, taken) = (params.page_share(level), params.most_taken(level));
+                    let whole = pages as u64 * u64::from(params.cycle / 2);
+                    let map = lacuna_levels::pages_of(params.most_blocks(level));
+                    assert!(whole > map || taken < pages, "{params:?}, level {level}");
+                }
+            }
+        }
     }
 }

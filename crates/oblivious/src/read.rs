@@ -1,9 +1,8 @@
 //! Reading levels: where their blocks are is looked up under a lock, the cells are read without it.
 
-use crate::cell::CELL_LEN;
 use crate::core::Core;
 use lacuna_core::{BLOCK_SIZE, Kind, Result};
-use lacuna_levels::Entry;
+use lacuna_levels::{Entry, warm};
 
 impl Core {
     /// Reads blocks of a level. On a plausible disk that is an operation for each of them.
@@ -33,7 +32,13 @@ impl Core {
     /// The cells of blocks that are in one; the others are read at once, and their place given as 0.
     fn look(&self, level: u8, first: u64, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
         if level == 0 {
-            return self.public().level.look(first, buf, places, &self.source(0));
+            let mut public = self.public();
+            if public.level.tree.missing(first, places.len() as u64).is_some() {
+                drop(public);
+                self.warm_public(first, places.len() as u64);
+                public = self.public();
+            }
+            return public.level.look(first, buf, places, &self.source(0));
         }
         self.hidden.look(&self.health, level, first, buf, places, &self.source(level))?;
         let displaced = self.displaced();
@@ -43,12 +48,17 @@ impl Core {
         }
         let blocks = (first..).zip(buf.chunks_exact_mut(BLOCK_SIZE)).zip(places);
         for ((addr, out), place) in blocks.filter(|(_, place)| **place != 0) {
-            if let Some(waiting) = displaced.get(Entry::Data(addr).pack()) {
+            if let Some(waiting) = displaced.get(&Entry::Data(addr).pack()) {
                 out.copy_from_slice(waiting);
                 *place = 0;
             }
         }
         Ok(())
+    }
+
+    /// Loads the leaves that say where blocks of level 0 are, without its lock.
+    pub(crate) fn warm_public(&self, first: u64, count: u64) {
+        warm(first, count, &self.source(0), |act| act(&mut self.public().level.tree));
     }
 
     /// Reads what a map says, from `first` on: blocks whose place is 0 have been dealt with.
@@ -57,9 +67,10 @@ impl Core {
         let entry = |at: usize| Entry::Data(first + at as u64);
         let cells: Vec<u64> =
             there.iter().map(|at| self.cell_at(places[*at], entry(*at))).collect::<Result<_>>()?;
-        let mut read = vec![0; cells.len() * CELL_LEN];
+        let len = self.store.params.cell_len();
+        let mut read = vec![0; cells.len() * len];
         self.store.read_cells(&cells, &mut read)?;
-        for (at, found) in there.iter().zip(read.chunks_exact_mut(CELL_LEN)) {
+        for (at, found) in there.iter().zip(read.chunks_exact_mut(len)) {
             self.open_cell(level, places[*at], entry(*at), found)?;
             buf[at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE].copy_from_slice(&found[..BLOCK_SIZE]);
         }

@@ -5,9 +5,9 @@
 //! whole or does not follow the one before it. Writes nothing, and finds the same end whichever levels are opened
 //! (deniability contract).
 
-use crate::cell::CELL_LEN;
 use crate::core::{Core, Source};
 use crate::head::{Head, LevelRecord, PublicPart, batch_key};
+use crate::params::Params;
 use crate::place::{place, stash_place};
 use crate::store::{Progress, Store};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
@@ -102,7 +102,8 @@ pub(crate) fn rebuild(core: &Core, level: u8, end: &Head, state: &mut HiddenLeve
     let store = &core.store;
     let level_key = &core.keys[usize::from(level)].level;
     let Some(last) = last_record(core, level, end)? else { return Ok(()) };
-    let said = last.level(&batch_key(level_key, &last.salt)?, level).expect("it was just read");
+    let said =
+        last.level(&store.params, &batch_key(level_key, &last.salt)?, level).expect("it was just read");
     let root = said.state;
     if root.covered + u64::from(store.params.journal) <= end.public.seq {
         return Err(not_open_for_long(level, end.public.seq - last.public.seq));
@@ -125,11 +126,11 @@ fn replay(core: &Core, level: u8, last: &Head, said: LevelRecord, state: &mut Hi
     let level_key = &core.keys[usize::from(level)].level;
     let (root, tree) = (said.state, &mut state.tree);
     let mut changes = Changes::default();
-    changes.add(level, level_key, last)?;
+    changes.add(&store.params, level, level_key, last)?;
     let mut name = last.public.previous;
     for seq in (root.covered + 1..last.public.seq).rev() {
         let head = need_head(store, level0, seq, Some(name))?;
-        changes.add(level, level_key, &head)?;
+        changes.add(&store.params, level, level_key, &head)?;
         name = head.public.previous;
     }
     tree.restore(root, &changes.moved, &Source { core, level, written: &[] })?;
@@ -183,10 +184,12 @@ impl Early {
 }
 
 impl Changes {
-    fn add(&mut self, level: u8, level_key: &Secret<32>, head: &Head) -> Result<()> {
+    fn add(&mut self, params: &Params, level: u8, level_key: &Secret<32>, head: &Head) -> Result<()> {
         let key = batch_key(level_key, &head.salt)?;
+        // While the level was not open it put nothing anywhere.
+        let Some(said) = head.level(params, &key, level) else { return Ok(()) };
         let seq = head.public.seq;
-        for (cell, entry, as_before) in head.entries(&key).into_iter().rev() {
+        for (cell, entry, as_before) in head.entries(params, &key, level).into_iter().rev() {
             let place = place(seq, cell);
             match entry {
                 Entry::Data(addr) => self.newest_first.push((seq, Change::Put(addr, place))),
@@ -200,7 +203,7 @@ impl Changes {
             }
         }
         // What was discarded comes before what the batch put anywhere.
-        let trims = head.level(&key, level).unwrap_or_default().trims.into_iter().rev();
+        let trims = said.trims.into_iter().rev();
         self.newest_first.extend(trims.map(|(first, count)| (seq, Change::Clear(first, count))));
         Ok(())
     }
@@ -250,7 +253,7 @@ fn last_record(core: &Core, level: u8, end: &Head) -> Result<Option<Head>> {
         let head = core.store.head(&core.keys[0].level, seq, fits)?;
         name = head.as_ref().map(|head| head.public.previous);
         let Some(head) = head else { continue };
-        if head.level(&batch_key(key, &head.salt)?, level).is_some() {
+        if head.level(&core.store.params, &batch_key(key, &head.salt)?, level).is_some() {
             return Ok(Some(head));
         }
     }
@@ -266,13 +269,12 @@ struct Stashed {
 /// What the slots of the stash of a batch hold of a level.
 fn stash_of(core: &Core, level: u8, last: &Head, state: &HiddenLevel) -> Result<Vec<Stashed>> {
     let key = batch_key(&core.keys[usize::from(level)].level, &last.salt)?;
-    let cells = &core.keys[usize::from(level)].cells;
     let mut found = Vec::new();
-    for (slot, entry) in last.stash(&key) {
-        let mut buf = vec![0; CELL_LEN];
+    for (slot, entry) in last.stash(&core.store.params, &key, level) {
+        let mut buf = vec![0; core.store.params.cell_len()];
         let read = again(|| core.store.read_stash(last.public.seq, slot, &mut buf)).is_ok();
         let place = stash_place(last.public.seq, slot);
-        let opened = read && cells.entry(&buf) == Some(entry) && cells.open(place, entry, &mut buf)?.is_ok();
+        let opened = read && core.open_cell(level, place, entry, &mut buf).is_ok();
         buf.truncate(BLOCK_SIZE);
         if state.tree.names(entry) {
             found.push(Stashed { entry, block: opened.then(|| buf.into()) });
@@ -289,8 +291,10 @@ impl Stashed {
                 state.queue.put(addr, Waiting { block, first_write: false });
             }
             (Entry::Data(addr), None, 0) => state.tree.replay(addr, LOST),
-            (entry, Some(block), 1..) => core.displaced()[usize::from(level)].put(entry.pack(), block),
-            // What a hidden level lost is found out by whoever looks in its cell.
+            (entry, Some(block), 1..) => {
+                core.displaced()[usize::from(level)].insert(entry.pack(), block);
+            }
+            // What a hidden level lost is found out by the reader of its cell.
             _ => {}
         }
     }

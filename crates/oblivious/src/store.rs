@@ -1,28 +1,32 @@
 //! Cells, the ring and the journal on the medium: a batch goes to the ring and the journal first, and in place later.
 //!
-//! The ring has four parts. At the end of a part everything is synced, and what is durable then is written in place, in
-//! the order of the cells; another sync, or the next part's, makes that durable. A batch may overwrite one in the ring
-//! when a durable head says that the older one is durable in place: then, wherever the power goes, every batch after the
-//! last one that the last head calls applied is whole in the ring. And it waits until all but three parts are durable in
-//! place, so that its own head can say so: otherwise the ring could fill with heads that say nothing new, and nothing could
-//! go on.
+//! The ring has six parts. At the end of a part everything is synced, and what is durable then is written in place, in
+//! the order of the cells; another sync, or the next part's, makes that durable. What heads say of this follows from their
+//! number alone ([`Params::schedule`]): a batch waits until what its head is going to say is true. Wherever the power goes,
+//! every batch after the last one that the last head calls applied is whole in the ring.
 //!
 //! Invariant: a cell that `flight` names is read from the ring and never in place, so that nobody reads a cell while it is
 //! being written.
 
-use crate::cell::CELL_LEN;
 use crate::head::{Head, PublicPart};
-use crate::params::Params;
+use crate::params::{META_LEN, Params};
 use lacuna_core::{BLOCK_SIZE, Error, Result, Secret};
 use lacuna_levels::{FailStop, again, defect};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+/// Batches whose records are in memory at once while they are written in place: 8 MiB.
+const RECORDS_AT_ONCE: usize = 16;
 /// Cells that are written in place at once.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 2048;
+/// The unit in which a medium loses what it holds.
+const SECTOR: usize = 512;
+/// How often cells are read without holding the lock of those in flight.
+const LOOKS: usize = 3;
 
 /// Where in the ring the latest version of a cell is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,38 +35,60 @@ struct InRing {
     slot: u8,
 }
 
+/// What is under way: in the ring and not yet in place.
+#[derive(Default)]
+struct Flight {
+    cells: FxHashMap<u64, InRing>,
+    /// How often it was begun to write in place.
+    landings: u64,
+}
+
+/// What a head says: batches that were durable with all before them, in the ring and in place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) synced: u64,
+    pub(crate) applied: u64,
+}
+
+impl Claims {
+    pub(crate) fn max(self, other: Claims) -> Claims {
+        Claims { synced: self.synced.max(other.synced), applied: self.applied.max(other.applied) }
+    }
+}
+
+impl Params {
+    /// What the head of batch `seq` says if nothing else is known, whatever the speed of the machine (deniability contract):
+    /// that what ended two parts ago is durable, and what ended four parts ago durable in place.
+    pub(crate) fn schedule(&self, seq: u64) -> Claims {
+        let number = seq.saturating_sub(1) / self.part();
+        Claims {
+            synced: number.saturating_sub(1) * self.part(),
+            applied: number.saturating_sub(3) * self.part(),
+        }
+    }
+}
+
 /// How far the batches have come; each of these says it of a batch and all before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
-    /// Written to ring and journal, and what its head calls applied.
+    /// Written to ring and journal.
     written: u64,
-    written_claim: u64,
-    /// Durable in ring and journal, and what its head calls applied.
+    /// Durable in ring and journal.
     synced: u64,
-    claimed: u64,
     /// Written in place; and durable there.
     applied: u64,
     applied_durable: u64,
     /// The last batch that was there when the disk was opened: it is not brought in place before another part has ended, for
     /// nothing is done to a disk that is only looked at.
     found: u64,
-    /// There are threads that sync parts of the ring and write them in place; whoever ends a part does it otherwise.
+    /// There are threads that sync parts of the ring and write them in place; otherwise that is done where a part ends.
     threads: bool,
 }
 
 impl Progress {
     /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as the head of `end` says.
     pub(crate) fn at(end: u64, applied: u64) -> Progress {
-        Progress {
-            written: end,
-            written_claim: applied,
-            synced: end,
-            claimed: applied,
-            applied,
-            applied_durable: applied,
-            found: end,
-            threads: false,
-        }
+        Progress { written: end, synced: end, applied, applied_durable: applied, found: end, threads: false }
     }
 
     /// Whether a part of the ring has ended that is not durable.
@@ -93,8 +119,9 @@ impl Progress {
         self.synced
     }
 
-    pub(crate) fn applied_durable(&self) -> u64 {
-        self.applied_durable
+    /// Whether what a head says is so.
+    fn bears_out(&self, claims: Claims) -> bool {
+        self.synced >= claims.synced && self.applied_durable >= claims.applied
     }
 }
 
@@ -106,7 +133,7 @@ fn last_end(seq: u64, part: u64) -> u64 {
 pub(crate) struct Store {
     pub(crate) medium: Arc<dyn Medium>,
     pub(crate) params: Params,
-    flight: RwLock<FxHashMap<u64, InRing>>,
+    flight: RwLock<Flight>,
     progress: Mutex<Progress>,
     moved: Condvar,
     /// The error of a sync that failed. No other is made then: the system, which has dropped what it could not write, would
@@ -132,12 +159,45 @@ impl Store {
 
     // Reading.
 
-    /// Reads the cells of a batch, one after another, into `out`.
+    /// Where cells are in the ring, if they are, and how often it was begun to write in place.
+    fn whereabouts(&self, cells: &[u64]) -> (Vec<Option<InRing>>, u64) {
+        let flight = self.flight();
+        (cells.iter().map(|cell| flight.cells.get(cell).copied()).collect(), flight.landings)
+    }
+
+    fn flight(&self) -> RwLockReadGuard<'_, Flight> {
+        self.flight.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads cells, one after another, into `out`.
     pub(crate) fn read_cells(&self, cells: &[u64], out: &mut [u8]) -> Result<()> {
-        let flight = self.flight.read().unwrap_or_else(PoisonError::into_inner);
-        let extents = cells.iter().zip(out.chunks_exact_mut(CELL_LEN));
-        let mut batch: Vec<ReadExtent<'_>> =
-            extents.map(|(cell, buf)| ReadExtent { offset: self.offset(&flight, *cell), buf }).collect();
+        for _ in 0..LOOKS {
+            let (places, landings) = self.whereabouts(cells);
+            self.read_from(cells, &places, out)?;
+            // A cell that came into the ring meanwhile may be half written in place, if that was begun meanwhile.
+            if self.whereabouts(cells) == (places, landings) {
+                return Ok(());
+            }
+        }
+        let flight = self.flight();
+        let places: Vec<Option<InRing>> = cells.iter().map(|cell| flight.cells.get(cell).copied()).collect();
+        self.read_from(cells, &places, out)
+    }
+
+    fn read_from(&self, cells: &[u64], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
+        let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
+        for ((cell, place), buf) in cells.iter().zip(places).zip(out.chunks_exact_mut(self.params.cell_len()))
+        {
+            if let Some(at) = place {
+                let offset = self.params.ring_offset(at.seq, usize::from(at.slot));
+                batch.push(ReadExtent { offset, buf });
+                continue;
+            }
+            let offsets = self.params.cell_offsets(*cell);
+            let (block, meta) = buf.split_at_mut(BLOCK_SIZE);
+            batch.push(ReadExtent { offset: offsets[0], buf: block });
+            batch.push(ReadExtent { offset: offsets[1], buf: meta });
+        }
         self.medium.read(&mut batch)
     }
 
@@ -146,20 +206,13 @@ impl Store {
     pub(crate) fn read_last(&self, cells: &[u64], out: &mut [u8]) -> Result<()> {
         let Err(e) = self.read_cells(cells, out) else { return Ok(()) };
         let mut given = false;
-        for (cell, out) in cells.iter().zip(out.chunks_exact_mut(CELL_LEN)) {
+        for (cell, out) in cells.iter().zip(out.chunks_exact_mut(self.params.cell_len())) {
             match again(|| self.read_cells(&[*cell], out)) {
                 Ok(()) => given = true,
                 Err(_) => out.fill(0),
             }
         }
         if given { Ok(()) } else { Err(e) }
-    }
-
-    fn offset(&self, flight: &FxHashMap<u64, InRing>, cell: u64) -> u64 {
-        match flight.get(&cell) {
-            Some(at) => self.params.ring_offset(at.seq, usize::from(at.slot)),
-            None => self.params.cell_offset(cell),
-        }
     }
 
     /// Reads a slot of the stash of batch `seq`.
@@ -211,7 +264,7 @@ impl Store {
     fn set_off(&self, seq: u64, cells: &[u64]) {
         let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
         for (slot, cell) in (0u8..).zip(cells) {
-            flight.insert(*cell, InRing { seq, slot });
+            flight.cells.insert(*cell, InRing { seq, slot });
         }
     }
 
@@ -228,9 +281,7 @@ impl Store {
         ];
         self.medium.write(&extents)?;
         self.set_off(public.seq, &public.cells);
-        let mut progress = self.progress();
-        progress.written = public.seq;
-        progress.written_claim = public.applied;
+        self.progress().written = public.seq;
         Ok(())
     }
 
@@ -260,7 +311,6 @@ impl Store {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let mut progress = self.progress();
         progress.synced = before.written;
-        progress.claimed = before.written_claim;
         progress.applied_durable = before.applied;
         drop((progress, syncing));
         self.moved.notify_all();
@@ -270,50 +320,111 @@ impl Store {
     /// Writes in place what batches up to `seq`, which are durable, say of their cells.
     pub(crate) fn apply_to(&self, seq: u64) -> Result<()> {
         let applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cells: Vec<(u64, InRing)> = {
-            let flight = self.flight.read().unwrap_or_else(PoisonError::into_inner);
-            flight.iter().filter(|(_, at)| at.seq <= seq).map(|(cell, at)| (*cell, *at)).collect()
-        };
-        cells.sort_unstable_by_key(|(cell, _)| *cell);
-        let mut buf = vec![0; AT_ONCE * CELL_LEN];
-        for cells in cells.chunks(AT_ONCE) {
-            let buf = &mut buf[..cells.len() * CELL_LEN];
-            let from = |at: &InRing| self.params.ring_offset(at.seq, usize::from(at.slot));
-            let mut reads: Vec<ReadExtent<'_>> = cells
-                .iter()
-                .zip(buf.chunks_exact_mut(CELL_LEN))
-                .map(|((_, at), buf)| ReadExtent { offset: from(at), buf })
-                .collect();
-            let whole = self.medium.read(&mut reads).is_ok();
-            // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
-            // lost.
-            let given =
-                |at: &InRing, buf: &mut [u8]| whole || again(|| self.medium.read_at(from(at), buf)).is_ok();
-            let given: Vec<bool> = cells
-                .iter()
-                .zip(buf.chunks_exact_mut(CELL_LEN))
-                .map(|((_, at), buf)| given(at, buf))
-                .collect();
-            let writes: Vec<WriteExtent<'_>> = cells
-                .iter()
-                .zip(buf.chunks_exact(CELL_LEN))
-                .zip(&given)
-                .filter(|(_, given)| **given)
-                .map(|(((cell, _), data), _)| WriteExtent { offset: self.params.cell_offset(*cell), data })
-                .collect();
-            self.medium.write(&writes)?;
-            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
-            for (cell, at) in cells {
-                if flight.get(cell) == Some(at) {
-                    flight.remove(cell);
-                }
-            }
+        let from = self.progress().applied + 1;
+        self.flight.write().unwrap_or_else(PoisonError::into_inner).landings += 1;
+        let mut records = Vec::new();
+        for first in (from..=seq).step_by(RECORDS_AT_ONCE) {
+            self.land(first..=seq.min(first + RECORDS_AT_ONCE as u64 - 1), &mut records)?;
         }
         let mut progress = self.progress();
         progress.applied = progress.applied.max(seq);
         drop((progress, applying));
         self.moved.notify_all();
         Ok(())
+    }
+
+    /// Writes in place, in the order of their numbers, the cells whose latest version is in one of these batches.
+    fn land(&self, batches: RangeInclusive<u64>, records: &mut Vec<u8>) -> Result<()> {
+        let len = self.params.cell_len();
+        let (first, each) = (*batches.start(), self.params.batch_cells() * len);
+        let mut cells: Vec<(u64, InRing)> = {
+            let flight = self.flight();
+            flight
+                .cells
+                .iter()
+                .filter(|(_, at)| batches.contains(&at.seq))
+                .map(|(cell, at)| (*cell, *at))
+                .collect()
+        };
+        cells.sort_unstable_by_key(|(cell, _)| *cell);
+        records.resize(batches.clone().count() * each, 0);
+        let mut reads: Vec<ReadExtent<'_>> = (first..)
+            .zip(records.chunks_exact_mut(each))
+            .map(|(seq, buf)| ReadExtent { offset: self.params.ring_offset(seq, 0), buf })
+            .collect();
+        let whole = self.medium.read(&mut reads).is_ok();
+        let place = |at: &InRing| (at.seq - first) as usize * each + usize::from(at.slot) * len;
+        for cells in cells.chunks(AT_ONCE) {
+            // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
+            // lost.
+            let is_given = |at: &InRing, buf: &mut [u8]| {
+                let from = self.params.ring_offset(at.seq, usize::from(at.slot));
+                whole || again(|| self.medium.read_at(from, buf)).is_ok()
+            };
+            let given: Vec<u64> = cells
+                .iter()
+                .filter(|(_, at)| is_given(at, &mut records[place(at)..place(at) + len]))
+                .map(|(cell, _)| *cell)
+                .collect();
+            let bytes = |(cell, at): &(u64, InRing)| {
+                let known = given.binary_search(cell).is_ok();
+                known.then(|| (*cell, &records[place(at)..place(at) + len]))
+            };
+            self.put_in_place(&cells.iter().filter_map(bytes).collect::<Vec<_>>())?;
+            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
+            for (cell, at) in cells {
+                if flight.cells.get(cell) == Some(at) {
+                    flight.cells.remove(cell);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes cells, given in the order of their numbers, in place.
+    fn put_in_place(&self, cells: &[(u64, &[u8])]) -> Result<()> {
+        let mut writes: Vec<WriteExtent<'_>> = Vec::with_capacity(2 * cells.len());
+        for (cell, buf) in cells {
+            let (block, meta) = buf.split_at(BLOCK_SIZE);
+            let offsets = self.params.cell_offsets(*cell);
+            writes.push(WriteExtent { offset: offsets[0], data: block });
+            writes.push(WriteExtent { offset: offsets[1], data: meta });
+        }
+        let Err(e) = self.medium.write(&writes) else { return Ok(()) };
+        // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.
+        let Some(pages) = self.pages_with_bad_sectors(cells) else { return Err(e) };
+        let blocks =
+            writes.iter().step_by(2).map(|block| WriteExtent { offset: block.offset, data: block.data });
+        let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
+        self.medium.write(&blocks.chain(pages).collect::<Vec<_>>()).map_err(|_| e)
+    }
+
+    /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what it said of others is lost, and
+    /// zeros from now on; everything else stays.
+    fn pages_with_bad_sectors(&self, cells: &[(u64, &[u8])]) -> Option<Vec<(u64, Vec<u8>)>> {
+        let mut pages: Vec<(u64, Vec<u8>)> = Vec::with_capacity(cells.len());
+        for (cell, _) in cells {
+            let offset = self.params.meta_page(*cell).0;
+            if pages.last().is_none_or(|(last, _)| *last != offset) {
+                pages.push((offset, vec![0; BLOCK_SIZE]));
+            }
+        }
+        let mut bad = false;
+        for (offset, page) in &mut pages {
+            for (at, sector) in (*offset..).step_by(SECTOR).zip(page.chunks_exact_mut(SECTOR)) {
+                if again(|| self.medium.read_at(at, sector)).is_err() {
+                    sector.fill(0);
+                    bad = true;
+                }
+            }
+        }
+        let mut page = 0;
+        for (cell, buf) in cells {
+            let (offset, at) = self.params.meta_page(*cell);
+            page += usize::from(pages[page].0 != offset);
+            pages[page].1[at..at + META_LEN].copy_from_slice(&buf[BLOCK_SIZE..]);
+        }
+        bad.then_some(pages)
     }
 
     /// From now on there are threads that do what [`Progress::wants_sync`] and [`Progress::due_in_place`] say; or they end.
@@ -344,26 +455,21 @@ impl Store {
         Ok(true)
     }
 
-    /// Wakes whoever waits: something failed, or a part of the ring has ended.
+    /// Wakes all waiting threads: something failed, or a part of the ring has ended.
     pub(crate) fn wake_all(&self) {
         drop(self.progress());
         self.moved.notify_all();
     }
 
-    /// Waits until batch `seq` may be written: until other threads have brought enough home. What a head already says of
-    /// that needs no more than a sync; those threads have mostly made one by then.
-    pub(crate) fn wait_room(&self, health: &FailStop, background: bool, seq: u64) -> Result<()> {
-        let (ring, part) = (u64::from(self.params.ring), self.params.part());
-        let is_home = |progress: &Progress| progress.applied_durable + 3 * part > seq;
-        let has_room = |progress: &Progress| progress.claimed + ring > seq && is_home(progress);
-        if has_room(&self.progress()) {
+    /// Waits until what the head of a batch is going to say is so, which other threads see to.
+    pub(crate) fn wait_for(&self, health: &FailStop, background: bool, claims: Claims) -> Result<()> {
+        if self.progress().bears_out(claims) {
             return Ok(());
         }
         if !background {
-            // Parts are synced and applied as they end: there always is room.
+            // Parts are synced and applied as they end: that is in time.
             return Err(defect());
         }
-        self.wait(health, None, is_home)?;
-        if has_room(&self.progress()) { Ok(()) } else { self.sync() }
+        self.wait(health, None, |progress| progress.bears_out(claims)).map(drop)
     }
 }

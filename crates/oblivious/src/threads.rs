@@ -1,4 +1,5 @@
-//! The threads of an open disk: one syncs the parts of the ring, one writes them in place, one is the paced clock.
+//! The threads of an open disk: one prepares batches, one syncs the parts of the ring, one writes them in place, one is the
+//! paced clock.
 //!
 //! Invariant: once a part has ended, nobody need do anything for it to become durable in place, and to be known as that.
 //! The exceptions are a disk that has failed, and parts that were there when the disk was opened: those wait for the next.
@@ -20,7 +21,7 @@ pub(crate) struct Threads {
 }
 
 /// Fails the disk when its thread panics: nobody shall wait for a thread that is gone.
-struct FailOnPanic<'a>(&'a Core);
+pub(crate) struct FailOnPanic<'a>(pub(crate) &'a Core);
 
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
@@ -91,6 +92,8 @@ impl Threads {
         let mut threads = Threads { core: Arc::clone(core), clock: None, homeward: Vec::new() };
         threads.spawn("lacuna-sync", Core::sync_parts)?;
         threads.spawn("lacuna-cells", Core::apply_parts)?;
+        core.ahead.set_running(true);
+        threads.spawn("lacuna-ahead", Core::prepare_ahead)?;
         let interval = Duration::from_millis(u64::from(core.store.params.plan.cover_millis));
         if !interval.is_zero() {
             let covering = Arc::clone(core);
@@ -122,6 +125,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.end_clock();
+        self.core.ahead.set_running(false);
         self.core.store.set_threads(false);
         for thread in self.homeward.drain(..) {
             let _panicked = thread.join();

@@ -4,7 +4,9 @@
 mod fixture;
 
 use fixture::regions::{JOURNAL, Regions, STASH_SLOTS};
-use fixture::{Model, Worked, create, fill, flush_hidden, open, open_with, options, params, stamp_of};
+use fixture::{
+    Model, Worked, create, fill, flush_hidden, models, open, open_with, options, params, stamp_of,
+};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What a disk left on its medium, and what it should read.
 struct Left {
     bytes: Vec<u8>,
-    models: [Model; 2],
+    models: Vec<Model>,
     last_batch: u64,
     /// The medium half way, and what blocks read then.
     half_way: (Vec<u8>, [Vec<u64>; 2]),
@@ -35,7 +37,7 @@ fn written(params: &Params, seed: u64, close: bool) -> Left {
     let disk = open(&medium, params, 2, seed).unwrap();
     let levels = disk.levels();
     let mut rng = Rng::new(seed);
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(&disk);
     let (mut next_stamp, mut half_way) = (0, (Vec::new(), [Vec::new(), Vec::new()]));
     for round in 0..160 {
         if round == 80 {
@@ -52,8 +54,8 @@ fn written(params: &Params, seed: u64, close: bool) -> Left {
     if close {
         disk.close().unwrap();
     } else {
-        // The head of one more batch says that everything before it was durable.
-        disk.refresh().unwrap();
+        // The head of the fourth flush after it says that everything up to it was durable.
+        (0..4).for_each(|_| disk.refresh().unwrap());
     }
     models.iter_mut().for_each(Model::flushed);
     Left { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
@@ -104,7 +106,7 @@ fn failures_if(
 }
 
 /// The same where a block may read as its latest version and as nothing else.
-fn failures(params: &Params, bytes: Vec<u8>, models: &[Model; 2]) -> Option<[u64; 2]> {
+fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
     failures_if(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
@@ -169,9 +171,13 @@ fn cells_are_zeroed_swapped_and_put_back() {
         let mut damaged = [left.bytes.clone(), left.bytes.clone(), left.bytes.clone()];
         for cell in first..first + 8 {
             let range = regions.cell(cell);
-            damaged[0][range.clone()].fill(0);
-            swap(&mut damaged[1], range.clone(), regions.cell(cell + 17));
-            damaged[2][range.clone()].copy_from_slice(&left.half_way.0[range]);
+            for (range, other) in
+                [(range, regions.cell(cell + 17)), (regions.meta(cell), regions.meta(cell + 17))]
+            {
+                damaged[0][range.clone()].fill(0);
+                swap(&mut damaged[1], range.clone(), other);
+                damaged[2][range.clone()].copy_from_slice(&left.half_way.0[range]);
+            }
         }
         for (noticed, damaged) in noticed.iter_mut().zip(damaged) {
             let [public, hidden] = failures(&params, damaged, &left.models).expect("it opens");
@@ -198,7 +204,7 @@ fn all_cells_together_are_put_back() {
     create(&medium, &params, 2, 1).unwrap();
     let disk = open_narrow(&medium, &params, 40);
     let levels = disk.levels();
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(&disk);
     let (mut rng, mut next_stamp, mut earlier) = (Rng::new(1), 0, Vec::new());
     for _ in 0..40 {
         for (level, model) in levels.iter().zip(&mut models) {
@@ -230,8 +236,9 @@ fn the_journal_is_put_back() {
     let (old, then) = &left.half_way;
     let mut damaged = left.bytes.clone();
     damaged[JOURNAL..regions.ring_start].copy_from_slice(&old[JOURNAL..regions.ring_start]);
-    let blocks = [params.blocks, params.hidden_blocks];
-    let allowed = |level: usize, block: u64, stamp| stamp == then[level][block as usize];
+    let blocks = [left.models[0].blocks(), left.models[1].blocks()];
+    // Up to the last batch that a head of then calls durable; its records are gone, and so it may end there.
+    let allowed = |level: usize, block: u64, stamp| stamp <= then[level][block as usize];
     let failed = failures_if(&params, damaged, blocks, allowed);
     assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 50), "{failed:?}");
 }
@@ -266,7 +273,7 @@ fn both_copies_of_a_head_are_damaged() {
         for place in 0..regions.journal {
             let seq = left.last_batch
                 - (left.last_batch as usize + regions.journal - place) as u64 % params.journal as u64;
-            if !close && seq == left.last_batch {
+            if !close && seq > left.last_batch - 4 {
                 // Nobody says yet that it was durable: a power cut may leave the same.
                 continue;
             }
@@ -321,32 +328,22 @@ fn a_short_medium_is_refused() {
     assert_eq!(create(&medium, &params, 2, 1).unwrap_err().kind(), Kind::NoSpace);
 }
 
-/// A disk of which blocks wait in the stash: of level 0, or of level 1 because level 0 took their cells. Returns its
-/// medium, the models, and the last batch.
-fn with_stash(params: &Params, level: usize) -> (Vec<u8>, [Model; 2], u64) {
+/// A disk of which blocks of level 0 wait in the stash. Returns its medium, the models, and the last batch.
+fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.medium_len()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, 1).unwrap();
     let disk = open_narrow(&medium, params, 20);
     let levels = disk.levels();
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(&disk);
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
-    let mut write = |level: usize, first, count| {
-        let (disk, model) = (&*levels[level], &mut models[level]);
-        Worked { disk, model, rng: &mut rng, next_stamp: &mut next_stamp }.write_at(first, count).unwrap();
-    };
-    if level == 1 {
-        write(1, 0, 6);
-        flush_hidden(&disk, &levels[1]).unwrap();
-    }
-    write(0, 0, 17);
-    levels[0].flush().unwrap();
     // New ones, and newer versions of some.
-    if level == 0 {
-        write(0, 14, 10);
+    for (first, count) in [(0, 17), (14, 10)] {
+        let (disk, model) = (&*levels[0], &mut models[0]);
+        Worked { disk, model, rng: &mut rng, next_stamp: &mut next_stamp }.write_at(first, count).unwrap();
         levels[0].flush().unwrap();
     }
-    let waiting = fixture::counter(&levels[level], "waiting_for_cells");
+    let waiting = fixture::counter(&levels[0], "waiting_for_cells");
     assert!(waiting > 2, "{waiting} blocks wait");
     let last = last_batch(&disk);
     models.iter_mut().for_each(Model::flushed);
@@ -357,18 +354,16 @@ fn with_stash(params: &Params, level: usize) -> (Vec<u8>, [Model; 2], u64) {
 fn what_waits_in_the_stash_is_damaged() {
     let params = params();
     let regions = Regions::of(&params);
-    for level in 0..2 {
-        let (bytes, models, last) = with_stash(&params, level);
-        assert_eq!(failures(&params, bytes.clone(), &models), Some([0, 0]), "they wait on");
-        let mut noticed = [0; 2];
-        for slot in 0..STASH_SLOTS {
-            let mut damaged = bytes.clone();
-            damaged[regions.in_ring(&params, last, params.batch_cells() + slot)][2000] ^= 1;
-            let failed = failures(&params, damaged, &models).expect("it opens");
-            assert!(failed[0] + failed[1] <= 1, "one slot has one block");
-            noticed[0] += failed[0];
-            noticed[1] += failed[1];
-        }
-        assert!(noticed[level] > 2 && noticed[1 - level] == 0, "{noticed:?}");
+    let (bytes, models, last) = with_stash(&params);
+    assert_eq!(failures(&params, bytes.clone(), &models), Some([0, 0]), "they wait on");
+    let mut noticed = [0; 2];
+    for slot in 0..STASH_SLOTS {
+        let mut damaged = bytes.clone();
+        damaged[regions.in_ring(&params, last, params.batch_cells() + slot)][2000] ^= 1;
+        let failed = failures(&params, damaged, &models).expect("it opens");
+        assert!(failed[0] + failed[1] <= 1, "one slot has one block");
+        noticed[0] += failed[0];
+        noticed[1] += failed[1];
     }
+    assert!(noticed[0] > 2 && noticed[1] == 0, "{noticed:?}");
 }

@@ -4,7 +4,10 @@
 mod fixture;
 
 use fixture::regions::Regions;
-use fixture::{Model, Worked, counter, create, fill, flush_hidden, open, params, params_of, stamp_of};
+use fixture::{
+    Model, Worked, counter, create, fill, flush_hidden, models, open, open_with, options, params, params_of,
+    stamp_of,
+};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Levels, Params};
@@ -15,7 +18,7 @@ use std::sync::Arc;
 /// What is on a medium, and should be read from it.
 struct Written {
     bytes: Vec<u8>,
-    models: [Model; 2],
+    models: Vec<Model>,
     last_batch: u64,
 }
 
@@ -26,7 +29,7 @@ fn written(params: &Params, closed: bool) -> Written {
     create(&medium, params, 2, 1).unwrap();
     let disk = open(&medium, params, 2, 1).unwrap();
     let levels = disk.levels();
-    let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+    let mut models = models(&disk);
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);
     for (level, model) in levels.iter().zip(&mut models) {
         let blocks = model.blocks();
@@ -251,7 +254,7 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
         create(&medium, &params, 2, 1).unwrap();
         let disk = open(&medium, &params, 2, 1).unwrap();
         let levels = disk.levels();
-        let mut models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+        let mut models = models(&disk);
         let (mut rng, mut next_stamp) = (Rng::new(nth), 0);
         faulty.add(Fault::FailNth { op, nth, error: Kind::Io });
         for round in 0..4000 {
@@ -289,4 +292,163 @@ fn writes_that_fail_stop_the_disk_and_lose_nothing_flushed() {
             model.compare(&**level).unwrap();
         }
     }
+}
+
+/// A bad sector in each region of the format, at every depth, read only and not: at most what lies in it is lost, everything else
+/// reads. A sector of metadata has eight cells, and a page of a map takes with it what it alone knows; the levels whose region
+/// it is not in lose nothing.
+#[test]
+fn one_bad_sector_costs_one_level_what_lies_in_it() {
+    let params = params();
+    let regions = Regions::of(&params);
+    let (bytes, models, last) = of_three_levels(&params);
+    let at = |region: u64| match region {
+        0 => 17,
+        _ => (params.cells / 5 * 3 + (region - 1) * 3) as usize,
+    };
+    let third = params.cells / 5 * 3 + (params.cells - params.cells / 5 * 3) * 13 / 16;
+    let mut bad = vec![regions.head(1, 0), regions.head(2, 1), regions.in_ring(&params, last - 1, 2)];
+    bad.push(regions.in_ring(&params, last - 1, params.batch_cells() + 1));
+    for cell in [at(0), at(1), third as usize, params.cells as usize - 1] {
+        bad.extend((0..24).map(|more| regions.cell((cell + more).min(params.cells as usize - 1))));
+        bad.extend([regions.meta(cell / 8 * 8), regions.meta(cell / 8 * 8 + 16)]);
+    }
+    let mut lost_at_all = 0;
+    for bad in bad {
+        for (depth, read_only) in (0..3).flat_map(|depth| [(depth, true), (depth, false)]) {
+            let faulty = Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(bytes.clone()))));
+            let range = bad.start as u64 / 512 * 512..bad.start as u64 / 512 * 512 + 512;
+            faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
+            let medium: Arc<dyn Medium> = faulty.clone();
+            let options = lacuna_oblivious::OpenOptions { read_only, ..options(3, 4) };
+            let disk = open_with(&medium, &params, depth + 1, options)
+                .unwrap_or_else(|e| panic!("{bad:?}, depth {depth}: {e}"));
+            let mut damaged = 0;
+            for (level, model) in disk.levels().iter().zip(&models) {
+                let lost = lost_of(level, model);
+                damaged += usize::from(lost > 0);
+                lost_at_all += lost;
+                if !read_only {
+                    level.write(BlockAddr(0), &[7; BLOCK_SIZE]).unwrap();
+                }
+            }
+            assert!(damaged <= 1, "{bad:?}, depth {depth}: {damaged} levels lost something");
+            if read_only {
+                disk.close().unwrap();
+            } else {
+                (0..40).for_each(|_| disk.refresh().unwrap());
+                disk.close().unwrap();
+            }
+        }
+    }
+    assert!(lost_at_all > 20, "{lost_at_all} blocks were ever lost");
+}
+
+/// Blocks of a level that cannot be read; the others are their latest version.
+fn lost_of(level: &lacuna_oblivious::LevelDisk, model: &Model) -> usize {
+    let mut data = vec![0; BLOCK_SIZE];
+    let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {
+        Ok(()) => {
+            assert_eq!(stamp_of(*block, &data), Some(model.latest(*block)), "block {block}");
+            false
+        }
+        Err(e) => {
+            assert!(matches!(e.kind(), Kind::Io | Kind::Corrupt), "{e}");
+            true
+        }
+    };
+    (0..model.blocks()).filter(|block| is_lost(block)).count()
+}
+
+/// A closed disk of three levels that are written all over: its medium, models and last batch.
+fn of_three_levels(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, params, 3, 1).unwrap();
+    let disk = open(&medium, params, 3, 1).unwrap();
+    let levels = disk.levels();
+    let mut models = models(&disk);
+    let (mut rng, mut next_stamp) = (Rng::new(1), 0);
+    for (level, model) in levels.iter().zip(&mut models) {
+        let blocks = model.blocks();
+        let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+        worked.write_at(0, blocks).unwrap();
+        if level.level() > 0 {
+            flush_hidden(&disk, level).unwrap();
+        }
+    }
+    disk.close().unwrap();
+    let last = counter(&levels[0], "last_batch");
+    (memory.snapshot(), models, last)
+}
+
+/// A system that writes pages reads the rest of a page of which a part is written: where it cannot, the disk writes pages whole.
+struct Pages {
+    medium: Arc<dyn Medium>,
+    /// A page of metadata with a bad sector, until it is written whole.
+    bad: std::sync::Mutex<Range<u64>>,
+}
+
+impl Pages {
+    fn check(&self, offset: u64, len: u64) -> lacuna_core::Result<()> {
+        let bad = self.bad.lock().unwrap();
+        if offset < bad.end && bad.start < offset + len {
+            return Err(lacuna_core::Error::new(Kind::Io, "a bad sector"));
+        }
+        Ok(())
+    }
+}
+
+impl Medium for Pages {
+    fn len(&self) -> u64 {
+        self.medium.len()
+    }
+
+    fn read(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_core::Result<()> {
+        batch.iter().try_for_each(|extent| self.check(extent.offset, extent.buf.len() as u64))?;
+        self.medium.read(batch)
+    }
+
+    fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_core::Result<()> {
+        for extent in batch {
+            let whole = extent.offset.is_multiple_of(4096) && extent.data.len().is_multiple_of(4096);
+            if !whole {
+                self.check(extent.offset, extent.data.len() as u64)?;
+            } else if extent.offset == self.bad.lock().unwrap().start / 4096 * 4096 {
+                *self.bad.lock().unwrap() = 0..0;
+            }
+        }
+        self.medium.write(batch)
+    }
+
+    fn sync(&self) -> lacuna_core::Result<()> {
+        self.medium.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> lacuna_core::Result<()> {
+        self.medium.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> lacuna_core::Result<()> {
+        self.medium.set_len(len)
+    }
+}
+
+#[test]
+fn a_bad_sector_under_metadata_stops_no_writes() {
+    let params = params();
+    let regions = Regions::of(&params);
+    let (bytes, models, _) = of_three_levels(&params);
+    let at = (regions.meta_start as u64).next_multiple_of(4096) + 512;
+    let pages =
+        Pages { medium: Arc::new(MemoryMedium::from_bytes(bytes)), bad: std::sync::Mutex::new(at..at + 512) };
+    let pages = Arc::new(pages);
+    let medium: Arc<dyn Medium> = pages.clone();
+    let disk = open(&medium, &params, 3, 3).unwrap();
+    (0..100).for_each(|_| disk.refresh().unwrap());
+    disk.close().unwrap();
+    assert!(pages.bad.lock().unwrap().is_empty(), "the page was written whole");
+    let disk = open(&medium, &params, 3, 4).unwrap();
+    let lost: usize = disk.levels().iter().zip(&models).map(|(level, model)| lost_of(level, model)).sum();
+    assert!(lost <= 8, "{lost} blocks for eight cells");
 }

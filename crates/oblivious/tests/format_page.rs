@@ -73,10 +73,10 @@ fn level_key(level: usize) -> Secret<32> {
     derive(&masters(2)[level], &label("level key"), &UUID)
 }
 
-/// What a cover comes out as, if it is one under this pad: an entry, as kind and the rest.
-fn entry(pad: [u8; 16], cover: &[u8]) -> Option<u64> {
+/// What a cover comes out as under this pad: an entry, as kind and the rest, and in a cell the place.
+fn uncovered(pad: [u8; 16], cover: &[u8]) -> Vec<u64> {
     let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
-    (number(&plain[8..]) == 0 && number(&plain[..8]) != 0).then(|| number(&plain[..8]))
+    plain.chunks(8).map(number).collect()
 }
 
 fn data(addr: u64) -> u64 {
@@ -123,10 +123,11 @@ impl BatchKeys {
         self.0.open(&nonce, aad, bytes, tag.try_into().unwrap(), &mut plain).ok().map(|()| plain)
     }
 
+    /// The entry that a cover hides; none if it is empty.
     fn uncover(&self, name: &str, index: usize, cover: &[u8]) -> Option<u64> {
         let mut block = [0; 16];
         block[..2].copy_from_slice(&[domain(name), index as u8]);
-        entry(self.1.encrypt(block), cover)
+        Some(uncovered(self.1.encrypt(block), cover)[0]).filter(|entry| *entry != 0)
     }
 }
 
@@ -139,6 +140,9 @@ struct Reader {
     ring_start: usize,
     record: usize,
     cells_start: usize,
+    meta_start: usize,
+    /// Where the cells of each level begin among those of a batch.
+    slots: Vec<usize>,
 }
 
 /// A head that verified, its public part in the clear.
@@ -153,11 +157,20 @@ impl Reader {
         let encoded = params.encode();
         let value = |name: &str| number(&encoded[field[name].clone()]);
         let (ring, journal) = (value("ring"), value("journal heads"));
-        let cells_of_batch = (value("per write") * value("operations")) as usize;
+        let operations = value("operations");
+        let inserted = [8, 3].map(|part| operations * part / 16);
+        let inserted = [operations, inserted[0].max(3), inserted[1].max(3), (operations * 3 / 32).max(3), 1];
+        let mut slots = vec![0];
+        inserted
+            .iter()
+            .for_each(|count| slots.push(slots[slots.len() - 1] + (count * value("per write")) as usize));
+        let cells_of_batch = slots[5];
         let ring_start = (constant("journal") + 2 * journal * constant("block")) as usize;
         let record = (cells_of_batch + constant("stash slots") as usize) * constant("cell length") as usize;
+        let record = record.next_multiple_of(4096);
         let cells_start = ring_start + ring as usize * record;
-        Reader { bytes, cells_of_batch, ring, journal, ring_start, record, cells_start }
+        let meta_start = cells_start + value("cells") as usize * 4096;
+        Reader { bytes, cells_of_batch, ring, journal, ring_start, record, cells_start, meta_start, slots }
     }
 
     fn head(&self, seq: u64, copy: u64) -> Head<'_> {
@@ -173,7 +186,12 @@ impl Reader {
     }
 
     fn public(&self, name: &str) -> Range<usize> {
-        fields("Public part", 1024)[name].clone()
+        fields("Public part", 1632)[name].clone()
+    }
+
+    /// The number of one of the cells of a batch.
+    fn cell(&self, head: &Head<'_>, slot: usize) -> u64 {
+        number(&head.public[self.public("cells")][slot * 5..slot * 5 + 5])
     }
 
     /// The last batch of a disk whose journal has not come round.
@@ -197,7 +215,7 @@ impl Reader {
         let part = |name: &str| &cell[field[name].clone()];
         let entries = AesBlock::new(&derive(&level_key(level), &label("entry key"), &[]));
         let pad = entries.encrypt(part("nonce")[..16].try_into().unwrap());
-        assert_eq!(entry(pad, part("cover")), Some(wanted), "level {level}");
+        assert_eq!(uncovered(pad, part("cover")), [wanted, place], "level {level}");
         let aad = [place.to_le_bytes(), wanted.to_le_bytes()].concat();
         let key = derive(&level_key(level), &label("cell key"), &[]);
         xaes_open(&key, part("nonce"), &aad, part("block"), part("tag"))
@@ -206,8 +224,10 @@ impl Reader {
     /// The same, in place.
     fn in_place(&self, level: usize, wanted: u64, place: u64) -> Vec<u8> {
         let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
-        let at = self.cells_start + cell as usize * constant("cell length") as usize;
-        self.open_cell(level, wanted, place, &self.bytes[at..at + constant("cell length") as usize])
+        let (at, meta) = (self.cells_start + cell as usize * 4096, constant("metadata") as usize);
+        let rest = self.meta_start + cell as usize * meta;
+        let whole = [&self.bytes[at..at + 4096], &self.bytes[rest..rest + meta]].concat();
+        self.open_cell(level, wanted, place, &whole)
     }
 }
 
@@ -236,7 +256,7 @@ fn constants_and_parameters() {
     let encoded = p.encode();
     let field = fields("Parameters", encoded.len());
     let value = |name: &str| number(&encoded[field[name].clone()]);
-    assert_eq!(value("version"), 1);
+    assert_eq!(value("version"), 2);
     assert_eq!(value("hiding"), 2);
     assert_eq!(value("per write"), u64::from(p.plan.per_write));
     assert_eq!(value("operations"), u64::from(p.plan.operations));
@@ -247,19 +267,45 @@ fn constants_and_parameters() {
     assert_eq!(value("cycle"), u64::from(p.cycle));
     assert_eq!(value("cells"), p.cells);
     assert_eq!(value("blocks"), p.blocks);
-    assert_eq!(value("hidden blocks"), p.hidden_blocks);
     assert_eq!(constant("block"), BLOCK_SIZE as u64);
     assert_eq!(constant("fanout") * 8, BLOCK_SIZE as u64);
     assert!(p.cells >= constant("least cells") && constant("cell bits") + constant("batch bits") == 63);
     let reader = Reader::new(Vec::new(), &p);
-    let cells = p.cells * constant("cell length");
-    assert_eq!(p.medium_len(), reader.cells_start as u64 + cells);
+    let metadata = (p.cells * constant("metadata")).next_multiple_of(4096);
+    assert_eq!(p.medium_len(), reader.meta_start as u64 + metadata);
+    assert_eq!(reader.cells_of_batch, p.batch_cells());
+    assert!(value("ring").is_multiple_of(constant("parts")));
     for (limit, name) in [("most cells of a batch", "covers"), ("stash slots", "stash covers")] {
-        assert_eq!(fields("Head", 4096)[name].len() as u64, constant(limit) * 16);
+        assert_eq!(fields("Head", 4096)[name].len() as u64, constant(limit) * 8);
     }
     let record = constant("trims") * 16 + 32 + 8 + 16;
     assert_eq!(fields("Head", 4096)["level records"].len() as u64, constant("levels") * record);
     fields("Level record", record as usize - 16);
+    assert_eq!(u64::from(p.hidden_levels()) + 1, constant("levels"));
+}
+
+/// The regions, and the lengths of hidden levels, as the page says them.
+#[test]
+fn lengths_of_levels() {
+    let p = params();
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(p.medium_len()));
+    create(&medium, &p, 4, 1).unwrap();
+    let mut left = p.cells;
+    for level in open(&medium, &p, 4, 2).unwrap().levels() {
+        let region = if level.level() == 0 { left / 5 * 3 } else { left - left / 4 };
+        left -= region;
+        let usable = if p.plan.per_write == 2 { region / 3 } else { region / 2 };
+        // All of them have maps of one leaf.
+        let most = usable - 1;
+        assert_eq!(p.most_blocks(level.level()), most);
+        let key: Secret<8> = derive(
+            &derive(&masters(4)[usize::from(level.level())], &label("level key"), &UUID),
+            "oblivious length",
+            &[],
+        );
+        let less = number(key.expose()) % (most / 16 + 1);
+        assert_eq!(level.blocks(), if level.level() == 0 { p.blocks } else { most - less });
+    }
 }
 
 #[test]
@@ -301,21 +347,20 @@ fn both_levels_are_read_by_the_page() {
             let keys = BatchKeys::of(level, &head.block[field["salt"].clone()]);
             let at = field["level records"].start + level * 120;
             let (body, tag) = head.block[at..at + 120].split_at(104);
-            let Some(record) = keys.open("level", level as u8, &[], body, tag) else {
-                assert!(level == 1 && seq < 4, "the level was open from the second opening on");
-                continue;
-            };
+            let slots = reader.slots[level]..reader.slots[level + 1];
+            let covers = field["covers"].start;
+            let covers = &head.block[covers + slots.start * 8..covers + slots.end * 8];
+            let stash = if level == 0 { &head.block[field["stash covers"].clone()] } else { &[] };
+            let record = keys.open("level", level as u8, &[covers, stash].concat(), body, tag);
+            let record = record.expect("the level was always open");
             root = number(&record[record_fields["root"].clone()]);
-            let cells = &head.public[reader.public("cells")];
-            let covers = head.block[field["covers"].clone()].chunks(16).take(reader.cells_of_batch);
-            for (slot, cover) in covers.enumerate() {
+            for (slot, cover) in slots.zip(covers.chunks(8)) {
                 if let Some(entry) = keys.uncover("cell", slot, cover) {
-                    let cell = number(&cells[slot * 8..slot * 8 + 8]);
                     let batch = seq % (1 << constant("batch bits"));
-                    noted.insert(entry, batch << constant("cell bits") | (cell + 1));
+                    noted.insert(entry, batch << constant("cell bits") | (reader.cell(&head, slot) + 1));
                 }
             }
-            for (slot, cover) in head.block[field["stash covers"].clone()].chunks(16).enumerate() {
+            for (slot, cover) in stash.chunks(8).enumerate() {
                 assert_eq!(keys.uncover("stash", slot, cover), None, "nothing waits");
             }
         }
@@ -340,8 +385,7 @@ fn find(reader: &Reader, level: usize, wanted: u64, place: u64, end: u64) -> Vec
     let applied = number(&reader.head(end, 0).public[reader.public("applied")]);
     for seq in (applied + 1..=end).rev() {
         let head = reader.head(seq, 0);
-        let cells = &head.public[reader.public("cells")];
-        let slot = cells.chunks(8).take(reader.cells_of_batch).position(|listed| number(listed) == cell);
+        let slot = (0..reader.cells_of_batch).find(|slot| reader.cell(&head, *slot) == cell);
         if let Some(slot) = slot {
             let len = constant("cell length") as usize;
             return reader.open_cell(level, wanted, place, &reader.record(seq)[slot * len..(slot + 1) * len]);

@@ -4,7 +4,7 @@
 mod fixture;
 
 use fixture::{
-    Model, Worked, counter, create, fill, flush_hidden, open, open_with, options, params, stamp_of,
+    Model, Worked, counter, create, fill, flush_hidden, models, open, open_with, options, params, stamp_of,
 };
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -17,13 +17,13 @@ struct Session<'a> {
     params: &'a Params,
     rng: Rng,
     next_stamp: u64,
-    models: [Model; 2],
+    models: Vec<Model>,
 }
 
 impl<'a> Session<'a> {
     fn new(medium: &'a Arc<dyn Medium>, params: &'a Params) -> Session<'a> {
         create(medium, params, 2, 1).unwrap();
-        let models = [Model::new("level 0", params.blocks), Model::new("level 1", params.hidden_blocks)];
+        let models = models(&open(medium, params, 2, 1).unwrap());
         Session { medium, params, rng: Rng::new(1), next_stamp: 0, models }
     }
 

@@ -116,8 +116,9 @@ pub struct ShapeArgs {
     /// Oblivious: what hides hidden operations [default: opportunistic]
     #[arg(long, value_enum)]
     pub hiding: Option<HidingArg>,
-    /// Oblivious: cells that a write rewrites: more is slower, and less waits [default: 3]
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(3..=16))]
+    /// Oblivious: cells that a write rewrites: more is slower, and less waits. With 2, a third of the cells
+    /// are used, with more a half [default: 2]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(2..=16))]
     pub cells_per_write: Option<u8>,
 }
 

@@ -1,25 +1,23 @@
-//! What the key of level 0 shows of a trace, read as the format is described and not by its own reader; and the bytes that
-//! it does not open, counted.
+//! What the keys of levels 0 to *d* show of a trace, read as the format is described and not by its own reader; and the bytes
+//! that they do not open, counted.
 
 use lacuna_core::{BLOCK_SIZE, Secret};
 use lacuna_crypto::{AesBlock, XAES_NONCE, XaesKey, derive};
 use lacuna_levels::{Entry, SALT_LEN, WriteKey};
 use lacuna_oblivious::Params;
 use lacuna_sim::{OpKind, Record};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
-pub const CELL: usize = BLOCK_SIZE + 512;
-const STASH_SLOTS: usize = 32;
-const JOURNAL_START: u64 = 1 << 20;
+use crate::fixture::regions::{CELL, Regions, STASH_SLOTS};
+
 // Of a head.
 const DIGEST: Range<usize> = 48..64;
-const LEVEL_0: Range<usize> = 64..168;
-const LEVEL_0_TAG: Range<usize> = 168..184;
-const CELLS_AT: usize = 1024;
-const STASH_AT: usize = 2560;
-const PUBLIC_AT: usize = 3072;
+const LEVELS_AT: usize = 64;
+const COVERS_AT: usize = 544;
+const STASH_AT: usize = 2336;
+const PUBLIC_AT: usize = 2464;
 // Of a cell, after its block.
 const NONCE: Range<usize> = BLOCK_SIZE..BLOCK_SIZE + XAES_NONCE;
 const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
@@ -71,16 +69,16 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// A block of level 0: what it is, and a hash of what it holds.
-pub type Block = (Entry, u64);
+/// A block of a level that is known: the level, what it is, the place, and a hash of what it holds.
+pub type Block = (u8, u64, u64, u64);
 
 /// What a write shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
     Nothing,
-    /// Salt, public part, what level 0 says of itself, and what it put into which cells and slots of the stash.
-    Head(Vec<u8>, Vec<(usize, Entry)>, Vec<(usize, Entry)>),
-    /// The blocks of level 0 among the cells and slots of a batch.
+    /// Salt, public part, and of each level that is known what it says of itself and what it put where.
+    Head(Vec<u8>, Vec<(Vec<u8>, Vec<u64>)>),
+    /// The blocks that are known among the cells and slots of a batch.
     Record(Vec<Option<Block>>),
     /// A cell, written in place.
     Cell(u64, Option<Block>),
@@ -103,35 +101,45 @@ impl Seen {
     }
 }
 
-/// Someone with the key of level 0 who watches the medium.
-pub struct Observer {
-    params: Params,
-    level0: Secret<32>,
+struct Known {
+    level: Secret<32>,
     blocks: XaesKey,
     entries: AesBlock,
-    /// The batch that put the block of level 0 into its cell.
-    placed: HashMap<u64, u64>,
-    /// What the ring last had for each cell, hashed, and what that shows.
-    in_ring: HashMap<u64, (u64, Option<Block>)>,
+}
+
+/// Someone with the keys of levels 0 to some depth who watches the medium.
+pub struct Observer {
+    params: Params,
+    regions: Regions,
+    known: Vec<Known>,
+    /// What the ring had for each cell, hashed, and what that shows.
+    in_ring: HashMap<u64, HashMap<u64, Option<Block>>>,
+    in_meta: HashSet<u64>,
     /// A record whose head is still to come.
     record: Vec<u8>,
     pub trace: Vec<Seen>,
     /// All bytes of records and heads.
     pub all: Bytes,
-    /// Those that the key does not open.
+    /// Those that the keys do not open.
     pub rest: Bytes,
 }
 
 impl Observer {
-    pub fn new(params: &Params, master: &Secret<32>, uuid: &[u8; 16]) -> Observer {
-        let level0 = derive(master, "oblivious level", uuid);
+    pub fn new(params: &Params, masters: &[Secret<32>], uuid: &[u8; 16]) -> Observer {
+        let known = masters.iter().map(|master| {
+            let level = derive(master, "oblivious level", uuid);
+            Known {
+                blocks: XaesKey::new(&derive(&level, "oblivious cell", &[])),
+                entries: AesBlock::new(&derive(&level, "oblivious entry", &[])),
+                level,
+            }
+        });
         Observer {
             params: *params,
-            blocks: XaesKey::new(&derive(&level0, "oblivious cell", &[])),
-            entries: AesBlock::new(&derive(&level0, "oblivious entry", &[])),
-            level0,
-            placed: HashMap::new(),
+            regions: Regions::of(params),
+            known: known.collect(),
             in_ring: HashMap::new(),
+            in_meta: HashSet::new(),
             record: Vec::new(),
             trace: Vec::new(),
             all: Bytes::default(),
@@ -149,28 +157,44 @@ impl Observer {
     }
 
     pub fn cells_start(&self) -> u64 {
-        self.ring_start() + u64::from(self.params.ring) * ((self.cells() + STASH_SLOTS) * CELL) as u64
+        self.regions.cells_start as u64
     }
 
-    fn ring_start(&self) -> u64 {
-        JOURNAL_START + 2 * u64::from(self.params.journal) * BLOCK_SIZE as u64
+    pub fn meta_start(&self) -> u64 {
+        self.regions.meta_start as u64
     }
 
-    fn cells(&self) -> usize {
-        self.params.batch_cells()
+    /// The cells of a batch that belong to a level.
+    fn slots(&self, level: usize) -> Range<usize> {
+        let operations = usize::from(self.params.plan.operations);
+        let of = |level: usize| match level {
+            0 => operations,
+            1 => (operations / 2).max(3),
+            2 => (operations * 3 / 16).max(3),
+            _ => (operations * 3 / 32).max(3),
+        };
+        let k = usize::from(self.params.plan.per_write);
+        let first = (0..level).map(of).sum::<usize>() * k;
+        first..first + of(level) * k
     }
 
     fn read(&mut self, offset: u64, bytes: Vec<u8>) -> Shown {
-        if offset >= self.cells_start() {
-            let (cell, within) =
-                ((offset - self.cells_start()) / CELL as u64, (offset - self.cells_start()) % CELL as u64);
-            assert!(within == 0 && bytes.len() == CELL, "a cell is written whole");
-            let (ring, block) = self.in_ring.get(&cell).expect("it was in the ring before");
-            assert!(*ring == hash(&bytes), "what goes in place is what was in the ring");
-            return Shown::Cell(cell, *block);
+        if offset >= self.meta_start() {
+            assert!(
+                bytes.len() == CELL - BLOCK_SIZE && self.in_meta.contains(&hash(&bytes)),
+                "what was in the ring"
+            );
+            return Shown::Nothing;
         }
-        if offset >= self.ring_start() {
-            assert_eq!(bytes.len(), (self.cells() + STASH_SLOTS) * CELL);
+        if offset >= self.cells_start() {
+            let at = offset - self.cells_start();
+            assert!(at.is_multiple_of(BLOCK_SIZE as u64) && bytes.len() == BLOCK_SIZE, "a cell is a page");
+            let cell = at / BLOCK_SIZE as u64;
+            let block = self.in_ring.get(&cell).and_then(|known| known.get(&hash(&bytes)));
+            return Shown::Cell(cell, *block.expect("what goes in place was in the ring"));
+        }
+        if offset >= self.regions.ring_start as u64 {
+            assert_eq!(bytes.len(), self.regions.record);
             self.record = bytes;
             return Shown::Nothing;
         }
@@ -181,90 +205,93 @@ impl Observer {
     /// Reads a head, and when its first copy comes the record before it.
     fn head(&mut self, head: &[u8]) -> Shown {
         let salt: [u8; SALT_LEN] = head[..SALT_LEN].try_into().unwrap();
-        let key = WriteKey::derive(&self.level0, "oblivious batch", &salt).unwrap();
+        let keys: Vec<WriteKey> = self
+            .known
+            .iter()
+            .map(|known| WriteKey::derive(&known.level, "oblivious batch", &salt).unwrap())
+            .collect();
         let mut public = head[PUBLIC_AT..].to_vec();
         let tag = head[SALT_LEN..DIGEST.start].try_into().unwrap();
-        key.open(1, 0, &head[DIGEST.start..PUBLIC_AT], &mut public, &tag).expect("a head of level 0");
-        let mut level = head[LEVEL_0].to_vec();
-        key.open(3, 0, &[], &mut level, &head[LEVEL_0_TAG].try_into().unwrap()).expect("what level 0 says");
-        let covers = |domain: u8, at: usize, count: usize| -> Vec<(usize, Entry)> {
-            let cover = |slot: usize| &head[at + slot * 16..at + slot * 16 + 16];
-            (0..count)
-                .filter_map(|slot| Some((slot, key.uncover(domain, slot as u8, cover(slot))?)))
-                .collect()
-        };
-        let (put, stashed) = (covers(4, CELLS_AT, self.cells()), covers(5, STASH_AT, STASH_SLOTS));
+        keys[0].open(1, 0, &head[DIGEST.start..PUBLIC_AT], &mut public, &tag).expect("a head of level 0");
+        let mut said = Vec::new();
+        for (level, key) in keys.iter().enumerate() {
+            let slots = self.slots(level);
+            let covers = &head[COVERS_AT + slots.start * 8..COVERS_AT + slots.end * 8];
+            let stash = if level == 0 { &head[STASH_AT..PUBLIC_AT] } else { &[] };
+            let at = LEVELS_AT + level * 120;
+            let mut body = head[at..at + 104].to_vec();
+            let tag = head[at + 104..at + 120].try_into().unwrap();
+            key.open(3, level as u8, &[covers, stash].concat(), &mut body, &tag).expect("what a level says");
+            let entry = |domain: u8, slot: usize, cover: &[u8]| {
+                let pad = key.cover(domain, slot as u8, Entry::Empty);
+                let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
+                u64::from_le_bytes(plain.try_into().unwrap())
+            };
+            let put = slots.zip(covers.chunks_exact(8)).map(|(slot, cover)| entry(4, slot, cover));
+            let stashed = stash.chunks_exact(8).enumerate().map(|(slot, cover)| entry(5, slot, cover));
+            said.push((body, put.chain(stashed).collect()));
+        }
         if !self.record.is_empty() {
-            assert!(head[DIGEST] == key.digest(2, &self.record), "a head belongs to its record");
+            assert!(head[DIGEST] == keys[0].digest(2, &self.record), "a head belongs to its record");
             self.all.count(head);
-            self.rest.count(&head[LEVEL_0_TAG.end..CELLS_AT]);
-            for (at, count, known) in [(CELLS_AT, 96, &put), (STASH_AT, STASH_SLOTS, &stashed)] {
-                let hidden = (0..count).filter(|slot| known.iter().all(|(of, _)| of != slot));
-                hidden.for_each(|slot| self.rest.count(&head[at + slot * 16..at + slot * 16 + 16]));
-            }
-            let blocks = self.record(&public, &put, &stashed);
+            let known = self.slots(self.known.len() - 1).end;
+            self.rest.count(&head[LEVELS_AT + self.known.len() * 120..COVERS_AT]);
+            self.rest.count(&head[COVERS_AT + known * 8..STASH_AT]);
+            let blocks = self.record(&public, &said);
             self.trace.last_mut().expect("the record").shown = Shown::Record(blocks);
         }
-        Shown::Head([&salt[..], &public, &level].concat(), put, stashed)
+        Shown::Head([&salt[..], &public].concat(), said)
     }
 
-    fn record(
-        &mut self,
-        public: &[u8],
-        put: &[(usize, Entry)],
-        stashed: &[(usize, Entry)],
-    ) -> Vec<Option<Block>> {
+    fn record(&mut self, public: &[u8], said: &[(Vec<u8>, Vec<u64>)]) -> Vec<Option<Block>> {
         let record = std::mem::take(&mut self.record);
-        let word = |at: usize| u64::from_le_bytes(public[at..at + 8].try_into().unwrap());
-        let seq = word(0);
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let seq = number(&public[..8]);
         self.all.count(&record);
+        let drawn = self.params.batch_cells();
         let mut blocks = Vec::new();
-        for (slot, bytes) in record.chunks_exact(CELL).enumerate() {
-            let (place, listed) = match slot.checked_sub(self.cells()) {
-                Some(slot) => {
-                    let listed = stashed.iter().find(|(of, _)| *of == slot);
-                    (1 << 63 | seq << 40 | slot as u64, listed)
-                }
-                None => {
-                    let cell = word(40 + slot * 8);
-                    let listed = put.iter().find(|(of, _)| *of == slot);
-                    if listed.is_some() {
-                        self.placed.insert(cell, seq);
-                    }
-                    (self.placed.get(&cell).unwrap_or(&0) << 40 | (cell + 1), listed)
-                }
-            };
-            let block = self.open(place, bytes);
-            if let Some((_, entry)) = listed {
-                assert_eq!(block.map(|(entry, _)| entry), Some(*entry), "a head says what a cell holds");
+        for (slot, bytes) in record.chunks_exact(CELL).enumerate().take(drawn + STASH_SLOTS) {
+            let level = (0..self.known.len()).find(|level| self.slots(*level).contains(&slot));
+            let level = if slot < drawn { level } else { Some(0) };
+            let block = level.and_then(|level| self.open(level, bytes));
+            if block.is_none() {
+                self.rest.count(bytes);
             }
-            if slot < self.cells() {
-                let cell = word(40 + slot * 8);
-                self.in_ring.insert(cell, (hash(bytes), block));
+            if let Some((level, entry, place, _)) = block {
+                let listed = &said[usize::from(level)].1;
+                let at = if slot < drawn {
+                    slot - self.slots(level.into()).start
+                } else {
+                    slot - drawn + self.slots(0).len()
+                };
+                // Of a cell that stays, or a slot that was filled by chance, a head says nothing.
+                let now = place >> 40 & ((1 << 23) - 1) == seq;
+                assert_eq!(listed[at], if now { entry } else { 0 }, "a head says what a cell holds");
+            }
+            if slot < drawn {
+                let cell = number(&public[40 + slot * 5..45 + slot * 5]);
+                self.in_ring.entry(cell).or_default().insert(hash(&bytes[..BLOCK_SIZE]), block);
+                self.in_meta.insert(hash(&bytes[BLOCK_SIZE..]));
             }
             blocks.push(block);
         }
         blocks
     }
 
-    /// The block of level 0 in a cell, if there is one, and counts what it leaves closed.
-    fn open(&mut self, place: u64, bytes: &[u8]) -> Option<Block> {
+    /// The block of a level in a cell, if there is one, and counts what it leaves closed.
+    fn open(&mut self, level: usize, bytes: &[u8]) -> Option<Block> {
+        let known = &self.known[level];
         let nonce: [u8; XAES_NONCE] = bytes[NONCE].try_into().unwrap();
-        let pad = self.entries.encrypt(nonce[..16].try_into().unwrap());
+        let pad = known.entries.encrypt(nonce[..16].try_into().unwrap());
         let plain: Vec<u8> = pad.iter().zip(&bytes[COVER]).map(|(pad, byte)| pad ^ byte).collect();
-        let (packed, check) = plain.split_at(8);
-        if check != [0; 8] {
-            self.rest.count(bytes);
-            return None;
-        }
+        let word = |at: usize| u64::from_le_bytes(plain[at..at + 8].try_into().unwrap());
+        let (entry, place) = (word(0), word(8));
+        let aad = [place.to_le_bytes(), entry.to_le_bytes()].concat();
+        let mut block = bytes[..BLOCK_SIZE].to_vec();
+        let opened = known.blocks.open_in_place(&nonce, &aad, &mut block, &bytes[TAG].try_into().unwrap());
+        opened.unwrap().ok()?;
         self.rest.count(&nonce);
         self.rest.count(&bytes[TAG.end..]);
-        let packed: [u8; 8] = packed.try_into().unwrap();
-        let entry = Entry::unpack(u64::from_le_bytes(packed)).expect("zeros by chance come once in 2^64");
-        let aad = [place.to_le_bytes(), packed].concat();
-        let mut block = bytes[..BLOCK_SIZE].to_vec();
-        let opened = self.blocks.open_in_place(&nonce, &aad, &mut block, &bytes[TAG].try_into().unwrap());
-        opened.unwrap().expect("what level 0 has in a cell verifies");
-        Some((entry, hash(&block)))
+        Some((level as u8, entry, place, hash(&block)))
     }
 }

@@ -1,0 +1,318 @@
+//! The games of the papers (000, section 2.2) at every depth *d*: the keys of levels 0 to *d* are known, and whether there is a
+//! level *d* + 1 must not show, whatever is done on it: neither in the place, length and order of any write nor in anything
+//! that the keys open. Without threads everything is compared; with threads, on a medium that hesitates, all that the keys
+//! open, batch by batch, for the order of writes in place depends on speed.
+//!
+//! `LACUNA_GAMES` sets the games of each kind (default 4).
+
+mod fixture;
+mod view;
+
+use fixture::{UUID, counter, create, masters, open_with, options};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
+use lacuna_sim::{Recorder, Rng};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use view::{Bytes, Observer, Seen, Shown};
+
+fn games() -> u64 {
+    std::env::var("LACUNA_GAMES").ok().and_then(|v| v.parse().ok()).unwrap_or(4)
+}
+
+fn params(hiding: Hiding) -> Params {
+    Params::plan(12 << 20, Plan { hiding, operations: 8, ..Plan::DEFAULT }).unwrap()
+}
+
+/// What is done above the depth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Above {
+    /// There is no such level.
+    Absent,
+    /// There is one, and nothing is asked of it.
+    Idle,
+    /// It is written, read, discarded and flushed.
+    Busy,
+    /// All of it is written first, and again and again.
+    Full,
+    /// As busy, on a disk that writes a batch of its own when something waits.
+    Leaky,
+}
+
+/// A medium that takes its time.
+struct Slow {
+    medium: Arc<dyn Medium>,
+    rng: Mutex<Rng>,
+}
+
+impl Slow {
+    fn pause(&self, micros: u64) {
+        let micros = self.rng.lock().unwrap().below(micros);
+        std::thread::sleep(Duration::from_micros(micros));
+    }
+}
+
+impl Medium for Slow {
+    fn len(&self) -> u64 {
+        self.medium.len()
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.pause(60);
+        self.medium.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.pause(150);
+        self.medium.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.pause(900);
+        self.medium.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.medium.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.medium.set_len(len)
+    }
+}
+
+struct Game {
+    params: Params,
+    depth: usize,
+    above: Above,
+    threads: bool,
+    recorder: Arc<Recorder<MemoryMedium>>,
+    observer: Observer,
+}
+
+impl Game {
+    fn new(params: &Params, depth: usize, above: Above, threads: bool, seed: u64) -> Game {
+        let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
+        recorder.keep_contents(true);
+        let observer = Observer::new(params, &masters(depth + 1), &UUID);
+        let game = Game { params: *params, depth, above, threads, recorder, observer };
+        let medium: Arc<dyn Medium> = game.recorder.clone();
+        create(&medium, params, game.levels(), seed).unwrap();
+        game
+    }
+
+    fn levels(&self) -> usize {
+        self.depth + if self.above == Above::Absent { 1 } else { 2 }
+    }
+
+    fn open(&self, seed: u64) -> Arc<Oblivious> {
+        let filler = seed << 4 | self.above as u64;
+        let options = OpenOptions { background: self.threads, ..options(seed, filler) };
+        let mut medium: Arc<dyn Medium> = self.recorder.clone();
+        if self.threads {
+            medium = Arc::new(Slow { medium, rng: Mutex::new(Rng::new(filler)) });
+        }
+        open_with(&medium, &self.params, self.levels(), options).unwrap()
+    }
+
+    /// Three sessions.
+    fn play(mut self, seed: u64) -> Game {
+        let mut lower = Rng::new(seed);
+        for session in 0..3 {
+            let disk = self.open(seed + session);
+            let mut upper = Rng::new(!(seed + session));
+            if session == 0 && self.above == Above::Full {
+                let level = &disk.levels()[self.depth + 1];
+                // What does not fit the queue any more is refused.
+                let _no_cover = (0..level.blocks()).try_for_each(|at| write(level, at, 1, &mut upper));
+            }
+            if self.threads {
+                self.beside(&disk, &mut lower, upper)
+            } else {
+                self.in_turns(&disk, &mut lower, upper)
+            }
+            let _no_cover = disk.close();
+            drop(disk);
+            self.observer.watch(self.recorder.take());
+        }
+        self
+    }
+
+    fn in_turns(&mut self, disk: &Arc<Oblivious>, lower: &mut Rng, mut upper: Rng) {
+        // Turns are the same in every game, so that what explains them is.
+        let mut turns = Rng::new(upper.next_u64());
+        for _ in 0..70 {
+            step(disk, self.depth, lower);
+            let turn = Turn::draw(&mut turns);
+            match self.above {
+                Above::Busy | Above::Full | Above::Leaky => {
+                    turn.take(&disk.levels()[self.depth + 1], &mut upper)
+                }
+                _ if self.params.plan.hiding == Hiding::Plausible => turn.explain(disk, &mut upper),
+                _ => {}
+            }
+            if self.above == Above::Leaky && counter(&disk.levels()[self.depth + 1], "waiting_for_cover") > 0
+            {
+                disk.refresh().unwrap();
+            }
+            self.observer.watch(self.recorder.take());
+        }
+    }
+
+    fn beside(&mut self, disk: &Arc<Oblivious>, lower: &mut Rng, mut upper: Rng) {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if matches!(self.above, Above::Busy | Above::Full | Above::Leaky) {
+                scope.spawn(|| {
+                    let level = &disk.levels()[self.depth + 1];
+                    while !done.load(Ordering::Relaxed) {
+                        Turn::draw(&mut upper).take(level, &mut upper);
+                        if self.above == Above::Leaky && upper.chance(1, 50) {
+                            disk.refresh().unwrap();
+                        }
+                    }
+                });
+            }
+            (0..100).for_each(|_| step(disk, self.depth, lower));
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    /// What is compared: without threads everything, with threads what the keys open of ring and journal.
+    fn trace(&self) -> Vec<&Seen> {
+        let opened = |seen: &&Seen| matches!(seen.shown, Shown::Head(..) | Shown::Record(_));
+        self.observer.trace.iter().filter(|seen| !self.threads || opened(seen)).collect()
+    }
+}
+
+fn write(level: &LevelDisk, first: u64, count: u64, rng: &mut Rng) -> Result<()> {
+    level.write(BlockAddr(first), &rng.bytes(count as usize * BLOCK_SIZE))
+}
+
+fn allow_no_cover(done: Result<()>) {
+    assert!(done.as_ref().is_ok() || done.as_ref().is_err_and(|e| e.kind() == Kind::NoCover), "{done:?}");
+}
+
+/// An operation on one of the levels up to the depth.
+fn step(disk: &Arc<Oblivious>, depth: usize, rng: &mut Rng) {
+    let levels = disk.levels();
+    let at = if rng.chance(2, 3) { 0 } else { rng.below(depth as u64 + 1) as usize };
+    let level = &levels[at];
+    let count = 1 + rng.below(6.min(level.blocks() - 1));
+    let first = rng.below(level.blocks() - count);
+    match rng.below(10) {
+        0..6 => allow_no_cover(write(level, first, count, rng)),
+        6 => allow_no_cover(level.discard(BlockAddr(first), count)),
+        7 => allow_no_cover(level.flush()),
+        8 => disk.refresh().unwrap(),
+        _ => level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap(),
+    }
+}
+
+/// What is asked of the level above the depth.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    Write(u64),
+    Read(u64),
+    Discard,
+    Flush,
+}
+
+impl Turn {
+    fn draw(rng: &mut Rng) -> Turn {
+        let count = 1 + rng.below(4);
+        match rng.below(8) {
+            0..4 => Turn::Write(count),
+            4..6 => Turn::Read(count),
+            6 => Turn::Discard,
+            _ => Turn::Flush,
+        }
+    }
+
+    fn take(self, level: &LevelDisk, rng: &mut Rng) {
+        let first = rng.below(level.blocks() - 4);
+        match self {
+            Turn::Write(count) => allow_no_cover(write(level, first, count, rng)),
+            Turn::Read(count) => {
+                level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap();
+            }
+            Turn::Discard => allow_no_cover(level.discard(BlockAddr(first), 3)),
+            Turn::Flush => allow_no_cover(level.flush()),
+        }
+    }
+
+    /// The reads of level 0 that explain it on a plausible disk. A flush causes nothing.
+    fn explain(self, disk: &Arc<Oblivious>, rng: &mut Rng) {
+        let level = &disk.levels()[0];
+        let count = match self {
+            Turn::Write(count) | Turn::Read(count) => count,
+            Turn::Discard => disk.params().batch_blocks().div_ceil(4) as u64,
+            Turn::Flush => return,
+        };
+        let first = rng.below(level.blocks() - count);
+        level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap();
+    }
+}
+
+fn difference(one: &[&Seen], other: &[&Seen]) -> Option<String> {
+    if let Some(at) = one.iter().zip(other).position(|(a, b)| a != b) {
+        let (a, b) = (one[at].outside(), other[at].outside());
+        let opened = if a == b { ", in what the keys open" } else { "" };
+        return Some(format!("operation {at}: {a:?} against {b:?}{opened}"));
+    }
+    (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
+}
+
+fn play(hiding: Hiding, threads: bool) {
+    let params = params(hiding);
+    for depth in 0..3 {
+        let mut rest = Bytes::default();
+        for seed in (1..=games()).map(|seed| seed * 1000) {
+            let of = |above| Game::new(&params, depth, above, threads, seed).play(seed);
+            let absent = of(Above::Absent);
+            for above in [Above::Idle, Above::Busy, Above::Full] {
+                // A full level is written before level 0 is: on a plausible disk that is something else.
+                if hiding == Hiding::Plausible && above == Above::Full {
+                    continue;
+                }
+                let game = of(above);
+                let found = difference(&absent.trace(), &game.trace());
+                assert_eq!(found, None, "depth {depth}, seed {seed}, {above:?}");
+                rest.add(&game.observer.rest);
+            }
+        }
+        rest.assert_uniform("what the keys do not open");
+    }
+}
+
+#[test]
+fn what_is_done_above_a_depth_leaves_no_trace() {
+    play(Hiding::Opportunistic, false);
+}
+
+#[test]
+fn what_is_done_above_a_depth_passes_for_public_reads() {
+    play(Hiding::Plausible, false);
+}
+
+#[test]
+fn nor_does_it_show_in_what_the_keys_open_on_a_slow_medium_with_threads() {
+    play(Hiding::Opportunistic, true);
+}
+
+#[test]
+fn a_disk_that_writes_for_a_level_above_is_caught() {
+    let params = params(Hiding::Opportunistic);
+    for threads in [false, true] {
+        for depth in 0..3 {
+            let caught = (1..=3).filter(|seed| {
+                let [absent, leaky] = [Above::Absent, Above::Leaky]
+                    .map(|above| Game::new(&params, depth, above, threads, seed * 1000).play(seed * 1000));
+                difference(&absent.trace(), &leaky.trace()).is_some()
+            });
+            assert!(caught.count() > 1, "depth {depth}, threads {threads}");
+        }
+    }
+}
