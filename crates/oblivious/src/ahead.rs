@@ -97,7 +97,7 @@ impl Core {
                 return Ok(());
             };
             let entries = whole.data_by_level(self);
-            // It is there for who waits for it with a lock held before any lock is taken here.
+            // A thread that waits for it holds the lock of level 0: it is given before any lock is taken here.
             self.ahead.push(prepared);
             self.warm(&entries);
         }

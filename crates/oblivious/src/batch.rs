@@ -26,7 +26,7 @@ enum Holds {
     Put(u8, Entry),
 }
 
-/// How much of what waits a level may put into a batch.
+/// How many pending pages and blocks a level may put into a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Shares {
     /// Pages of its map that come before any data.

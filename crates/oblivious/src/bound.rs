@@ -15,7 +15,7 @@
 //!
 //! The format has *k* = 2 with *f* = 2/3, whose y is ((1 − f) / f)² = 1/4, and *k* of 3 or more with *f* = 1/2, whose y is
 //! √5 − 2 at most. More than [`crate::params::STASH_SLOTS`] blocks wait with a probability of at most 4^−17 = 2^−34 after
-//! a batch. Then another batch follows at once, which depends on level 0 alone; what waits is never in memory alone after a
+//! a batch. Then another batch follows at once, which depends on level 0 alone; a pending block is never in memory alone after a
 //! flush. Blocks of hidden levels need no stash: until a cell takes them they are not durable, and their old versions stay.
 
 /// The base of the exponential that bounds the tail of the length of a stash: the probability of *m* blocks or more is at

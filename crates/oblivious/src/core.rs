@@ -116,7 +116,6 @@ impl Core {
     /// The cell of what `entry` names, if the map told the truth.
     pub(crate) fn cell_at(&self, place: u64, entry: Entry) -> Result<u64> {
         let cell = cell_of(place).filter(|cell| *cell < self.store.params.cells);
-        // (A cell of another level's region does not open.)
         cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
     }
 

@@ -109,7 +109,7 @@ impl Params {
         if !PER_WRITE.contains(&plan.per_write) {
             return Err(refused().found(format!("{} cells for each write", plan.per_write)).expected(
                 format!(
-                    "{} to {}: with fewer, what waits for a cell grows for ever",
+                    "{} to {}: with fewer, the blocks pending for a cell grow for ever",
                     PER_WRITE.start(),
                     PER_WRITE.end()
                 ),

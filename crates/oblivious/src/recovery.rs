@@ -1,4 +1,4 @@
-//! From a medium to an open disk: which batch is the last, which cells are still in the ring, what waits in the stash, and
+//! From a medium to an open disk: which batch is the last, which cells are still in the ring, what the stash holds, and
 //! what the last batches changed in the maps.
 //!
 //! A head says which batches were durable when it was written. After those the batches end before the first that is not
@@ -95,7 +95,7 @@ fn need_head(store: &Store, level0: &Secret<32>, seq: u64, name: Option<[u8; 16]
     })
 }
 
-/// Rebuilds the map of a level as of batch `end`, and what waits for a cell.
+/// Rebuilds the map of a level as of batch `end`, and the blocks pending for a cell.
 ///
 /// Without a batch that was written while the level was open the level is empty.
 pub(crate) fn rebuild(core: &Core, level: u8, end: &Head, state: &mut HiddenLevel) -> Result<()> {

@@ -20,7 +20,7 @@ pub(crate) struct Threads {
     homeward: Vec<JoinHandle<()>>,
 }
 
-/// Fails the disk when its thread panics: nobody shall wait for a thread that is gone.
+/// Fails the disk when its thread panics: a thread that is gone keeps nobody waiting.
 pub(crate) struct FailOnPanic<'a>(pub(crate) &'a Core);
 
 impl Drop for FailOnPanic<'_> {

@@ -14,7 +14,7 @@ pub struct World {
     cells: Vec<Option<(u64, u64)>>,
     /// The cell of every block.
     map: Vec<Option<u64>>,
-    /// What waits for a cell, in the order of arrival.
+    /// Pending blocks, and the order of their arrival.
     waiting: HashMap<u64, u64>,
     order: VecDeque<u64>,
 }

@@ -1,4 +1,4 @@
-//! The times at which batches come, as who sees them would compare them: a two-sample test (Kolmogorov-Smirnov) of the times
+//! The times at which batches come, compared as an observer would: a two-sample test (Kolmogorov-Smirnov) of the times
 //! between batches, with the same public work and a hidden level absent, idle, busy or full.
 //!
 //! The clock is simulated: a model of a solid-state disk charges for every call to the medium, and every draw from the filler
