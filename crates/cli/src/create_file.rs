@@ -194,15 +194,15 @@ fn plan_deniable(args: &CreateArgs, place: &Place) -> Result<DeniableParams> {
 
 fn plan_oblivious(args: &CreateArgs, place: &Place) -> Result<ObliviousParams> {
     let wanted = &args.shape;
-    let (hiding, cover) = match wanted.hiding {
-        // Hidden operations are not what waits there.
-        Some(HidingArg::Plausible) => (Hiding::Plausible, 0),
-        Some(HidingArg::Opportunistic) | None => (Hiding::Opportunistic, COVER_MILLIS),
+    let hiding = match wanted.hiding {
+        Some(HidingArg::Plausible) => Hiding::Plausible,
+        Some(HidingArg::Opportunistic) | None => Hiding::Opportunistic,
     };
     let plan = Plan {
         hiding,
         per_write: wanted.cells_per_write.unwrap_or(Plan::DEFAULT.per_write),
-        cover_millis: wanted.cover.unwrap_or(cover),
+        // Hidden flushes wait for batches with either hiding.
+        cover_millis: wanted.cover.unwrap_or(COVER_MILLIS),
         ..Plan::DEFAULT
     };
     plan_levels(args, place, |room| ObliviousParams::plan(room, plan))

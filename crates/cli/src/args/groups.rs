@@ -101,10 +101,10 @@ pub struct WritingArgs {
 #[command(next_help_heading = "Options for disks with levels")]
 pub struct ShapeArgs {
     /// Levels to make, the public one with them, each with a passphrase of its own
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub levels: Option<u8>,
     /// Milliseconds between the writes that an open disk makes by itself, to cover hidden ones: a stripe of a deniable
-    /// disk, a batch of an oblivious one; 0 for none [default: 1000, with --hiding plausible 0]
+    /// disk, a batch of an oblivious one; 0 for none [default: 1000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=86_400_000))]
     pub cover: Option<u32>,
     /// Deniable: public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]

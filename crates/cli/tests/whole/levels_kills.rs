@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Blocks of each level that are written over and over.
-const BLOCKS: u64 = 512;
+const BLOCKS: u64 = 256;
 /// Kills of each combination in a short run.
 const KILLS: u64 = 4;
 /// Levels, by the names of their exports.
@@ -29,7 +29,7 @@ fn killed_with(shape: &[&str], levels: usize) {
     let keys = ["key", "second", "third"];
     keys[1..].iter().for_each(|key| fs::write(scene.path(key), key).unwrap());
     let count = levels.to_string();
-    let mut options = [shape, &["--size", "64M", "--levels", &count, "--cover", "20"]].concat();
+    let mut options = [shape, &["--size", "128M", "--levels", &count, "--cover", "20"]].concat();
     options.extend(keys[1..levels].iter().flat_map(|key| ["--key-file", key]));
     scene.create("disk.img", &options).code(0);
     let deepest = keys[levels - 1];

@@ -4,7 +4,7 @@
 //! Compared are, of all system calls on the file of the medium that change it or make it durable:
 //! - `deniable`: its writes and discards, with offset and length, in order. Which thread makes a call does not matter.
 //! - `oblivious`: the writes to ring and journal, in the same way. Cells are drawn at random: of the writes in place, that each
-//!   is one whole cell, and how many there are, within [`TOLERANCE`]: batches that are brought in place together may have drawn
+//!   is of whole cells or their metadata, and how many there are, within [`TOLERANCE`]: batches that are brought in place together may have drawn
 //!   the same cell, which is then written once.
 //! - The number of syncs, within [`TOLERANCE`], and not where among the writes they begin: a thread of its own makes them while
 //!   the next stripes or batches are written, and one that comes late serves for two. So the number varies with the load of
@@ -251,19 +251,22 @@ fn deniable() {
 
 #[test]
 fn oblivious() {
-    const CELL: u64 = BLOCK + 512;
+    /// Bytes of the metadata of a cell, which stand behind all blocks.
+    const META: u64 = 64;
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
-    let cells = params.medium_len() - params.cells * CELL;
+    let metadata = params.medium_len() - (params.cells * META).next_multiple_of(BLOCK);
+    let cells = metadata - params.cells * BLOCK;
     compare("oblivious", |without, with| {
         let ordered = |call: &&Call| !call.is_sync() && call.offset < cells;
         same("ring and journal", without.iter().filter(ordered), with.iter().filter(ordered))?;
         let in_place = |calls: &[Call]| {
             let mut count = 0;
             for call in calls.iter().filter(|call| !call.is_sync() && call.offset >= cells) {
-                if call.len != CELL || !(call.offset - cells).is_multiple_of(CELL) {
+                let unit = if call.offset < metadata { BLOCK } else { META };
+                if !call.len.is_multiple_of(unit) || !call.offset.is_multiple_of(unit) {
                     return Err(format!("not a cell: {call:?}"));
                 }
-                count += 1;
+                count += call.len / unit;
             }
             Ok(count)
         };
