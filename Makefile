@@ -42,6 +42,7 @@ test-long: packages all
 	LACUNA_KILLS=$(KILLS) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-deniable --test crash -- --nocapture
+	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-oblivious --test crash -- --nocapture
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench
