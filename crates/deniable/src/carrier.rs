@@ -1,19 +1,20 @@
 //! Reading, ahead of need, what a stripe carries on: the whole stripe that lies a stride before it.
 //!
 //! Deniability contract: all hidden slots of a stripe are read, and each is tried once with the key of the level that owns
-//! it, which is a throwaway key if the level is not open: the reads and the ciphering are the same whatever levels exist.
+//! it, which is a throwaway key if the level is not open: these reads and the ciphering are the same whatever levels exist.
+//! What an open level reads beside them is leaves of its map that are not in memory (threat model, Work).
 //! Public slots are read if one of them is live. (On a disk of version 1, whose levels share slots, the ciphering differs.)
 //!
 //! Invariant: a stripe is read between its own sync and the write that overwrites it, so it does not change meanwhile.
 
-use crate::core::{Core, FailOnPanic};
+use crate::core::{Core, FailOnPanic, LOOK_AGAIN};
 use crate::keys::open_slot;
 use crate::log::{Log, Plain};
 use crate::place::live_slots;
 use crate::source::Source;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, FailStop, WriteKey, warm};
+use lacuna_levels::{Entry, FailStop, Tree, WriteKey, warm};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,8 @@ const TOLD_AFTER: usize = AHEAD / 4;
 pub(crate) struct Carried {
     /// The stripe it comes from; 0 for none.
     pub(crate) from: u64,
+    /// Pages of maps that could not be read, with their level and slot.
+    pub(crate) lost_pages: Vec<(u8, usize, Entry)>,
     pub(crate) public: Plain,
     pub(crate) hidden: Plain,
 }
@@ -74,7 +77,7 @@ impl Carrier {
                 return Err(health.refusal());
             }
             ahead.awaited = true;
-            ahead = self.moved.wait(ahead).unwrap_or_else(PoisonError::into_inner);
+            ahead = self.moved.wait_timeout(ahead, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0;
             ahead.awaited = false;
         }
         Ok(())
@@ -191,11 +194,11 @@ impl Log {
     ) -> Result<Carried> {
         let from = self.params.carried_by(seq).unwrap_or(0);
         let (public, hidden) = (self.empty_slots(false), self.empty_slots(true));
-        let mut carried = Carried { from, public, hidden };
+        let mut carried = Carried { from, lost_pages: Vec::new(), public, hidden };
         if from == 0 {
             return Ok(carried);
         }
-        let Some(summary) = self.summary_if_read(from)? else {
+        let Some(summary) = self.summary_or_lose(from)? else {
             self.carry_lost(from, &mut carried)?;
             return Ok(carried);
         };
@@ -207,11 +210,13 @@ impl Log {
                 let opens = |block: &mut [u8]| {
                     open_slot(&summary.key, from, slot, entry.pack(), tag, block).is_ok() && given[slot]
                 };
-                carried.public.take_over(0, slot, *entry, opens);
+                if !carried.public.take_over(0, slot, *entry, opens) {
+                    carried.lost_pages.push((0, slot, *entry));
+                }
             }
         }
         let given = self.read_run(self.slot_offset(1, from, 0), &mut carried.hidden.blocks);
-        self.carry_hidden(from, &summary, &given, &mut carried.hidden)?;
+        self.carry_hidden(from, &summary, &given, &mut carried)?;
         Ok(carried)
     }
 
@@ -224,7 +229,7 @@ impl Log {
         offsets
             .zip(buf.chunks_exact_mut(BLOCK_SIZE))
             .map(|(at, block)| {
-                let read = self.read_medium(at, block).is_ok();
+                let read = self.read_or_lose(at, block).is_ok();
                 if !read {
                     block.fill(0);
                 }
@@ -233,7 +238,24 @@ impl Log {
             .collect()
     }
 
-    fn carry_hidden(&self, from: u64, summary: &Summary, given: &[bool], hidden: &mut Plain) -> Result<()> {
+    /// The summary of a stripe that is about to be overwritten; none if it is damaged. Errors: a medium that reads nothing at
+    /// all.
+    fn summary_or_lose(&self, from: u64) -> Result<Option<Summary>> {
+        let mut block = [0; BLOCK_SIZE];
+        match self.read_or_lose(self.params.offset(from), &mut block) {
+            Ok(()) => self.summary_if_read(from),
+            Err(e) if !self.reads_at_all() => Err(e),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn carry_hidden(
+        &self,
+        from: u64,
+        summary: &Summary,
+        given: &[bool],
+        carried: &mut Carried,
+    ) -> Result<()> {
         let keys = self.stripe_keys(&summary.salt)?;
         let listed = self.owned_entries(summary, &keys);
         for (slot, (owner, entry, tag)) in listed.into_iter().enumerate() {
@@ -241,7 +263,9 @@ impl Log {
             let opens = |block: &mut [u8]| {
                 open_slot(key, from, slot, entry.pack(), &tag, block).is_ok() && given[slot]
             };
-            hidden.take_over(owner, slot, entry, opens);
+            if !carried.hidden.take_over(owner, slot, entry, opens) {
+                carried.lost_pages.push((owner, slot, entry));
+            }
         }
         Ok(())
     }
@@ -265,28 +289,41 @@ impl Log {
     fn carry_lost(&self, from: u64, carried: &mut Carried) -> Result<()> {
         let Some(next) = self.summary_if_read(from + 1)? else { return Ok(()) };
         for (slot, entry) in next.public.echo.iter().enumerate() {
-            carried.public.take_over(0, slot, *entry, |_| false);
+            if !carried.public.take_over(0, slot, *entry, |_| false) {
+                carried.lost_pages.push((0, slot, *entry));
+            }
         }
         let keys = self.stripe_keys(&next.salt)?;
         for level in 1..self.levels() as u8 {
             let slots = self.params.slots(level);
             let echo = next.hidden_echo(&keys[usize::from(level)], slots.clone());
             for (slot, entry) in slots.zip(echo).filter(|(_, entry)| *entry != Entry::Empty) {
-                carried.hidden.take_over(level, slot, entry, |_| false);
+                if !carried.hidden.take_over(level, slot, entry, |_| false) {
+                    carried.lost_pages.push((level, slot, entry));
+                }
             }
         }
         Ok(())
     }
 
-    /// Drops the slots of `plain`, which comes from stripe `from`, that the map of a level does not name any more.
+    /// Drops the slots of `plain`, which comes from stripe `from`, that the map of a level does not name any more. Pages among
+    /// `lost_pages` that the map still names are written anew, as far as memory has them.
     pub(crate) fn drop_stale(
         &self,
         level: u8,
         from: u64,
-        tree: &mut lacuna_levels::Tree,
+        tree: &mut Tree,
         plain: &mut Plain,
+        lost_pages: &[(u8, usize, Entry)],
         source: &Source<'_>,
     ) -> Result<()> {
+        for (_, slot, page) in lost_pages.iter().filter(|(owner, ..)| *owner == level) {
+            let mut alone = vec![Entry::Empty; slot + 1];
+            alone[*slot] = *page;
+            if !live_slots(tree, &alone, from, self.params.stride(), source)?.is_empty() {
+                tree.rewrite(*page);
+            }
+        }
         let of_level = |(owner, entry): &(u8, Entry)| if *owner == level { *entry } else { Entry::Empty };
         let entries: Vec<Entry> = plain.entries.iter().map(of_level).collect();
         let live = live_slots(tree, &entries, from, self.params.stride(), source)?;
@@ -301,8 +338,14 @@ impl Log {
 
 impl Plain {
     /// Takes over a slot whose ciphertext lies in it, if it `opens`; a block that does not is lost. An empty slot is opened
-    /// too, for the time it takes.
-    fn take_over(&mut self, level: u8, slot: usize, entry: Entry, opens: impl FnOnce(&mut [u8]) -> bool) {
+    /// too, for the time it takes. False if it is a page that is lost.
+    fn take_over(
+        &mut self,
+        level: u8,
+        slot: usize,
+        entry: Entry,
+        opens: impl FnOnce(&mut [u8]) -> bool,
+    ) -> bool {
         let block = &mut self.blocks[slot * BLOCK_SIZE..(slot + 1) * BLOCK_SIZE];
         let opened = opens(block);
         let kept = match entry {
@@ -315,5 +358,6 @@ impl Plain {
             block.fill(0);
         }
         self.entries[slot] = if kept == Entry::Empty { (0, kept) } else { (level, kept) };
+        kept != Entry::Empty || !matches!(entry, Entry::Page { .. })
     }
 }

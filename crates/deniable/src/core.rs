@@ -44,6 +44,8 @@ pub(crate) struct Core {
     cover_timeout: Duration,
     background: bool,
     pub(crate) read_only: bool,
+    /// The end of the log when the disk was opened.
+    pub(crate) opened_at: u64,
     pub(crate) pipeline: Pipeline,
     pub(crate) carrier: Carrier,
     durable: AtomicU64,
@@ -83,6 +85,7 @@ impl Core {
             cover_timeout: parts.cover_timeout,
             background: parts.background && !parts.read_only,
             read_only: parts.read_only,
+            opened_at: parts.head,
             pipeline: Pipeline::default(),
             carrier: Carrier::default(),
             durable: AtomicU64::new(parts.head),

@@ -51,7 +51,7 @@ impl Deniable {
             filler,
         };
         let core = build(medium.clone(), params, masters, uuid, &options, |_, _| {
-            Ok(End { head: 0, name: [0; 16], echo: Vec::new() })
+            Ok(End { head: 0, name: [0; 16], echo: Vec::new(), doubtful: false })
         })?;
         core.refresh()?;
         for turn in 0..2 {
@@ -86,7 +86,7 @@ impl Deniable {
             }
             log.land(end.head);
             for (level, tree) in (0u8..).zip(trees) {
-                recovery::rebuild(log, level, end.head, tree)?;
+                recovery::rebuild(log, level, end.head, tree, options.read_only)?;
             }
             Ok(end)
         })?;
@@ -117,8 +117,9 @@ impl Deniable {
     /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush
     /// does. Later writes fail.
     pub fn close(&self) -> Result<()> {
-        if self.core.read_only || self.core.health.check().is_err() {
-            return self.stop();
+        let failed = self.core.health.check();
+        if self.core.read_only || failed.is_err() {
+            return self.stop().and(if self.core.read_only { Ok(()) } else { failed });
         }
         let mut closed = self.core.flush_public();
         for level in 1..self.open_levels() as u8 {
@@ -157,7 +158,7 @@ fn build(
     let budget = options.budget;
     let keys: Vec<Secret<32>> = masters.iter().map(|master| level_key(master, uuid)).collect();
     let lengths = hidden_lengths(params, &keys);
-    let log = Log::new(medium, *params, keys, &*options.filler, budget.share(1, 4).get());
+    let log = Log::new(medium, *params, keys, &*options.filler, budget.share(1, 4).get(), options.background);
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     // The share of level 0 does not depend on what else is open (deniability contract).
     let cycle = u64::from(params.cycle);

@@ -7,39 +7,62 @@
 use crate::carrier::Carried;
 use crate::core::Core;
 use crate::log::Plain;
+use crate::params::Version;
 use crate::place::Place;
 use crate::source::Source;
 use crate::trims;
 use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, HiddenLevel, HiddenState};
+use lacuna_levels::{Entry, HiddenLevel, HiddenState, MapState};
 use std::ops::Range;
-use std::sync::MutexGuard;
 
 /// A stripe whose hidden slots are being filled.
 pub(crate) struct Filling<'a> {
     core: &'a Core,
     seq: u64,
+    /// The stripe that it carries on.
+    from: u64,
     plain: Plain,
 }
 
 impl<'a> Filling<'a> {
-    /// The slots of stripe `seq`, filled from what `carried` has of the stripe a stride before and from what the levels have.
-    pub(crate) fn fill(
-        core: &'a Core,
-        seq: u64,
-        carried: Carried,
-        levels: &mut [MutexGuard<'_, HiddenState>],
-    ) -> Result<Plain> {
-        let mut filling = Filling { core, seq, plain: carried.hidden };
-        for (level, state) in (1u8..).zip(levels.iter_mut()) {
-            let Filling { plain, .. } = &mut filling;
-            let source = Source::lenient(&core.log, level);
-            core.log.drop_stale(level, carried.from, &mut state.level.tree, plain, &source)?;
+    /// The slots of stripe `seq`, filled from what `carried` has of the stripe a stride before and from what the levels have; and
+    /// the states of their maps.
+    pub(crate) fn fill(core: &'a Core, seq: u64, carried: Carried) -> Result<(Plain, Vec<MapState>)> {
+        let mut filling = Filling { core, seq, from: carried.from, plain: carried.hidden };
+        let lost = &carried.lost_pages;
+        let levels = 1..=core.hidden.count() as u8;
+        let mut roots = Vec::new();
+        if let Version::Shared { .. } = core.log.params.version {
+            // What any level carries on goes before what any takes in.
+            let mut all = core.hidden.lock_all(&core.health);
+            for (level, state) in levels.clone().zip(&mut all) {
+                filling.carry(level, &mut state.level, lost)?;
+            }
+            for (level, state) in levels.zip(&mut all) {
+                roots.push(filling.finish(level, state)?);
+            }
+        } else {
+            // One after another: no level waits for another's map.
+            for level in levels {
+                let mut state = core.hidden.lock(&core.health, level);
+                filling.carry(level, &mut state.level, lost)?;
+                roots.push(filling.finish(level, &mut state)?);
+            }
         }
-        for (level, state) in (1u8..).zip(levels) {
-            filling.take(level, &mut state.level)?;
-        }
-        Ok(filling.plain)
+        Ok((filling.plain, roots))
+    }
+
+    fn carry(&mut self, level: u8, state: &mut HiddenLevel, lost: &[(u8, usize, Entry)]) -> Result<()> {
+        let log = &self.core.log;
+        let source = Source::lenient(log, level);
+        log.drop_stale(level, self.from, &mut state.tree, &mut self.plain, lost, &source)
+    }
+
+    /// Takes what a level has, and tells those who wait for that. Returns the state of its map.
+    fn finish(&mut self, level: u8, state: &mut HiddenState) -> Result<MapState> {
+        self.take(level, &mut state.level)?;
+        self.core.hidden.passed(level, state, self.seq);
+        Ok(state.level.tree.state())
     }
 
     fn source(&self, level: u8) -> Source<'_> {

@@ -9,7 +9,7 @@ use crate::carrier::Carried;
 use crate::core::Core;
 use crate::filling::Filling;
 use crate::keys::{domain, seal_slot};
-use crate::log::Flying;
+use crate::log::{Flying, Plain};
 use crate::source::Source;
 use crate::summary::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT, seal_root};
 use lacuna_core::{BLOCK_SIZE, Result};
@@ -32,16 +32,12 @@ pub(crate) struct HiddenPart {
 impl Core {
     /// Fills the hidden slots of a stripe from what it carries on and from what the levels have queued. Stripes come in order.
     pub(crate) fn fill_hidden(&self, flying: &Flying, carried: Carried) -> Result<HiddenPart> {
-        let mut hidden = self.hidden.lock_all(&self.health);
-        let plain = Filling::fill(self, flying.seq, carried, &mut hidden)?;
-        let roots = hidden.iter().map(|state| state.level.tree.state()).collect();
+        let filled = Filling::fill(self, flying.seq, carried);
+        // Readers of a stripe wait for this: after a failure it holds nothing.
+        let (plain, roots) = filled.inspect_err(|_| drop(flying.hidden.set(Plain::new(0))))?;
         let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
         let echo = std::mem::replace(&mut *last, plain.entries.clone());
-        // The maps point at it already: readers that look there next must find it.
         let _set_once = flying.hidden.set(plain);
-        for (level, state) in (1u8..).zip(&mut hidden) {
-            self.hidden.passed(level, state, flying.seq);
-        }
         Ok(HiddenPart { roots, echo })
     }
 

@@ -12,8 +12,8 @@
 //! 1. Stripes are written at strictly successive places of the ring.
 //! 2. Number, place, size and order of all writes to the medium, checkpoints and those of opening and closing included,
 //!    are a function of public operations, public randomness and the paced clock.
-//! 3. What is not public is uniform without its key: hidden slots and the hidden part of a summary are filled with
-//!    random bytes wherever no open level put ciphertext.
+//! 3. What is not public is uniform without its key: where no open level put ciphertext, the hidden part of a summary is
+//!    random, and hidden slots are zeros encrypted under a level's key or a throwaway one.
 //! 4. No valid block of an open level is overwritten before its copy is durable: stripe *q* carries stripe
 //!    *q* − *N* + *gap*, and stripe *q* + *gap*, which lies over that one, is written when *q* is durable.
 //! 5. After a power cut the log ends before the first stripe that is not whole and was not durable; what was flushed is

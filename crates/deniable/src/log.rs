@@ -2,7 +2,7 @@
 //! still on their way to it.
 
 use crate::keys::{open_slot, stripe_key};
-use crate::params::{Params, Version};
+use crate::params::{CHECKPOINTS, Params, Version};
 use crate::place::Place;
 use crate::summary::{Listed, Summary};
 use lacuna_core::{BLOCK_SIZE, Kind, Result, Secret};
@@ -10,9 +10,10 @@ use lacuna_crypto::{RandomSource, random_secret};
 use lacuna_levels::{Entry, SALT_LEN, TAG_LEN, WriteKey, again, corrupt};
 use lacuna_medium::Medium;
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 /// What is kept of a summary for one level: what it takes to read the level's slots.
 pub(crate) struct Head {
@@ -49,6 +50,16 @@ impl Head {
 
 /// Landed stripes whose memory is kept: as many as are ever read ahead and on their way.
 const MOST_SPARE: usize = 32;
+
+/// Pauses between the tries to read what would be lost, and how many places are remembered that failed all of them.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(75),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
+const MOST_GIVEN_UP: usize = 4096;
 
 /// Heads that reads have used, by level and stripe; the first that came goes first.
 struct HeadCache {
@@ -140,6 +151,9 @@ pub(crate) struct Log {
     /// the slots that belong to none.
     pub(crate) keys: Vec<Secret<32>>,
     levels: usize,
+    /// Pauses are made between tries. Without the threads of a disk they are not.
+    patient: bool,
+    given_up: Mutex<BTreeSet<u64>>,
     /// The last stripe that is on the medium.
     written: AtomicU64,
     flying: RwLock<VecDeque<Arc<Flying>>>,
@@ -156,6 +170,7 @@ impl Log {
         mut keys: Vec<Secret<32>>,
         filler: &dyn RandomSource,
         memory: u64,
+        patient: bool,
     ) -> Log {
         let levels = keys.len();
         let possible = match params.version {
@@ -172,6 +187,8 @@ impl Log {
             params,
             keys,
             levels,
+            patient,
+            given_up: Mutex::default(),
             written: AtomicU64::new(0),
             flying: RwLock::default(),
             spare: Default::default(),
@@ -246,6 +263,38 @@ impl Log {
     /// Reads from the medium, more than once if it fails: some errors pass.
     pub(crate) fn read_medium(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         again(|| self.medium.read_at(offset, buf))
+    }
+
+    /// Reads what is lost for good if it cannot be read: with pauses between further tries, so that a hiccup of the medium
+    /// costs nothing. A place that failed all of them once is not waited for again.
+    pub(crate) fn read_or_lose(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut read = self.read_medium(offset, buf);
+        // A medium that reads nothing at all has not lost this place: the disk fails, and nothing is given up.
+        if read.is_ok() || !self.patient || self.given_up().contains(&offset) || !self.reads_at_all() {
+            return read;
+        }
+        for pause in PAUSES {
+            std::thread::sleep(pause);
+            read = self.medium.read_at(offset, buf);
+            if read.is_ok() {
+                return read;
+            }
+        }
+        let mut given_up = self.given_up();
+        if given_up.len() < MOST_GIVEN_UP {
+            given_up.insert(offset);
+        }
+        read
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the medium reads at all: if not, what it does not give is not lost.
+    pub(crate) fn reads_at_all(&self) -> bool {
+        let mut block = [0; BLOCK_SIZE];
+        (0..2).any(|turn| self.read_medium(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block).is_ok())
     }
 
     /// The summary that lies where stripe `seq` belongs, if it is one of this disk and of that number.
@@ -329,9 +378,10 @@ impl Log {
                     }
                     return Err(corrupt(format!("cannot find stripe {}", place.seq)));
                 };
-                let plain = if level == 0 { Some(&stripe.public) } else { stripe.hidden.get() };
+                // The map may point at a stripe whose other levels are still being filled.
+                let plain = if level == 0 { &stripe.public } else { stripe.hidden.wait() };
                 for (at, (entry, out)) in entries.iter().zip(out.chunks_exact_mut(BLOCK_SIZE)).enumerate() {
-                    let found = plain.and_then(|plain| plain.slot(level, slot + at, *entry));
+                    let found = plain.slot(level, slot + at, *entry);
                     out.copy_from_slice(found.ok_or_else(|| corrupt(format!("cannot read {entry}")))?);
                 }
                 return Ok(());

@@ -296,8 +296,9 @@ impl Params {
         (slots - slots * usize::from(self.spare_permille) / 2000).max(1)
     }
 
-    /// The same for hidden slots, where all of the spare is spread: a hidden flush shall not wait for a lap. One block is
-    /// taken all the same, if there is any slot.
+    /// The same for the slots of a hidden level, where all of the spare is spread, so that a hidden flush seldom waits for a
+    /// lap: but for levels with so few slots that the spare is less than one of them. One block is taken all the same, if
+    /// there is any slot.
     pub(crate) fn hidden_first_writes(&self, level: u8) -> usize {
         let slots = self.slots(level).len();
         (slots - slots * usize::from(self.spare_permille) / 1000).max(1)

@@ -178,7 +178,8 @@ impl Core {
         self.sync_to(claimed.max(synced))?;
         // Between two stripes, always the same two: the order of writes is no matter of speed (deniability contract).
         if let Some(salt) = checkpoint {
-            self.write_checkpoint(synced, false, &salt)?;
+            let durable = if seq == self.opened_at + 1 { self.opened_at } else { synced };
+            self.write_checkpoint(durable, false, &salt)?;
         }
         self.log.medium.write_at(params.offset(seq), &bytes)?;
         self.log.land(seq);

@@ -60,6 +60,8 @@ pub(crate) struct End {
     pub(crate) head: u64,
     pub(crate) name: [u8; 16],
     pub(crate) echo: Vec<Entry>,
+    /// Whether a stripe cannot be read that nothing calls durable: what was written before it may belong to another end.
+    pub(crate) doubtful: bool,
 }
 
 /// A closed stripe whose hidden slots have not been filled.
@@ -121,6 +123,12 @@ impl Open {
     fn source<'a>(&'a self, log: &'a Log) -> Source<'a> {
         Source::filling(log, 0, self.seq, &self.plain)
     }
+}
+
+fn no_room(what: &str) -> Error {
+    Error::new(Kind::NoSpace, format!("the log has no room for {what}"))
+        .found("no free slot in a whole lap")
+        .expected("at least the spare ones")
 }
 
 impl Core {
@@ -204,9 +212,7 @@ impl Core {
             }
             *stripes += 1;
             if *stripes > 2 * self.log.params.stripes {
-                return Err(Error::new(Kind::NoSpace, "the log has no room for a block")
-                    .found("no free slot in a whole lap")
-                    .expected("at least the spare ones"));
+                return Err(no_room("a block"));
             }
         }
     }
@@ -237,6 +243,7 @@ impl Core {
 
     /// Records a discard. False if nothing in the range is written.
     fn trim(&self, public: &mut Public, first: u64, count: u64) -> Result<Step<bool>> {
+        let mut stripes = 0;
         loop {
             if let Err(stall) = self.ensure_open(public)? {
                 return Ok(Err(stall));
@@ -244,6 +251,10 @@ impl Core {
             let Public { tree, open, .. } = &mut *public;
             if !tree.any(first, count, &open.source(&self.log))? {
                 return Ok(Ok(false));
+            }
+            stripes += 1;
+            if stripes > 2 * self.log.params.stripes {
+                return Err(no_room("a discard"));
             }
             let (slot, at) = match open.trim {
                 Some((slot, ranges)) if ranges < trims::MOST_RANGES => (slot, ranges),
@@ -347,7 +358,9 @@ impl Core {
         }
         let Open { seq, mut plain, carried, .. } = std::mem::replace(&mut public.open, Open::none());
         let salt = self.draw_salt();
-        let checkpoint = self.log.params.is_checkpoint_due(seq).then(|| self.draw_salt());
+        // The first stripe of a session takes back that the disk was closed.
+        let due = self.log.params.is_checkpoint_due(seq) || seq == self.opened_at + 1;
+        let checkpoint = due.then(|| self.draw_salt());
         plain.zero_empty();
         let entries: Vec<Entry> = plain.entries.iter().map(|(_, entry)| *entry).collect();
         let part = PublicPart {
@@ -387,7 +400,8 @@ impl Core {
         let Some(mut carried) = self.take_carried(seq)? else { return Ok(Err(Stall::Carried(seq))) };
         let mut plain = std::mem::replace(&mut carried.public, Plain::new(0));
         let source = Source::lenient(&self.log, 0);
-        self.log.drop_stale(0, carried.from, &mut public.tree, &mut plain, &source)?;
+        let lost = &carried.lost_pages;
+        self.log.drop_stale(0, carried.from, &mut public.tree, &mut plain, lost, &source)?;
         let slots = (0u8..).zip(&plain.entries);
         let index = slots.clone().filter_map(|(slot, (_, entry))| match entry {
             Entry::Data(addr) | Entry::Lost(addr) => Some((*addr, slot)),

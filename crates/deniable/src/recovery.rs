@@ -27,7 +27,7 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<End> {
     let durable = checkpoint.seq;
     let mut end = match log.summary_if_read(durable)? {
         Some(summary) => end_of(&summary),
-        None => End { head: durable, name: [0; 16], echo: Vec::new() },
+        None => End { head: durable, name: [0; 16], echo: Vec::new(), doubtful: false },
     };
     // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
     loop {
@@ -47,7 +47,7 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<End> {
     check_last(log, &end, checkpoint)?;
     let was_closed = checkpoint.closed && checkpoint.seq == end.head;
     if !read_only && !was_closed {
-        check_next(log, end.head + 1)?;
+        check_next(log, &end)?;
     }
     Ok(end)
 }
@@ -105,22 +105,31 @@ fn follow(log: &Log, mut end: End, durable: u64, found: &[Found]) -> Result<End>
                 if !whole {
                     break;
                 }
-                end = end_of(summary);
+                end = End { doubtful: end.doubtful, ..end_of(summary) };
                 linked = true;
             }
-            // A bad sector is no end of the log if the stripe after it was written.
-            Found::Unreadable if matches!(found.get(at + 1), Some(Found::Summary(_))) => {
-                end = End { head: seq, name: [0; 16], echo: Vec::new() };
+            // A bad sector is no end of the log if the stripe after it was written, whole.
+            Found::Unreadable if seq <= synced || is_followed(log, seq, found.get(at + 1), synced)? => {
+                end.doubtful |= seq > synced;
+                end = End { head: seq, name: [0; 16], echo: Vec::new(), doubtful: end.doubtful };
                 linked = false;
             }
             _ if seq <= synced => {
-                end = End { head: seq, name: [0; 16], echo: Vec::new() };
+                end = End { head: seq, name: [0; 16], echo: Vec::new(), doubtful: end.doubtful };
                 linked = false;
             }
             _ => break,
         }
     }
     Ok(end)
+}
+
+/// Whether an unreadable stripe that nothing calls durable is followed by a whole one.
+fn is_followed(log: &Log, seq: u64, next: Option<&Found>, synced: u64) -> Result<bool> {
+    match next {
+        Some(Found::Summary(next)) => Ok(seq < synced || is_whole(log, seq + 1, next)?),
+        _ => Ok(false),
+    }
 }
 
 /// Refuses a log whose last stripe cannot be read, unless that stripe is known to hold nothing new: what it held would
@@ -136,8 +145,11 @@ fn check_last(log: &Log, end: &End, checkpoint: Checkpoint) -> Result<()> {
 
 /// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be the last one that was
 /// flushed, and the blocks in it would silently be older than that.
-fn check_next(log: &Log, seq: u64) -> Result<()> {
-    let Found::Unreadable = find(log, seq)? else { return Ok(()) };
+fn check_next(log: &Log, end: &End) -> Result<()> {
+    let seq = end.head + 1;
+    if !end.doubtful && !matches!(find(log, seq)?, Found::Unreadable) {
+        return Ok(());
+    }
     Err(Error::new(Kind::Corrupt, "cannot open the disk for writing")
         .found(format!("a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"))
         .expected("a log whose end can be read")
@@ -152,6 +164,7 @@ fn end_of(summary: &Summary) -> End {
         head: summary.public.seq,
         name: name_of(&summary.salt),
         echo: summary.public.entries.iter().map(|(entry, _)| *entry).collect(),
+        doubtful: false,
     }
 }
 
@@ -211,8 +224,13 @@ enum Change {
 
 /// Rebuilds the map of a level. `log` must have landed at `head`. Without a stripe that was written while the level was
 /// open the level is empty.
-pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Result<()> {
-    let Some((last, root)) = last_root(log, level, head)? else { return Ok(()) };
+pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree, read_only: bool) -> Result<()> {
+    let mut skipped = false;
+    let last = last_root(log, level, head, &mut skipped)?;
+    if level > 0 && skipped && last.is_some() && !read_only {
+        return Err(last_of_level_missing(level));
+    }
+    let Some((last, root)) = last else { return Ok(()) };
     // What is older than a whole stride was carried on since, and is in a later summary.
     let first = (root.covered + 1).max((last + 1).saturating_sub(log.params.stride()));
     let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
@@ -245,11 +263,26 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree) -> Resul
     Ok(())
 }
 
+/// The error of a hidden level whose last changes may be in a stripe that cannot be read: blocks would silently be older than
+/// what was flushed.
+fn last_of_level_missing(level: u8) -> Error {
+    corrupt(format!("cannot open level {level} for writing"))
+        .found("a damaged stripe after the last one that the level is known to have written")
+        .expected("that stripe, or that the level was open in one after it")
+        .remedy("open it with --read-only and copy what is there, or open the disk without it")
+}
+
 /// The last root record of a level, and its stripe.
-fn last_root(log: &Log, level: u8, head: u64) -> Result<Option<(u64, MapState)>> {
+///
+/// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but not the stripe that closed
+/// the disk, which had nothing new.
+fn last_root(log: &Log, level: u8, head: u64, skipped: &mut bool) -> Result<Option<(u64, MapState)>> {
     let first = (head + 1).saturating_sub(log.params.stripes).max(1);
     for seq in (first..=head).rev() {
-        let Some(summary) = log.summary_if_read(seq)? else { continue };
+        let Some(summary) = log.summary_if_read(seq)? else {
+            *skipped |= seq < head;
+            continue;
+        };
         if level == 0 {
             return Ok(Some((seq, summary.public.root)));
         }

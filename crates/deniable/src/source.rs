@@ -3,7 +3,7 @@
 
 use crate::log::{Log, Plain};
 use crate::place::Place;
-use lacuna_core::{BLOCK_SIZE, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_levels::{Entry, PageSource, corrupt};
 
 /// The pages of one level.
@@ -42,6 +42,18 @@ impl<'a> Source<'a> {
     }
 }
 
+impl Source<'_> {
+    /// A page that the medium does not give, with error `e`: it is lost if the medium gives others.
+    fn read_or_lose(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE], e: Error) -> Result<()> {
+        let at = self.log.slot_offset(self.level, place.seq, usize::from(place.slot));
+        let mut scrap = [0; BLOCK_SIZE];
+        if self.log.read_or_lose(at, &mut scrap).is_ok() {
+            return self.log.fetch(self.level, place, &[entry], block);
+        }
+        if self.log.reads_at_all() { Err(e.with_kind(Kind::Corrupt)) } else { Err(e) }
+    }
+}
+
 impl PageSource for Source<'_> {
     fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         let place = Place::unpack(place).ok_or_else(|| corrupt(format!("cannot find {entry}")))?;
@@ -52,6 +64,9 @@ impl PageSource for Source<'_> {
             return Ok(());
         }
         let read = self.log.fetch(self.level, place, &[entry], block);
-        read.map_err(|e| if self.lost { e.with_kind(Kind::Corrupt) } else { e })
+        match read {
+            Err(e) if self.lost && e.kind() != Kind::Corrupt => self.read_or_lose(place, entry, block, e),
+            read => read,
+        }
     }
 }

@@ -262,6 +262,17 @@ impl Tree {
         self.mark_above(usize::from(depth), index);
     }
 
+    /// The page that `entry` names cannot be read any more where it lies: it is written anew with the next cycle, if it is in
+    /// memory.
+    pub fn rewrite(&mut self, entry: Entry) {
+        if let Entry::Page { depth, index } = entry
+            && self.names(entry)
+            && (depth > 0 || self.leaves.is_cached(index))
+        {
+            self.mark_dirty(usize::from(depth), index);
+        }
+    }
+
     /// Whether this map has room for what `entry` names.
     pub fn names(&self, entry: Entry) -> bool {
         match entry {

@@ -1,0 +1,207 @@
+//! Media that fail for a while, and sectors that go bad at the worst places: what was flushed is right, or fails, or the disk
+//! says that it cannot tell.
+
+mod fixture;
+
+use fixture::{
+    Model, Worked, counter, create, fill, flush_hidden, models, open_with, options, params, stamp_of,
+};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_deniable::{Deniable, OpenOptions, Params};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
+use std::sync::Arc;
+
+const LOG: u64 = (1 << 20) + (256 << 10);
+const LEVELS: usize = 3;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// The version that is flushed last, and whose loss would show.
+const LATEST: u64 = 1 << 40;
+
+type Faulty = Arc<FaultMedium<MemoryMedium>>;
+
+/// A closed disk that has gone round, and what its levels hold.
+fn written(seed: u64) -> (Params, Vec<u8>, Vec<Model>) {
+    let params = params();
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, &params, LEVELS, seed).unwrap();
+    let disk = open_with(&medium, &params, LEVELS, options(seed, !seed)).unwrap();
+    let levels = disk.levels();
+    let (mut rng, mut models, mut next_stamp) = (Rng::new(seed), models(&params, LEVELS), 0);
+    for _ in 0..150 {
+        for (level, model) in levels.iter().zip(&mut models) {
+            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
+            worked.write(if level.level() == 2 { 1 } else { 4 }).unwrap();
+        }
+    }
+    levels[1..].iter().for_each(|level| flush_hidden(&disk, level).unwrap());
+    disk.close().unwrap();
+    (params, memory.snapshot(), models)
+}
+
+fn stripe_len(params: &Params) -> u64 {
+    (1 + u64::from(params.geometry.public) + u64::from(params.geometry.hidden)) * BLOCK
+}
+
+fn stripe_at(params: &Params, seq: u64) -> u64 {
+    LOG + seq % params.stripes * stripe_len(params)
+}
+
+fn faulty(bytes: &[u8]) -> Faulty {
+    Arc::new(FaultMedium::new(Arc::new(MemoryMedium::from_bytes(bytes.to_vec()))))
+}
+
+fn open(medium: &Faulty, params: &Params, levels: usize, read_only: bool) -> Result<Arc<Deniable>> {
+    let medium: Arc<dyn Medium> = medium.clone();
+    open_with(&medium, params, levels, OpenOptions { read_only, ..options(71, 72) })
+}
+
+fn bad_sector(medium: &Faulty, at: u64) {
+    medium.add(Fault::FailRange { op: OpKind::Read, range: at..at + 512, error: Kind::Io });
+}
+
+/// Blocks that fail; all others are right.
+fn failures(disk: &Arc<Deniable>, models: &[Model]) -> u64 {
+    let mut failed = 0;
+    for (level, model) in disk.levels().iter().zip(models) {
+        let mut data = vec![0; BLOCK_SIZE];
+        for block in 0..model.blocks() {
+            match level.read(BlockAddr(block), &mut data) {
+                Ok(()) => assert_eq!(stamp_of(block, &data), Some(model.latest(block)), "block {block}"),
+                Err(_) => failed += 1,
+            }
+        }
+    }
+    failed
+}
+
+/// A medium that reads nothing for a while ends the session, and takes nothing with it.
+#[test]
+fn an_outage_loses_nothing() {
+    let (params, bytes, models) = written(3);
+    for error in [Kind::Io, Kind::Other] {
+        let medium = faulty(&bytes);
+        let disk = open(&medium, &params, LEVELS, false).unwrap();
+        medium.add(Fault::FailFrom { op: OpKind::Read, nth: 1, error });
+        assert!(disk.refresh().is_err() && disk.refresh().is_err());
+        assert!(disk.close().is_err(), "a disk that failed is not closed well");
+        drop(disk);
+        medium.heal();
+        let again = open(&medium, &params, LEVELS, false).unwrap();
+        (0..2 * params.stripes).for_each(|_| again.refresh().unwrap());
+        assert_eq!(failures(&again, &models), 0);
+    }
+}
+
+/// With the threads of a disk a place is tried again for most of a second before what lies there is given up.
+#[test]
+fn a_place_that_fails_for_a_moment_is_not_given_up() {
+    let (params, bytes, models) = written(5);
+    let medium = faulty(&bytes);
+    let disk = {
+        let medium: Arc<dyn Medium> = medium.clone();
+        let options = OpenOptions { background: true, ..options(71, 72) };
+        open_with(&medium, &Params { cover_millis: 0, ..params }, LEVELS, options).unwrap()
+    };
+    for round in 0..3 {
+        let head = counter(&disk.levels()[0], "head");
+        let ahead = head + 20 - (params.stripes - u64::from(params.gap));
+        bad_sector(&medium, stripe_at(&params, ahead) + (1 + round) * BLOCK);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(150));
+                medium.heal();
+            });
+            (0..40).for_each(|_| disk.refresh().unwrap());
+        });
+    }
+    assert_eq!(failures(&disk, &models), 0);
+    disk.close().unwrap();
+}
+
+/// A clean page of a map is in memory when its sector goes bad: it is written anew.
+#[test]
+fn a_page_in_memory_outlives_its_sector() {
+    let (params, bytes, models) = written(3);
+    for place in (0..params.stripes).step_by(2) {
+        for slot in 1..1 + u64::from(params.geometry.public) {
+            let medium = faulty(&bytes);
+            let disk = open(&medium, &params, LEVELS, false).unwrap();
+            assert_eq!(failures(&disk, &models), 0);
+            bad_sector(&medium, LOG + place * stripe_len(&params) + slot * BLOCK);
+            (0..params.stripes - 2).for_each(|_| disk.refresh().unwrap());
+            disk.close().unwrap();
+            drop(disk);
+            medium.heal();
+            let again = open(&medium, &params, LEVELS, false).unwrap();
+            assert!(failures(&again, &models) <= 1, "stripe at {place}, slot {slot}");
+        }
+    }
+}
+
+/// Writes and flushes a block, and cuts the power. Returns the medium and the stripe that has the block.
+fn flushed_then_cut(params: &Params, bytes: &[u8], level: usize) -> (Vec<u8>, u64) {
+    let memory = Arc::new(MemoryMedium::from_bytes(bytes.to_vec()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    let disk = open_with(&medium, params, level + 1, options(1, 2)).unwrap();
+    let levels = disk.levels();
+    let mut data = vec![0; BLOCK_SIZE];
+    fill(3, LATEST, &mut data);
+    levels[level].write(BlockAddr(3), &data).unwrap();
+    if level > 0 {
+        disk.refresh().unwrap();
+    }
+    levels[level].flush().unwrap();
+    (memory.snapshot(), counter(&levels[0], "head"))
+}
+
+/// The disk was closed, opened, written to and cut off: that it was closed once does not make the last stripe dispensable.
+#[test]
+fn an_old_close_does_not_hide_a_lost_end() {
+    let (params, bytes, _) = written(3);
+    let (cut, head) = flushed_then_cut(&params, &bytes, 0);
+    let medium = faulty(&cut);
+    bad_sector(&medium, stripe_at(&params, head));
+    let refused = open(&medium, &params, 1, false).err().expect("it is refused");
+    assert!(refused.to_string().contains("--read-only"), "{refused}");
+    open(&medium, &params, 1, true).unwrap();
+}
+
+/// A bad sector, and after it a stripe that the power cut tore: no end that can be trusted, and a disk that can be read.
+#[test]
+fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
+    let (params, bytes, _) = written(3);
+    let memory = Arc::new(MemoryMedium::from_bytes(bytes));
+    let medium: Arc<dyn Medium> = memory.clone();
+    let disk = open_with(&medium, &params, 1, options(1, 2)).unwrap();
+    (0..6).for_each(|_| disk.refresh().unwrap());
+    let head = counter(&disk.levels()[0], "head");
+    let mut cut = memory.snapshot();
+    let torn = (stripe_at(&params, head) + 5 * BLOCK) as usize;
+    cut[torn..torn + 512].fill(9);
+    let medium = faulty(&cut);
+    bad_sector(&medium, stripe_at(&params, head - 1));
+    open(&medium, &params, 1, true).unwrap();
+    assert!(open(&medium, &params, 1, false).is_err());
+}
+
+/// The last stripe in which a hidden level changed goes bad, after sessions without the level: the level must not open as it
+/// was before.
+#[test]
+fn a_hidden_level_is_not_rolled_back() {
+    let (params, bytes, _) = written(3);
+    let (cut, last) = flushed_then_cut(&params, &bytes, 1);
+    let memory = Arc::new(MemoryMedium::from_bytes(cut));
+    let medium: Arc<dyn Medium> = memory.clone();
+    let disk = open_with(&medium, &params, 1, options(7, 8)).unwrap();
+    (0..4).for_each(|_| disk.refresh().unwrap());
+    disk.close().unwrap();
+    drop(disk);
+    let medium = faulty(&memory.snapshot());
+    bad_sector(&medium, stripe_at(&params, last));
+    let refused = open(&medium, &params, 2, false).err().expect("it is refused");
+    assert!(refused.kind() == Kind::Corrupt && refused.to_string().contains("--read-only"), "{refused}");
+    open(&medium, &params, 2, true).unwrap();
+    open(&medium, &params, 1, false).unwrap();
+}
