@@ -230,6 +230,11 @@ impl Medium for FileMedium {
         })
     }
 
+    fn expect_random_reads(&self) {
+        // A system that does not take the advice reads more than it must.
+        let _advised = fadvise(&self.file, 0, None, Advice::Random);
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());

@@ -71,6 +71,8 @@ pub trait Medium: Send + Sync {
     fn forget_cached(&self) -> Result<()> {
         Ok(())
     }
+    /// From now on reads are small and in no order: nothing is gained by reading more than what is asked for.
+    fn expect_random_reads(&self) {}
     /// Makes a range read as zeros and gives its space back where the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Changes the length; new bytes read as zeros. Media of fixed size refuse to grow past their size.

@@ -17,8 +17,9 @@ use std::time::Duration;
 /// Batches that are prepared ahead.
 pub(crate) const DEPTH: usize = 2;
 
-/// Between two attempts to look into the map of level 0.
-const PAUSE: Duration = Duration::from_micros(20);
+/// Between the first two attempts to look into the map of level 0; then twice as long each time, up to a limit.
+const PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is known of a batch before it is filled.
 pub(crate) struct Prepared {
@@ -79,11 +80,13 @@ impl Core {
             return act(&mut self.hidden.lock(&self.health, level).level.tree);
         }
         // Level 0 is held by those who wait for the next batch, so nothing may wait for it here that they wait for.
+        let mut pause = PAUSE;
         while self.ahead.has_more() {
             if let Ok(mut public) = self.public.try_lock() {
                 return act(&mut public.level.tree);
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

@@ -97,6 +97,7 @@ impl Oblivious {
             core.public().resume(end.public.seq, end.name(), end.public.seq);
             core.finish()?;
         }
+        core.store.medium.expect_random_reads();
         let core = Arc::new(core);
         let threads =
             if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };

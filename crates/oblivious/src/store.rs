@@ -139,7 +139,8 @@ pub(crate) struct Store {
     /// The error of a sync that failed. No other is made then: the system, which has dropped what it could not write, would
     /// say that all is well.
     syncing: Mutex<Option<Error>>,
-    applying: Mutex<()>,
+    /// Held by who writes in place; memory for records.
+    applying: Mutex<Vec<u8>>,
     pub(crate) syncs: AtomicU64,
 }
 
@@ -152,7 +153,7 @@ impl Store {
             progress: Mutex::new(Progress::at(0, 0)),
             moved: Condvar::new(),
             syncing: Mutex::default(),
-            applying: Mutex::new(()),
+            applying: Mutex::default(),
             syncs: AtomicU64::new(0),
         }
     }
@@ -319,12 +320,11 @@ impl Store {
 
     /// Writes in place what batches up to `seq`, which are durable, say of their cells.
     pub(crate) fn apply_to(&self, seq: u64) -> Result<()> {
-        let applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let from = self.progress().applied + 1;
         self.flight.write().unwrap_or_else(PoisonError::into_inner).landings += 1;
-        let mut records = Vec::new();
         for first in (from..=seq).step_by(RECORDS_AT_ONCE) {
-            self.land(first..=seq.min(first + RECORDS_AT_ONCE as u64 - 1), &mut records)?;
+            self.land(first..=seq.min(first + RECORDS_AT_ONCE as u64 - 1), &mut applying)?;
         }
         let mut progress = self.progress();
         progress.applied = progress.applied.max(seq);
