@@ -44,17 +44,31 @@ pub fn oblivious(
     Ok(disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect())
 }
 
-/// A new disk of format `deniable` with so many levels open, level 0 first.
+/// The levels of a new disk of format `deniable`, so many of them open, level 0 first.
 pub fn deniable(
     medium: &Arc<dyn Medium>,
     params: &lacuna_deniable::Params,
     levels: u8,
     budget: Budget,
 ) -> Result<Vec<Arc<dyn Disk>>> {
+    Ok(levels_of(&deniable_disk(medium, params, levels, budget)?))
+}
+
+/// The open levels of a disk, level 0 first.
+pub fn levels_of(disk: &Arc<Deniable>) -> Vec<Arc<dyn Disk>> {
+    disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect()
+}
+
+/// A new disk of format `deniable` with so many levels open.
+pub fn deniable_disk(
+    medium: &Arc<dyn Medium>,
+    params: &lacuna_deniable::Params,
+    levels: u8,
+    budget: Budget,
+) -> Result<Arc<Deniable>> {
     let masters: Vec<Secret<32>> = (0..levels).map(master).collect();
     Deniable::create(medium, params, &masters, &UUID, random(1), random(2))?;
-    let disk = Arc::new(Deniable::open(Arc::clone(medium), params, &masters, &UUID, options(budget))?);
-    Ok(disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect())
+    Ok(Arc::new(Deniable::open(Arc::clone(medium), params, &masters, &UUID, options(budget))?))
 }
 
 /// A new disk of format `sealed`.

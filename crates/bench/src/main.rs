@@ -11,6 +11,9 @@
 #![warn(missing_docs)]
 
 mod args;
+mod bed;
+mod cache_bound;
+mod cache_sizes;
 mod ciphers;
 mod cluster;
 mod date;
@@ -23,6 +26,7 @@ mod in_process;
 mod interrupt;
 mod levels;
 mod levels_plot;
+mod locality;
 mod machine;
 mod memory;
 mod method;
@@ -36,9 +40,12 @@ mod program;
 mod rados;
 mod rados_plot;
 mod rados_report;
+mod read_counter;
 mod report;
 mod requirement;
 mod rounds;
+mod runs;
+mod runs_plot;
 mod server;
 mod stash;
 mod stash_plot;

@@ -1,14 +1,20 @@
-//! Section 7: what can be said of `deniable` without a clock. Figure 4 of paper 000 by counting, and its Tables 2 to 4
-//! by models of the disks it used. All of it is a function of the code alone: the same on every machine.
+//! Section 7: what can be said of `deniable` without a clock. Figure 4 and section 6 of paper 000 by counting, and its Tables
+//! 2 to 4 and Figures 6 and 8 by models of the disks it used. All of it is a function of the code alone: the same on every machine.
 
+use crate::bed::{Model, Operation};
+use crate::cache_bound::{self, CacheBound};
+use crate::cache_sizes::{self, CacheSizes};
 use crate::date;
 use crate::hot_cold::{self, HotCold};
 use crate::levels_plot;
+use crate::locality::{self, Locality};
 use crate::machine::Machine;
-use crate::modelled::{self, Case, Model, Modelled, Operation};
+use crate::modelled::{self, Case, Modelled};
 use crate::page;
 use crate::paper_tables;
 use crate::requirement::{self, Requirement};
+use crate::runs::{self, Runs};
+use crate::runs_plot;
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_core::Result;
@@ -28,6 +34,10 @@ const HISTORY_COLUMNS: usize = 9;
 pub struct Models {
     writes: HotCold,
     modelled: Modelled,
+    runs: Runs,
+    caches: CacheSizes,
+    bound: CacheBound,
+    locality: Locality,
     quick: bool,
 }
 
@@ -35,25 +45,33 @@ pub struct Models {
 pub fn measure(work: &Workspace) -> Result<Models> {
     let writes = hot_cold::measure(work)?;
     let modelled = modelled::measure(work)?;
-    Ok(Models { writes, modelled, quick: work.scale.quick })
+    let runs = runs::measure(work)?;
+    let caches = cache_sizes::measure(work)?;
+    let bound = cache_bound::measure(work)?;
+    let locality = locality::measure(work)?;
+    Ok(Models { writes, modelled, runs, caches, bound, locality, quick: work.scale.quick })
 }
 
 impl Models {
     /// All figures.
     pub fn tables(&self) -> Vec<Table> {
-        let mut tables = vec![self.writes.table()];
+        let mut tables = vec![self.writes.table(), self.runs.table()];
         tables.extend(paper_tables::tables(&self.modelled));
+        tables.extend(self.caches.tables());
+        tables.push(self.bound.table(&self.caches));
+        tables.push(self.locality.table());
         tables
     }
 
     /// The promises.
     pub fn requirements(&self) -> Vec<Requirement> {
-        vec![self.writes.requirement()]
+        vec![self.writes.requirement(), self.runs.requirement(), self.bound.requirement(&self.caches)]
     }
 
-    /// Draws the plot into a directory.
+    /// Draws the plots into a directory.
     pub fn plot(&self, plots: &Path) -> Result<()> {
-        levels_plot::writes(&self.writes, &plots.join("levels-writes.svg"))
+        levels_plot::writes(&self.writes, &plots.join("levels-writes.svg"))?;
+        runs_plot::draw(&self.runs, &plots.join("levels-runs.svg"))
     }
 
     /// The part of the page, to stand in the place of an old one.
@@ -61,15 +79,27 @@ impl Models {
         let requirements = self.requirements();
         let (reached, measured) = requirement::tally(&requirements);
         let date = date::today();
-        let [writes, tables @ ..] = &self.tables()[..] else { unreachable!("there is always a first table") };
+        let [writes, runs, tables @ ..] = &self.tables()[..] else {
+            unreachable!("there are always two tables")
+        };
         let mut parts = vec![
             format!("## Models: run of {date}\n\n{reached} of {measured} requirements are reached.\n"),
             requirement::table(&requirements).markdown(),
             writes.markdown(),
             "![medium blocks written for one block](plots/levels-writes.svg)\n".into(),
+            runs.markdown(),
+            "![throughput over runs on one disk](plots/levels-runs.svg)\n".into(),
         ];
         parts.extend(tables.iter().map(Table::markdown));
-        parts.push(format!("### Method for models\n\n{}{}", self.writes.method(), self.modelled.method()));
+        let methods = [
+            self.writes.method(),
+            self.modelled.method(),
+            self.runs.method(),
+            self.caches.method(),
+            self.bound.method(),
+            self.locality.method(),
+        ];
+        parts.push(format!("### Method for models\n\n{}", methods.concat()));
         parts.push(self.history(machine, &requirements, old));
         parts.join("\n")
     }

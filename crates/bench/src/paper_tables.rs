@@ -1,7 +1,8 @@
 //! Tables 2 to 4 of paper 000, as it prints them, beside what the models say of lacuna; and what they say where the
 //! paper has no table.
 
-use crate::modelled::{Case, Model, Modelled, Operation};
+use crate::bed::{Model, Operation};
+use crate::modelled::{Case, Modelled};
 use crate::table::Table;
 
 /// A row of the paper: the operation, and MB/s of dm-crypt, PD-DM and HIVE as printed; of nothing without a number.
@@ -71,7 +72,8 @@ const PRINTED: [Printed; 6] = [
     Printed { title: "Random, SSD", model: Model::Ssd, random: true, rows: NOTHING },
 ];
 
-fn name(operation: Operation) -> &'static str {
+/// For people.
+pub fn name(operation: Operation) -> &'static str {
     match operation {
         PublicRead => "public read",
         PublicWrite => "public write",
@@ -132,7 +134,7 @@ fn table(found: &Modelled, printed: &Printed) -> Table {
 }
 
 /// Three figures, as far as there are so many.
-fn megabytes(speed: f64) -> String {
+pub fn megabytes(speed: f64) -> String {
     let decimals = if speed < 1.0 {
         3
     } else if speed < 100.0 {

@@ -61,6 +61,10 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
         "1 TiB",
         "levels sparse",
         "Table 4",
+        "2 runs one after another",
+        "Size of the caches",
+        "Memory of the caches",
+        "Locality",
         "requirements are reached",
     ] {
         assert!(said.contains(words), "{words} is not in:\n{said}");
@@ -71,7 +75,7 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
     {
         assert!(text.contains(words), "{words} is not in:\n{text}");
     }
-    for plot in ["peers.svg", "ratio-by-size.svg", "levels-writes.svg"] {
+    for plot in ["peers.svg", "ratio-by-size.svg", "levels-writes.svg", "levels-runs.svg"] {
         let drawn = std::fs::read_to_string(out.path().join("plots").join(plot)).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");
     }

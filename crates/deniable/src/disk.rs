@@ -1,5 +1,6 @@
 //! An open deniable disk: how it is created and opened, and what its levels do.
 
+use crate::caches::Caches;
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, Parts};
 use crate::keys::level_key;
@@ -106,6 +107,11 @@ impl Deniable {
     /// The parameters it was opened with.
     pub fn params(&self) -> &Params {
         &self.core.log.params
+    }
+
+    /// How much its caches hold.
+    pub fn caches(&self) -> Caches {
+        Caches::of(&self.core)
     }
 
     /// One beat of the paced clock: a refresh stripe and a sync. For disks opened without background threads.

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod caches;
 mod carrier;
 mod checkpoint;
 mod core;
@@ -47,6 +48,7 @@ mod summary;
 mod threads;
 mod trims;
 
+pub use caches::{Cached, Caches};
 pub use disk::Deniable;
 #[doc(hidden)]
 pub use fuzz::fuzz_open;

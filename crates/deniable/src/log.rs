@@ -48,6 +48,11 @@ impl Head {
     }
 }
 
+/// Bytes that are reckoned for a head that lists `slots` slots.
+fn bytes_of_head(slots: u64) -> u64 {
+    1024 + slots * size_of::<Listed>() as u64
+}
+
 /// Landed stripes whose memory is kept: as many as are ever read ahead and on their way.
 const MOST_SPARE: usize = 32;
 
@@ -181,7 +186,7 @@ impl Log {
         let throwaway: Vec<Secret<32>> = (0..=possible).map(|_| random_secret(filler)).collect();
         keys.extend(throwaway.into_iter().skip(levels));
         let slots = params.public_slots().max(params.hidden_slots()) as u64;
-        let most = (memory / (1024 + slots * size_of::<Listed>() as u64)).max(8) as usize;
+        let most = (memory / bytes_of_head(slots)).max(8) as usize;
         Log {
             medium,
             params,
@@ -317,6 +322,13 @@ impl Log {
 
     fn heads(&self) -> MutexGuard<'_, HeadCache> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of the heads in memory, of which none goes but for another, and of as many as there may be.
+    pub(crate) fn bytes_of_heads(&self) -> [u64; 2] {
+        let slots = self.params.public_slots().max(self.params.hidden_slots()) as u64;
+        let heads = self.heads();
+        [heads.heads.len(), heads.most].map(|count| count as u64 * bytes_of_head(slots))
     }
 
     /// The same, where a summary that the medium does not give, after retries, is no summary.

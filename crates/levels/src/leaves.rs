@@ -27,6 +27,8 @@ pub(crate) struct Leaves {
     leaves: FxHashMap<u64, Leaf>,
     order: VecDeque<u64>,
     cached: usize,
+    /// How many there were at once, at most.
+    most: usize,
     /// Whether changed leaves may be evicted. Otherwise they stay until they are written.
     spills: bool,
     /// What changed of leaves that are not cached.
@@ -39,6 +41,7 @@ impl Leaves {
             leaves: FxHashMap::default(),
             order: VecDeque::new(),
             cached: cached.max(LEAST_CACHED),
+            most: 0,
             spills: false,
             delta: FxHashMap::default(),
         }
@@ -51,6 +54,11 @@ impl Leaves {
     /// How many are cached at most, changed ones apart if they stay.
     pub(crate) fn cached(&self) -> usize {
         self.cached
+    }
+
+    /// How many there were in memory at once, at most, changed ones among them.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// How many are cached.
@@ -127,6 +135,7 @@ impl Leaves {
         let changes = if self.spills { known } else { Changes::new() };
         self.leaves.insert(number, Leaf { places, touched: false, changes });
         self.order.push_back(number);
+        self.most = self.most.max(self.leaves.len());
     }
 
     /// Makes room for a leaf: the oldest that nobody touched since it was last looked at goes.
@@ -166,6 +175,7 @@ mod tests {
                 assert_eq!(leaves.set(number, 3, number + 10), 1);
             }
             assert_eq!(leaves.len(), if spills { 16 } else { 100 });
+            assert_eq!(leaves.most(), leaves.len());
             assert!(leaves.knows(0));
             for number in (0..100).rev() {
                 if !leaves.is_cached(number) {

@@ -179,6 +179,11 @@ impl Tree {
         self.leaves.cached() as u64
     }
 
+    /// Leaves that were in memory at once, at most: more than the cache holds where changed ones had to stay.
+    pub fn most_leaves(&self) -> u64 {
+        self.leaves.most() as u64
+    }
+
     /// Sets where block `addr` is, and returns where it was.
     pub fn set(&mut self, addr: u64, packed: u64, source: &dyn PageSource) -> Result<u64> {
         let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);

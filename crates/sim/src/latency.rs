@@ -109,15 +109,16 @@ impl LatencyModel {
     }
 
     /// Getting the head from where it is to `to`: a seek, or just letting the bytes between pass by if that
-    /// is quicker.
-    fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> Duration {
+    /// is quicker. What it costs, and whether it is a seek.
+    fn travel(&self, head: u64, to: u64, len: u64, rate: u64) -> (Duration, bool) {
         if head == to {
-            return Duration::ZERO;
+            return (Duration::ZERO, false);
         }
         let part = (head.abs_diff(to) as f64 / len.max(1) as f64).clamp(0.0, 1.0).sqrt();
         let seek =
             self.seek_min + self.seek_max.saturating_sub(self.seek_min).mul_f64(part) + self.rotation / 2;
-        if to > head { seek.min(transfer(to - head, rate)) } else { seek }
+        let passing = if to > head { transfer(to - head, rate) } else { Duration::MAX };
+        (seek.min(passing), seek < passing)
     }
 }
 
@@ -130,6 +131,7 @@ fn transfer(bytes: u64, rate: u64) -> Duration {
 struct Charged {
     head: u64,
     total: Duration,
+    seeks: u64,
     held: Held,
 }
 
@@ -184,6 +186,11 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         self.charged().total
     }
 
+    /// Seeks so far. Where letting the bytes between pass by was quicker, there was none.
+    pub fn seeks(&self) -> u64 {
+        self.charged().seeks
+    }
+
     /// The simulated time, which others may have moved as well.
     pub fn now(&self) -> Duration {
         self.clock.now()
@@ -210,7 +217,9 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         let rounds = places.len().div_ceil(self.model.parallel.max(1) as usize) as u32;
         let mut cost = overhead * rounds;
         for (offset, size) in places {
-            cost += self.model.travel(charged.head, offset, len, rate) + transfer(size, rate);
+            let (travel, seek) = self.model.travel(charged.head, offset, len, rate);
+            cost += travel + transfer(size, rate);
+            charged.seeks += u64::from(seek);
             charged.head = offset.saturating_add(size);
         }
         self.charge(charged, cost);
@@ -310,6 +319,15 @@ mod tests {
         let near = cost(LatencyModel::hard_disk(), 0..100);
         assert!(far > near * 50, "{far:?} {near:?}");
         assert_eq!(cost(LatencyModel::ssd(), scattered.into_iter()), cost(LatencyModel::ssd(), 0..100));
+    }
+
+    #[test]
+    fn what_passes_by_quicker_than_a_seek_is_no_seek() {
+        let medium = medium(LatencyModel::laptop_disk());
+        for (place, seeks) in [(0, 0), (4096, 0), (3 * 4096, 0), (0, 1), (1 << 29, 2)] {
+            medium.read_at(place, &mut [0; 4096]).unwrap();
+            assert_eq!(medium.seeks(), seeks, "{place}");
+        }
     }
 
     #[test]
