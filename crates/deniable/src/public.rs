@@ -380,7 +380,7 @@ impl Core {
         Ok(Ok(()))
     }
 
-    /// Fills the hidden slots of a closed stripe, which then sets off for the medium.
+    /// Fills the hidden slots of a closed stripe and sends it to the medium.
     fn fill_and_send(&self, to_fill: ToFill) -> Result<()> {
         let ToFill { flying, carried, salt, checkpoint, part } = to_fill;
         let hidden = self.fill_hidden(&flying, carried)?;
