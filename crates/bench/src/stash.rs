@@ -27,30 +27,46 @@ pub struct Case {
     /// The paper's *k*.
     pub per_write: u8,
     at_once: usize,
+    /// Neighbouring cells that are drawn together.
+    group: usize,
 }
 
 /// What is simulated.
 pub const CASES: [Case; 5] = [
-    Case { per_write: 2, at_once: 1 },
-    Case { per_write: 2, at_once: 4 },
-    Case { per_write: 2, at_once: 32 },
-    Case { per_write: 3, at_once: 1 },
-    Case { per_write: 4, at_once: 1 },
+    Case { per_write: 2, at_once: 1, group: 1 },
+    Case { per_write: 3, at_once: 1, group: 1 },
+    Case { per_write: 4, at_once: 1, group: 1 },
+    Case { per_write: 2, at_once: 4, group: 8 },
+    Case { per_write: 2, at_once: 32, group: 8 },
 ];
 
 impl Case {
     /// For people.
     pub fn name(self) -> String {
         match self.at_once {
-            1 => format!("k = {}", self.per_write),
-            n => format!("k = {}, {n} at once", self.per_write),
+            1 => self.region(),
+            n => format!("{}, {n} at once", self.region()),
         }
+    }
+
+    /// What the bound depends on, for people.
+    pub fn region(self) -> String {
+        match self.group {
+            1 => format!("k = {}", self.per_write),
+            group => format!("k = {} in groups of {group}", self.per_write),
+        }
+    }
+
+    /// Whether the bound is the same.
+    pub fn has_bound_of(self, other: Case) -> bool {
+        (self.per_write, self.group) == (other.per_write, other.group)
     }
 
     /// The bound on the probability that so many blocks wait.
     pub fn bound(self, blocks: usize) -> f64 {
         let free = if self.per_write == 2 { 2.0 / 3.0 } else { 0.5 };
-        let base = tail_base(self.per_write.into(), free).expect("so many free cells are enough");
+        let base =
+            tail_base(self.per_write.into(), free, self.group as u64).expect("so many free cells are enough");
         base.powi(blocks as i32)
     }
 }
@@ -70,8 +86,8 @@ pub fn measure(work: &Workspace) -> Result<Stash> {
         work.say(&format!("stash: {}", case.name()));
         work.interrupt.check()?;
         let looks = operations / case.at_once as u64;
-        let mut world = World::full(1, CELLS, case.per_write.into());
-        tails.push((case, looks, world.tail(looks, case.at_once)));
+        let mut world = World::full(1, CELLS, case.per_write.into(), case.group);
+        tails.push((case, looks, world.tail(looks, case.at_once, false)));
     }
     Ok(Stash { tails, operations })
 }
@@ -91,8 +107,8 @@ impl Stash {
     pub fn table(&self) -> Table {
         let mut head = vec!["blocks or more".to_owned()];
         for (at, case) in CASES.iter().enumerate() {
-            if at == 0 || CASES[at - 1].per_write != case.per_write {
-                head.push(format!("bound, k = {}", case.per_write));
+            if !CASES[..at].iter().any(|before| before.has_bound_of(*case)) {
+                head.push(format!("bound, {}", case.region()));
             }
             head.push(case.name());
         }
@@ -103,7 +119,7 @@ impl Stash {
         for blocks in 1..points.iter().map(Vec::len).max().unwrap_or(0) {
             let mut cells = vec![blocks.to_string()];
             for (at, case) in CASES.iter().enumerate() {
-                if at == 0 || CASES[at - 1].per_write != case.per_write {
+                if !CASES[..at].iter().any(|before| before.has_bound_of(*case)) {
                     cells.push(figure(case.bound(blocks)));
                 }
                 cells.push(points[at].get(blocks).map_or_else(|| "-".into(), |point| figure(point.1)));
@@ -143,7 +159,7 @@ impl Stash {
     }
 
     fn method(&self) -> String {
-        let of = |per_write: u8| Case { per_write, at_once: 1 }.bound(1);
+        let of = |per_write: u8| Case { per_write, at_once: 1, group: 1 }.bound(1);
         let (two, three, four) = (of(2), of(3), of(4));
         format!(
             "### Method for the stash\n\n\
@@ -154,8 +170,9 @@ that are done at once, as the format does 32.\n\
 - The bound for *m* blocks or more is y to the power of *m*, where E[y^(free cells of k)] = y: y is {two:.4} for k = 2, \
 {three:.4} for k = 3, which is √5 − 2, and {four:.4} for k = 4. An operation at a time comes as near to it as distinct cells \
 allow; batches stay far below it, because what the cells of a batch have free evens out.\n\
-- The paper's stashes have a fixed size. The record of a batch has 16 slots: that more blocks wait than fit there has, \
-by the bound, a probability of 2^-34 at k = 2, and then a further batch is written at once.\n",
+- The paper's stashes have a fixed size. The format draws cells in groups of 8, for which the bound is \
+y to the power of *m* / 8. The record of a batch has 32 slots: that more blocks wait than fit there has, by the bound, a \
+probability of 2^-8.2 at most at k = 2, and then a further batch is written at once.\n",
             operations = self.operations,
         )
     }

@@ -37,12 +37,12 @@ pub fn tails(found: &Stash, path: &Path) -> Result<()> {
     mesh.x_labels(MOST + 1).x_label_formatter(&|blocks| format!("{blocks:.0}"));
     mesh.y_max_light_lines(0).y_label_formatter(&|p| format!("{p:.0e}")).draw().map_err(failed)?;
     for (at, (case, colour)) in CASES.into_iter().zip(COLOURS).enumerate() {
-        if !CASES[..at].iter().any(|before| before.per_write == case.per_write) {
+        if !CASES[..at].iter().any(|before| before.has_bound_of(case)) {
             let bound = (0..=MOST).map(|blocks| (blocks as f64, case.bound(blocks)));
             let shown = bound.take_while(|point| point.1 > PROBABILITIES.0);
             let line = LineSeries::new(shown, colour.mix(0.6).stroke_width(2));
             let drawn = chart.draw_series(line).map_err(failed)?;
-            drawn.label(format!("bound, k = {}", case.per_write)).legend(move |(x, y)| {
+            drawn.label(format!("bound, {}", case.region())).legend(move |(x, y)| {
                 PathElement::new([(x, y), (x + 16, y)], colour.mix(0.6).stroke_width(2))
             });
         }

@@ -3,9 +3,9 @@
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Error, Kind, Result};
 use rustix::fs::{Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fstatvfs};
-use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, IoSlice, Seek, SeekFrom};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// Zeros for media that cannot punch holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// The most adjacent extents that are read or written with one call.
+const AT_ONCE: usize = 64;
 
 /// How often, and how far apart, a lock that another process holds is tried again.
 const LOCK_TRIES: u32 = 10;
@@ -108,6 +111,22 @@ impl FileMedium {
         Error::io(format!("{operation} of {len} bytes at byte {offset} of {}", self.path.display()), e)
     }
 
+    /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read one by one, which finds out
+    /// what is wrong with which.
+    fn read_run(&self, run: &mut [ReadExtent<'_>]) -> bool {
+        let (offset, len) = (run[0].offset, run.iter().map(|extent| extent.buf.len()).sum());
+        let mut bufs: Vec<IoSliceMut<'_>> =
+            run.iter_mut().map(|extent| IoSliceMut::new(extent.buf)).collect();
+        preadv(&self.file, &mut bufs, offset) == Ok(len)
+    }
+
+    /// Writes adjacent extents with one call. Whether that took all of them, as for reads.
+    fn write_run(&self, run: &[WriteExtent<'_>]) -> bool {
+        let len = run.iter().map(|extent| extent.data.len()).sum();
+        let bufs: Vec<IoSlice<'_>> = run.iter().map(|extent| IoSlice::new(extent.data)).collect();
+        pwritev(&self.file, &bufs, run[0].offset) == Ok(len)
+    }
+
     fn write_zeros(&self, mut offset: u64, mut len: u64) -> Result<()> {
         while len > 0 {
             let part = len.min(ZEROS.len() as u64);
@@ -166,20 +185,32 @@ impl Medium for FileMedium {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        for extent in batch {
-            let len = extent.buf.len() as u64;
-            self.file
-                .read_exact_at(extent.buf, extent.offset)
-                .map_err(|e| self.failed("read", extent.offset, len, &e))?;
+        let adjacent = |a: &ReadExtent<'_>, b: &ReadExtent<'_>| a.offset + a.buf.len() as u64 == b.offset;
+        for run in batch.chunk_by_mut(adjacent).flat_map(|run| run.chunks_mut(AT_ONCE)) {
+            if run.len() > 1 && self.read_run(run) {
+                continue;
+            }
+            for extent in run {
+                let len = extent.buf.len() as u64;
+                self.file
+                    .read_exact_at(extent.buf, extent.offset)
+                    .map_err(|e| self.failed("read", extent.offset, len, &e))?;
+            }
         }
         Ok(())
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        for extent in batch {
-            self.file
-                .write_all_at(extent.data, extent.offset)
-                .map_err(|e| self.failed("write", extent.offset, extent.data.len() as u64, &e))?;
+        let adjacent = |a: &WriteExtent<'_>, b: &WriteExtent<'_>| a.offset + a.data.len() as u64 == b.offset;
+        for run in batch.chunk_by(adjacent).flat_map(|run| run.chunks(AT_ONCE)) {
+            if run.len() > 1 && self.write_run(run) {
+                continue;
+            }
+            for extent in run {
+                self.file
+                    .write_all_at(extent.data, extent.offset)
+                    .map_err(|e| self.failed("write", extent.offset, extent.data.len() as u64, &e))?;
+            }
         }
         Ok(())
     }
@@ -285,6 +316,40 @@ mod tests {
         assert!(back.iter().all(|&b| b == 0));
         assert!(medium.file.metadata().unwrap().blocks() * 512 < 65536);
         assert_eq!(medium.read_at((1 << 20) - 1, &mut back).unwrap_err().kind(), Kind::Io);
+    }
+
+    #[test]
+    fn adjacent_extents_are_read_and_written_as_if_each_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let medium = FileMedium::create(&dir.path().join("m"), 1 << 20).unwrap();
+        let data: Vec<[u8; 64]> = (0..200).map(|n| [n as u8; 64]).collect();
+        // One gap, and one step back.
+        let offset = |at: usize| match at {
+            0..100 => at * 64,
+            100..150 => at * 64 + 512,
+            _ => 65536 - (at - 149) * 64,
+        };
+        let extents = data.iter().enumerate();
+        let writes: Vec<_> =
+            extents.map(|(at, data)| WriteExtent { offset: offset(at) as u64, data }).collect();
+        medium.write(&writes).unwrap();
+        let mut whole = vec![0; 65536];
+        medium.read_at(0, &mut whole).unwrap();
+        let mut back = vec![[0; 64]; 200];
+        let extents = back.iter_mut().enumerate();
+        let mut reads: Vec<_> =
+            extents.map(|(at, buf)| ReadExtent { offset: offset(at) as u64, buf }).collect();
+        medium.read(&mut reads).unwrap();
+        for (at, data) in data.iter().enumerate() {
+            assert!(whole[offset(at)..][..64] == data[..] && back[at] == *data, "{at}");
+        }
+        // One that reaches beyond the end is named by itself.
+        let (mut inside, mut beyond) = ([0; 64], [0; 64]);
+        let end = (1 << 20) - 64;
+        let mut reads =
+            [ReadExtent { offset: end, buf: &mut inside }, ReadExtent { offset: end + 64, buf: &mut beyond }];
+        let e = medium.read(&mut reads).unwrap_err();
+        assert!(e.to_string().contains(&format!("at byte {}", 1 << 20)), "{e}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use crate::core::Core;
 use crate::draw::draw_cells;
+use crate::params::GROUP;
 use crate::place::cell_of;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, SALT_LEN, Tree};
@@ -42,8 +43,9 @@ impl Core {
         self.public_random.fill(&mut salt);
         let mut cells = Vec::with_capacity(params.batch_cells());
         for share in params.regions() {
-            let drawn = draw_cells(&*self.public_random, share.cells, share.drawn);
-            cells.extend(drawn.into_iter().map(|cell| share.first + cell));
+            let groups = draw_cells(&*self.public_random, share.cells / GROUP, share.drawn / GROUP as usize);
+            let firsts = groups.into_iter().map(|group| share.first + group * GROUP);
+            cells.extend(firsts.flat_map(|first| first..first + GROUP));
         }
         let as_of = self.store.progress().written();
         old.resize(cells.len() * params.cell_len(), 0);

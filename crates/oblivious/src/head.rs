@@ -7,15 +7,15 @@
 //!   48  digest          16  keyed hash of the starts of the sectors of the record
 //!   64  levels    4 x  120  the state of the map of each level and what it discarded, or random
 //!  544  cells   224 x    8  what the level of the region put into a cell, or random
-//! 2336  stash    16 x    8  what a slot of the stash holds of level 0
-//! 2464  public part         encrypted under the key of level 0, up to the end of the block
+//! 2336  stash    32 x    8  what a slot of the stash holds of level 0
+//! 2592  public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
 //! What a level put into cells is covered by a key stream; the tag of what the level says of itself is over it too. A cell
-//! that stays what it was, or that nobody owns, is listed as empty. Heads of version 1 have more levels, and covers of 16
-//! bytes that tell by themselves whether they are of a level.
+//! that stays what it was, or that nobody owns, is listed as empty. The public part numbers groups of cells. Heads of version
+//! 1 have more levels, covers of 16 bytes that tell by themselves whether they are of a level, and numbers of single cells.
 
-use crate::params::{JOURNAL_START, MOST_CELLS, Params, STASH_SLOTS, Version};
+use crate::params::{GROUP, JOURNAL_START, MOST_CELLS, Params, STASH_SLOTS, Version};
 use crate::place::CELL_BITS;
 use lacuna_core::{BLOCK_SIZE, Result, Secret};
 use lacuna_crypto::constant_time_eq;
@@ -40,7 +40,7 @@ const DIGEST_AT: usize = TAG_AT + TAG_LEN;
 const LEVELS_AT: usize = DIGEST_AT + TAG_LEN;
 /// Bytes of the public part before its cells.
 const PUBLIC_FIXED: usize = 40;
-/// Bytes of the number of a cell.
+/// Bytes of the number of a group of cells.
 const CELL_NUMBER: usize = CELL_BITS as usize / 8;
 /// Marks, in version 1, the number of a page that was displaced; no map has so many.
 const MOVED: u64 = 1 << 47;
@@ -55,17 +55,19 @@ struct Shape {
     public_at: usize,
     cover: usize,
     number: usize,
+    /// Cells that a number stands for.
+    group: u64,
 }
 
-const fn shape(levels: usize, cells: usize, stash: usize, cover: usize, number: usize) -> Shape {
+const fn shape(levels: usize, cells: usize, stash: usize, cover: usize, number: usize, group: u64) -> Shape {
     let cells_at = LEVELS_AT + levels * RECORD_LEN;
     let stash_at = cells_at + cells * cover;
-    Shape { cells_at, stash_at, public_at: stash_at + stash * cover, cover, number }
+    Shape { cells_at, stash_at, public_at: stash_at + stash * cover, cover, number, group }
 }
 
-const NOW: Shape = shape(MOST_LEVELS, MOST_CELLS, STASH_SLOTS, 8, CELL_NUMBER);
-const FIRST: Shape = shape(MOST_LEVELS_V1, MOST_CELLS_V1, STASH_SLOTS_V1, 16, 8);
-const _: () = assert!(NOW.public_at + PUBLIC_FIXED + MOST_CELLS * CELL_NUMBER <= BLOCK_SIZE);
+const NOW: Shape = shape(MOST_LEVELS, MOST_CELLS, STASH_SLOTS, 8, CELL_NUMBER, GROUP);
+const FIRST: Shape = shape(MOST_LEVELS_V1, MOST_CELLS_V1, STASH_SLOTS_V1, 16, 8, 1);
+const _: () = assert!(NOW.public_at + PUBLIC_FIXED + MOST_CELLS / GROUP as usize * CELL_NUMBER <= BLOCK_SIZE);
 const _: () = assert!(FIRST.public_at == 3072 && JOURNAL_START.is_multiple_of(BLOCK_SIZE as u64));
 
 impl Shape {
@@ -104,7 +106,7 @@ pub(crate) struct PublicPart {
     pub(crate) synced: u64,
     /// A batch whose cells, and those of all before it, were durable in place.
     pub(crate) applied: u64,
-    /// The cells that it rewrites.
+    /// The cells that it rewrites: whole groups.
     pub(crate) cells: Vec<u64>,
 }
 
@@ -115,8 +117,9 @@ impl PublicPart {
         out[8..24].copy_from_slice(&self.previous);
         out[24..32].copy_from_slice(&self.synced.to_le_bytes());
         out[32..40].copy_from_slice(&self.applied.to_le_bytes());
-        for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(shape.number).zip(&self.cells) {
-            out.copy_from_slice(&cell.to_le_bytes()[..shape.number]);
+        let firsts = self.cells.iter().step_by(shape.group as usize);
+        for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(shape.number).zip(firsts) {
+            out.copy_from_slice(&(cell / shape.group).to_le_bytes()[..shape.number]);
         }
     }
 
@@ -130,7 +133,11 @@ impl PublicPart {
             previous: bytes[8..24].try_into().ok()?,
             synced: word(24),
             applied: word(32),
-            cells: numbers.take(params.batch_cells()).map(number).collect(),
+            cells: numbers
+                .take(params.batch_cells() / shape.group as usize)
+                .map(|bytes| number(bytes).saturating_mul(shape.group))
+                .flat_map(|first| (0..shape.group).map(move |cell| first.saturating_add(cell)))
+                .collect(),
         };
         let sane = (1..=MOST_SEQ).contains(&part.seq)
             && part.synced < part.seq

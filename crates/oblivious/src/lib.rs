@@ -4,7 +4,7 @@
 //! The medium has *cells* ([`Params`], `docs/format/oblivious.md`), two or three times as many as the levels have blocks,
 //! and every level has a *region* of them, whether it exists or not: the paper's generic construction, one write-only ORAM for
 //! each volume, every operation touching all of them. Every operation rewrites *k* distinct cells of the region of level 0,
-//! drawn uniformly, and a fixed number in every other region. What a cell held and still is the latest version of its block
+//! drawn uniformly in groups of neighbours, and a fixed number in every other region. What a cell held and still is the latest version of its block
 //! stays there, encrypted anew; the others take blocks that wait; what is left over takes filler. Someone who images the medium
 //! sees random cells change, whatever was written. Operations go to the medium by the *batch*: first to a ring, one after
 //! another, with a head in the journal; later in place.

@@ -28,12 +28,16 @@ const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
 /// The most cells that a batch of this version rewrites.
 pub(crate) const MOST_CELLS: usize = 224;
 /// Slots of the stash in the record of a batch. `bound.rs` says how seldom they are too few.
-pub(crate) const STASH_SLOTS: usize = 16;
+pub(crate) const STASH_SLOTS: usize = 32;
+/// Neighbouring cells that are drawn together. Their blocks have a page each, and their metadata one for all, which follows:
+/// one request reads or writes a group.
+pub(crate) const GROUP: u64 = 8;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes of a cell beside its block, in memory, in the ring and in the area of metadata.
 pub(crate) const META_LEN: usize = 64;
-/// Cells whose metadata share a page.
-pub(crate) const CELLS_A_PAGE: u64 = (BLOCK_SIZE / META_LEN) as u64;
+/// Bytes of a group in place.
+const GROUP_LEN: u64 = (GROUP + 1) * BLOCK;
+const _: () = assert!(GROUP * META_LEN as u64 <= BLOCK);
 
 /// What hides the operations of hidden levels (paper 001, sections 4.2 and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +123,7 @@ impl Params {
         while regions::drawn(&plan).iter().sum::<usize>() > MOST_CELLS && plan.operations > 4 {
             plan.operations -= 1;
         }
-        let cells = room / (BLOCK + META_LEN as u64);
+        let cells = room / GROUP_LEN * GROUP;
         let mut params = Params {
             plan,
             page_writes: 1,
@@ -130,17 +134,14 @@ impl Params {
             blocks: 0,
             version: Version::Two,
         };
-        let ring = (room / 16 / params.record_len()).clamp(*RING.start(), *RING.end());
+        let ring = (room / 8 / params.record_len()).clamp(*RING.start(), *RING.end());
         params.ring = (ring / PARTS * PARTS) as u32;
         params.journal = (cells / 256).clamp(u64::from(params.ring) * 4, MOST_JOURNAL) as u32 / 4 * 4;
         params.cycle = params.journal / 4;
         let before = params.cells_start();
-        let pages = room.saturating_sub(before) / (BLOCK * (CELLS_A_PAGE + 1));
-        // Whole pages of metadata with their cells, then what a last page may list.
-        let rest = room.saturating_sub(before) - pages * BLOCK * (CELLS_A_PAGE + 1);
-        params.cells = (pages * CELLS_A_PAGE + (rest / BLOCK).saturating_sub(1)).min(MOST_CELL_COUNT);
+        params.cells = (room.saturating_sub(before) / GROUP_LEN * GROUP).min(MOST_CELL_COUNT / GROUP * GROUP);
         if params.cells < LEAST_CELLS || !params.has_cells_to_draw() {
-            let least = before + (LEAST_CELLS + LEAST_CELLS.div_ceil(CELLS_A_PAGE)) * BLOCK;
+            let least = before + LEAST_CELLS / GROUP * GROUP_LEN;
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
                 .expected(format!("at least {least} bytes"))
@@ -243,10 +244,11 @@ impl Params {
                         && RING.contains(&ring)
                         && ring.is_multiple_of(PARTS)
                         && self.batch_cells() <= MOST_CELLS
+                        && self.cells.is_multiple_of(GROUP)
                         && self.has_cells_to_draw()
                         && (1..=self.most_blocks(0)).contains(&self.blocks)
                         && usize::from(self.page_writes) >= self.page_share(0)
-                        && tail_base(u32::from(per_write), regions::free_share(&self.plan)).is_some()
+                        && tail_base(u32::from(per_write), regions::free_share(&self.plan), GROUP).is_some()
                 }
             }
     }
@@ -337,7 +339,7 @@ impl Params {
     pub fn medium_len(&self) -> u64 {
         match self.version {
             Version::One { .. } => self.cells_start() + self.cells * self.cell_len() as u64,
-            Version::Two => self.meta_start() + self.cells.div_ceil(CELLS_A_PAGE) * BLOCK,
+            Version::Two => self.cells_start() + self.cells / GROUP * GROUP_LEN,
         }
     }
 
@@ -346,6 +348,14 @@ impl Params {
         match self.version {
             Version::One { .. } => usize::from(self.plan.per_write) * usize::from(self.plan.operations),
             Version::Two => regions::drawn(&self.plan).iter().sum(),
+        }
+    }
+
+    /// Neighbouring cells that are drawn together, and stand together in a batch.
+    pub(crate) fn group(&self) -> u64 {
+        match self.version {
+            Version::One { .. } => 1,
+            Version::Two => GROUP,
         }
     }
 
@@ -398,10 +408,6 @@ impl Params {
         self.ring_start() + u64::from(self.ring) * self.record_len()
     }
 
-    fn meta_start(&self) -> u64 {
-        self.cells_start() + self.cells * BLOCK
-    }
-
     /// Where a cell of batch `seq`, or after those a slot of the stash, lies in the ring.
     pub(crate) fn ring_offset(&self, seq: u64, slot: usize) -> u64 {
         self.ring_start() + seq % u64::from(self.ring) * self.record_len() + (slot * self.cell_len()) as u64
@@ -414,14 +420,17 @@ impl Params {
                 let at = self.cells_start() + cell * self.cell_len() as u64;
                 [at, at + BLOCK]
             }
-            Version::Two => [self.cells_start() + cell * BLOCK, self.meta_start() + cell * META_LEN as u64],
+            Version::Two => {
+                let (page, at) = self.meta_page(cell);
+                [page - (GROUP - cell % GROUP) * BLOCK, page + at as u64]
+            }
         }
     }
 
     /// Where the page with the metadata of a cell lies, and where in it these are.
     pub(crate) fn meta_page(&self, cell: u64) -> (u64, usize) {
-        let page = self.meta_start() + cell / CELLS_A_PAGE * BLOCK;
-        (page, (cell % CELLS_A_PAGE) as usize * META_LEN)
+        let page = self.cells_start() + cell / GROUP * GROUP_LEN + GROUP * BLOCK;
+        (page, (cell % GROUP) as usize * META_LEN)
     }
 
     /// Batches between two syncs that the schedule alone causes.
@@ -439,15 +448,16 @@ mod tests {
         for room in [16 << 20, 1 << 30, 100 << 30, 1 << 40, 1 << 50] {
             let params = Params::plan(room, Plan::DEFAULT).unwrap();
             assert_eq!(Params::parse(&params.encode()).unwrap(), params);
-            assert!(params.medium_len() <= room && room - params.medium_len() < 2 * BLOCK, "{params:?}");
-            assert!(params.batch_cells() == 116 && params.batch_blocks() >= 15, "{params:?}");
+            assert!(params.medium_len() <= room && room - params.medium_len() < GROUP_LEN, "{params:?}");
+            assert!(params.batch_cells() == 120 && params.batch_blocks() >= 15, "{params:?}");
         }
         let good = Params::plan(1 << 30, Plan::DEFAULT).unwrap();
-        let broken: [&dyn Fn(&mut Params); 7] = [
+        let broken: [&dyn Fn(&mut Params); 8] = [
             &|p| p.plan.per_write = 1,
             &|p| p.plan.operations = 33,
             &|p| p.blocks = p.cells,
             &|p| p.ring += 1,
+            &|p| p.cells -= 1,
             &|p| p.journal = p.ring,
             &|p| p.cells = 1 << 60,
             &|p| p.page_writes = 0,
@@ -467,8 +477,8 @@ mod tests {
         for room in [256 << 20, 1 << 30, 1 << 40] {
             let params = Params::plan(room, Plan::DEFAULT).unwrap();
             let part = |level| (params.most_blocks(level) * BLOCK) as f64 / room as f64;
-            assert!(part(0) >= 0.18 && part(1) * 15.0 / 16.0 >= 0.08, "{} and {}", part(0), part(1));
-            assert!(part(2) > 0.018 && part(3) > 0.004, "{} and {}", part(2), part(3));
+            assert!(part(0) >= 0.14 && part(1) * 15.0 / 16.0 >= 0.065, "{} and {}", part(0), part(1));
+            assert!(part(2) > 0.015 && part(3) > 0.004, "{} and {}", part(2), part(3));
             assert_eq!((params.hidden_levels(), params.most_blocks(4)), (3, 0));
         }
     }

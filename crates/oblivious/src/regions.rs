@@ -4,7 +4,7 @@
 //! (paper 001, section 4): what happens in the region of a level depends on nothing in another. Sizes follow from public
 //! parameters alone (deniability contract).
 
-use crate::params::Plan;
+use crate::params::{GROUP, Plan};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_core::Secret;
 use lacuna_crypto::derive;
@@ -34,12 +34,12 @@ pub(crate) struct Share {
 pub(crate) fn inserted(plan: &Plan) -> [usize; REGIONS] {
     let operations = usize::from(plan.operations);
     let hidden = |sixteenths: usize| (operations * sixteenths / 16).max(LEAST_INSERTED);
-    [operations, hidden(8), hidden(3), (operations * 3 / 32).max(LEAST_INSERTED), 1]
+    [operations, hidden(8), hidden(2), LEAST_INSERTED, 1]
 }
 
-/// Cells of each region that a batch rewrites.
+/// Cells of each region that a batch rewrites: whole groups.
 pub(crate) fn drawn(plan: &Plan) -> [usize; REGIONS] {
-    inserted(plan).map(|inserted| inserted * usize::from(plan.per_write))
+    inserted(plan).map(|inserted| (inserted * usize::from(plan.per_write)).next_multiple_of(GROUP as usize))
 }
 
 /// The share of the cells of a region that stays free in the long run: two thirds with two cells for an insertion, a half
@@ -53,14 +53,14 @@ fn divisor(plan: &Plan) -> u32 {
 }
 
 /// Deals out all cells: three fifths to level 0; of what is left to each hidden level three quarters of what the levels
-/// below left; and the rest.
+/// below left; and the rest. Each region has whole groups.
 pub(crate) fn deal(cells: u64, plan: &Plan) -> [Share; REGIONS] {
     let drawn = drawn(plan);
     let (mut first, mut left) = (0, cells);
     std::array::from_fn(|region| {
         let cells = match region {
-            0 => left / 5 * 3,
-            1..=HIDDEN_LEVELS => left - left / 4,
+            0 => left / 5 * 3 / GROUP * GROUP,
+            1..=HIDDEN_LEVELS => (left - left / 4) / GROUP * GROUP,
             _ => left,
         };
         let share = Share { first, cells, drawn: drawn[region] };
@@ -93,12 +93,13 @@ mod tests {
 
     #[test]
     fn all_cells_are_dealt_out_in_order() {
-        for cells in [1024, 1025, 99_999, 1 << 39] {
+        for cells in [1024, 1032, 99_992, 1 << 39] {
             let shares = deal(cells, &Plan::DEFAULT);
             let mut next = 0;
             for share in shares {
                 assert_eq!(share.first, next);
                 assert!(share.cells >= share.drawn as u64 || cells < 2000, "{share:?}");
+                assert!(share.cells.is_multiple_of(GROUP) && share.drawn.is_multiple_of(GROUP as usize));
                 next += share.cells;
             }
             assert_eq!(next, cells);

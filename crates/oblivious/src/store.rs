@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 
 /// Batches whose records are in memory at once while they are written in place: 8 MiB.
 const RECORDS_AT_ONCE: usize = 16;
-/// Cells that are written in place at once.
-const AT_ONCE: usize = 2048;
+/// Groups of cells that are written in place at once.
+const AT_ONCE: usize = 256;
 /// The unit in which a medium loses what it holds.
 const SECTOR: usize = 512;
 /// How often cells are read without holding the lock of those in flight.
 const LOOKS: usize = 3;
 
-/// Where in the ring the latest version of a cell is.
+/// Where in the ring the latest version of a cell is, or of the first of a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct InRing {
     seq: u64,
@@ -38,9 +38,18 @@ struct InRing {
 /// What is under way: in the ring and not yet in place.
 #[derive(Default)]
 struct Flight {
-    cells: FxHashMap<u64, InRing>,
+    /// By the numbers of groups.
+    groups: FxHashMap<u64, InRing>,
     /// How often it was begun to write in place.
     landings: u64,
+}
+
+impl Flight {
+    /// Where a cell is in the ring, if it is, with groups of so many cells.
+    fn cell(&self, cell: u64, group: u64) -> Option<InRing> {
+        let first = self.groups.get(&(cell / group))?;
+        Some(InRing { slot: first.slot + (cell % group) as u8, ..*first })
+    }
 }
 
 /// What a head says: batches that were durable with all before them, in the ring and in place.
@@ -81,6 +90,8 @@ pub(crate) struct Progress {
     /// The last batch that was there when the disk was opened: it is not brought in place before another part has ended, for
     /// nothing is done to a disk that is only looked at.
     found: u64,
+    /// What a batch waits for that is going to say so.
+    wanted: Claims,
     /// There are threads that sync parts of the ring and write them in place; otherwise that is done where a part ends.
     threads: bool,
 }
@@ -88,7 +99,15 @@ pub(crate) struct Progress {
 impl Progress {
     /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as the head of `end` says.
     pub(crate) fn at(end: u64, applied: u64) -> Progress {
-        Progress { written: end, synced: end, applied, applied_durable: applied, found: end, threads: false }
+        Progress {
+            written: end,
+            synced: end,
+            applied,
+            applied_durable: applied,
+            found: end,
+            wanted: Claims::default(),
+            threads: false,
+        }
     }
 
     /// Whether a part of the ring has ended that is not durable.
@@ -96,9 +115,11 @@ impl Progress {
         last_end(self.written, part) > self.synced
     }
 
-    /// Whether a sync is due: for such a part, or for what was written in place.
+    /// Whether a sync is due: for such a part, or because a batch waits for what was written in place to be durable. Nobody
+    /// else needs that before the next part ends, whose sync serves for both.
     pub(crate) fn wants_sync(&self, part: u64) -> bool {
-        self.has_ended(part) || self.applied > self.applied_durable
+        let awaited = self.applied_durable < self.wanted.applied && self.applied > self.applied_durable;
+        self.has_ended(part) || awaited
     }
 
     /// The end of the last part that is durable, if it is not in place.
@@ -163,7 +184,8 @@ impl Store {
     /// Where cells are in the ring, if they are, and how often it was begun to write in place.
     fn whereabouts(&self, cells: &[u64]) -> (Vec<Option<InRing>>, u64) {
         let flight = self.flight();
-        (cells.iter().map(|cell| flight.cells.get(cell).copied()).collect(), flight.landings)
+        let group = self.params.group();
+        (cells.iter().map(|cell| flight.cell(*cell, group)).collect(), flight.landings)
     }
 
     fn flight(&self) -> RwLockReadGuard<'_, Flight> {
@@ -180,15 +202,22 @@ impl Store {
                 return Ok(());
             }
         }
-        let flight = self.flight();
-        let places: Vec<Option<InRing>> = cells.iter().map(|cell| flight.cells.get(cell).copied()).collect();
+        let (flight, group) = (self.flight(), self.params.group());
+        let places: Vec<Option<InRing>> = cells.iter().map(|cell| flight.cell(*cell, group)).collect();
         self.read_from(cells, &places, out)
     }
 
     fn read_from(&self, cells: &[u64], places: &[Option<InRing>], out: &mut [u8]) -> Result<()> {
+        // In place the blocks of a group lie side by side, and then its metadata.
+        let group = self.params.group();
         let mut batch: Vec<ReadExtent<'_>> = Vec::with_capacity(2 * cells.len());
+        let mut metadata: Vec<ReadExtent<'_>> = Vec::new();
+        let mut last = None;
         for ((cell, place), buf) in cells.iter().zip(places).zip(out.chunks_exact_mut(self.params.cell_len()))
         {
+            if last.replace(*cell / group) != Some(*cell / group) {
+                batch.append(&mut metadata);
+            }
             if let Some(at) = place {
                 let offset = self.params.ring_offset(at.seq, usize::from(at.slot));
                 batch.push(ReadExtent { offset, buf });
@@ -197,8 +226,9 @@ impl Store {
             let offsets = self.params.cell_offsets(*cell);
             let (block, meta) = buf.split_at_mut(BLOCK_SIZE);
             batch.push(ReadExtent { offset: offsets[0], buf: block });
-            batch.push(ReadExtent { offset: offsets[1], buf: meta });
+            metadata.push(ReadExtent { offset: offsets[1], buf: meta });
         }
+        batch.append(&mut metadata);
         self.medium.read(&mut batch)
     }
 
@@ -264,8 +294,9 @@ impl Store {
 
     fn set_off(&self, seq: u64, cells: &[u64]) {
         let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
-        for (slot, cell) in (0u8..).zip(cells) {
-            flight.cells.insert(*cell, InRing { seq, slot });
+        let group = self.params.group();
+        for (slot, first) in (0u8..).zip(cells).step_by(group as usize) {
+            flight.groups.insert(first / group, InRing { seq, slot });
         }
     }
 
@@ -335,68 +366,66 @@ impl Store {
 
     /// Writes in place, in the order of their numbers, the cells whose latest version is in one of these batches.
     fn land(&self, batches: RangeInclusive<u64>, records: &mut Vec<u8>) -> Result<()> {
-        let len = self.params.cell_len();
+        let (len, group) = (self.params.cell_len(), self.params.group());
         let (first, each) = (*batches.start(), self.params.batch_cells() * len);
-        let mut cells: Vec<(u64, InRing)> = {
+        let mut groups: Vec<(u64, InRing)> = {
             let flight = self.flight();
-            flight
-                .cells
-                .iter()
-                .filter(|(_, at)| batches.contains(&at.seq))
-                .map(|(cell, at)| (*cell, *at))
-                .collect()
+            let latest = flight.groups.iter().filter(|(_, at)| batches.contains(&at.seq));
+            latest.map(|(group, at)| (*group, *at)).collect()
         };
-        cells.sort_unstable_by_key(|(cell, _)| *cell);
-        records.resize(batches.clone().count() * each, 0);
+        groups.sort_unstable_by_key(|(group, _)| *group);
+        let all = batches.clone().count() * each;
+        records.resize(records.len().max(all), 0);
         let mut reads: Vec<ReadExtent<'_>> = (first..)
-            .zip(records.chunks_exact_mut(each))
+            .zip(records[..all].chunks_exact_mut(each))
             .map(|(seq, buf)| ReadExtent { offset: self.params.ring_offset(seq, 0), buf })
             .collect();
         let whole = self.medium.read(&mut reads).is_ok();
         let place = |at: &InRing| (at.seq - first) as usize * each + usize::from(at.slot) * len;
-        for cells in cells.chunks(AT_ONCE) {
+        for groups in groups.chunks(AT_ONCE) {
+            let cells = groups.iter().flat_map(move |(number, at)| {
+                let cell = move |n: u64| (number * group + n, InRing { slot: at.slot + n as u8, ..*at });
+                (0..group).map(cell)
+            });
             // What the ring does not give any more stays as it was: what lay there does not verify in the place of what is
             // lost.
-            let is_given = |at: &InRing, buf: &mut [u8]| {
-                let from = self.params.ring_offset(at.seq, usize::from(at.slot));
-                whole || again(|| self.medium.read_at(from, buf)).is_ok()
-            };
-            let given: Vec<u64> = cells
-                .iter()
-                .filter(|(_, at)| is_given(at, &mut records[place(at)..place(at) + len]))
-                .map(|(cell, _)| *cell)
-                .collect();
-            let bytes = |(cell, at): &(u64, InRing)| {
-                let known = given.binary_search(cell).is_ok();
-                known.then(|| (*cell, &records[place(at)..place(at) + len]))
-            };
-            self.put_in_place(&cells.iter().filter_map(bytes).collect::<Vec<_>>())?;
-            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
+            let mut given: Vec<(u64, InRing)> = Vec::with_capacity(groups.len() * group as usize);
             for (cell, at) in cells {
-                if flight.cells.get(cell) == Some(at) {
-                    flight.cells.remove(cell);
+                let from = self.params.ring_offset(at.seq, usize::from(at.slot));
+                let buf = &mut records[place(&at)..place(&at) + len];
+                if whole || again(|| self.medium.read_at(from, buf)).is_ok() {
+                    given.push((cell, at));
+                }
+            }
+            let bytes = |(cell, at): &(u64, InRing)| (*cell, &records[place(at)..place(at) + len]);
+            self.put_in_place(&given.iter().map(bytes).collect::<Vec<_>>())?;
+            let mut flight = self.flight.write().unwrap_or_else(PoisonError::into_inner);
+            for (number, at) in groups {
+                if flight.groups.get(number) == Some(at) {
+                    flight.groups.remove(number);
                 }
             }
         }
         Ok(())
     }
 
-    /// Writes cells, given in the order of their numbers, in place.
+    /// Writes cells, given in the order of their numbers, in place: of each group the blocks, then their metadata.
     fn put_in_place(&self, cells: &[(u64, &[u8])]) -> Result<()> {
-        let mut writes: Vec<WriteExtent<'_>> = Vec::with_capacity(2 * cells.len());
-        for (cell, buf) in cells {
-            let (block, meta) = buf.split_at(BLOCK_SIZE);
-            let offsets = self.params.cell_offsets(*cell);
-            writes.push(WriteExtent { offset: offsets[0], data: block });
-            writes.push(WriteExtent { offset: offsets[1], data: meta });
-        }
-        let Err(e) = self.medium.write(&writes) else { return Ok(()) };
+        let groups = cells.chunk_by(|(a, _), (b, _)| a / self.params.group() == b / self.params.group());
+        let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
+        let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
         // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.
         let Some(pages) = self.pages_with_bad_sectors(cells) else { return Err(e) };
-        let blocks =
-            writes.iter().step_by(2).map(|block| WriteExtent { offset: block.offset, data: block.data });
         let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
-        self.medium.write(&blocks.chain(pages).collect::<Vec<_>>()).map_err(|_| e)
+        self.medium.write(&self.part_of(cells, 0).chain(pages).collect::<Vec<_>>()).map_err(|_| e)
+    }
+
+    /// The blocks of cells, or with 1 their metadata, as they go in place.
+    fn part_of<'a>(&self, cells: &'a [(u64, &[u8])], which: usize) -> impl Iterator<Item = WriteExtent<'a>> {
+        cells.iter().map(move |(cell, buf)| {
+            let data = if which == 0 { &buf[..BLOCK_SIZE] } else { &buf[BLOCK_SIZE..] };
+            WriteExtent { offset: self.params.cell_offsets(*cell)[which], data }
+        })
     }
 
     /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what it said of others is lost, and
@@ -470,6 +499,11 @@ impl Store {
             // Parts are synced and applied as they end: that is in time.
             return Err(defect());
         }
+        {
+            let mut progress = self.progress();
+            progress.wanted = progress.wanted.max(claims);
+        }
+        self.moved.notify_all();
         self.wait(health, None, |progress| progress.bears_out(claims)).map(drop)
     }
 }

@@ -10,6 +10,8 @@ pub struct World {
     random: SeededRandom,
     /// The paper's *k*.
     per_write: usize,
+    /// Neighbouring cells that are drawn together.
+    group: usize,
     /// The block that each cell holds, and its content.
     cells: Vec<Option<(u64, u64)>>,
     /// The cell of every block.
@@ -20,11 +22,12 @@ pub struct World {
 }
 
 impl World {
-    /// An empty world of `cells` cells for a level of `blocks` blocks.
-    pub fn new(seed: u64, cells: usize, per_write: usize, blocks: usize) -> World {
+    /// An empty world of `cells` cells, drawn in groups of `group`, for a level of `blocks` blocks.
+    pub fn new(seed: u64, cells: usize, per_write: usize, group: usize, blocks: usize) -> World {
         World {
             random: SeededRandom::new(seed),
             per_write,
+            group,
             cells: vec![None; cells],
             map: vec![None; blocks],
             waiting: HashMap::new(),
@@ -34,15 +37,15 @@ impl World {
 
     /// A world at full load: the level has written all its blocks, which fill a third of the cells if an operation rewrites
     /// two, and half if it rewrites more.
-    pub fn full(seed: u64, cells: usize, per_write: usize) -> World {
+    pub fn full(seed: u64, cells: usize, per_write: usize, group: usize) -> World {
         let blocks = cells / if per_write == 2 { 3 } else { 2 };
-        let mut world = World::new(seed, cells, per_write, blocks);
+        let mut world = World::new(seed, cells, per_write, group, blocks);
         for number in 0..blocks as u64 {
             world.write(number, 0);
-            world.operate(1);
+            world.operate(group);
         }
         while world.waiting() > 0 {
-            world.operate(1);
+            world.operate(group);
         }
         world
     }
@@ -70,10 +73,14 @@ impl World {
         self.waiting.len()
     }
 
-    /// Does so many operations at once, as a batch does them: rewrites distinct cells, *k* for each operation. What is the
-    /// latest stays.
+    /// Does so many operations at once, as a batch does them: rewrites distinct cells, *k* for each operation, in whole groups.
+    /// What is the latest stays.
     pub fn operate(&mut self, operations: usize) {
-        let drawn = draw_cells(&self.random, self.cells.len() as u64, operations * self.per_write);
+        let group = self.group as u64;
+        let groups = (operations * self.per_write).div_ceil(self.group);
+        let drawn = draw_cells(&self.random, self.cells.len() as u64 / group, groups);
+        let drawn: Vec<u64> =
+            drawn.into_iter().flat_map(|number| number * group..(number + 1) * group).collect();
         let old: Vec<Option<(u64, u64)>> = drawn.iter().map(|cell| self.cells[*cell as usize]).collect();
         let kept = |(held, cell): (&Option<(u64, u64)>, &u64)| {
             held.is_some_and(|(number, _)| self.map[number as usize] == Some(*cell))
@@ -87,14 +94,16 @@ impl World {
         }
     }
 
-    /// Writes random blocks, and operates after every `at_once` of them, `batches` times. Returns, for each number, after how
-    /// many of those times at least so many blocks waited.
-    pub fn tail(&mut self, batches: u64, at_once: usize) -> Vec<u64> {
+    /// Writes blocks, and operates after every `at_once` of them, `batches` times: random ones, or one after another and round
+    /// again, so that neighbours are freed together. Returns, for each number, after how many of those times at least so many
+    /// blocks waited.
+    pub fn tail(&mut self, batches: u64, at_once: usize, in_order: bool) -> Vec<u64> {
         let blocks = self.map.len() as u64;
         let mut reached = Vec::new();
         for batch in 0..batches {
-            for _ in 0..at_once {
-                let number = draw_cells(&self.random, blocks, 1)[0];
+            for at in 0..at_once as u64 {
+                let next = (batch * at_once as u64 + at) % blocks;
+                let number = if in_order { next } else { draw_cells(&self.random, blocks, 1)[0] };
                 self.write(number, batch);
             }
             self.operate(at_once);

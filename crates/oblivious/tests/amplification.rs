@@ -19,7 +19,7 @@ use lacuna_sim::{OpKind, Record, Recorder, Rng};
 use std::sync::Arc;
 
 const CELL: u64 = 4160;
-const STASH_SLOTS: u64 = 16;
+const STASH_SLOTS: u64 = 32;
 
 /// Bytes that were read; records, blocks in place, bytes of metadata, and heads that were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,14 +34,15 @@ struct Moved {
 impl Moved {
     fn of(params: &Params, records: &[Record]) -> Moved {
         let block = BLOCK_SIZE as u64;
-        let meta_start = params.medium_len() - params.cells.div_ceil(64) * block;
-        let cells_start = meta_start - params.cells * block;
+        // In place a page of metadata follows the blocks of eight cells.
+        let cells_start = params.medium_len() - params.cells / 8 * 9 * block;
+        let is_metadata = |offset: u64| offset >= cells_start && (offset - cells_start) / block % 9 == 8;
         let mut moved = Moved::default();
         for record in records {
             match record.kind {
                 OpKind::Sync => {}
                 OpKind::Read => moved.read += record.len,
-                OpKind::Write if record.offset >= meta_start => moved.metadata += record.len,
+                OpKind::Write if is_metadata(record.offset) => moved.metadata += record.len,
                 OpKind::Write if record.offset >= cells_start => moved.in_place += record.len / block,
                 OpKind::Write if record.len == block => moved.heads += 1,
                 OpKind::Write => moved.records += 1,
@@ -149,7 +150,7 @@ fn the_cost_stays_below_its_bound_on_the_largest_disks() {
         );
         // At least 15 of 32 operations take blocks.
         // For every level together.
-        assert!(read <= 232.0 / 15.0 && written <= 25.0, "{read} and {written}");
+        assert!(read <= 240.0 / 15.0 && written <= 25.0, "{read} and {written}");
         assert!(read + written < 3.0 * logs);
     }
 }

@@ -111,7 +111,7 @@ fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2
     failures_if(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
 
-/// Public randomness that draws from the first cells alone, so that they fill up and blocks wait.
+/// Public randomness that draws from the first groups of cells alone, so that they fill up and blocks wait.
 struct Narrow {
     random: SeededRandom,
     drawn: AtomicU64,
@@ -157,7 +157,7 @@ fn bits_flip_anywhere() {
             None => refused += 1,
         }
     }
-    assert!(hit > 40, "{hit} of 150 were noticed");
+    assert!(hit > 30, "{hit} of 150 were noticed");
     assert_eq!(refused, 0, "a head has two copies");
 }
 
@@ -240,7 +240,7 @@ fn the_journal_is_put_back() {
     // Up to the last batch that a head of then calls durable; its records are gone, and so it may end there.
     let allowed = |level: usize, block: u64, stamp| stamp <= then[level][block as usize];
     let failed = failures_if(&params, damaged, blocks, allowed);
-    assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 50), "{failed:?}");
+    assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 30), "{failed:?}");
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
     let memory = Arc::new(MemoryMedium::new(params.medium_len()));
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, 2, 1).unwrap();
-    let disk = open_narrow(&medium, params, 20);
+    let disk = open_narrow(&medium, params, 3);
     let levels = disk.levels();
     let mut models = models(&disk);
     let (mut rng, mut next_stamp) = (Rng::new(1), 0);

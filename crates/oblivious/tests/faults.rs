@@ -439,7 +439,7 @@ fn a_bad_sector_under_metadata_stops_no_writes() {
     let params = params();
     let regions = Regions::of(&params);
     let (bytes, models, _) = of_three_levels(&params);
-    let at = (regions.meta_start as u64).next_multiple_of(4096) + 512;
+    let at = regions.meta(0).start as u64;
     let pages =
         Pages { medium: Arc::new(MemoryMedium::from_bytes(bytes)), bad: std::sync::Mutex::new(at..at + 512) };
     let pages = Arc::new(pages);

@@ -140,7 +140,6 @@ struct Reader {
     ring_start: usize,
     record: usize,
     cells_start: usize,
-    meta_start: usize,
     /// Where the cells of each level begin among those of a batch.
     slots: Vec<usize>,
 }
@@ -158,19 +157,19 @@ impl Reader {
         let value = |name: &str| number(&encoded[field[name].clone()]);
         let (ring, journal) = (value("ring"), value("journal heads"));
         let operations = value("operations");
-        let inserted = [8, 3].map(|part| operations * part / 16);
-        let inserted = [operations, inserted[0].max(3), inserted[1].max(3), (operations * 3 / 32).max(3), 1];
+        let inserted = [8, 2].map(|part| operations * part / 16);
+        let inserted = [operations, inserted[0].max(3), inserted[1].max(3), 3, 1];
         let mut slots = vec![0];
         inserted
             .iter()
-            .for_each(|count| slots.push(slots[slots.len() - 1] + (count * value("per write")) as usize));
+            .map(|count| (count * value("per write")).next_multiple_of(constant("group")) as usize)
+            .for_each(|drawn| slots.push(slots[slots.len() - 1] + drawn));
         let cells_of_batch = slots[5];
         let ring_start = (constant("journal") + 2 * journal * constant("block")) as usize;
         let record = (cells_of_batch + constant("stash slots") as usize) * constant("cell length") as usize;
         let record = record.next_multiple_of(4096);
         let cells_start = ring_start + ring as usize * record;
-        let meta_start = cells_start + value("cells") as usize * 4096;
-        Reader { bytes, cells_of_batch, ring, journal, ring_start, record, cells_start, meta_start, slots }
+        Reader { bytes, cells_of_batch, ring, journal, ring_start, record, cells_start, slots }
     }
 
     fn head(&self, seq: u64, copy: u64) -> Head<'_> {
@@ -186,12 +185,14 @@ impl Reader {
     }
 
     fn public(&self, name: &str) -> Range<usize> {
-        fields("Public part", 1632)[name].clone()
+        fields("Public part", 1504)[name].clone()
     }
 
     /// The number of one of the cells of a batch.
     fn cell(&self, head: &Head<'_>, slot: usize) -> u64 {
-        number(&head.public[self.public("cells")][slot * 5..slot * 5 + 5])
+        let (group, groups) = (constant("group") as usize, &head.public[self.public("groups")]);
+        let at = slot / group * 5;
+        number(&groups[at..at + 5]) * group as u64 + (slot % group) as u64
     }
 
     /// The last batch of a disk whose journal has not come round.
@@ -224,8 +225,10 @@ impl Reader {
     /// The same, in place.
     fn in_place(&self, level: usize, wanted: u64, place: u64) -> Vec<u8> {
         let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
-        let (at, meta) = (self.cells_start + cell as usize * 4096, constant("metadata") as usize);
-        let rest = self.meta_start + cell as usize * meta;
+        let (each, meta) = (constant("group"), constant("metadata") as usize);
+        let group = self.cells_start + (cell / each * (each + 1)) as usize * 4096;
+        let at = group + (cell % each) as usize * 4096;
+        let rest = group + each as usize * 4096 + (cell % each) as usize * meta;
         let whole = [&self.bytes[at..at + 4096], &self.bytes[rest..rest + meta]].concat();
         self.open_cell(level, wanted, place, &whole)
     }
@@ -271,8 +274,10 @@ fn constants_and_parameters() {
     assert_eq!(constant("fanout") * 8, BLOCK_SIZE as u64);
     assert!(p.cells >= constant("least cells") && constant("cell bits") + constant("batch bits") == 63);
     let reader = Reader::new(Vec::new(), &p);
-    let metadata = (p.cells * constant("metadata")).next_multiple_of(4096);
-    assert_eq!(p.medium_len(), reader.meta_start as u64 + metadata);
+    assert_eq!(
+        p.medium_len(),
+        reader.cells_start as u64 + p.cells / constant("group") * (constant("group") + 1) * 4096
+    );
     assert_eq!(reader.cells_of_batch, p.batch_cells());
     assert!(value("ring").is_multiple_of(constant("parts")));
     for (limit, name) in [("most cells of a batch", "covers"), ("stash slots", "stash covers")] {
@@ -293,6 +298,7 @@ fn lengths_of_levels() {
     let mut left = p.cells;
     for level in open(&medium, &p, 4, 2).unwrap().levels() {
         let region = if level.level() == 0 { left / 5 * 3 } else { left - left / 4 };
+        let region = region / constant("group") * constant("group");
         left -= region;
         let usable = if p.plan.per_write == 2 { region / 3 } else { region / 2 };
         // All of them have maps of one leaf.

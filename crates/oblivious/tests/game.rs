@@ -10,6 +10,7 @@
 mod fixture;
 mod view;
 
+use fixture::regions::{GROUP, GROUP_LEN};
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -132,7 +133,7 @@ fn play_one(params: &Params, seed: u64, traffic: Traffic) -> Observer {
 #[test]
 fn whatever_is_written_the_trace_is_the_same() {
     let params = params(Hiding::Opportunistic);
-    let mut cells = vec![0; params.cells as usize];
+    let mut groups = vec![0; params.cells as usize / GROUP];
     let mut bytes = WRITES.map(|_| Bytes::default());
     for seed in (1..=games()).map(|seed| seed * 1000) {
         let mut first = Vec::new();
@@ -141,11 +142,10 @@ fn whatever_is_written_the_trace_is_the_same() {
             bytes.add(&observer.all);
             let trace = outside(&observer.trace);
             if first.is_empty() {
-                let cells_at = observer.cells_start()..observer.meta_start();
-                let in_place = trace.iter().filter(|(_, offset, ..)| cells_at.contains(offset));
-                in_place.for_each(|(_, at, ..)| {
-                    cells[((at - observer.cells_start()) / BLOCK_SIZE as u64) as usize] += 1;
-                });
+                let in_place = trace.iter().filter_map(|(_, at, ..)| at.checked_sub(observer.cells_start()));
+                // Of each group the first block is enough.
+                let firsts = in_place.filter(|at| at.is_multiple_of(GROUP_LEN as u64));
+                firsts.for_each(|at| groups[at as usize / GROUP_LEN] += 1);
                 first = trace;
             } else {
                 assert!(first == trace, "seed {seed}, {traffic:?}");
@@ -154,10 +154,10 @@ fn whatever_is_written_the_trace_is_the_same() {
     }
     WRITES.iter().zip(&bytes).for_each(|(traffic, bytes)| bytes.assert_uniform(&format!("{traffic:?}")));
     // Those of level 0, of which each is as likely.
-    let region = &cells[..cells.len() / 5 * 3];
+    let region = &groups[..params.cells as usize / 5 * 3 / GROUP];
     let (statistic, freedom) = (chi_square(region), region.len() as f64 - 1.0);
-    println!("cells: chi-square {statistic:.0}, {freedom} degrees of freedom");
-    assert!((statistic - freedom).abs() < 6.0 * (2.0 * freedom).sqrt(), "chi-square {statistic} over cells");
+    println!("groups: chi-square {statistic:.0}, {freedom} degrees of freedom");
+    assert!((statistic - freedom).abs() < 6.0 * (2.0 * freedom).sqrt(), "chi-square {statistic} over groups");
 }
 
 /// The trace of a disk that leaves cells alone whose block stays, as level 0 sees it.

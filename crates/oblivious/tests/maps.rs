@@ -24,7 +24,7 @@ fn open_small(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Arc<Obliv
 
 #[test]
 fn maps_larger_than_memory_read_like_their_models() {
-    let params = Params::plan(470 << 20, Plan::DEFAULT).unwrap();
+    let params = Params::plan(560 << 20, Plan::DEFAULT).unwrap();
     assert!(params.blocks > LEAVES * LEAF);
     let mut memory = Arc::new(MemoryMedium::new(params.medium_len()));
     let medium: Arc<dyn Medium> = memory.clone();

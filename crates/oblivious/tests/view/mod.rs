@@ -10,14 +10,14 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
-use crate::fixture::regions::{CELL, Regions, STASH_SLOTS};
+use crate::fixture::regions::{CELL, GROUP, GROUP_LEN, Regions, STASH_SLOTS};
 
 // Of a head.
 const DIGEST: Range<usize> = 48..64;
 const LEVELS_AT: usize = 64;
 const COVERS_AT: usize = 544;
 const STASH_AT: usize = 2336;
-const PUBLIC_AT: usize = 2464;
+const PUBLIC_AT: usize = 2592;
 // Of a cell, after its block.
 const NONCE: Range<usize> = BLOCK_SIZE..BLOCK_SIZE + XAES_NONCE;
 const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
@@ -160,36 +160,34 @@ impl Observer {
         self.regions.cells_start as u64
     }
 
-    pub fn meta_start(&self) -> u64 {
-        self.regions.meta_start as u64
-    }
-
     /// The cells of a batch that belong to a level.
     fn slots(&self, level: usize) -> Range<usize> {
         let operations = usize::from(self.params.plan.operations);
         let of = |level: usize| match level {
             0 => operations,
             1 => (operations / 2).max(3),
-            2 => (operations * 3 / 16).max(3),
-            _ => (operations * 3 / 32).max(3),
+            2 => (operations / 8).max(3),
+            _ => 3,
         };
         let k = usize::from(self.params.plan.per_write);
-        let first = (0..level).map(of).sum::<usize>() * k;
-        first..first + of(level) * k
+        let drawn = |level: usize| (of(level) * k).next_multiple_of(GROUP);
+        let first = (0..level).map(drawn).sum::<usize>();
+        first..first + drawn(level)
     }
 
     fn read(&mut self, offset: u64, bytes: Vec<u8>) -> Shown {
-        if offset >= self.meta_start() {
-            assert!(
-                bytes.len() == CELL - BLOCK_SIZE && self.in_meta.contains(&hash(&bytes)),
-                "what was in the ring"
-            );
-            return Shown::Nothing;
-        }
         if offset >= self.cells_start() {
-            let at = offset - self.cells_start();
-            assert!(at.is_multiple_of(BLOCK_SIZE as u64) && bytes.len() == BLOCK_SIZE, "a cell is a page");
-            let cell = at / BLOCK_SIZE as u64;
+            let at = (offset - self.cells_start()) as usize;
+            let (group, within) = (at / GROUP_LEN, at % GROUP_LEN);
+            if within >= GROUP * BLOCK_SIZE {
+                assert!(
+                    bytes.len() == CELL - BLOCK_SIZE && self.in_meta.contains(&hash(&bytes)),
+                    "what was in the ring"
+                );
+                return Shown::Nothing;
+            }
+            assert!(within.is_multiple_of(BLOCK_SIZE) && bytes.len() == BLOCK_SIZE, "a cell is a page");
+            let cell = (group * GROUP + within / BLOCK_SIZE) as u64;
             let block = self.in_ring.get(&cell).and_then(|known| known.get(&hash(&bytes)));
             return Shown::Cell(cell, *block.expect("what goes in place was in the ring"));
         }
@@ -269,7 +267,8 @@ impl Observer {
                 assert_eq!(listed[at], if now { entry } else { 0 }, "a head says what a cell holds");
             }
             if slot < drawn {
-                let cell = number(&public[40 + slot * 5..45 + slot * 5]);
+                let at = 40 + slot / GROUP * 5;
+                let cell = number(&public[at..at + 5]) * GROUP as u64 + (slot % GROUP) as u64;
                 self.in_ring.entry(cell).or_default().insert(hash(&bytes[..BLOCK_SIZE]), block);
                 self.in_meta.insert(hash(&bytes[BLOCK_SIZE..]));
             }
