@@ -67,11 +67,11 @@ pub struct Levels {
 pub fn measure(work: &Workspace) -> Result<Levels> {
     // The second time the log goes round: from then on nothing about a disk is new any more. Pages that the file
     // system, or a hypervisor below it, has taken back meanwhile are fetched in the time that does not count.
-    let rounds = |section| {
-        let rounds = Rounds::new(work, section, work.scale.peer_job).sized(size(work.scale));
+    let rounds = |section, size| {
+        let rounds = Rounds::new(work, section, work.scale.peer_job).sized(size);
         rounds.filled(2).ramped(2 * work.scale.peer_job)
     };
-    let mut deniable = rounds("levels");
+    let mut deniable = rounds("levels", size(work.scale));
     deniable.add(XTS, &[WRITE, READ, RANDOM_READ, RANDOM_WRITE]);
     deniable.add(FULL, &[WRITE, READ, RANDOM_READ]);
     deniable.add(HIDDEN, &[WRITE, READ, RANDOM_READ]);
@@ -80,7 +80,8 @@ pub fn measure(work: &Workspace) -> Result<Levels> {
     deniable.add(HALF, &[RANDOM_WRITE]);
     deniable.add(PAPER, &[WRITE]);
     let deniable = deniable.run()?;
-    let mut formats = rounds("formats with levels");
+    // An oblivious disk is six to fourteen times as large as what is written to it.
+    let mut formats = rounds("formats with levels", size(work.scale) / 2);
     formats.add(FULL, &[WRITE, READ, RANDOM_READ]);
     formats.add(HALF, &[RANDOM_WRITE]);
     for subject in [RAW, XTS, CELLS, CELLS_HIDDEN, PLAUSIBLE] {

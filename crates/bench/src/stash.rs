@@ -171,8 +171,8 @@ that are done at once, as the format does 32.\n\
 {three:.4} for k = 3, which is √5 − 2, and {four:.4} for k = 4. An operation at a time comes as near to it as distinct cells \
 allow; batches stay far below it, because what the cells of a batch have free evens out.\n\
 - The paper's stashes have a fixed size. The format draws cells in groups of 8, for which the bound is \
-y to the power of *m* / 8. The record of a batch has 32 slots: that more blocks wait than fit there has, by the bound, a \
-probability of 2^-8.2 at most at k = 2, and then a further batch is written at once.\n",
+y to the power of *m* / 8. The record of a batch has 48 slots: that more blocks wait than fit there has, by the bound, a \
+probability of 2^-12.2 at most at k = 2, and then a further batch is written at once.\n",
             operations = self.operations,
         )
     }

@@ -9,8 +9,8 @@ use serde::Serialize;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// What is said of every private error where no terminal is.
-const HIDDEN: &str = "the disk could not do what it was asked; what and why is told on a terminal only, and by `lacuna \
-    status` while the disk is open";
+const HIDDEN: &str = "the disk could not do what it was asked; what and why is told on a terminal only: run the \
+    same command on one, or ask `lacuna status` while the disk is open";
 
 /// How much to say.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use crate::args::{CloseArgs, OpenArgs};
 use crate::background::{self, Ready};
 use crate::cluster;
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::serve::budget;
 use crate::status;
 use crate::unlock::{self, Key, Opening};
@@ -21,12 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// `lacuna open`.
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
-    check_mountpoints(&mut args, console)?;
+    // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
+    let secretive = !console::is_watched() && unlock::peek(&args.location).is_some_and(|at| at.has_levels());
+    check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
     cluster::check_writing(&args.location, &args.writing)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
     for left in lacuna_fuse::died(None).unwrap_or_default() {
-        if left.location == shown && !args.mountpoints.contains(&left.mountpoint) {
+        if left.location == shown && !args.mountpoints.contains(&left.mountpoint) && !secretive {
             let at = left.mountpoint.display();
             console.note(&format!(
                 "a server that had it open at {at} died; `lacuna close {at}` clears away what it left"
@@ -48,7 +50,7 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
 }
 
 /// Refuses what could not be mounted on, before a passphrase is asked for.
-fn check_mountpoints(args: &mut OpenArgs, console: Console) -> Result<()> {
+fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> Result<()> {
     if args.mkfs.is_some() && (args.raw || args.read_only) {
         return Err(Error::new(Kind::Usage, "cannot make a file system")
             .found(if args.raw { "--mkfs with --raw" } else { "--mkfs with --read-only" })
@@ -63,7 +65,8 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console) -> Result<()> {
                 .found(format!("{shown} twice"))
                 .remedy("give each level a directory of its own"));
         }
-        if std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some()) {
+        let is_full = || std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some());
+        if !secretive && is_full() {
             console
                 .note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {shown}`"));
         }
@@ -110,8 +113,9 @@ fn serve(
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.
         request.log = say.clone();
-        let hidden = !opened.is_empty();
-        opened.push(Opened::start(request).map_err(|e| if hidden { e.private() } else { e })?);
+        // The same for every level: a failure that is told in full must not say that it is of level 0.
+        let started = Opened::start(request);
+        opened.push(started.map_err(|e| if disk.has_levels() { e.private() } else { e })?);
     }
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
@@ -174,11 +178,11 @@ pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let (done, waiting) = mpsc::channel::<()>();
     let closed = std::thread::scope(|scope| {
         scope.spawn(move || {
-            // Of whatever it is, in the same words.
-            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            // To a person alone: on a disk with levels it comes when something hidden waits, above all.
+            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && console::is_watched() {
                 console.note(
                     "still closing: what was written is being made durable; a hidden level waits for cover, \
-                     which writes to level 0 hurry",
+                     which comes from the disk itself, or from using level 0 as usual",
                 );
             }
         });

@@ -29,12 +29,20 @@ pub(crate) struct HiddenPart {
     echo: Echo,
 }
 
+/// Readers of a stripe wait until its hidden slots are filled: after a failure, or a panic, they hold nothing.
+struct FilledAnyway<'a>(&'a Flying);
+
+impl Drop for FilledAnyway<'_> {
+    fn drop(&mut self) {
+        self.0.hidden.get_or_init(|| Plain::new(0));
+    }
+}
+
 impl Core {
     /// Fills the hidden slots of a stripe from what it carries on and from what the levels have queued. Stripes come in order.
     pub(crate) fn fill_hidden(&self, flying: &Flying, carried: Carried) -> Result<HiddenPart> {
-        let filled = Filling::fill(self, flying.seq, carried);
-        // Readers of a stripe wait for this: after a failure it holds nothing.
-        let (plain, roots) = filled.inspect_err(|_| drop(flying.hidden.set(Plain::new(0))))?;
+        let _guard = FilledAnyway(flying);
+        let (plain, roots) = Filling::fill(self, flying.seq, carried)?;
         let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
         let echo = std::mem::replace(&mut *last, plain.entries.clone());
         let _set_once = flying.hidden.set(plain);

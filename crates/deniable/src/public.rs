@@ -6,7 +6,7 @@
 //! public operations and the paced clock, under a lock that hidden operations never take.
 
 use crate::carrier::Carried;
-use crate::core::Core;
+use crate::core::{Core, FailOnPanic};
 use crate::log::{Flying, Log, Plain};
 use crate::pipeline::Closed;
 use crate::place::Place;
@@ -382,6 +382,8 @@ impl Core {
 
     /// Fills the hidden slots of a closed stripe and sends it to the medium.
     fn fill_and_send(&self, to_fill: ToFill) -> Result<()> {
+        // The stripe has its number: no other can take its place.
+        let _guard = FailOnPanic(self);
         let ToFill { flying, carried, salt, checkpoint, part } = to_fill;
         let hidden = self.fill_hidden(&flying, carried)?;
         self.send(Closed { flying, hidden, salt, checkpoint, part })

@@ -3,11 +3,11 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, counter, create, flush_hidden, models, open_with, options, params, stamp_of};
+use fixture::{Model, Written, flush_hidden, open_with, options, stamp_of, written};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder, Rng};
+use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,40 +15,6 @@ const LEVELS: usize = 3;
 const CHECKPOINTS: u64 = 1 << 20;
 const LOG: u64 = CHECKPOINTS + (256 << 10);
 const BLOCK: u64 = BLOCK_SIZE as u64;
-
-/// A disk that has gone round, closed or with its power cut, and what its levels hold.
-struct Written {
-    params: Params,
-    bytes: Vec<u8>,
-    models: Vec<Model>,
-    /// The last stripe.
-    head: u64,
-}
-
-fn written(seed: u64, closed: bool) -> Written {
-    let params = params();
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
-    let medium: Arc<dyn Medium> = memory.clone();
-    create(&medium, &params, LEVELS, seed).unwrap();
-    let disk = open_with(&medium, &params, LEVELS, options(seed, !seed)).unwrap();
-    let levels = disk.levels();
-    let (mut rng, mut models, mut next_stamp) = (Rng::new(seed), models(&params, LEVELS), 0);
-    for _ in 0..150 {
-        for (level, model) in levels.iter().zip(&mut models) {
-            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
-            worked.write(if level.level() == 2 { 1 } else { 4 }).unwrap();
-        }
-    }
-    levels[1..].iter().for_each(|level| flush_hidden(&disk, level).unwrap());
-    if closed {
-        disk.close().unwrap();
-    } else {
-        levels[0].flush().unwrap();
-    }
-    let head = counter(&levels[0], "head");
-    drop((levels, disk));
-    Written { params, bytes: memory.snapshot(), models, head }
-}
 
 /// Reads every block of every open level: each is right, or fails. Returns how many of each level failed.
 fn failures(disk: &Arc<Deniable>, models: &[Model]) -> Vec<u64> {

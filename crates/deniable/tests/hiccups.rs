@@ -3,13 +3,11 @@
 
 mod fixture;
 
-use fixture::{
-    Model, Worked, counter, create, fill, flush_hidden, models, open_with, options, params, stamp_of,
-};
+use fixture::{Model, Written, counter, fill, open_with, options, stamp_of, written};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_deniable::{Deniable, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
+use lacuna_sim::{Fault, FaultMedium, OpKind};
 use std::sync::Arc;
 
 const LOG: u64 = (1 << 20) + (256 << 10);
@@ -19,26 +17,6 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 const LATEST: u64 = 1 << 40;
 
 type Faulty = Arc<FaultMedium<MemoryMedium>>;
-
-/// A closed disk that has gone round, and what its levels hold.
-fn written(seed: u64) -> (Params, Vec<u8>, Vec<Model>) {
-    let params = params();
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
-    let medium: Arc<dyn Medium> = memory.clone();
-    create(&medium, &params, LEVELS, seed).unwrap();
-    let disk = open_with(&medium, &params, LEVELS, options(seed, !seed)).unwrap();
-    let levels = disk.levels();
-    let (mut rng, mut models, mut next_stamp) = (Rng::new(seed), models(&params, LEVELS), 0);
-    for _ in 0..150 {
-        for (level, model) in levels.iter().zip(&mut models) {
-            let mut worked = Worked { disk: &**level, model, rng: &mut rng, next_stamp: &mut next_stamp };
-            worked.write(if level.level() == 2 { 1 } else { 4 }).unwrap();
-        }
-    }
-    levels[1..].iter().for_each(|level| flush_hidden(&disk, level).unwrap());
-    disk.close().unwrap();
-    (params, memory.snapshot(), models)
-}
 
 fn stripe_len(params: &Params) -> u64 {
     (1 + u64::from(params.geometry.public) + u64::from(params.geometry.hidden)) * BLOCK
@@ -79,7 +57,7 @@ fn failures(disk: &Arc<Deniable>, models: &[Model]) -> u64 {
 /// A medium that reads nothing for a while ends the session, and takes nothing with it.
 #[test]
 fn an_outage_loses_nothing() {
-    let (params, bytes, models) = written(3);
+    let Written { params, bytes, models, .. } = written(3, true);
     for error in [Kind::Io, Kind::Other] {
         let medium = faulty(&bytes);
         let disk = open(&medium, &params, LEVELS, false).unwrap();
@@ -97,7 +75,7 @@ fn an_outage_loses_nothing() {
 /// With the threads of a disk a place is tried again for most of a second before what lies there is given up.
 #[test]
 fn a_place_that_fails_for_a_moment_is_not_given_up() {
-    let (params, bytes, models) = written(5);
+    let Written { params, bytes, models, .. } = written(5, true);
     let medium = faulty(&bytes);
     let disk = {
         let medium: Arc<dyn Medium> = medium.clone();
@@ -123,7 +101,7 @@ fn a_place_that_fails_for_a_moment_is_not_given_up() {
 /// A clean page of a map is in memory when its sector goes bad: it is written anew.
 #[test]
 fn a_page_in_memory_outlives_its_sector() {
-    let (params, bytes, models) = written(3);
+    let Written { params, bytes, models, .. } = written(3, true);
     for place in (0..params.stripes).step_by(2) {
         for slot in 1..1 + u64::from(params.geometry.public) {
             let medium = faulty(&bytes);
@@ -159,7 +137,7 @@ fn flushed_then_cut(params: &Params, bytes: &[u8], level: usize) -> (Vec<u8>, u6
 /// The disk was closed, opened, written to and cut off: that it was closed once does not make the last stripe dispensable.
 #[test]
 fn an_old_close_does_not_hide_a_lost_end() {
-    let (params, bytes, _) = written(3);
+    let Written { params, bytes, .. } = written(3, true);
     let (cut, head) = flushed_then_cut(&params, &bytes, 0);
     let medium = faulty(&cut);
     bad_sector(&medium, stripe_at(&params, head));
@@ -171,7 +149,7 @@ fn an_old_close_does_not_hide_a_lost_end() {
 /// A bad sector, and after it a stripe that the power cut tore: no end that can be trusted, and a disk that can be read.
 #[test]
 fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
-    let (params, bytes, _) = written(3);
+    let Written { params, bytes, .. } = written(3, true);
     let memory = Arc::new(MemoryMedium::from_bytes(bytes));
     let medium: Arc<dyn Medium> = memory.clone();
     let disk = open_with(&medium, &params, 1, options(1, 2)).unwrap();
@@ -190,7 +168,7 @@ fn a_bad_sector_before_a_torn_stripe_opens_to_read() {
 /// was before.
 #[test]
 fn a_hidden_level_is_not_rolled_back() {
-    let (params, bytes, _) = written(3);
+    let Written { params, bytes, .. } = written(3, true);
     let (cut, last) = flushed_then_cut(&params, &bytes, 1);
     let memory = Arc::new(MemoryMedium::from_bytes(cut));
     let medium: Arc<dyn Medium> = memory.clone();

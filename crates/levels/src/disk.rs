@@ -125,11 +125,11 @@ impl Disk for LevelDisk {
         let last = self.in_use.fetch_sub(1, Ordering::AcqRel) <= 1;
         let closed = if last { flushed.and(self.disk.close()) } else { flushed };
         closed.map_err(|e| match e.kind() {
-            Kind::NoCover if last => {
-                e.remedy("what waited is lost; next time, write to level 0 while the disk is being closed")
-            }
+            Kind::NoCover if last => e.remedy(
+                "what waited is lost; next time, use level 0 as usual while the disk is being closed",
+            ),
             Kind::NoCover => {
-                e.remedy("it waits on until the last level is closed: write to level 0 before that")
+                e.remedy("it waits on until the last level is closed: use level 0 as usual before that")
             }
             _ => e,
         })

@@ -171,7 +171,8 @@ impl HiddenLevels {
         })
     }
 
-    /// What all levels know, from level 1 up: for disks of version 1, whose levels share slots.
+    /// What all levels know, from level 1 up: where levels share slots (deniable disks of version 1), and where all maps change
+    /// with one batch (oblivious disks).
     pub fn lock_all(&self, health: &FailStop) -> Vec<MutexGuard<'_, HiddenState>> {
         (1..=self.levels.len() as u8).map(|level| self.lock(health, level)).collect()
     }
@@ -293,8 +294,10 @@ impl HiddenLevels {
                 state.level.queue.trims().len() < MOST_TRIMS
             })?;
         let HiddenLevel { tree, queue } = &mut state.level;
+        // Looked up first: a discard that fails must not have dropped what waits in its range.
+        let written = tree.any(first, count, source)?;
         queue.discard(first, count);
-        if tree.any(first, count, source)? {
+        if written {
             queue.trim(first, count);
         }
         shared.used.store(state.used(), Ordering::Relaxed);

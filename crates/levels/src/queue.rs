@@ -1,11 +1,8 @@
 //! What a hidden level was given and no stripe or batch has taken yet: blocks, in order, and the ranges that were discarded
 //! before them.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-
-/// Turns in the order that may stand for blocks which are gone.
-const MOST_EMPTY_TURNS: usize = 1024;
 
 /// A block that waits.
 pub struct Waiting {
@@ -19,7 +16,7 @@ pub struct Waiting {
 #[derive(Default)]
 pub struct Queue {
     blocks: FxHashMap<u64, Waiting>,
-    /// Turns, each with its number and its block; that may be gone, or have another turn before.
+    /// Turns, each with its number and its block.
     order: VecDeque<(u64, u64)>,
     trims: Vec<(u64, u64)>,
     /// Turns, and ranges, given and taken since the disk was opened.
@@ -68,15 +65,9 @@ impl Queue {
         self.blocks.get_mut(&addr).map(|waiting| &mut waiting.block)
     }
 
-    /// The blocks that wait, and where they belong, each in its first turn.
+    /// The blocks that wait, and where they belong, in their order.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let mut seen = FxHashSet::default();
-        let fresh = move |addr: &u64| seen.insert(*addr);
-        self.order
-            .iter()
-            .map(|(_, addr)| *addr)
-            .filter(fresh)
-            .filter_map(|addr| Some((addr, self.get(addr)?)))
+        self.order.iter().filter_map(|(_, addr)| Some((*addr, self.get(*addr)?)))
     }
 
     /// Whether a discard waits that covers `addr`.
@@ -90,18 +81,11 @@ impl Queue {
         self.blocks.insert(addr, waiting);
         self.given += 1;
         self.order.push_back((self.given, addr));
-        self.tidy();
     }
 
     /// The block whose turn it is.
-    pub fn front(&mut self) -> Option<u64> {
-        while let Some(&(_, addr)) = self.order.front() {
-            if self.blocks.contains_key(&addr) {
-                return Some(addr);
-            }
-            self.order.pop_front();
-        }
-        None
+    pub fn front(&self) -> Option<u64> {
+        self.order.front().map(|(_, addr)| *addr)
     }
 
     /// Takes out the block whose turn it is.
@@ -111,7 +95,7 @@ impl Queue {
         self.remove(addr)
     }
 
-    /// Takes a block out; its turn in the order stays.
+    /// Takes a block out, without its turn.
     fn remove(&mut self, addr: u64) -> Option<Waiting> {
         let waiting = self.blocks.remove(&addr)?;
         self.first_writes -= u64::from(waiting.first_write);
@@ -125,7 +109,13 @@ impl Queue {
         } else {
             self.blocks.keys().copied().filter(|addr| (first..first + count).contains(addr)).collect()
         };
+        let before = self.blocks.len();
         within.into_iter().for_each(|addr| drop(self.remove(addr)));
+        // Their turns go with them: a block that is put again must not come before others that wait.
+        if self.blocks.len() < before {
+            let blocks = &self.blocks;
+            self.order.retain(|(_, addr)| blocks.contains_key(addr));
+        }
     }
 
     /// Remembers a range, together with the one before it if they touch.
@@ -155,16 +145,7 @@ impl Queue {
     /// Whether everything was taken that had been given when the ticket was drawn.
     pub fn has_passed(&self, ticket: Ticket) -> bool {
         let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.given);
-        (later || self.blocks.is_empty()) && self.trims_taken >= ticket.trims_given
-    }
-
-    /// Forgets turns whose blocks are gone, so that they do not pile up.
-    fn tidy(&mut self) {
-        if self.order.len() > 2 * self.blocks.len() + MOST_EMPTY_TURNS {
-            let mut seen = FxHashSet::default();
-            let blocks = &self.blocks;
-            self.order.retain(|(_, addr)| blocks.contains_key(addr) && seen.insert(*addr));
-        }
+        later && self.trims_taken >= ticket.trims_given
     }
 }
 
@@ -204,22 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_blocks_that_are_gone_do_not_pile_up() {
+    fn turns_go_with_their_blocks() {
         let mut queue = Queue::default();
-        for addr in 0..10 * MOST_EMPTY_TURNS as u64 {
+        for addr in 0..1000 {
             queue.put(addr, waiting());
             queue.discard(addr, 1);
         }
-        assert!(queue.order.len() <= MOST_EMPTY_TURNS + 1);
-        assert_eq!(queue.front(), None);
-        assert!(queue.has_passed(queue.ticket()));
+        assert!(queue.order.is_empty() && queue.front().is_none() && queue.has_passed(queue.ticket()));
         queue.put(7, waiting());
+        queue.put(8, waiting());
         let ticket = queue.ticket();
-        for addr in 8..10 * MOST_EMPTY_TURNS as u64 {
-            queue.put(addr, waiting());
-            queue.discard(addr, 1);
-        }
+        queue.discard(7, 1);
+        queue.put(7, waiting());
+        assert_eq!(queue.waiting().map(|(addr, _)| addr).collect::<Vec<_>>(), [8, 7]);
         assert!(!queue.has_passed(ticket), "a block before it still waits");
-        assert!(queue.pop().is_some() && queue.front().is_none() && queue.has_passed(ticket));
+        assert!(queue.pop().is_some() && queue.front() == Some(7) && queue.has_passed(ticket));
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Error, Kind, Result};
-use rustix::fs::{Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fstatvfs};
+use rustix::fs::{
+    Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs,
+};
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
@@ -55,7 +57,10 @@ impl FileMedium {
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600).create_new(true);
-        let (file, touches) = open_untouched(&mut options, path).map_err(|e| open_error(path, &e))?;
+        let file = options.open(path).map_err(|e| open_error(path, &e))?;
+        // Afterwards: where new files belong to another user, a refusal would come when the file is there already.
+        let untouched = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NOATIME));
+        let touches = untouched.is_err();
         let medium = Self::locked(file, path, Access::Write, touches)?;
         medium.set_len(len)?;
         Ok(medium)

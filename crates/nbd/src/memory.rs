@@ -19,7 +19,7 @@ const KEPT_BY_HIDDEN: usize = 4 << 20;
 const LEVELS: usize = 8;
 /// What level 0 has for large requests, in shares of each further level.
 const PUBLIC_SHARES: usize = 6;
-/// How long a request waits for memory that the requests of other connections hold. Longer than good clients
+/// How long a request of level 0 waits for memory that the requests of other connections hold. Longer than good clients
 /// make each other wait, and short enough for the client to hear of it before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -31,8 +31,8 @@ impl ServerMemory {
     /// much.
     pub(crate) fn new(large: usize) -> Self {
         ServerMemory(std::array::from_fn(|level| match level {
-            0 => LevelMemory::new(large, KEPT_BY_PUBLIC),
-            _ => LevelMemory::new(large / PUBLIC_SHARES, KEPT_BY_HIDDEN),
+            0 => LevelMemory::new(large, Some(PATIENCE), KEPT_BY_PUBLIC),
+            _ => LevelMemory::new(large / PUBLIC_SHARES, None, KEPT_BY_HIDDEN),
         }))
     }
 
@@ -45,18 +45,26 @@ impl ServerMemory {
 /// What the requests of all connections to a level share.
 pub(crate) struct LevelMemory {
     large: Pool,
+    /// How long a request waits for memory that the requests of other connections hold; none for a hidden level, whose requests
+    /// take as long as cover does, and end by themselves.
+    patience: Option<Duration>,
     keepable: usize,
     kept: AtomicUsize,
 }
 
 impl LevelMemory {
-    fn new(large: usize, keepable: usize) -> Self {
-        LevelMemory { large: Pool::new(large), keepable, kept: AtomicUsize::new(0) }
+    fn new(large: usize, patience: Option<Duration>, keepable: usize) -> Self {
+        LevelMemory { large: Pool::new(large), patience, keepable, kept: AtomicUsize::new(0) }
+    }
+
+    /// Bytes for large requests altogether.
+    pub(crate) fn large(&self) -> usize {
+        self.large.size
     }
 
     /// A part of the memory for large requests; `None` if there is none to be had.
     pub(crate) fn share(&self, bytes: usize) -> Option<Share<'_>> {
-        self.large.share(bytes, Some(PATIENCE))
+        self.large.share(bytes, self.patience)
     }
 
     /// A right to keep memory, of no bytes yet.
@@ -176,7 +184,7 @@ mod tests {
 
     #[test]
     fn workers_keep_no_more_than_their_level_grants() {
-        let server = LevelMemory::new(0, 64 << 20);
+        let server = LevelMemory::new(0, None, 64 << 20);
         let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
         assert!(all.iter_mut().all(|kept| kept.covers(KEPT) && kept.covers(1 << 20) && kept.covers(1 << 20)));
         let mut late = server.keep();

@@ -119,7 +119,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             waiting: AtomicUsize::new(0),
             threads: AtomicUsize::new(1),
             pace: AtomicU32::new(0),
-            large: Pool::new(LARGE_BUDGET),
+            large: Pool::new(LARGE_BUDGET.min(level.large())),
             level,
         }
     }

@@ -9,7 +9,7 @@ use crate::core::{Core, NewPage, Source};
 use crate::head::{Draft, LevelRecord, MOST_TRIMS, PublicPart, batch_key};
 use crate::params::STASH_SLOTS;
 use crate::place::{cell_of, place, stash_place};
-use crate::store::Claims;
+use crate::progress::Claims;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, HiddenLevel, SALT_LEN, WriteKey};
 use rustc_hash::FxHashMap;
@@ -74,7 +74,7 @@ impl<'a> Batch<'a> {
         // A map that is two cycles behind gets everything: were it four, the journal would come round.
         let cycle = u64::from(self.core.store.params.cycle);
         let behind = state.tree.state().covered + 2 * cycle < self.seq;
-        let trims = if behind { Vec::new() } else { self.trim(level, state)? };
+        let trims = if behind && level > 0 { Vec::new() } else { self.trim(level, state)? };
         self.keep(level, state)?;
         let due = state.tree.due(self.seq);
         let first = if behind { usize::MAX } else { shares.pages };
@@ -115,8 +115,9 @@ impl<'a> Batch<'a> {
 
     /// Takes ranges that were discarded out of the map. They come before everything that the batch writes.
     fn trim(&mut self, level: u8, state: &mut HiddenLevel) -> Result<Vec<(u64, u64)>> {
-        // Each makes pages of the map wait to be written: not too many.
-        if state.tree.crowded() {
+        // Each makes pages of the map wait to be written: not too many. A discard of level 0 is recorded by the next batch all the
+        // same: what waited in its range was in the stash, and is not any more.
+        if level > 0 && state.tree.crowded() {
             return Ok(Vec::new());
         }
         let some = state.queue.trims().len().min(MOST_TRIMS);

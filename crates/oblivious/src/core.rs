@@ -7,7 +7,7 @@ use crate::public::Public;
 use crate::store::Store;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_crypto::{RandomSource, derive};
-use lacuna_levels::{Entry, FailStop, HiddenLevels, PageSource, Wait, again, corrupt, defect};
+use lacuna_levels::{Entry, FailStop, HiddenLevels, PageSource, Wait, corrupt, defect};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,6 +151,9 @@ impl PageSource for Source<'_> {
         }
         // One bad sector must not stop the disk, and what is hidden must not stop what is public: a page that the medium will
         // not give is lost.
-        again(|| self.core.read_cell(self.level, place, entry, block)).map_err(|e| e.with_kind(Kind::Corrupt))
+        let store = &self.core.store;
+        store
+            .patiently(|| self.core.read_cell(self.level, place, entry, block))
+            .map_err(|e| e.with_kind(Kind::Corrupt))
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Bytes of input for one batch.
 const PIECE: usize = 128;
 /// Bytes of the medium.
-const ROOM: u64 = 10 << 20;
+const ROOM: u64 = 12 << 20;
 /// Cells of a forged batch that hold something.
 const FILLED: usize = 3;
 

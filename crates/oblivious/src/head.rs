@@ -7,8 +7,8 @@
 //!   48  digest          16  keyed hash of the starts of the sectors of the record
 //!   64  levels    4 x  120  the state of the map of each level and what it discarded, or random
 //!  544  cells   224 x    8  what the level of the region put into a cell, or random
-//! 2336  stash    32 x    8  what a slot of the stash holds of level 0
-//! 2592  public part         encrypted under the key of level 0, up to the end of the block
+//! 2336  stash    48 x    8  what a slot of the stash holds of level 0
+//! 2720  public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
 //! What a level put into cells is covered by a key stream; the tag of what the level says of itself is over it too. A cell

@@ -19,7 +19,7 @@
 //!    the number of public operations, public randomness and the paced clock; on a plausible disk, of the number of
 //!    operations of all levels, flushes apart. (A discard counts for a quarter of a batch. Exceptions that depend on what level
 //!    0 holds: a discard that changes more pages of its map than the cache should keep causes batches until they are written;
-//!    and what finds no room in the stash, which invariant 6 says is all but impossible, causes one.)
+//!    and what finds no room in the stash, which invariant 6 says is rare, causes one.)
 //! 2. What the keys of levels 0 to *d* open is a function of the operations on these levels, public randomness and the clock:
 //!    no level has a cell, a lock, a queue or a share of memory in common with another. What level 0 opens of how far batches
 //!    had come follows from their numbers, never from speed (`Params::schedule`).
@@ -47,6 +47,7 @@ mod fuzz;
 mod head;
 mod params;
 mod place;
+mod progress;
 mod public;
 mod read;
 mod recovery;

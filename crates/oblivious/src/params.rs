@@ -17,7 +17,7 @@ const MOST_CELL_COUNT: u64 = (1 << crate::place::CELL_BITS) - 1;
 /// Parts of the ring. Heads of a part call durable what ended two parts ago, and in place what ended four parts ago; so
 /// a batch overwrites one whose place in its cells a durable head has told.
 pub(crate) const PARTS: u64 = 6;
-/// The fewest and the most batches in the ring. More save syncs; these fill 180 MB.
+/// The fewest and the most batches in the ring. More save syncs; these fill 270 MB.
 const RING: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
 /// The longest journal: opening reads all of it, 64 MiB.
 const MOST_JOURNAL: u64 = 16384;
@@ -28,7 +28,7 @@ const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
 /// The most cells that a batch of this version rewrites.
 pub(crate) const MOST_CELLS: usize = 224;
 /// Slots of the stash in the record of a batch. `bound.rs` says how seldom they are too few.
-pub(crate) const STASH_SLOTS: usize = 32;
+pub(crate) const STASH_SLOTS: usize = 48;
 /// Neighbouring cells that are drawn together. Their blocks have a page each, and their metadata one for all, which follows:
 /// one request reads or writes a group.
 pub(crate) const GROUP: u64 = 8;
@@ -225,7 +225,7 @@ impl Params {
         let in_common = (4..=MOST_OPERATIONS as u8).contains(&operations)
             && (1..operations).contains(&self.page_writes)
             && u64::from(self.journal) <= MOST_JOURNAL
-            && self.journal >= 4 * self.ring
+            && u64::from(self.journal) >= 4 * ring
             && self.cycle >= 4
             && self.cycle <= self.journal / 4
             && (LEAST_CELLS..=MOST_CELL_COUNT).contains(&self.cells);
@@ -452,12 +452,13 @@ mod tests {
             assert!(params.batch_cells() == 120 && params.batch_blocks() >= 15, "{params:?}");
         }
         let good = Params::plan(1 << 30, Plan::DEFAULT).unwrap();
-        let broken: [&dyn Fn(&mut Params); 8] = [
+        let broken: [&dyn Fn(&mut Params); 9] = [
             &|p| p.plan.per_write = 1,
             &|p| p.plan.operations = 33,
             &|p| p.blocks = p.cells,
             &|p| p.ring += 1,
             &|p| p.cells -= 1,
+            &|p| p.ring = 1 << 30,
             &|p| p.journal = p.ring,
             &|p| p.cells = 1 << 60,
             &|p| p.page_writes = 0,

@@ -9,7 +9,7 @@ use crate::batch::{Batch, Shares};
 use crate::core::Core;
 use crate::head::MOST_TRIMS;
 use crate::params::{Hiding, STASH_SLOTS};
-use crate::store::Claims;
+use crate::progress::Claims;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{HiddenLevel, Waiting};
 use rustc_hash::FxHashMap;
@@ -146,7 +146,7 @@ impl Core {
         self.operate(&mut self.public(), operations)
     }
 
-    /// Writes a batch. And more, which says something of level 0 to those who count them, in cases that are all but impossible:
+    /// Writes a batch. And more, which says something of level 0 to those who count them, in cases that are rare:
     /// that the stash is too small for what found no cell, or that the map is so far behind that the journal might come round
     /// to what its pages do not say yet.
     fn batch(&self, public: &mut Public) -> Result<()> {

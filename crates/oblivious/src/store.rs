@@ -10,7 +10,8 @@
 
 use crate::head::{Head, PublicPart};
 use crate::params::{META_LEN, Params};
-use lacuna_core::{BLOCK_SIZE, Error, Result, Secret};
+use crate::progress::{Claims, Progress};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
 use lacuna_levels::{FailStop, again, defect};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
@@ -19,12 +20,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-/// Batches whose records are in memory at once while they are written in place: 8 MiB.
+/// Batches whose records are in memory at once while they are written in place: 8 MB, with the most cells 15 MB.
 const RECORDS_AT_ONCE: usize = 16;
 /// Groups of cells that are written in place at once.
 const AT_ONCE: usize = 256;
 /// The unit in which a medium loses what it holds.
 const SECTOR: usize = 512;
+/// A thread that waits looks again after so long.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Pauses before a medium that fails is asked again: a failure of a connection passes.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
 /// How often cells are read without holding the lock of those in flight.
 const LOOKS: usize = 3;
 
@@ -50,105 +56,6 @@ impl Flight {
         let first = self.groups.get(&(cell / group))?;
         Some(InRing { slot: first.slot + (cell % group) as u8, ..*first })
     }
-}
-
-/// What a head says: batches that were durable with all before them, in the ring and in place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Claims {
-    pub(crate) synced: u64,
-    pub(crate) applied: u64,
-}
-
-impl Claims {
-    pub(crate) fn max(self, other: Claims) -> Claims {
-        Claims { synced: self.synced.max(other.synced), applied: self.applied.max(other.applied) }
-    }
-}
-
-impl Params {
-    /// What the head of batch `seq` says if nothing else is known, whatever the speed of the machine (deniability contract):
-    /// that what ended two parts ago is durable, and what ended four parts ago durable in place.
-    pub(crate) fn schedule(&self, seq: u64) -> Claims {
-        let number = seq.saturating_sub(1) / self.part();
-        Claims {
-            synced: number.saturating_sub(1) * self.part(),
-            applied: number.saturating_sub(3) * self.part(),
-        }
-    }
-}
-
-/// How far the batches have come; each of these says it of a batch and all before it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    /// Written to ring and journal.
-    written: u64,
-    /// Durable in ring and journal.
-    synced: u64,
-    /// Written in place; and durable there.
-    applied: u64,
-    applied_durable: u64,
-    /// The last batch that was there when the disk was opened: it is not brought in place before another part has ended, for
-    /// nothing is done to a disk that is only looked at.
-    found: u64,
-    /// What a batch waits for that is going to say so.
-    wanted: Claims,
-    /// There are threads that sync parts of the ring and write them in place; otherwise that is done where a part ends.
-    threads: bool,
-}
-
-impl Progress {
-    /// Everything up to batch `end` is durable in the ring, and in place up to batch `applied`, as the head of `end` says.
-    pub(crate) fn at(end: u64, applied: u64) -> Progress {
-        Progress {
-            written: end,
-            synced: end,
-            applied,
-            applied_durable: applied,
-            found: end,
-            wanted: Claims::default(),
-            threads: false,
-        }
-    }
-
-    /// Whether a part of the ring has ended that is not durable.
-    pub(crate) fn has_ended(&self, part: u64) -> bool {
-        last_end(self.written, part) > self.synced
-    }
-
-    /// Whether a sync is due: for such a part, or because a batch waits for what was written in place to be durable. Nobody
-    /// else needs that before the next part ends, whose sync serves for both.
-    pub(crate) fn wants_sync(&self, part: u64) -> bool {
-        let awaited = self.applied_durable < self.wanted.applied && self.applied > self.applied_durable;
-        self.has_ended(part) || awaited
-    }
-
-    /// The end of the last part that is durable, if it is not in place.
-    pub(crate) fn due_in_place(&self, part: u64) -> Option<u64> {
-        let end = last_end(self.synced, part);
-        (end > self.applied && end > self.found).then_some(end)
-    }
-
-    pub(crate) fn has_threads(&self) -> bool {
-        self.threads
-    }
-
-    pub(crate) fn written(&self) -> u64 {
-        self.written
-    }
-
-    pub(crate) fn synced(&self) -> u64 {
-        self.synced
-    }
-
-    /// Whether what a head says is so.
-    fn bears_out(&self, claims: Claims) -> bool {
-        self.synced >= claims.synced && self.applied_durable >= claims.applied
-    }
-}
-
-/// The last batch, up to `seq`, with which a part of the ring ends.
-fn last_end(seq: u64, part: u64) -> u64 {
-    seq / part * part
 }
 
 pub(crate) struct Store {
@@ -232,10 +139,25 @@ impl Store {
         self.medium.read(&mut batch)
     }
 
+    /// Reads more than once what the medium fails to give, with pauses if the disk has threads.
+    pub(crate) fn patiently(&self, mut read: impl FnMut() -> Result<()>) -> Result<()> {
+        let mut done = again(&mut read);
+        for pause in PAUSES.iter().filter(|_| self.progress().has_threads()) {
+            match done {
+                Err(e) if e.kind() != Kind::Corrupt => {
+                    std::thread::sleep(*pause);
+                    done = read();
+                }
+                done => return done,
+            }
+        }
+        done
+    }
+
     /// Reads the cells of a batch, which will be overwritten. What the medium does not give is lost, and zeros here: one bad
     /// sector must not stop the disk. That nothing can be read is an error.
     pub(crate) fn read_last(&self, cells: &[u64], out: &mut [u8]) -> Result<()> {
-        let Err(e) = self.read_cells(cells, out) else { return Ok(()) };
+        let Err(e) = self.patiently(|| self.read_cells(cells, out)) else { return Ok(()) };
         let mut given = false;
         for (cell, out) in cells.iter().zip(out.chunks_exact_mut(self.params.cell_len())) {
             match again(|| self.read_cells(&[*cell], out)) {
@@ -462,24 +384,28 @@ impl Store {
         self.moved.notify_all();
     }
 
-    /// Waits until `done`, or until a failure, or so long: then it returns false.
+    /// Waits until `done`, or until a failure, or until no batch has come for so long: then it returns false.
     pub(crate) fn wait(
         &self,
         health: &FailStop,
         patience: Option<Duration>,
         done: impl Fn(&Progress) -> bool,
     ) -> Result<bool> {
-        let deadline = patience.map(|patience| Instant::now() + patience);
+        let mut since = Instant::now();
         let mut progress = self.progress();
         while !done(&progress) {
             health.check()?;
-            progress = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.moved.wait(progress).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return Ok(false),
-                Some(left) => {
-                    self.moved.wait_timeout(progress, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            let written = progress.written;
+            // Not every failure wakes those who wait here.
+            let left = patience.map_or(LOOK_AGAIN, |patience| patience.saturating_sub(since.elapsed()));
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let waited = self.moved.wait_timeout(progress, left.min(LOOK_AGAIN));
+            progress = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if progress.written > written {
+                since = Instant::now();
+            }
         }
         Ok(true)
     }
@@ -496,8 +422,9 @@ impl Store {
             return Ok(());
         }
         if !background {
-            // Parts are synced and applied as they end: that is in time.
-            return Err(defect());
+            // Parts are synced and applied as they end: that is in time. A flush may still be syncing.
+            self.sync_to(claims.synced)?;
+            return if self.progress().bears_out(claims) { Ok(()) } else { Err(defect()) };
         }
         {
             let mut progress = self.progress();

@@ -1,11 +1,12 @@
 //! The threads of an open disk: one prepares batches, one syncs the parts of the ring, one writes them in place, one is the
 //! paced clock.
 //!
-//! Invariant: once a part has ended, nobody need do anything for it to become durable in place, and to be known as that.
+//! Invariant: once a part has ended, nobody need do anything for it to become durable and to go in place; the next sync makes it
+//! durable there, which a batch that is going to say so waits for.
 //! The exceptions are a disk that has failed, and parts that were there when the disk was opened: those wait for the next.
 
 use crate::core::Core;
-use crate::store::Progress;
+use crate::progress::Progress;
 use lacuna_core::{Error, Result};
 use lacuna_levels::{PacedClock, defect};
 use std::sync::Arc;

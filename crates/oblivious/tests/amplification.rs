@@ -19,7 +19,7 @@ use lacuna_sim::{OpKind, Record, Recorder, Rng};
 use std::sync::Arc;
 
 const CELL: u64 = 4160;
-const STASH_SLOTS: u64 = 32;
+const STASH_SLOTS: u64 = 48;
 
 /// Bytes that were read; records, blocks in place, bytes of metadata, and heads that were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

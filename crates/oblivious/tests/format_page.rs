@@ -185,7 +185,7 @@ impl Reader {
     }
 
     fn public(&self, name: &str) -> Range<usize> {
-        fields("Public part", 1504)[name].clone()
+        fields("Public part", 1376)[name].clone()
     }
 
     /// The number of one of the cells of a batch.

@@ -81,9 +81,10 @@ fn parse(line: &str) -> Option<Call> {
             let (one, other) = (number(last[0])?, number(last[1])?);
             if name == "pwrite64" { (one, other) } else { (other, one) }
         }
-        "pwritev2" => {
+        "pwritev" | "pwritev2" => {
             let lens = rest.split("iov_len=").skip(1).map(|len| number(len.split('}').next()?));
-            (number(last[1])?, lens.sum::<Option<u64>>()?)
+            // After the offset the second has flags.
+            (number(last[usize::from(name == "pwritev2")])?, lens.sum::<Option<u64>>()?)
         }
         "fsync" | "fdatasync" => (0, 0),
         // None of these is used today; whatever comes is compared as it stands.
@@ -135,6 +136,8 @@ fn session(scene: &Scene, seed: u64, hidden: Hidden) -> Vec<Call> {
     let mut command = Command::new("strace");
     // The server is the process that we start, and the tracer one beside it: signals reach the server.
     command.args(["-D", "-f", "-y", "-q", "-s", "0", "-o", trace.to_str().unwrap(), "-e", CALLS]);
+    // All lengths of a call that takes many buffers.
+    command.args(["-e", "abbrev=none"]);
     command.arg(env!("CARGO_BIN_EXE_lacuna")).args(["-q", "serve", "disk.img", "--socket", "nbd.sock"]);
     command.args(["--cover-timeout", "1", "--key-file"]);
     command.arg(if hidden == Hidden::Absent { "key" } else { "third" });

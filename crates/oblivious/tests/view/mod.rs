@@ -17,7 +17,7 @@ const DIGEST: Range<usize> = 48..64;
 const LEVELS_AT: usize = 64;
 const COVERS_AT: usize = 544;
 const STASH_AT: usize = 2336;
-const PUBLIC_AT: usize = 2592;
+const PUBLIC_AT: usize = 2720;
 // Of a cell, after its block.
 const NONCE: Range<usize> = BLOCK_SIZE..BLOCK_SIZE + XAES_NONCE;
 const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
