@@ -4,8 +4,8 @@
 //! Compared are, of all system calls on the file of the medium that change it or make it durable:
 //! - `deniable`: its writes and discards, with offset and length, in order. Which thread makes a call does not matter.
 //! - `oblivious`: the writes to ring and journal, in the same way. Cells are drawn at random: of the writes in place, that each
-//!   is of whole cells or their metadata, and how many there are, within [`TOLERANCE`]: batches that are brought in place together may have drawn
-//!   the same cell, which is then written once.
+//!   is of a whole group of cells, and how many there are, within [`TOLERANCE`]: batches that are brought in place together may have
+//!   drawn the same group, which is then written once.
 //! - The number of syncs, within [`SYNC_TOLERANCE`], and not where among the writes they begin: a thread of its own makes them while
 //!   the next stripes or batches are written, and one that comes late serves for two. So the number varies with the load of
 //!   the machine (54 or 52 of a `deniable` disk, 87 to 103 of an `oblivious` one, with hidden levels absent each time). A
@@ -256,25 +256,24 @@ fn deniable() {
 
 #[test]
 fn oblivious() {
-    /// Bytes of the metadata of a cell, which stand behind all blocks.
-    const META: u64 = 64;
+    /// Bytes of a group of eight cells, and those of them that are written: the blocks, and 64 bytes of metadata for each.
+    const GROUP: u64 = 9 * BLOCK;
+    const WRITTEN: u64 = 8 * (BLOCK + 64);
     let params = Params::plan(SIZE, Plan { cover_millis: 0, ..Plan::DEFAULT }).unwrap();
-    let metadata = params.medium_len() - (params.cells * META).next_multiple_of(BLOCK);
-    let cells = metadata - params.cells * BLOCK;
+    let cells = params.medium_len() - params.cells / 8 * GROUP;
     compare("oblivious", |without, with| {
         let ordered = |call: &&Call| !call.is_sync() && call.offset < cells;
         same("ring and journal", without.iter().filter(ordered), with.iter().filter(ordered))?;
         let in_place = |calls: &[Call]| {
-            let mut count = 0;
+            let mut groups = 0;
             for call in calls.iter().filter(|call| !call.is_sync() && call.offset >= cells) {
-                let unit = if call.offset < metadata { BLOCK } else { META };
-                if !call.len.is_multiple_of(unit) || !call.offset.is_multiple_of(unit) {
-                    return Err(format!("not a cell: {call:?}"));
+                if call.len != WRITTEN || !(call.offset - cells).is_multiple_of(GROUP) {
+                    return Err(format!("not a group of cells: {call:?}"));
                 }
-                count += call.len / unit;
+                groups += 1;
             }
-            Ok(count)
+            Ok(groups)
         };
-        near("cells", TOLERANCE, in_place(without)?, in_place(with)?)
+        near("groups", TOLERANCE, in_place(without)?, in_place(with)?)
     });
 }
