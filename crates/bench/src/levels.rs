@@ -245,15 +245,16 @@ that is full to the last block, and was written from another place before, takes
 log. While it is \
 written, a second client writes level 0 in the same way, started before and going on until the last hidden write is durable.\n\
 - No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
-- *oblivious*: level 0 of a disk whose levels are as large as what is written to them, on a medium four and a half times as \
+- *oblivious*: level 0 of a disk whose levels are as large as what is written to them, on a medium six and a half times as \
 large; *oblivious hidden*: its hidden level, level 0 written beside it as above, so that twice what is printed is \
 written; *oblivious plausible*: level 0 of a disk made with `--hiding plausible`, where reads write as well. *nbdkit \
-file* is the raw file, without encryption. They have turns of their own, with disks of *xts*, *full* and *half* beside \
-them, for all disks together are more than the page cache keeps.\n\
+file* is the raw file, without encryption. They have turns of their own, with *xts*, *full* and *half* beside \
+them and disks of {half} MiB, for all disks together are more than the page cache keeps.\n\
 - What a block costs on the medium is counted in `crates/deniable/tests/amplification.rs`: sequential writes 2.21 \
 blocks when first written and 2.01 afterwards; uniform random writes on a full level 11.4, 5.83 and 3.16 blocks at ρ \
 of 0.1, 0.2 and 0.4 with 8 and 8 slots, where Equation 1 of paper 000 says 10.6, 5.63 and 3.13.\n",
         disk = size(*scale) >> 20,
+        half = size(*scale) >> 21,
         repeats = scale.repeats,
         job = scale.peer_job.as_millis(),
     )
