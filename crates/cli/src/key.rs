@@ -116,7 +116,8 @@ impl Session {
                 .expected("a disk made with `--format deniable` or `oblivious`"));
         }
         let levels = self.volume.unlocked.master_keys.len() + 1;
-        self.volume.parameters.check_levels(levels)?;
+        // Deniability contract: it says how many levels there are.
+        self.volume.parameters.check_levels(levels).map_err(Error::private)?;
         let level = self.volume.unlocked.add_level(&SystemRandom::new()?)?;
         self.keyring.add(level, passphrase)
     }
