@@ -294,7 +294,7 @@ impl HiddenLevels {
                 state.level.queue.trims().len() < MOST_TRIMS
             })?;
         let HiddenLevel { tree, queue } = &mut state.level;
-        // Looked up first: a discard that fails must not have dropped what waits in its range.
+        // Before anything is dropped from the queue: the map may fail to be read.
         let written = tree.any(first, count, source)?;
         queue.discard(first, count);
         if written {
