@@ -62,6 +62,14 @@ pub(crate) struct Connection<'a, T> {
     pace: AtomicU32,
     large: Pool,
     level: &'a LevelMemory,
+    /// Memory of workers that have ended, for those that start: they come and go with the load.
+    spare: Mutex<Vec<Buffer<'a>>>,
+}
+
+/// Memory for requests, and the right to keep as much.
+struct Buffer<'a> {
+    bytes: PageBuffer,
+    kept: Kept<'a>,
 }
 
 /// What a worker holds while it serves.
@@ -121,6 +129,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             pace: AtomicU32::new(0),
             large: Pool::new(LARGE_BUDGET.min(level.large())),
             level,
+            spare: Mutex::default(),
         }
     }
 
@@ -142,12 +151,19 @@ impl<'a, T: Transport> Connection<'a, T> {
 
     /// One worker. An error means that the connection is of no more use.
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
-        let memory = PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?;
-        let kept = self.level.keep();
-        let mut hands = Hands { memory, kept, jobs: Vec::with_capacity(BATCH), batches: 0 };
+        let Buffer { bytes, kept } = match lock(&self.spare, Vec::pop) {
+            Some(spare) => spare,
+            None => Buffer {
+                bytes: PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?,
+                kept: self.level.keep(),
+            },
+        };
+        let mut hands = Hands { memory: bytes, kept, jobs: Vec::with_capacity(BATCH), batches: 0 };
         let mut kept = None;
         loop {
             let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else {
+                let Hands { memory, kept, .. } = hands;
+                lock(&self.spare, |spare| spare.push(Buffer { bytes: memory, kept }));
                 return Ok(());
             };
             let large = match self.read_jobs(&mut turn, &mut hands) {
