@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Memory that a worker may keep between requests without asking.
-pub(crate) const KEPT: usize = 512 << 10;
-/// Memory that a worker keeps at most, as long as the server has some to keep.
+/// The largest memory that is kept between requests.
 const MOST_KEPT: usize = 2 << 20;
-/// What all workers of level 0 keep above [`KEPT`].
-const KEPT_BY_PUBLIC: usize = 36 << 20;
-/// What those of each further level keep.
-const KEPT_BY_HIDDEN: usize = 4 << 20;
+/// What is kept for the requests of level 0.
+const KEPT_BY_PUBLIC: usize = 16 << 20;
+/// What is kept for those of each further level.
+const KEPT_BY_HIDDEN: usize = 8 << 20;
 /// Levels that a disk may have.
 const LEVELS: usize = 8;
 /// What level 0 has for large requests, in shares of each further level.
@@ -73,21 +71,21 @@ impl LevelMemory {
     }
 }
 
-/// A worker's right to keep memory above [`KEPT`], so that requests of the usual large sizes cost no allocation.
+/// The right to keep memory between requests, so that those of the usual large sizes cost no allocation.
 pub(crate) struct Kept<'a> {
     from: &'a LevelMemory,
     bytes: usize,
 }
 
 impl Kept<'_> {
-    /// How much the worker may keep.
+    /// How much may be kept.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.max(KEPT)
+        self.bytes
     }
 
-    /// Whether the worker may have and keep `bytes`; asks its level for more if it must.
+    /// Whether `bytes` may be kept; asks the level for more if it must.
     pub(crate) fn covers(&mut self, bytes: usize) -> bool {
-        if bytes <= self.bytes() {
+        if bytes <= self.bytes {
             return true;
         }
         let more = bytes - self.bytes;
@@ -178,7 +176,7 @@ mod tests {
         assert!(server.of(0).share(192 << 20).is_some());
         let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(of).sum::<usize>();
         // As docs/threat-model.md says.
-        assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (416 << 20, 64 << 20));
+        assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (416 << 20, 72 << 20));
         drop(held);
     }
 
@@ -186,9 +184,9 @@ mod tests {
     fn workers_keep_no_more_than_their_level_grants() {
         let server = LevelMemory::new(0, None, 64 << 20);
         let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
-        assert!(all.iter_mut().all(|kept| kept.covers(KEPT) && kept.covers(1 << 20) && kept.covers(1 << 20)));
+        assert!(all.iter_mut().all(|kept| kept.covers(0) && kept.covers(1 << 20) && kept.covers(1 << 20)));
         let mut late = server.keep();
-        assert!(late.covers(KEPT) && !late.covers(1 << 20) && !all[0].covers(2 << 20));
+        assert!(late.covers(0) && !late.covers(1 << 20) && !all[0].covers(2 << 20));
         all.truncate(63);
         assert!(late.covers(1 << 20) && !late.covers((1 << 20) + 1) && late.bytes() == 1 << 20);
         drop((all, late));

@@ -62,11 +62,14 @@ pub(crate) struct Connection<'a, T> {
     pace: AtomicU32,
     large: Pool,
     level: &'a LevelMemory,
-    /// Memory of workers that have ended, for those that start: they come and go with the load.
+    /// Memory that large requests have used, for the next ones: to have it zeroed and mapped anew costs as much as to copy
+    /// what they move.
     spare: Mutex<Vec<Buffer<'a>>>,
+    /// Memory of workers that have ended, for those that start: they come and go with the load.
+    small: Mutex<Vec<PageBuffer>>,
 }
 
-/// Memory for requests, and the right to keep as much.
+/// Memory for a large request, and the right to keep as much as that.
 struct Buffer<'a> {
     bytes: PageBuffer,
     kept: Kept<'a>,
@@ -74,13 +77,22 @@ struct Buffer<'a> {
 
 /// What a worker holds while it serves.
 struct Hands<'a> {
-    memory: PageBuffer,
-    kept: Kept<'a>,
+    small: PageBuffer,
+    /// While a large request is being served.
+    large: Option<Buffer<'a>>,
     jobs: Vec<Job>,
     batches: u32,
 }
 
 impl Hands<'_> {
+    fn memory(&self) -> &[u8] {
+        self.large.as_ref().map_or(&self.small[..], |large| &large.bytes[..])
+    }
+
+    fn memory_mut(&mut self) -> &mut [u8] {
+        self.large.as_mut().map_or(&mut self.small[..], |large| &mut large.bytes[..])
+    }
+
     /// A watch for one batch in four, because reading it costs two system calls.
     fn watch(&mut self) -> Option<Watch> {
         self.batches = self.batches.wrapping_add(1);
@@ -130,6 +142,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             large: Pool::new(LARGE_BUDGET.min(level.large())),
             level,
             spare: Mutex::default(),
+            small: Mutex::default(),
         }
     }
 
@@ -151,23 +164,17 @@ impl<'a, T: Transport> Connection<'a, T> {
 
     /// One worker. An error means that the connection is of no more use.
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
-        let Buffer { bytes, kept } = match lock(&self.spare, Vec::pop) {
-            Some(spare) => spare,
-            None => Buffer {
-                bytes: PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?,
-                kept: self.level.keep(),
-            },
-        };
-        let mut hands = Hands { memory: bytes, kept, jobs: Vec::with_capacity(BATCH), batches: 0 };
+        let small = lock(&self.small, Vec::pop).or_else(|| PageBuffer::try_new(SMALL));
+        let small = small.ok_or(ErrorKind::OutOfMemory)?;
+        let mut hands = Hands { small, large: None, jobs: Vec::with_capacity(BATCH), batches: 0 };
         let mut kept = None;
         loop {
             let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else {
-                let Hands { memory, kept, .. } = hands;
-                lock(&self.spare, |spare| spare.push(Buffer { bytes: memory, kept }));
+                lock(&self.small, |small| small.push(hands.small));
                 return Ok(());
             };
-            let large = match self.read_jobs(&mut turn, &mut hands) {
-                Ok(Some(large)) => large,
+            let share = match self.read_jobs(&mut turn, &mut hands) {
+                Ok(Some(share)) => share,
                 // The client has left, or cannot be understood any more: others finish what they have.
                 Ok(None) | Err(_) => {
                     turn.ended = true;
@@ -182,10 +189,12 @@ impl<'a, T: Transport> Connection<'a, T> {
             }
             let replies = self.carry_out(&mut hands);
             self.answer(&hands, &replies, &mut kept, scope)?;
-            drop(large);
-            if hands.memory.len() > hands.kept.bytes() {
-                hands.memory = PageBuffer::try_new(SMALL).ok_or(ErrorKind::OutOfMemory)?;
+            // What may not be kept goes before others may have as much.
+            let keep = |large: &Buffer| large.bytes.len() <= large.kept.bytes();
+            if let Some(large) = hands.large.take().filter(keep) {
+                lock(&self.spare, |spare| spare.push(large));
             }
+            drop(share);
         }
     }
 
@@ -234,7 +243,7 @@ impl<'a, T: Transport> Connection<'a, T> {
     }
 
     /// Reads one request, and those small ones that have arrived with it. `None` at the end.
-    fn read_jobs(&self, input: &mut Input, hands: &mut Hands) -> io::Result<Option<LargeShare<'_>>> {
+    fn read_jobs(&self, input: &mut Input, hands: &mut Hands<'a>) -> io::Result<Option<LargeShare<'_>>> {
         hands.jobs.clear();
         if self.stopping.load(Ordering::Relaxed) {
             return Ok(None);
@@ -259,7 +268,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             }
         };
         if request.command == Command::Write {
-            input.payload(self.transport, &mut hands.memory[..needed])?;
+            input.payload(self.transport, &mut hands.memory_mut()[..needed])?;
         }
         hands.jobs.push(Job { request, verdict, memory: 0..needed });
         if self.fast() && quick(&request) {
@@ -268,23 +277,31 @@ impl<'a, T: Transport> Connection<'a, T> {
         Ok(Some(large))
     }
 
-    /// Makes `hands` hold `needed` bytes. What the worker may not keep is shared with other requests: those of the
-    /// same connection are waited for as long as they take, those of others only for a while.
-    fn room(&self, hands: &mut Hands, needed: usize) -> Result<LargeShare<'_>, Errno> {
-        let share = if hands.kept.covers(needed) {
+    /// Makes `hands` hold `needed` bytes. What may not be kept is shared with other requests: those of the same connection are
+    /// waited for as long as they take, those of others only for a while.
+    fn room(&self, hands: &mut Hands<'a>, needed: usize) -> Result<LargeShare<'_>, Errno> {
+        if needed <= hands.small.len() {
+            return Ok(None);
+        }
+        let spare = lock(&self.spare, Vec::pop);
+        let (bytes, mut kept) = match spare {
+            Some(spare) => (Some(spare.bytes), spare.kept),
+            None => (None, self.level.keep()),
+        };
+        let share = if kept.covers(needed) {
             None
         } else {
             let own = self.large.share(needed, None).ok_or(Errno::NO_MEMORY)?;
             Some((own, self.level.share(needed).ok_or(Errno::NO_MEMORY)?))
         };
-        if needed > hands.memory.len() {
-            hands.memory = PageBuffer::try_new(needed).ok_or(Errno::NO_MEMORY)?;
-        }
+        let enough = bytes.filter(|bytes| bytes.len() >= needed);
+        let bytes = enough.or_else(|| PageBuffer::try_new(needed)).ok_or(Errno::NO_MEMORY)?;
+        hands.large = Some(Buffer { bytes, kept });
         Ok(share)
     }
 
     /// Adds the small requests that are buffered whole.
-    fn join_jobs(&self, input: &mut Input, hands: &mut Hands) -> io::Result<()> {
+    fn join_jobs(&self, input: &mut Input, hands: &mut Hands<'_>) -> io::Result<()> {
         while hands.jobs.len() < BATCH {
             let Some(request) = input.peek().and_then(|header| Request::parse(header).ok()) else {
                 break;
@@ -298,7 +315,7 @@ impl<'a, T: Transport> Connection<'a, T> {
                 break;
             }
             input.header(self.transport)?;
-            input.payload(self.transport, &mut hands.memory[start..start + written])?;
+            input.payload(self.transport, &mut hands.memory_mut()[start..start + written])?;
             hands.jobs.push(Job { request, verdict, memory });
         }
         Ok(())
@@ -307,10 +324,12 @@ impl<'a, T: Transport> Connection<'a, T> {
     fn carry_out(&self, hands: &mut Hands) -> Vec<Reply> {
         let watch = hands.jobs.iter().all(|job| is_transfer(&job.request)).then(|| hands.watch()).flatten();
         let mut replies = Vec::with_capacity(hands.jobs.len());
-        for job in &hands.jobs {
+        let Hands { small, large, jobs, .. } = hands;
+        let memory = large.as_mut().map_or(small, |large| &mut large.bytes);
+        for job in jobs {
             replies.push(match job.verdict {
                 Ok(()) => {
-                    let memory = &mut hands.memory[job.memory.clone()];
+                    let memory = &mut memory[job.memory.clone()];
                     perform(&self.session, self.report, self.stopping, &job.request, memory)
                 }
                 Err(errno) => refusal(&self.session, &job.request, errno),
@@ -337,7 +356,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             slices[2 * i] = IoSlice::new(reply.head.bytes());
             slices[2 * i + 1] = IoSlice::new(match &reply.body {
                 Body::Empty => &[],
-                Body::Data => &hands.memory[job.memory.clone()],
+                Body::Data => &hands.memory()[job.memory.clone()],
                 Body::Extents(bytes) => bytes,
             });
         }

@@ -57,33 +57,34 @@ impl Core {
         Ok(prepared)
     }
 
-    /// Loads the leaves that say whether what was found is the latest, without the locks of the levels.
-    fn warm(&self, entries: &[Vec<u64>]) {
-        for (level, addrs) in (0u8..).zip(entries) {
+    /// Loads the leaves that say whether what was found is the latest, without the locks of the levels, as long as the batch
+    /// has not been taken.
+    fn warm(&self, due: &Due) {
+        for (level, addrs) in (0u8..).zip(&due.addrs) {
             let source = self.source(level);
             let mut most = 1;
-            self.with_map(level, |tree| most = (tree.cached_leaves() / 2).max(1) as usize);
+            self.with_map(due.number, level, |tree| most = (tree.cached_leaves() / 2).max(1) as usize);
             for addrs in addrs.chunks(most) {
                 let mut missing = Vec::new();
-                self.with_map(level, |tree| {
+                self.with_map(due.number, level, |tree| {
                     missing.extend(addrs.iter().filter_map(|addr| tree.missing(*addr, 1)));
                 });
                 // What cannot be read is found out by the reader of the map.
                 let loaded: Vec<_> = missing.into_iter().filter_map(|leaf| leaf.load(&source).ok()).collect();
                 if !loaded.is_empty() {
-                    self.with_map(level, |tree| loaded.into_iter().for_each(|leaf| tree.supply(leaf)));
+                    self.with_map(due.number, level, |tree| loaded.into_iter().for_each(|leaf| tree.supply(leaf)));
                 }
             }
         }
     }
 
-    fn with_map(&self, level: u8, act: impl FnOnce(&mut Tree)) {
-        if level > 0 {
-            return act(&mut self.hidden.lock(&self.health, level).level.tree);
-        }
-        // Level 0 is held by those who wait for the next batch, so nothing may wait for it here that they wait for.
+    fn with_map(&self, batch: u64, level: u8, act: impl FnOnce(&mut Tree)) {
         let mut pause = PAUSE;
-        while self.ahead.has_more() {
+        // Level 0 is held by those who wait for the next batch: once they have taken this one it is too late.
+        while self.ahead.is_due(batch) {
+            if level > 0 {
+                return act(&mut self.hidden.lock(&self.health, level).level.tree);
+            }
             if let Ok(mut public) = self.public.try_lock() {
                 return act(&mut public.level.tree);
             }
@@ -97,15 +98,22 @@ impl Core {
         loop {
             let Some(memory) = self.ahead.next(self) else { return Ok(()) };
             let prepared = self.prepare(memory);
-            let Ok(whole) = &prepared else {
-                self.ahead.push(prepared);
+            let failed = prepared.is_err();
+            let addrs = prepared.as_ref().map_or_else(|_| Vec::new(), |prepared| prepared.data_by_level(self));
+            self.ahead.push(prepared, addrs);
+            if failed {
                 return Ok(());
-            };
-            let entries = whole.data_by_level(self);
-            // A thread that waits for it holds the lock of level 0: it is given before any lock is taken here.
-            self.ahead.push(prepared);
-            self.warm(&entries);
+            }
         }
+    }
+
+    /// What the thread does that looks ahead into the maps. It waits for the locks of levels, and those who hold them wait for
+    /// the thread that prepares batches: these are two.
+    pub(crate) fn warm_ahead(&self) -> Result<()> {
+        while let Some(due) = self.ahead.next_due(self) {
+            self.warm(&due);
+        }
+        Ok(())
     }
 }
 
@@ -156,9 +164,21 @@ pub(crate) struct Ahead {
     changed: Condvar,
 }
 
+/// What a prepared batch is going to ask the maps.
+struct Due {
+    /// Which batch it is, of all that were prepared.
+    number: u64,
+    /// By level.
+    addrs: Vec<Vec<u64>>,
+}
+
 #[derive(Default)]
 struct State {
     ready: VecDeque<Result<Prepared>>,
+    /// Of the batches that are ready, those whose leaves nobody has looked for yet.
+    due: VecDeque<Due>,
+    /// Batches that were prepared, ready ones included.
+    prepared: u64,
     /// Whether there is a thread.
     running: bool,
     spare: Vec<Vec<u8>>,
@@ -174,6 +194,7 @@ impl Ahead {
         let mut state = self.state();
         state.running = running;
         state.ready.clear();
+        state.due.clear();
         drop(state);
         self.changed.notify_all();
     }
@@ -183,10 +204,24 @@ impl Ahead {
         self.changed.notify_all();
     }
 
-    /// Whether a batch is ready that nobody has taken, and there will be more.
-    fn has_more(&self) -> bool {
+    /// Whether a batch is ready and nobody has taken it.
+    fn is_due(&self, number: u64) -> bool {
         let state = self.state();
-        state.running && !state.ready.is_empty()
+        state.running && number > state.prepared - state.ready.len() as u64
+    }
+
+    /// Waits for a batch whose leaves nobody has looked for; nothing at the end.
+    fn next_due(&self, core: &Core) -> Option<Due> {
+        let mut state = self.state();
+        loop {
+            if !state.running || !core.health.is_alive() {
+                return None;
+            }
+            if let Some(due) = state.due.pop_front() {
+                return Some(due);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Waits until another batch is to be prepared, and gives memory for it; nothing at the end.
@@ -203,10 +238,14 @@ impl Ahead {
         }
     }
 
-    fn push(&self, prepared: Result<Prepared>) {
+    /// `addrs` are those that the batch is going to ask the maps for, by level.
+    fn push(&self, prepared: Result<Prepared>, addrs: Vec<Vec<u64>>) {
         let mut state = self.state();
         if state.running {
             state.ready.push_back(prepared);
+            state.prepared += 1;
+            let number = state.prepared;
+            state.due.push_back(Due { number, addrs });
         }
         drop(state);
         self.changed.notify_all();
@@ -217,6 +256,8 @@ impl Ahead {
         let mut state = self.state();
         while state.running {
             if let Some(prepared) = state.ready.pop_front() {
+                let left = state.prepared - state.ready.len() as u64;
+                state.due.retain(|due| due.number > left);
                 drop(state);
                 self.changed.notify_all();
                 return prepared;

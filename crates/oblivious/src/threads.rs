@@ -1,5 +1,5 @@
-//! The threads of an open disk: one prepares batches, one syncs the parts of the ring, one writes them in place, one is the
-//! paced clock.
+//! The threads of an open disk: one prepares batches, one loads the leaves of maps that these need, one syncs the parts of the
+//! ring, one writes them in place, one is the paced clock.
 //!
 //! Invariant: once a part has ended, nobody need do anything for it to become durable and to go in place; the next sync makes it
 //! durable there, which a batch that is going to say so waits for.
@@ -95,6 +95,7 @@ impl Threads {
         threads.spawn("lacuna-cells", Core::apply_parts)?;
         core.ahead.set_running(true);
         threads.spawn("lacuna-ahead", Core::prepare_ahead)?;
+        threads.spawn("lacuna-maps", Core::warm_ahead)?;
         let interval = Duration::from_millis(u64::from(core.store.params.plan.cover_millis));
         if !interval.is_zero() {
             let covering = Arc::clone(core);
