@@ -15,6 +15,7 @@ mod bytedisk;
 mod clock;
 mod disk;
 mod error;
+mod locked;
 mod secret;
 
 pub use budget::Budget;
