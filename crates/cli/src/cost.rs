@@ -50,6 +50,16 @@ impl Wanted {
             Wanted::Measured(kib) => measure_cost(*kib, TARGET),
         };
         console.detail(&format!("trying a passphrase costs {}", words(&cost)));
+        // What a person chose that person knows.
+        let chosen = matches!(self, Wanted::Fixed(_))
+            || matches!(self, Wanted::Measured(kib) if *kib < Argon2Cost::FLOOR_KIB);
+        if cost.memory_kib < Argon2Cost::FLOOR_KIB && !chosen {
+            console.note(&format!(
+                "guessing the passphrase is cheaper than it should be: this machine has memory for {} alone, not for {}",
+                words(&cost),
+                human(u64::from(Argon2Cost::FLOOR_KIB) << 10)
+            ));
+        }
         cost
     }
 }

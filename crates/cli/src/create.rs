@@ -7,7 +7,7 @@
 use crate::args::{CreateArgs, Format};
 use crate::cluster::Site;
 use crate::console::Console;
-use crate::cost::Wanted;
+use crate::cost::{self, Wanted};
 use crate::create_file;
 use crate::create_rados;
 use crate::parameters::Parameters;
@@ -24,7 +24,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
     check_format(args)?;
     let wanted = Wanted::from_args(&args.cost)?.unwrap_or_else(Wanted::usual);
-    let (parameters, uuid) = match Site::held(&args.location, &args.holder)? {
+    let (parameters, public) = match Site::held(&args.location, &args.holder)? {
         Site::Pool(target) => create_rados::run(args, &target, &wanted, console)?,
         Site::File(path) => create_file::run(args, path, &wanted, console)?,
     };
@@ -35,12 +35,13 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
         String::new()
     };
     console.done(&format!(
-        "created {}: {}{shares}, {}, {}, UUID {}",
+        "created {}: {}{shares}, {}, {}, UUID {}\ntrying a passphrase costs {}",
         args.location,
         human(parameters.size()),
         parameters.cipher(),
         parameters.layout(),
-        uuid
+        public.uuid,
+        cost::words(&public.cost)
     ))
 }
 

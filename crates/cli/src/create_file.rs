@@ -11,10 +11,10 @@ use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, Params, Sealed};
-use lacuna_volume::{HEADER_AREA, NewHeader, Unlocked, Uuid};
+use lacuna_volume::{HEADER_AREA, NewHeader, PublicHeader, Unlocked};
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,13 +27,18 @@ const COVER_MILLIS: u32 = 1000;
 const MOST_LEAST: u64 = 4096;
 
 /// Makes the disk.
-pub fn run(args: &CreateArgs, path: &Path, wanted: &Wanted, console: Console) -> Result<(Parameters, Uuid)> {
+pub fn run(
+    args: &CreateArgs,
+    path: &Path,
+    wanted: &Wanted,
+    console: Console,
+) -> Result<(Parameters, PublicHeader)> {
     let place = Place::look(path, args.force)?;
     let (parameters, len) = plan(args, &place)?;
     let header = draft(args, &parameters, wanted, console)?;
-    let uuid = header.unlocked().header.uuid;
+    let public = header.unlocked().header.clone();
     place.write(path, &parameters, len, header)?;
-    Ok((parameters, uuid))
+    Ok((parameters, public))
 }
 
 /// What is at the path before anything is written.
@@ -77,9 +82,6 @@ impl Place {
     }
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
-        // For a block device this flag means: not if the system itself uses it, mounted or as swap.
-        let exclusive = File::options().read(true).custom_flags(libc::O_EXCL).open(path);
-        exclusive.map_err(|e| Error::io(format!("cannot create a disk on {}", path.display()), &e))?;
         let medium = FileMedium::open(path, Access::Write)?;
         let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
         medium.read_at(0, &mut start)?;

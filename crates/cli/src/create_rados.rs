@@ -13,7 +13,7 @@ use crate::parameters::Parameters;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
-use lacuna_volume::{NewHeader, Uuid};
+use lacuna_volume::{NewHeader, PublicHeader, Uuid};
 
 /// Makes the disk.
 pub fn run(
@@ -21,7 +21,7 @@ pub fn run(
     target: &Target,
     wanted: &Wanted,
     console: Console,
-) -> Result<(Parameters, Uuid)> {
+) -> Result<(Parameters, PublicHeader)> {
     cluster::refuse_snapshot(&args.location, "create")?;
     check_layout(args, ObjectLayout::SegmentEnd.name())?;
     let size = args.size.ok_or_else(|| no_size(args, "RADOS"))?;
@@ -47,14 +47,15 @@ pub fn run(
     }
     let parameters = Parameters::Objects(params);
     let made = draft(args, &parameters, wanted, console).and_then(|header| {
-        let uuid = header.unlocked().header.uuid;
+        let public = header.unlocked().header.clone();
+        let uuid = public.uuid;
         if there {
             clear(&connection, args, console)?;
         }
         lay(&connection, &params, header)
             .map_err(|e| e.context(format!("cannot create {}", args.location)))
             .inspect_err(|_| take_back(&connection, uuid, console))?;
-        Ok((parameters, uuid))
+        Ok((parameters, public))
     });
     if made.is_err() && !there {
         // Nothing was there before, so nothing stays.

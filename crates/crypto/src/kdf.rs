@@ -6,8 +6,9 @@ use crate::wrap::AesBlock;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
 use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
+use rustix::time::{ClockId, clock_gettime};
 use sha2::Sha256;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zeroize::Zeroize;
 
 /// What precedes every label; a change of it is a new format version.
@@ -63,6 +64,10 @@ impl Argon2Cost {
     pub const MAX_LANES: u32 = 16;
     /// The most memory times passes, in KiB: 64 GiB, about a minute of work.
     pub const MAX_WORK_KIB: u64 = 64 << 20;
+    /// The least memory that is chosen where the machine has it, in KiB: 256 MiB.
+    pub const FLOOR_KIB: u32 = 256 << 10;
+    /// The fewest passes that are chosen.
+    pub const FLOOR_PASSES: u32 = 3;
     /// Memory for one disk when nothing else is asked for, in KiB: 1 GiB.
     pub const DEFAULT_MEMORY_KIB: u32 = 1 << 20;
 
@@ -164,7 +169,9 @@ fn meminfo(field: &str) -> Option<u64> {
 }
 
 /// The cost that takes about `target` on this machine: as much memory as `max_memory_kib` and a quarter of
-/// what the machine has allow, and passes only once that is used up.
+/// what the machine has allow, and passes beyond the floor only once that is used up. Never less than
+/// [`Argon2Cost::FLOOR_KIB`] and [`Argon2Cost::FLOOR_PASSES`], but for the same two limits of memory. The time is that of
+/// processors, so that other work on the machine does not lower the cost.
 pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
     let quarter = meminfo("MemTotal:").map_or(u64::MAX, |kib| kib / 4);
@@ -172,14 +179,17 @@ pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
         .min(quarter)
         .max(u64::from(8 * lanes)) as u32;
     measured(most, lanes, target, |cost| {
-        let start = Instant::now();
+        let start = processor_time();
         let passphrase = SecretVec::new(b"measuring".to_vec());
-        stretch(&passphrase, &[0; 32], cost).ok().map(|_| start.elapsed())
+        stretch(&passphrase, &[0; 32], cost).ok().map(|_| (processor_time() - start) / lanes)
     })
 }
 
-/// Less memory than this is not worth having, in KiB: 64 MiB.
-const FLOOR_KIB: u32 = 64 << 10;
+/// What all threads of this process have used.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
 
 /// The cost that comes nearest to `target` by what `time` says, which is `None` where memory ran out.
 fn measured(
@@ -189,20 +199,22 @@ fn measured(
     mut time: impl FnMut(&Argon2Cost) -> Option<Duration>,
 ) -> Argon2Cost {
     let mut most = most_kib;
-    let mut cost = Argon2Cost { memory_kib: most.min(FLOOR_KIB), passes: 1, lanes };
+    let floor = |most: u32| most.min(Argon2Cost::FLOOR_KIB);
+    let least_passes = f64::from(Argon2Cost::FLOOR_PASSES);
+    let mut cost = Argon2Cost { memory_kib: floor(most), passes: Argon2Cost::FLOOR_PASSES, lanes };
     // The second round corrects what a small first one could not know: the price of page faults.
     for _ in 0..3 {
         let Some(spent) = time(&cost) else {
             most = (cost.memory_kib / 2).max(8 * lanes);
-            cost = Argon2Cost { memory_kib: most, passes: 1, lanes };
+            cost = Argon2Cost { memory_kib: most, ..cost };
             continue;
         };
         let work = f64::from(cost.memory_kib) * f64::from(cost.passes);
         let wanted = work * target.as_secs_f64() / spent.as_secs_f64().max(1e-6);
-        let memory_kib = wanted.clamp(f64::from(most.min(FLOOR_KIB)), f64::from(most)) as u32;
+        let memory_kib = (wanted / least_passes).clamp(f64::from(floor(most)), f64::from(most)) as u32;
         let most_passes =
             (Argon2Cost::MAX_WORK_KIB / u64::from(memory_kib)).min(u64::from(Argon2Cost::MAX_PASSES)) as f64;
-        let passes = (wanted / f64::from(memory_kib)).round().clamp(1.0, most_passes) as u32;
+        let passes = (wanted / f64::from(memory_kib)).round().clamp(least_passes, most_passes) as u32;
         let settled = memory_kib.abs_diff(cost.memory_kib) < cost.memory_kib / 4 && passes == cost.passes;
         cost = Argon2Cost { memory_kib, passes, lanes };
         if settled {
@@ -257,12 +269,13 @@ mod tests {
     fn memory_is_spent_before_passes() {
         let all = u32::MAX;
         let cost = |memory_kib, passes| Argon2Cost { memory_kib, passes, lanes: 2 };
-        assert_eq!(chosen(1024 * MIB, 1024 * MIB, all), cost(1024 * MIB, 1));
+        assert_eq!(chosen(1024 * MIB, 3 * 1024 * MIB, all), cost(1024 * MIB, 3));
         assert_eq!(chosen(256 * MIB, 1024 * MIB, all), cost(256 * MIB, 4));
-        assert_eq!(chosen(1024 * MIB, 500 * MIB, all).passes, 1);
-        assert!(chosen(1024 * MIB, 500 * MIB, all).memory_kib.abs_diff(500 * MIB) < MIB);
+        assert_eq!(chosen(1024 * MIB, 1500 * MIB, all).passes, 3);
+        assert!(chosen(1024 * MIB, 1500 * MIB, all).memory_kib.abs_diff(500 * MIB) < MIB);
         // A slow machine still spends the floor; one with little memory stays within it.
-        assert_eq!(chosen(1024 * MIB, 10 * MIB, all), cost(64 * MIB, 1));
+        assert_eq!(chosen(1024 * MIB, 10 * MIB, all), cost(256 * MIB, 3));
+        assert_eq!(chosen(64 * MIB, 10 * MIB, all), cost(64 * MIB, 3));
         assert!(chosen(1024 * MIB, 1024 * MIB, 600 * MIB).memory_kib <= 600 * MIB);
         assert_eq!(chosen(16, 1024 * MIB, all), cost(16, Argon2Cost::MAX_PASSES));
     }
