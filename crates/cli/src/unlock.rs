@@ -7,6 +7,7 @@
 
 use crate::allocator;
 use crate::args::{HolderArgs, PassphraseArgs};
+use crate::claim;
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::Console;
 use crate::open_disk::{OnObjects, OpenDisk};
@@ -90,6 +91,9 @@ pub fn unlock_with(
     let naming = |e: Error| e.context(location);
     let (public, _) = lacuna_volume::read_public(&*header).map_err(naming)?;
     Parameters::of(&public, location).map_err(naming)?;
+    if connection.is_none() && access == Access::Write {
+        claim::take(public.uuid, location)?;
+    }
     let passphrases = ask(&location.to_string())?;
     let unlocked = lacuna_volume::open(&*header, &passphrases).map_err(naming)?;
     for note in &unlocked.notes {
@@ -242,6 +246,7 @@ impl Key {
 
     /// Opens the disk, and first finishes what a crash interrupted.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
+        claim::renew();
         let Opening { read_only, budget, write_through, .. } = opening;
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
         let masters: Vec<Secret<32>> = self.masters.clone();

@@ -42,13 +42,18 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// Opens an existing file or block device.
+    /// Opens an existing file or block device. The system then refuses the device to every program that asks for it alone, as
+    /// `mount`, `mkfs`, `wipefs` and `pvcreate` do.
     ///
-    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if another process has it open.
+    /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or another program has it open.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
-        let (file, touches) = open_untouched(&mut options, path).map_err(|e| open_error(path, &e))?;
+        let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+        let alone = if device { OFlags::EXCL } else { OFlags::empty() };
+        let opened =
+            patiently(|| open_untouched(&mut options, path, alone), |e| e.kind() == ErrorKind::ResourceBusy);
+        let (file, touches) = opened.map_err(|e| open_error(path, &e))?;
         Self::locked(file, path, access, touches)
     }
 
@@ -88,17 +93,7 @@ impl FileMedium {
                 .expected("a file or a block device"));
         }
         let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
-        let mut locked = lock();
-        // Somebody who only looks (`lacuna info`, a program that a server has just started) holds a lock for a
-        // moment.
-        for _ in 0..LOCK_TRIES {
-            if !matches!(locked, Err(TryLockError::WouldBlock)) {
-                break;
-            }
-            std::thread::sleep(LOCK_PAUSE);
-            locked = lock();
-        }
-        match locked {
+        match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
@@ -156,17 +151,32 @@ impl FileMedium {
     }
 }
 
+/// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that a server has just
+/// started).
+fn patiently<T, E>(
+    mut attempt: impl FnMut() -> std::result::Result<T, E>,
+    busy: impl Fn(&E) -> bool,
+) -> std::result::Result<T, E> {
+    for _ in 0..LOCK_TRIES {
+        match attempt() {
+            Err(e) if busy(&e) => std::thread::sleep(LOCK_PAUSE),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
 /// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
 pub fn open_to_look(path: &Path) -> std::io::Result<File> {
-    open_untouched(OpenOptions::new().read(true), path).map(|(file, _)| file)
+    open_untouched(OpenOptions::new().read(true), path, OFlags::empty()).map(|(file, _)| file)
 }
 
 /// Opens a file whose reads leave its access time alone, if the system allows that: it does to the owner and to root.
-/// The second value says whether it refused.
-fn open_untouched(options: &mut OpenOptions, path: &Path) -> std::io::Result<(File, bool)> {
-    match options.custom_flags(OFlags::NOATIME.bits() as i32).open(path) {
+/// The second value says whether it refused. `flags` are given besides.
+fn open_untouched(options: &mut OpenOptions, path: &Path, flags: OFlags) -> std::io::Result<(File, bool)> {
+    match options.custom_flags((flags | OFlags::NOATIME).bits() as i32).open(path) {
         Err(e) if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-            options.custom_flags(0).open(path).map(|file| (file, true))
+            options.custom_flags(flags.bits() as i32).open(path).map(|file| (file, true))
         }
         opened => opened.map(|file| (file, false)),
     }
@@ -180,6 +190,12 @@ fn open_error(path: &Path, e: &std::io::Error) -> Error {
             .expected("a path where nothing exists")
             .remedy("choose another path, or give --force to overwrite what is there"),
         ErrorKind::NotFound => error.remedy("check the path; `lacuna create` makes a new disk"),
+        ErrorKind::ResourceBusy => error
+            .with_kind(Kind::Busy)
+            .found(
+                "a block device that is in use: mounted, part of another device, or open in another program",
+            )
+            .remedy("`lsblk DEVICE` and `fuser -v DEVICE` show by what; end that first"),
         _ => error,
     }
 }
