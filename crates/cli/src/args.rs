@@ -177,8 +177,9 @@ pub struct OpenArgs {
 /// `close`.
 #[derive(Args)]
 pub struct CloseArgs {
-    /// Where `open` mounted it
-    pub mountpoint: PathBuf,
+    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it
+    #[arg(required = true, value_name = "MOUNTPOINT|LOCATION")]
+    pub targets: Vec<PathBuf>,
 }
 
 /// `serve`.
@@ -199,6 +200,9 @@ pub struct ServeArgs {
     /// Whether clients may or must encrypt [default with --tls-dir: require]
     #[arg(long, value_enum, requires = "tls_dir")]
     pub tls: Option<Tls>,
+    /// With --listen, serve clients of other machines that show no certificate, and in plain text without --tls-dir
+    #[arg(long, requires = "listen")]
+    pub allow_strangers: bool,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,

@@ -9,8 +9,9 @@ use crate::status;
 use crate::unlock::{self, Key, Opening};
 use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
+use lacuna_volume::Location;
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -173,8 +174,34 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
     })
 }
 
-/// `lacuna close`.
+/// `lacuna close`. All are closed, whatever becomes of the others; the first failure is told.
 pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
+    let mut closed = Ok(());
+    for mountpoint in args.targets.iter().flat_map(|target| mounted(target)) {
+        let one = close_one(&mountpoint, console);
+        closed = closed.and(one);
+    }
+    closed
+}
+
+/// The mount points that a person means: the one given, or those of the disk at that location.
+fn mounted(target: &Path) -> Vec<PathBuf> {
+    let records = || {
+        let running = lacuna_fuse::running(None).unwrap_or_default();
+        running.into_iter().chain(lacuna_fuse::died(None).unwrap_or_default())
+    };
+    let path = status::canonical(&Location::Path(target.to_owned()));
+    if records().any(|record| record.mountpoint == Path::new(&path)) {
+        return vec![target.to_owned()];
+    }
+    let location = target.to_str().and_then(|text| Location::parse(text).ok());
+    let location = location.map_or(path, |location| status::canonical(&location));
+    let found: Vec<PathBuf> =
+        records().filter(|record| record.location == location).map(|record| record.mountpoint).collect();
+    if found.is_empty() { vec![target.to_owned()] } else { found }
+}
+
+fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
     let (done, waiting) = mpsc::channel::<()>();
     let closed = std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -186,7 +213,7 @@ pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
                 );
             }
         });
-        let closed = lacuna_fuse::close(&args.mountpoint, None);
+        let closed = lacuna_fuse::close(mountpoint, None);
         drop(done);
         closed
     });

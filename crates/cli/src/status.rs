@@ -243,7 +243,7 @@ fn mounts(console: Console) -> Vec<Value> {
         Ok(status) => Some(mount(&record, status)),
         Err(e) => {
             console.detail(&e.to_string());
-            None
+            (e.kind() == Kind::TimedOut).then(|| mount(&record, json!({ "silent": true })))
         }
     };
     let running = lacuna_fuse::running(None).unwrap_or_default();
@@ -272,6 +272,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "raw": record.raw,
         "read_only": record.read_only,
         "died": status.is_null(),
+        "silent": status["silent"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
     })
@@ -286,6 +287,13 @@ fn words(server: &Value) -> String {
             "{} at {place}: its server died (process {}); `lacuna close {place}` clears away what it left\n",
             text("location"),
             server["pid"]
+        );
+    }
+    if server["silent"] == true {
+        let pid = &server["pid"];
+        return format!(
+            "{} at {place}: its server does not answer (process {pid}); if it was stopped, `kill -CONT {pid}` lets it go on\n",
+            text("location")
         );
     }
     let namespace = server["namespace"].as_str().map(|n| format!(", namespace {n}")).unwrap_or_default();

@@ -55,6 +55,15 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
         Err(e) if e.kind() == ErrorKind::ConnectionRefused && gone_soon(&lock) => {
             ended_without_answer(&lock, &paths, &mountpoint)
         }
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            let pid = paths.record().map(|record| record.pid).unwrap_or_default();
+            Err(Error::new(Kind::TimedOut, format!("cannot close {}", mountpoint.display()))
+                .found(format!("a server that does not answer (process {pid})"))
+                .expected("an answer within 5 seconds")
+                .remedy(format!(
+                    "if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"
+                )))
+        }
         Err(e) => Err(Error::new(Kind::Busy, format!("cannot close {}", mountpoint.display()))
             .found(format!("a server that does not answer yet ({e})"))
             .remedy("it is still starting, or about to end: try again in a moment")),
@@ -77,14 +86,17 @@ fn ended_without_answer(lock: &File, paths: &RunPaths, mountpoint: &Path) -> Res
 }
 
 /// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk, and
-/// `last_error`, the last request that failed, or null.
+/// `last_error`, the last request that failed, or null. Errors: [`Kind::TimedOut`] if it does not answer.
 pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let failed = |found: String| {
         Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
             .found(found)
     };
-    let answer = control::ask(&paths.control(), control::STATUS).map_err(|e| failed(e.to_string()))?;
+    let answer = control::ask(&paths.control(), control::STATUS).map_err(|e| match e.kind() {
+        ErrorKind::TimedOut => failed("silence for 5 seconds".to_owned()).with_kind(Kind::TimedOut),
+        _ => failed(e.to_string()),
+    })?;
     serde_json::from_str(&answer).map_err(|e| failed(format!("an answer that is not JSON: {e}")))
 }
 
@@ -109,7 +121,7 @@ pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Pat
 
 /// Whether one of these loop devices is what is mounted.
 fn rests_on(top: &Entry, devices: &[PathBuf]) -> bool {
-    devices.iter().any(|device| number_of(device).as_ref() == Some(&top.device))
+    devices.iter().any(|device| number_of(device).is_some_and(|number| top.is_on(device, &number)))
 }
 
 fn records(base: &Path, alive: bool) -> Vec<Record> {

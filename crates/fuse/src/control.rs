@@ -18,6 +18,9 @@ pub(crate) const CLOSE: &str = "close";
 /// Asks for the counters.
 pub(crate) const STATUS: &str = "status";
 
+/// The answer to [`CLOSE`] that comes at once, before the line that comes when all is done.
+const HEARD: &[u8] = b"\n";
+
 const WORD_LIMIT: u64 = 64;
 const ANSWER_LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -85,7 +88,11 @@ fn serve(mut stream: UnixStream, disk: &ByteDisk, watch: &Watch, events: &Sender
     let mut word = String::new();
     BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word)?;
     match word.trim_end() {
-        CLOSE => events.send(Event::Close(Waiting(stream))).map_err(io::Error::other),
+        CLOSE => {
+            // Closing may take long; that somebody heard of it does not.
+            stream.write_all(HEARD)?;
+            events.send(Event::Close(Waiting(stream))).map_err(io::Error::other)
+        }
         STATUS => {
             let last_error = watch.last_failure().map(|e| e.to_string());
             let answer = serde_json::json!({ "items": disk.status().items, "last_error": last_error });
@@ -98,12 +105,23 @@ fn serve(mut stream: UnixStream, disk: &ByteDisk, watch: &Watch, events: &Sender
 }
 
 /// Says `word` to the server at `path` and waits for its line, however long the work takes. An empty answer
-/// means that the server ended without one.
+/// means that the server ended without one. Errors: [`io::ErrorKind::TimedOut`] if the server does not even say that
+/// it heard, as one does not that was stopped.
 pub(crate) fn ask(path: &Path, word: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(word.as_bytes())?;
     stream.write_all(b"\n")?;
+    let mut reader = BufReader::new((&stream).take(ANSWER_LIMIT));
     let mut answer = String::new();
-    BufReader::new(stream.take(ANSWER_LIMIT)).read_line(&mut answer)?;
+    reader.read_line(&mut answer).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => io::Error::from(io::ErrorKind::TimedOut),
+        _ => e,
+    })?;
+    if answer.as_bytes() == HEARD {
+        stream.set_read_timeout(None)?;
+        answer.clear();
+        reader.read_line(&mut answer)?;
+    }
     Ok(answer)
 }

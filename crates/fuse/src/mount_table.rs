@@ -23,6 +23,12 @@ impl Entry {
     pub(crate) fn is_our_fuse(&self) -> bool {
         self.fs_type.starts_with("fuse") && self.source == crate::session::SOURCE
     }
+
+    /// Whether it was mounted from the block device `node`, which has this number. A file system with a device number of its
+    /// own, as btrfs has, is told by its source.
+    pub(crate) fn is_on(&self, node: &Path, number: &str) -> bool {
+        self.device == number || (self.device.starts_with("0:") && Path::new(&self.source) == node)
+    }
 }
 
 /// Every mount this process sees; a later one at the same place covers the earlier.
@@ -88,6 +94,10 @@ mod tests {
                 source: "/dev/loop3".into(),
             }
         );
+        let ext4 = parse(line).unwrap();
+        assert!(ext4.is_on(Path::new("/dev/loop9"), "7:3") && !ext4.is_on(Path::new("/dev/loop3"), "7:9"));
+        let btrfs = parse(b"36 35 0:53 / /mnt/a rw - btrfs /dev/loop3 rw").unwrap();
+        assert!(btrfs.is_on(Path::new("/dev/loop3"), "7:3") && !btrfs.is_on(Path::new("/dev/loop4"), "7:4"));
         for broken in [&b""[..], b"1 2 3", b"1 2 7:3 / /x rw", b"1 2 7:3 / /x rw -"] {
             assert_eq!(parse(broken), None);
         }

@@ -301,7 +301,8 @@ impl Mounted {
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]).
     fn unmount(&mut self) -> Result<()> {
         let mine = |e: &mount_table::Entry| {
-            e.mountpoint == self.mountpoint && self.number.as_ref().is_none_or(|n| *n == e.device)
+            e.mountpoint == self.mountpoint
+                && self.number.as_ref().is_none_or(|number| e.is_on(self.device.node(), number))
         };
         if !mount_table::entries()?.iter().any(mine) {
             return Ok(());
