@@ -31,7 +31,7 @@ need cmake cmake
 need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
-# Wanted, but nobody's absence fails: a cluster for the tests on Ceph, and qemu's driver to measure beside.
+# Wanted, but nobody's absence fails: a file system whose devices have no number, a cluster for the tests on Ceph, and qemu's driver to measure beside.
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -42,6 +42,7 @@ want() { # PACKAGE FILE...
     wanted_packages="$wanted_packages $package"
 }
 
+want btrfs-progs /usr/sbin/mkfs.btrfs
 want ceph-mon /usr/bin/ceph-mon
 want ceph-mgr /usr/bin/ceph-mgr
 want ceph-osd /usr/bin/ceph-osd

@@ -4,6 +4,7 @@ use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
 use crate::cluster::{self, Site};
 use crate::console::{self, Console};
+use crate::network;
 use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
@@ -31,6 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// `lacuna serve`.
 pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let listen = listen(&args)?;
+    network::check(&args)?;
     let budget = budget(args.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {

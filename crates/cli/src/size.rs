@@ -1,6 +1,6 @@
 //! Sizes as people write them.
 
-use lacuna_core::{Error, Kind};
+use lacuna_core::{BLOCK_SIZE, Error, Kind};
 use std::str::FromStr;
 
 /// A number of bytes.
@@ -14,21 +14,58 @@ impl FromStr for Size {
         let refused = |found: String| {
             Error::new(Kind::Usage, "not a size")
                 .found(found)
-                .expected("a whole number of bytes, or one with the suffix K, M, G or T (powers of 1024)")
-                .remedy("write for example 20G")
+                .expected(
+                    "a number of bytes, or one with K, M, G or T (also KiB: powers of 1024) or KB, MB, GB or TB \
+                     (powers of 1000)",
+                )
+                .remedy("write for example 20G or 1.5T")
         };
-        let (digits, shift) = match text.char_indices().last() {
-            Some((at, 'k' | 'K')) => (&text[..at], 10),
-            Some((at, 'm' | 'M')) => (&text[..at], 20),
-            Some((at, 'g' | 'G')) => (&text[..at], 30),
-            Some((at, 't' | 'T')) => (&text[..at], 40),
-            _ => (text, 0),
-        };
-        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        let (number, unit) =
+            text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+        let unit = unit_of(unit).ok_or_else(|| refused(format!("{text:?}")))?;
+        let (whole, fraction) =
+            number.trim_end_matches(' ').split_once('.').unwrap_or((number.trim_end_matches(' '), "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole)
+            || !digits(fraction)
+            || fraction.len() > MOST_DECIMALS
+            || (unit == 1 && number != whole)
+        {
             return Err(refused(format!("{text:?}")));
         }
-        let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-        number.map(Size).ok_or_else(|| refused(format!("{text}, more than any machine can count")))
+        let too_much = || refused(format!("{text}, more than any machine can count"));
+        let scale = 10u128.pow(fraction.len() as u32);
+        let whole: u64 = whole.parse().map_err(|_| too_much())?;
+        let fraction: u128 = fraction.parse().map_err(|_| too_much())?;
+        let bytes = u128::from(whole) * u128::from(unit) + fraction * u128::from(unit) / scale;
+        let bytes = u64::try_from(bytes).map_err(|_| too_much())?;
+        // What people write with a unit means about as much: a disk has whole blocks.
+        let exact = unit == 1 || bytes < BLOCK_SIZE as u64;
+        Ok(Size(if exact { bytes } else { bytes - bytes % BLOCK_SIZE as u64 }))
+    }
+}
+
+/// Digits behind the point.
+const MOST_DECIMALS: usize = 9;
+
+/// The bytes of a unit.
+fn unit_of(text: &str) -> Option<u64> {
+    let (letter, rest) = match text.split_at_checked(1) {
+        None if text.is_empty() => return Some(1),
+        split => split?,
+    };
+    let power = match letter {
+        "b" | "B" if rest.is_empty() => return Some(1),
+        "k" | "K" => 1,
+        "m" | "M" => 2,
+        "g" | "G" => 3,
+        "t" | "T" => 4,
+        _ => return None,
+    };
+    match rest {
+        "" | "i" | "iB" | "ib" => Some(1 << (10 * power)),
+        "b" | "B" => Some(1000u64.pow(power)),
+        _ => None,
     }
 }
 
@@ -49,15 +86,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suffixes_are_powers_of_1024() {
-        for (text, bytes) in
-            [("0", 0), ("4096", 4096), ("4K", 4096), ("20G", 20 << 30), ("1t", 1 << 40), ("64m", 64 << 20)]
-        {
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4097", 4097),
+            ("4K", 4096),
+            ("20G", 20 << 30),
+            ("20GiB", 20 << 30),
+            ("20 GiB", 20 << 30),
+            ("1t", 1 << 40),
+            ("1.5T", 3 << 39),
+            ("64m", 64 << 20),
+            ("20GB", 20_000_000_000 / 4096 * 4096),
+            ("1.5K", 1536),
+            ("512B", 512),
+        ] {
             assert_eq!(text.parse::<Size>().unwrap(), Size(bytes), "{text}");
         }
-        for text in
-            ["", "G", "-1", "+1", "1.5G", "20 G", "20GB", "0x10", "99999999999999999999", "16777216T", "é"]
-        {
+        for text in [
+            "",
+            "G",
+            "-1",
+            "+1",
+            ".5G",
+            "1.G",
+            "1.5",
+            "20 ",
+            "20GX",
+            "20iB",
+            "0x10",
+            "1,5G",
+            "99999999999999999999",
+            "16777216T",
+            "1.0000000001G",
+            "é",
+            "1é",
+            " 20G",
+        ] {
             assert_eq!(text.parse::<Size>().unwrap_err().kind(), Kind::Usage, "{text}");
         }
     }

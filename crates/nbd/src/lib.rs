@@ -34,5 +34,5 @@ pub use fuzz::fuzz_serve;
 pub use listen::Listen;
 pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
 pub use server::{Options, Reporter, Server, StopHandle};
-pub use tls::TlsMode;
+pub use tls::{CLIENT_AUTHORITY, TlsMode};
 pub use wire::{Command, Errno, MAX_REQUEST, NotARequest, REQUEST_LEN, Request};

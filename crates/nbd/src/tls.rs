@@ -23,7 +23,8 @@ pub enum TlsMode {
 
 const SERVER_CERTIFICATE: &str = "server-cert.pem";
 const SERVER_KEY: &str = "server-key.pem";
-const CLIENT_AUTHORITY: &str = "ca-cert.pem";
+/// The file in a directory of certificates that makes every client show one that this authority signed.
+pub const CLIENT_AUTHORITY: &str = "ca-cert.pem";
 
 /// Reads `server-cert.pem` and `server-key.pem` from `directory`. If `ca-cert.pem` is there too, every client
 /// must show a certificate that it has signed.

@@ -72,7 +72,9 @@ impl Core {
                 // What cannot be read is found out by the reader of the map.
                 let loaded: Vec<_> = missing.into_iter().filter_map(|leaf| leaf.load(&source).ok()).collect();
                 if !loaded.is_empty() {
-                    self.with_map(due.number, level, |tree| loaded.into_iter().for_each(|leaf| tree.supply(leaf)));
+                    self.with_map(due.number, level, |tree| {
+                        loaded.into_iter().for_each(|leaf| tree.supply(leaf))
+                    });
                 }
             }
         }
@@ -99,7 +101,8 @@ impl Core {
             let Some(memory) = self.ahead.next(self) else { return Ok(()) };
             let prepared = self.prepare(memory);
             let failed = prepared.is_err();
-            let addrs = prepared.as_ref().map_or_else(|_| Vec::new(), |prepared| prepared.data_by_level(self));
+            let addrs =
+                prepared.as_ref().map_or_else(|_| Vec::new(), |prepared| prepared.data_by_level(self));
             self.ahead.push(prepared, addrs);
             if failed {
                 return Ok(());

@@ -7,6 +7,7 @@ mod clients;
 mod crash;
 mod damage;
 mod discreet;
+mod everyday;
 mod keys;
 mod levels;
 mod levels_kills;

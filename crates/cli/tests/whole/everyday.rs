@@ -1,0 +1,181 @@
+//! What people do by habit or by accident while a disk is in use: it costs them nothing.
+
+use crate::scene::{Scene, Signal, can_mount, have, send};
+use std::fs;
+use std::process::Command;
+
+/// A loop device over a file.
+struct Device(String);
+
+impl Device {
+    fn over(scene: &Scene, file: &str) -> Device {
+        Device(scene.tool("losetup", &["-f", "--show", file]).stdout.trim().to_owned())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// Mount points that are closed when a test ends.
+struct Closing<'a>(&'a Scene, &'a [&'a str]);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        for at in self.1 {
+            let _ = self.0.lacuna(&["-q", "close", at]);
+        }
+    }
+}
+
+#[test]
+fn no_tool_destroys_a_device_that_is_open() {
+    if !can_mount("/dev/loop-control") {
+        return;
+    }
+    let scene = Scene::new();
+    fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
+    let device = Device::over(&scene, "backing");
+    scene.create(&device.0, &["--cipher", "gcm"]).code(0);
+    for options in [&[][..], &["--read-only"]] {
+        let server = scene.serve_disk(&device.0, options);
+        let tools: [&[&str]; 7] = [
+            &["mkfs.ext4", "-q", "-F"],
+            &["mkfs.xfs", "-f", "-q"],
+            &["mkfs.btrfs", "-f", "-q"],
+            &["mkswap"],
+            &["wipefs", "-a"],
+            &["pvcreate", "-ff", "-y"],
+            &[
+                "cryptsetup",
+                "luksFormat",
+                "-q",
+                "--pbkdf-force-iterations=1000",
+                "--pbkdf=pbkdf2",
+                "--key-file=key",
+            ],
+        ];
+        for tool in tools.into_iter().filter(|tool| have(tool[0])) {
+            let mut command = Command::new(tool[0]);
+            let ran = command.args(&tool[1..]).arg(&device.0).current_dir(scene.path(".")).output().unwrap();
+            assert!(!ran.status.success(), "{tool:?}: {}", String::from_utf8_lossy(&ran.stdout));
+        }
+        scene.create(&device.0, &["--force"]).code(5);
+        assert_eq!(server.stop(), 0);
+    }
+    scene.lacuna(&["check", &device.0, "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn a_disk_is_written_under_one_name_at_a_time() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+    let server = scene.serve(&[]);
+    let check = ["check", "copy.img", "--key-file", "key"];
+    let refused = scene.lacuna(&check).code(5).stderr;
+    assert!(refused.contains(&format!("process {}", server.process())), "{refused}");
+    // A copy is read beside it.
+    scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(0);
+    if can_mount("/dev/loop-control") {
+        let device = Device::over(&scene, "disk.img");
+        scene.lacuna(&["serve", &device.0, "--socket", "other", "--key-file", "key"]).code(5);
+    }
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&check).code(0);
+}
+
+#[test]
+fn the_name_of_a_server_in_the_background_is_told() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+    let args = ["serve", "disk.img", "--socket", "s", "--key-file", "key", "--fork", "--pid-file", "pid"];
+    scene.lacuna(&args).code(0);
+    let process = fs::read_to_string(scene.path("pid")).unwrap();
+    let refused = scene.lacuna(&["check", "copy.img", "--key-file", "key"]).code(5).stderr;
+    send(Signal::TERM, process.trim());
+    assert!(refused.contains(&format!("process {} (", process.trim())), "{refused}");
+}
+
+#[test]
+fn strangers_on_the_network_are_served_only_if_somebody_says_so() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("tls")).unwrap();
+    let serve = ["serve", "disk.img", "--key-file", "key", "--listen", "0.0.0.0:0"];
+    for options in [&[][..], &["--tls-dir", "tls"], &["--tls-dir", "tls", "--tls", "allow"]] {
+        let refused = scene.lacuna(&[&serve[..], options].concat()).code(1).stderr;
+        assert!(refused.contains("--allow-strangers"), "{refused}");
+    }
+    let background = ["--allow-strangers", "--fork", "--pid-file", "pid"];
+    scene.lacuna(&[&serve[..], &background].concat()).code(0);
+    send(Signal::TERM, fs::read_to_string(scene.path("pid")).unwrap().trim());
+}
+
+#[test]
+fn a_disk_tells_what_a_guess_at_its_passphrase_costs() {
+    let scene = Scene::new();
+    let created = scene.create("disk.img", &["--size", "64M"]).code(0).stdout;
+    assert!(created.contains("Argon2id with 1 MiB, 1 passes"), "{created}");
+}
+
+fn can_open() -> bool {
+    can_mount("/dev/loop-control") && can_mount("/dev/fuse") && have("mkfs.ext4")
+}
+
+#[test]
+fn a_stopped_server_keeps_nobody_waiting() {
+    if !can_open() {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
+    let _closing = Closing(&scene, &["mnt"]);
+    let process = scene.lacuna(&["status", "mnt", "--json"]).code(0).json()["servers"][0]["pid"].to_string();
+    send(Signal::STOP, &process);
+    let status = scene.lacuna(&["status"]).code(0).stdout;
+    let close = scene.lacuna(&["close", "mnt"]);
+    send(Signal::CONT, &process);
+    assert!(status.contains(&format!("does not answer (process {process})")), "{status}");
+    assert!(close.code(20).stderr.contains("kill -CONT"));
+    scene.lacuna(&["close", "mnt"]).code(0);
+}
+
+#[test]
+fn btrfs_is_unmounted_like_any_other() {
+    if !can_open() || !have("mkfs.btrfs") {
+        return;
+    }
+    if !fs::read_to_string("/proc/filesystems").unwrap().contains("btrfs") {
+        return crate::scene::skipped("this kernel has no btrfs");
+    }
+    let scene = Scene::with_disk(&["--size", "256M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene, &["mnt"]);
+    let open = ["open", "disk.img", "mnt", "--key-file", "key"];
+    scene.lacuna(&[&open[..], &["--mkfs", "btrfs"]].concat()).code(0);
+    fs::write(scene.path("mnt/file"), "kept").unwrap();
+    scene.lacuna(&["close", "mnt"]).code(0);
+    scene.lacuna(&open).code(0);
+    assert_eq!(fs::read_to_string(scene.path("mnt/file")).unwrap(), "kept");
+    scene.lacuna(&["close", "mnt"]).code(0);
+}
+
+#[test]
+fn disks_are_closed_by_location_and_several_at_once() {
+    if !can_open() {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    scene.create("other.img", &["--size", "64M"]).code(0);
+    for (disk, at) in [("disk.img", "a"), ("other.img", "b c")] {
+        fs::create_dir(scene.path(at)).unwrap();
+        scene.lacuna(&["open", disk, at, "--key-file", "key", "--mkfs", "ext4"]).code(0);
+    }
+    let _closing = Closing(&scene, &["a", "b c"]);
+    scene.lacuna(&["close", "disk.img", "nothing", "b c"]).code(4);
+    for disk in ["disk.img", "other.img"] {
+        scene.lacuna(&["status", disk]).code(4);
+    }
+}
