@@ -17,10 +17,16 @@ fn split<'p>(page: &'p str, begin: &str, end: &str) -> (&'p str, &'p str, &'p st
     (page, "", "\n")
 }
 
-/// The rows of the table that the old part ends with, below this heading.
+/// The rows of the table below this heading, up to the next one.
 pub fn rows(part: &str, heading: &str) -> Vec<String> {
     let table = part.split_once(heading).map_or("", |(_, table)| table);
-    table.lines().filter(|line| line.starts_with('|')).skip(2).map(str::to_owned).collect()
+    table
+        .lines()
+        .take_while(|line| !line.starts_with('#'))
+        .filter(|line| line.starts_with('|'))
+        .skip(2)
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -40,7 +46,7 @@ mod tests {
 
     #[test]
     fn rows_are_those_below_the_head() {
-        let part = "| a table |\n### History\n\n| head |\n| --- |\n| one |\n| two |\n";
+        let part = "| a table |\n### History\n\n| head |\n| --- |\n| one |\n| two |\n\n### Other\n\n| x |\n";
         assert_eq!(rows(part, "### History"), ["| one |", "| two |"]);
         assert!(rows("nothing yet", "### History").is_empty());
     }

@@ -177,7 +177,12 @@ impl Facts {
         };
         rows.push(("location", format!("{}{in_use}", self.location)));
         rows.push(("UUID", header.uuid.to_string()));
-        rows.push(("format", format!("{}, header version {}", header.format, header.version)));
+        let version = match parameters {
+            Parameters::Deniable(params) => format!(" version {}", params.version.number()),
+            Parameters::Oblivious(params) => format!(" version {}", params.format_version()),
+            Parameters::Flat(_) | Parameters::Objects(_) => String::new(),
+        };
+        rows.push(("format", format!("{}{version}, header version {}", header.format, header.version)));
         rows.push(("size", exact(parameters.size())));
         if parameters.largest() > parameters.size() {
             rows.push(("can grow to", human(parameters.largest())));

@@ -7,7 +7,7 @@ use crate::console::{self, Console};
 use crate::serve::budget;
 use crate::status;
 use crate::unlock::{self, Key, Opening};
-use lacuna_core::{Disk, Error, Kind, Result};
+use lacuna_core::{Error, Kind, Result};
 use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
 use lacuna_volume::Location;
 use std::io::{self, IsTerminal};
@@ -39,6 +39,8 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(!args.foreground)?;
+    // Before the disk is opened: closing one that was opened for writing writes.
+    check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
     let opening = Opening {
         read_only: args.read_only,
         budget,
@@ -76,6 +78,16 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
     Ok(())
 }
 
+/// Refuses more mount points than there are open levels.
+fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
+    if args.mountpoints.len() <= key.levels() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot open {}", args.location))
+        .found(format!("{} mount points", args.mountpoints.len()))
+        .expected(format!("at most {}, one for each level that the passphrase opens", key.levels())))
+}
+
 fn serve(
     args: &OpenArgs,
     location: String,
@@ -94,13 +106,6 @@ fn serve(
     })?;
     let disk = Arc::new(key.open(opening)?);
     let levels = disk.levels();
-    if args.mountpoints.len() > levels.len() {
-        let closed = disk.close();
-        let e = Error::new(Kind::Usage, format!("cannot open {}", args.location))
-            .found(format!("{} mount points", args.mountpoints.len()))
-            .expected(format!("at most {}, one for each level that the passphrase opens", levels.len()));
-        return closed.and(Err(if disk.has_levels() { e.private() } else { e }));
-    }
     let say = background::reporter(!args.foreground, disk.has_levels(), console);
     let mut opened = Vec::new();
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {

@@ -244,6 +244,11 @@ impl Key {
         self.has_levels
     }
 
+    /// How many levels are going to be open; 1 where there are none.
+    pub fn levels(&self) -> usize {
+        self.masters.len()
+    }
+
     /// Opens the disk, and first finishes what a crash interrupted.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
         claim::renew();

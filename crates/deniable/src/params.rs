@@ -61,7 +61,8 @@ pub enum Version {
 }
 
 impl Version {
-    fn number(self) -> u16 {
+    /// As it stands on the medium.
+    pub fn number(self) -> u16 {
         match self {
             Version::Shared { .. } => 1,
             Version::Dealt => 2,

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The largest memory that is kept between requests.
-const MOST_KEPT: usize = 2 << 20;
+pub(crate) const MOST_KEPT: usize = 2 << 20;
 /// What is kept for the requests of level 0.
 const KEPT_BY_PUBLIC: usize = 16 << 20;
 /// What is kept for those of each further level.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct ServerMemory([LevelMemory; LEVELS]);
 
 impl ServerMemory {
-    /// `large` bytes for the requests of level 0 for which no worker keeps memory, and for each further level a part of as
+    /// `large` bytes for the requests of level 0 for which none is kept, and for each further level a part of as
     /// much.
     pub(crate) fn new(large: usize) -> Self {
         ServerMemory(std::array::from_fn(|level| match level {
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn workers_keep_no_more_than_their_level_grants() {
+    fn no_more_is_kept_than_the_level_grants() {
         let server = LevelMemory::new(0, None, 64 << 20);
         let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
-        assert!(all.iter_mut().all(|kept| kept.covers(0) && kept.covers(1 << 20) && kept.covers(1 << 20)));
+        assert!(all.iter_mut().all(|kept| kept.covers(1 << 20) && kept.covers(1 << 20)));
         let mut late = server.keep();
-        assert!(late.covers(0) && !late.covers(1 << 20) && !all[0].covers(2 << 20));
+        assert!(!late.covers(1) && !late.covers(1 << 20) && !all[0].covers(2 << 20));
         all.truncate(63);
         assert!(late.covers(1 << 20) && !late.covers((1 << 20) + 1) && late.bytes() == 1 << 20);
         drop((all, late));

@@ -6,7 +6,8 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const PAGE: usize = 4096;
+/// What memory is given in.
+pub(crate) const PAGE: usize = 4096;
 
 /// Page-aligned bytes, so that media may read and write them directly.
 pub(crate) struct PageBuffer {

@@ -12,12 +12,12 @@
 //! A thread that would have to wait for the client to take its replies passes the turn on first.
 
 use crate::input::Input;
-use crate::memory::{Kept, LevelMemory, Pool, Share};
+use crate::memory::{Kept, LevelMemory, MOST_KEPT, Pool, Share};
 use crate::negotiate::Session;
 use crate::perform::{Body, Reply, memory_needed, perform, refusal};
 use crate::server::Reporter;
 use crate::stream::Transport;
-use crate::sys::{PageBuffer, times_slept};
+use crate::sys::{PAGE, PageBuffer, times_slept};
 use crate::wire::{Command, Errno, MAX_REQUEST, Request};
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
@@ -32,7 +32,9 @@ const BATCH: usize = 4;
 const SMALL: usize = 256 << 10;
 /// The longest request that joins a batch.
 const BATCHED_REQUEST: usize = 64 << 10;
-/// Memory that those requests of one connection share for which no worker keeps memory.
+/// What a connection keeps between large requests, in buffers: a client that does nothing must leave some to others.
+const MOST_SPARE: usize = 4;
+/// Memory that those requests of one connection share for which none is kept.
 const LARGE_BUDGET: usize = 2 * MAX_REQUEST as usize;
 /// Mean time of an operation above which a disk is slow.
 const SLOW_NANOS: u32 = 50_000;
@@ -69,22 +71,32 @@ pub(crate) struct Connection<'a, T> {
     small: Mutex<Vec<PageBuffer>>,
 }
 
-/// Memory for a large request, and the right to keep as much as that.
+/// Memory for a large request.
 struct Buffer<'a> {
     bytes: PageBuffer,
+    /// The right to keep it, or some of it.
     kept: Kept<'a>,
 }
 
+impl Buffer<'_> {
+    fn may_be_kept(&self) -> bool {
+        self.bytes.len() <= self.kept.bytes()
+    }
+}
+
 /// What a worker holds while it serves.
-struct Hands<'a> {
+struct Hands<'a, 's> {
     small: PageBuffer,
     /// While a large request is being served.
     large: Option<Buffer<'a>>,
+    /// Where the right to keep it does not suffice: parts of what the connection and the level have for such requests. They go
+    /// back after the memory.
+    shared: Option<(Share<'s>, Share<'a>)>,
     jobs: Vec<Job>,
     batches: u32,
 }
 
-impl Hands<'_> {
+impl Hands<'_, '_> {
     fn memory(&self) -> &[u8] {
         self.large.as_ref().map_or(&self.small[..], |large| &large.bytes[..])
     }
@@ -166,21 +178,22 @@ impl<'a, T: Transport> Connection<'a, T> {
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
         let small = lock(&self.small, Vec::pop).or_else(|| PageBuffer::try_new(SMALL));
         let small = small.ok_or(ErrorKind::OutOfMemory)?;
-        let mut hands = Hands { small, large: None, jobs: Vec::with_capacity(BATCH), batches: 0 };
+        let mut hands =
+            Hands { small, large: None, shared: None, jobs: Vec::with_capacity(BATCH), batches: 0 };
         let mut kept = None;
         loop {
             let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else {
                 lock(&self.small, |small| small.push(hands.small));
                 return Ok(());
             };
-            let share = match self.read_jobs(&mut turn, &mut hands) {
-                Ok(Some(share)) => share,
+            match self.read_jobs(&mut turn, &mut hands) {
+                Ok(true) => {}
                 // The client has left, or cannot be understood any more: others finish what they have.
-                Ok(None) | Err(_) => {
+                Ok(false) | Err(_) => {
                     turn.ended = true;
                     return Ok(());
                 }
-            };
+            }
             if self.worth_passing_on(&turn, &hands.jobs) {
                 let slow = !self.fast() || hands.jobs.iter().any(|job| !is_transfer(&job.request));
                 self.pass_on(turn, scope, slow);
@@ -189,12 +202,10 @@ impl<'a, T: Transport> Connection<'a, T> {
             }
             let replies = self.carry_out(&mut hands);
             self.answer(&hands, &replies, &mut kept, scope)?;
-            // What may not be kept goes before others may have as much.
-            let keep = |large: &Buffer| large.bytes.len() <= large.kept.bytes();
-            if let Some(large) = hands.large.take().filter(keep) {
-                lock(&self.spare, |spare| spare.push(large));
+            if let Some(large) = hands.large.take() {
+                self.keep(large);
             }
-            drop(share);
+            hands.shared = None;
         }
     }
 
@@ -242,31 +253,28 @@ impl<'a, T: Transport> Connection<'a, T> {
         input.buffered() > 0 || !self.fast() || jobs.iter().any(|job| !quick(&job.request))
     }
 
-    /// Reads one request, and those small ones that have arrived with it. `None` at the end.
-    fn read_jobs(&self, input: &mut Input, hands: &mut Hands<'a>) -> io::Result<Option<LargeShare<'_>>> {
+    /// Reads one request, and those small ones that have arrived with it. `false` at the end.
+    fn read_jobs<'s>(&'s self, input: &mut Input, hands: &mut Hands<'a, 's>) -> io::Result<bool> {
         hands.jobs.clear();
         if self.stopping.load(Ordering::Relaxed) {
-            return Ok(None);
+            return Ok(false);
         }
         let Some(header) = input.header(self.transport)? else {
-            return Ok(None);
+            return Ok(false);
         };
         let request = Request::parse(&header).map_err(|_| ErrorKind::InvalidData)?;
         if request.command == Command::Disconnect || self.stopping.load(Ordering::Relaxed) {
-            return Ok(None);
+            return Ok(false);
         }
         let needed = memory_needed(&request);
         let verdict = request.check(self.session.structured, self.session.allocation);
-        let large = match verdict.and_then(|()| self.room(hands, needed)) {
-            Ok(large) => large,
-            Err(errno) => {
-                if request.command == Command::Write {
-                    input.skip(self.transport, u64::from(request.length))?;
-                }
-                hands.jobs.push(Job { request, verdict: Err(errno), memory: 0..0 });
-                return Ok(Some(None));
+        if let Err(errno) = verdict.and_then(|()| self.room(hands, needed)) {
+            if request.command == Command::Write {
+                input.skip(self.transport, u64::from(request.length))?;
             }
-        };
+            hands.jobs.push(Job { request, verdict: Err(errno), memory: 0..0 });
+            return Ok(true);
+        }
         if request.command == Command::Write {
             input.payload(self.transport, &mut hands.memory_mut()[..needed])?;
         }
@@ -274,39 +282,51 @@ impl<'a, T: Transport> Connection<'a, T> {
         if self.fast() && quick(&request) {
             self.join_jobs(input, hands)?;
         }
-        Ok(Some(large))
+        Ok(true)
     }
 
     /// Makes `hands` hold `needed` bytes. What may not be kept is shared with other requests: those of the same connection are
     /// waited for as long as they take, those of others only for a while.
-    fn room(&self, hands: &mut Hands<'a>, needed: usize) -> Result<LargeShare<'_>, Errno> {
+    fn room<'s>(&'s self, hands: &mut Hands<'a, 's>, needed: usize) -> Result<(), Errno> {
         if needed <= hands.small.len() {
-            return Ok(None);
+            return Ok(());
         }
-        let spare = lock(&self.spare, Vec::pop);
-        let (bytes, mut kept) = match spare {
-            Some(spare) => (Some(spare.bytes), spare.kept),
-            None => (None, self.level.keep()),
-        };
-        let share = if kept.covers(needed) {
-            None
-        } else {
+        let needed = needed.next_multiple_of(PAGE);
+        let fits = |spare: &Buffer| spare.bytes.len() >= needed;
+        hands.large = lock(&self.spare, |spare| {
+            let found = spare.iter().rposition(fits).map(|at| spare.swap_remove(at));
+            // Otherwise one that is too small gives up its right for a larger one.
+            found.or_else(|| if needed <= MOST_KEPT { spare.pop() } else { None })
+        });
+        if hands.large.as_ref().is_some_and(fits) {
+            return Ok(());
+        }
+        let mut kept = hands.large.take().map_or_else(|| self.level.keep(), |too_small| too_small.kept);
+        if !kept.covers(needed) {
             let own = self.large.share(needed, None).ok_or(Errno::NO_MEMORY)?;
-            Some((own, self.level.share(needed).ok_or(Errno::NO_MEMORY)?))
-        };
-        let enough = bytes.filter(|bytes| bytes.len() >= needed);
-        let bytes = enough.or_else(|| PageBuffer::try_new(needed)).ok_or(Errno::NO_MEMORY)?;
+            hands.shared = Some((own, self.level.share(needed).ok_or(Errno::NO_MEMORY)?));
+        }
+        let bytes = PageBuffer::try_new(needed).ok_or(Errno::NO_MEMORY)?;
         hands.large = Some(Buffer { bytes, kept });
-        Ok(share)
+        Ok(())
+    }
+
+    /// Keeps memory for the next large request, if it may.
+    fn keep(&self, large: Buffer<'a>) {
+        lock(&self.spare, |spare| {
+            if spare.len() < MOST_SPARE && large.may_be_kept() {
+                spare.push(large);
+            }
+        });
     }
 
     /// Adds the small requests that are buffered whole.
-    fn join_jobs(&self, input: &mut Input, hands: &mut Hands<'_>) -> io::Result<()> {
+    fn join_jobs(&self, input: &mut Input, hands: &mut Hands) -> io::Result<()> {
         while hands.jobs.len() < BATCH {
             let Some(request) = input.peek().and_then(|header| Request::parse(header).ok()) else {
                 break;
             };
-            let start = hands.jobs.last().map_or(0, |job| job.memory.end.next_multiple_of(4096));
+            let start = hands.jobs.last().map_or(0, |job| job.memory.end.next_multiple_of(PAGE));
             let memory = start..start + request.length as usize;
             let verdict = request.check(self.session.structured, self.session.allocation);
             let written = if request.command == Command::Write { request.length as usize } else { 0 };
@@ -406,6 +426,3 @@ impl<T: Transport> Drop for HangUpOnPanic<'_, T> {
         }
     }
 }
-
-/// Memory of the connection and of its level that a request has taken, if it has.
-type LargeShare<'a> = Option<(Share<'a>, Share<'a>)>;

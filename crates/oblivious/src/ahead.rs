@@ -13,14 +13,9 @@ use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_levels::{Entry, SALT_LEN, Tree};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// Batches that are prepared ahead.
 pub(crate) const DEPTH: usize = 2;
-
-/// Between the first two attempts to look into the map of level 0; then twice as long each time, up to a limit.
-const PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// What is known of a batch before it is filled.
 pub(crate) struct Prepared {
@@ -59,18 +54,24 @@ impl Core {
 
     /// Loads the leaves that say whether what was found is the latest, without the locks of the levels, as long as the batch
     /// has not been taken.
+    ///
+    /// Deniability contract: the deepest level comes first. Level 0 is locked for whole requests, and a hidden level whose leaves
+    /// had to wait for that would make its batch take longer.
     fn warm(&self, due: &Due) {
-        for (level, addrs) in (0u8..).zip(&due.addrs) {
+        for (level, addrs) in due.addrs.iter().enumerate().rev() {
+            let level = level as u8;
             let source = self.source(level);
             let mut most = 1;
-            self.with_map(due.number, level, |tree| most = (tree.cached_leaves() / 2).max(1) as usize);
-            for addrs in addrs.chunks(most) {
+            let is_due =
+                self.with_map(due.number, level, |tree| most = (tree.cached_leaves() / 2).max(1) as usize);
+            for addrs in addrs.chunks(most).take_while(|_| is_due) {
                 let mut missing = Vec::new();
                 self.with_map(due.number, level, |tree| {
                     missing.extend(addrs.iter().filter_map(|addr| tree.missing(*addr, 1)));
                 });
+                let wanted = missing.into_iter().take_while(|_| self.ahead.is_due(due.number));
                 // What cannot be read is found out by the reader of the map.
-                let loaded: Vec<_> = missing.into_iter().filter_map(|leaf| leaf.load(&source).ok()).collect();
+                let loaded: Vec<_> = wanted.filter_map(|leaf| leaf.load(&source).ok()).collect();
                 if !loaded.is_empty() {
                     self.with_map(due.number, level, |tree| {
                         loaded.into_iter().for_each(|leaf| tree.supply(leaf))
@@ -80,19 +81,16 @@ impl Core {
         }
     }
 
-    fn with_map(&self, batch: u64, level: u8, act: impl FnOnce(&mut Tree)) {
-        let mut pause = PAUSE;
-        // Level 0 is held by those who wait for the next batch: once they have taken this one it is too late.
-        while self.ahead.is_due(batch) {
-            if level > 0 {
-                return act(&mut self.hidden.lock(&self.health, level).level.tree);
-            }
-            if let Ok(mut public) = self.public.try_lock() {
-                return act(&mut public.level.tree);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+    /// Runs `act` on the map of a level, unless it is too late for the batch. Whether it did.
+    fn with_map(&self, batch: u64, level: u8, act: impl FnOnce(&mut Tree)) -> bool {
+        if !self.health.is_alive() || !self.ahead.is_due(batch) {
+            return false;
         }
+        match level {
+            0 => act(&mut self.public().level.tree),
+            level => act(&mut self.hidden.lock(&self.health, level).level.tree),
+        }
+        true
     }
 
     /// What the thread does that prepares batches.
@@ -182,9 +180,16 @@ struct State {
     due: VecDeque<Due>,
     /// Batches that were prepared, ready ones included.
     prepared: u64,
-    /// Whether there is a thread.
+    /// Whether there are threads.
     running: bool,
     spare: Vec<Vec<u8>>,
+}
+
+impl State {
+    /// The number of the last batch that was taken.
+    fn taken(&self) -> u64 {
+        self.prepared - self.ready.len() as u64
+    }
 }
 
 impl Ahead {
@@ -192,7 +197,7 @@ impl Ahead {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on a thread prepares batches; or it ends.
+    /// From now on threads prepare batches and look ahead; or they end.
     pub(crate) fn set_running(&self, running: bool) {
         let mut state = self.state();
         state.running = running;
@@ -210,7 +215,7 @@ impl Ahead {
     /// Whether a batch is ready and nobody has taken it.
     fn is_due(&self, number: u64) -> bool {
         let state = self.state();
-        state.running && number > state.prepared - state.ready.len() as u64
+        state.running && number > state.taken()
     }
 
     /// Waits for a batch whose leaves nobody has looked for; nothing at the end.
@@ -232,6 +237,9 @@ impl Ahead {
         let mut state = self.state();
         loop {
             if !state.running || !core.health.is_alive() {
+                // One who waits for a batch is not told by everybody who fails the disk.
+                drop(state);
+                self.changed.notify_all();
                 return None;
             }
             if state.ready.len() < DEPTH {
@@ -259,8 +267,8 @@ impl Ahead {
         let mut state = self.state();
         while state.running {
             if let Some(prepared) = state.ready.pop_front() {
-                let left = state.prepared - state.ready.len() as u64;
-                state.due.retain(|due| due.number > left);
+                let taken = state.taken();
+                state.due.retain(|due| due.number > taken);
                 drop(state);
                 self.changed.notify_all();
                 return prepared;

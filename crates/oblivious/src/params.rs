@@ -105,6 +105,14 @@ pub struct Params {
 }
 
 impl Params {
+    /// The version of the format, as it stands on the medium.
+    pub fn format_version(&self) -> u16 {
+        match self.version {
+            Version::One { .. } => 1,
+            Version::Two => 2,
+        }
+    }
+
     /// Plans the largest disk for a medium of `room` bytes.
     ///
     /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium that is too small.

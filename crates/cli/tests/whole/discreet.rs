@@ -92,7 +92,9 @@ fn more_mount_points_than_levels_are_refused_without_a_number() {
     let scene = scene("deniable");
     ["one", "two", "three"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
     let open = ["open", "disk.img", "one", "two", "three", "--raw", "--key-file", "deep"];
+    let before = fs::read(scene.path("disk.img")).unwrap();
     says_nothing(&scene.lacuna(&open).code(20).stderr);
     let ran = scene.lacuna_on_terminal(&open).code(1);
     assert!(ran.stderr.contains("at most 2"), "{}", ran.stderr);
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before, "a refused opening wrote to the disk");
 }
