@@ -88,8 +88,11 @@ pub fn measure(work: &Workspace) -> Result<Levels> {
     formats.add(HALF, &[RANDOM_WRITE]);
     for subject in [RAW, XTS, CELLS, CELLS_HIDDEN, PLAUSIBLE] {
         if subject.missing().is_none() {
-            formats.add(subject, &[WRITE, SYNCED, READ, RANDOM_READ, RANDOM_WRITE]);
+            formats.add(subject, &[WRITE, READ, RANDOM_READ, RANDOM_WRITE]);
         }
+    }
+    for subject in [RAW, XTS, CELLS].into_iter().filter(|subject| subject.missing().is_none()) {
+        formats.add(subject, &[SYNCED]);
     }
     Ok(Levels { deniable, formats: formats.run()? })
 }

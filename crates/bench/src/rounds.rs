@@ -57,9 +57,12 @@ impl<'w> Rounds<'w> {
         Rounds { ramp, ..self }
     }
 
-    /// A subject and its jobs.
+    /// A subject and its jobs, or more jobs of one that is there.
     pub fn add(&mut self, subject: Subject, jobs: &[Job]) {
-        self.entries.push((subject, jobs.to_vec()));
+        match self.entries.iter_mut().find(|(known, _)| *known == subject) {
+            Some((_, known)) => known.extend(jobs),
+            None => self.entries.push((subject, jobs.to_vec())),
+        }
     }
 
     /// Takes all turns, then removes the disks.

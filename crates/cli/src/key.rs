@@ -93,7 +93,14 @@ impl Session {
         if !args.yes && !console::can_ask() {
             return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
                 .found("no terminal")
-                .remedy(format!("read this, then give --yes. {LOST_SLOTS_WARNING}")));
+                .remedy(format!("read this, then give --yes --keep N. {LOST_SLOTS_WARNING}")));
+        }
+        if args.yes && args.keep.is_none() {
+            // A script that was written for one passphrase would be the end of a second.
+            return Err(Error::new(Kind::Usage, "cannot go on without asking")
+                .found("--yes without --keep")
+                .expected("--keep N: how many of the passphrases given now shall go on working")
+                .remedy(format!("count them, and give for example --keep 1. {LOST_SLOTS_WARNING}")));
         }
         cluster::refuse_snapshot(&args.location, "change the passphrases of")?;
         let cost = Wanted::from_args(&args.cost)?;
@@ -103,6 +110,12 @@ impl Session {
         let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
         let kept: Vec<SecretVec> = passphrases.iter().map(copy).collect();
+        if let Some(keep) = args.keep.filter(|keep| usize::from(*keep) != kept.len()) {
+            return Err(Error::new(Kind::Usage, "nothing was changed")
+                .found(format!("{} passphrases that open the disk", kept.len()))
+                .expected(format!("{keep}, as --keep says"))
+                .remedy("give every passphrase that shall go on working, each with its own --key-file"));
+        }
         let first = copy(&kept[0]);
         let keyring = Keyring::from_opened(&volume.unlocked, passphrases)?;
         Ok(Session { volume, keyring, first, kept, cost })

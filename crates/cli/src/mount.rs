@@ -213,8 +213,8 @@ fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
             // To a person alone: on a disk with levels it comes when something hidden waits, above all.
             if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && console::is_watched() {
                 console.note(
-                    "still closing: what was written is being made durable; a hidden level waits for cover, \
-                     which comes from the disk itself, or from using level 0 as usual",
+                    "still closing: what was written is being made durable; on a disk with levels, what is hidden may wait \
+                     for cover, which comes from the disk itself, or from using level 0 as usual",
                 );
             }
         });

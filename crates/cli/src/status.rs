@@ -85,7 +85,7 @@ impl StatusSocket {
         match Self::try_start(account) {
             Ok(socket) => Some(socket),
             Err(e) => {
-                console.detail(&format!("`lacuna status` will not see this server: {e}"));
+                console.note(&format!("`lacuna status` will not see this server: {e}"));
                 None
             }
         }
@@ -167,6 +167,8 @@ fn socket_path(dir: &Path, identity: &str) -> PathBuf {
 /// `lacuna status`.
 pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = args.target.as_deref().map(Location::parse).transpose()?;
+    // Where no server can be seen, none is not what is being served.
+    socket_dir()?;
     let mut servers = all(console);
     if let Some(target) = &target {
         servers = those_of(servers, target);

@@ -6,7 +6,7 @@ use rustix::fs::{
     Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -49,8 +49,10 @@ impl FileMedium {
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
-        let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
-        let alone = if device { OFlags::EXCL } else { OFlags::empty() };
+        // Before it is opened: to open a pipe would wait for who writes to it.
+        let kind = std::fs::metadata(path).map_err(|e| open_error(path, &e))?.file_type();
+        check_kind(path, kind)?;
+        let alone = if kind.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
         let opened =
             patiently(|| open_untouched(&mut options, path, alone), |e| e.kind() == ErrorKind::ResourceBusy);
         let (file, touches) = opened.map_err(|e| open_error(path, &e))?;
@@ -87,11 +89,7 @@ impl FileMedium {
 
     fn locked(mut file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
         let kind = file.metadata().map_err(|e| open_error(path, &e))?.file_type();
-        if !kind.is_file() && !kind.is_block_device() {
-            return Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
-                .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
-                .expected("a file or a block device"));
-        }
+        check_kind(path, kind)?;
         let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
         match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
             Ok(()) => {}
@@ -151,6 +149,16 @@ impl FileMedium {
     }
 }
 
+/// Refuses what is neither a file nor a block device.
+fn check_kind(path: &Path, kind: FileType) -> Result<()> {
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
+        .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
+        .expected("a file or a block device"))
+}
+
 /// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that a server has just
 /// started).
 fn patiently<T, E>(
@@ -168,6 +176,10 @@ fn patiently<T, E>(
 
 /// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
 pub fn open_to_look(path: &Path) -> std::io::Result<File> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "neither a file nor a block device"));
+    }
     open_untouched(OpenOptions::new().read(true), path, OFlags::empty()).map(|(file, _)| file)
 }
 
@@ -190,6 +202,7 @@ fn open_error(path: &Path, e: &std::io::Error) -> Error {
             .expected("a path where nothing exists")
             .remedy("choose another path, or give --force to overwrite what is there"),
         ErrorKind::NotFound => error.remedy("check the path; `lacuna create` makes a new disk"),
+        ErrorKind::ReadOnlyFilesystem => error.remedy("give --read-only to read what is there"),
         ErrorKind::ResourceBusy => error
             .with_kind(Kind::Busy)
             .found(

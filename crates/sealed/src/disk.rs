@@ -139,10 +139,9 @@ impl Sealed {
         medium.sync()
     }
 
-    /// Opens a disk and repeats what the ring holds. `master` is the level's key, `uuid` the header's.
+    /// Opens a disk and repeats what the ring holds; read-only in memory alone. `master` is the level's key, `uuid` the header's.
     ///
-    /// Errors: [`Kind::Corrupt`] if ring or parameters do not verify, [`Kind::ReadOnly`] if repair is needed
-    /// and not allowed, and whatever the medium reports.
+    /// Errors: [`Kind::Corrupt`] if ring or parameters do not verify, and whatever the medium reports.
     pub fn open(
         medium: Arc<dyn Medium>,
         params: &Params,

@@ -24,22 +24,14 @@ type LastWords = BTreeMap<u64, Committed>;
 pub(crate) fn recover(core: &Core) -> Result<()> {
     let mut c = core.committer();
     let mut words = LastWords::new();
-    let mut held = 0u64;
     let mut moved = vec![];
     let batches = c.ring.replay(|batch| {
-        held += batch.bytes.len() as u64;
         note_batch(core, batch, &mut words, &mut moved)
     })?;
     core.map.count_free();
     core.counters.replayed.store(batches, Ordering::Relaxed);
     if batches == 0 {
         return Ok(());
-    }
-    if core.read_only {
-        return Err(Error::new(Kind::ReadOnly, "the disk was not closed cleanly and must be repaired first")
-            .found(format!("{batches} batches in the ring ({held} bytes)"))
-            .expected("an empty ring, as closing leaves it")
-            .remedy("open it once without --read-only"));
     }
     c.moved.extend(moved);
     for (block, committed) in words {
@@ -48,9 +40,12 @@ pub(crate) fn recover(core: &Core) -> Result<()> {
             continue;
         }
         core.cache.commit(block, None, committed);
-        c.homeward.insert(block);
+        if !core.read_only {
+            c.homeward.insert(block);
+        }
     }
-    core.checkpoint(&mut c)
+    // A disk that is only read has in memory what the ring holds, as long as it is open: at most the length of the ring.
+    if core.read_only { Ok(()) } else { core.checkpoint(&mut c) }
 }
 
 fn note_batch(core: &Core, batch: ParsedBatch, words: &mut LastWords, moved: &mut Vec<u64>) -> Result<()> {

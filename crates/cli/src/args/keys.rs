@@ -32,9 +32,12 @@ pub struct KeyArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Do not ask whether to go on
+    /// Do not ask whether to go on; needs --keep
     #[arg(long)]
     pub yes: bool,
+    /// How many passphrases you give that shall go on working, without new ones: a different number is refused
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub keep: Option<u8>,
     /// Cost of the passphrases; as before if not given.
     #[command(flatten)]
     pub cost: CostArgs,

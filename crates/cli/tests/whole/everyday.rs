@@ -179,3 +179,51 @@ fn disks_are_closed_by_location_and_several_at_once() {
         scene.lacuna(&["status", disk]).code(4);
     }
 }
+
+#[test]
+fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
+    let scene = Scene::new();
+    fs::write(scene.path("data"), crate::scene::noise(3, 20 << 20)).unwrap();
+    for cipher in ["xts-random", "gcm"] {
+        scene.create("disk.img", &["--size", "64M", "--cipher", cipher, "--force"]).code(0);
+        let server = scene.serve(&[]);
+        scene.tool("nbdcopy", &["--flush", "data", &server.uri]);
+        fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+        assert_eq!(server.stop(), 0);
+        let before = fs::read(scene.path("copy.img")).unwrap();
+        let device = if can_mount("/dev/loop-control") {
+            Some(Device(scene.tool("losetup", &["-f", "--show", "-r", "copy.img"]).stdout.trim().to_owned()))
+        } else {
+            None
+        };
+        let copy = device.as_ref().map_or("copy.img", |device| &device.0);
+        let check = scene.lacuna(&["check", copy, "--read-only", "--key-file", "key"]).code(0).stdout;
+        assert!(check.contains(" 0 bad"), "{check}");
+        let server = scene.serve_disk(copy, &["--read-only"]);
+        scene.tool("nbdcopy", &[&server.uri, "back"]);
+        assert_eq!(server.stop(), 0);
+        let back = fs::read(scene.path("back")).unwrap();
+        assert!(back[..20 << 20] == fs::read(scene.path("data")).unwrap(), "{cipher}");
+        drop(device);
+        assert!(fs::read(scene.path("copy.img")).unwrap() == before, "{cipher}: reading wrote");
+    }
+}
+
+#[test]
+fn what_is_no_disk_keeps_nobody_waiting() {
+    let scene = Scene::new();
+    scene.tool("mkfifo", &["pipe"]);
+    for args in [&["info", "pipe"][..], &["check", "pipe", "--key-file", "key"]] {
+        assert!(scene.lacuna(args).code(4).stderr.contains("neither a file nor a block device"));
+    }
+}
+
+#[test]
+fn status_does_not_say_that_nothing_is_served_where_it_sees_nothing() {
+    if rustix::process::geteuid().is_root() {
+        return crate::scene::skipped("root has one place for run directories");
+    }
+    let scene = Scene::new();
+    let ran = scene.command(&["status"]).env_remove("XDG_RUNTIME_DIR").output().unwrap();
+    assert_eq!(ran.status.code(), Some(1));
+}

@@ -33,20 +33,26 @@ fn passphrases_come_and_go() {
     // Not without being told of the loss.
     let ran = key(&scene, &["add", "--new-key-file", "second"]).code(1);
     assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
+    // Nor without being told how many there are to stay.
+    assert!(key(&scene, &["add", "--new-key-file", "second", "--yes"]).code(1).stderr.contains("--keep"));
     works([true, false, false]);
 
-    let ran = key(&scene, &["add", "--new-key-file", "second", "--yes"]).code(0);
+    let ran = key(&scene, &["add", "--new-key-file", "second", "--yes", "--keep", "1"]).code(0);
     assert_eq!(ran.stderr.matches("rewrites all key slots").count(), 1, "{}", ran.stderr);
     assert!(!ran.stderr.contains("level"), "{}", ran.stderr);
     works([true, true, false]);
     // It is said before anything is asked for.
-    let ran = scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--askpass", "false"]).code(1);
+    let ran = scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--askpass", "false"]).code(1);
     assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
-    key(&scene, &["add", "--new-key-file", "second", "--key-file", "second", "--yes"]).code(1);
-    key(&scene, &["add", "--key-file", "second", "--new-key-file", "third", "--yes"]).code(0);
+    key(&scene, &["add", "--new-key-file", "second", "--key-file", "second", "--yes", "--keep", "2"]).code(1);
+    // One of two was forgotten.
+    let forgotten = key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1).stderr;
+    assert!(forgotten.contains("1 passphrases") && forgotten.contains("2, as --keep says"), "{forgotten}");
+    works([true, true, false]);
+    key(&scene, &["add", "--key-file", "second", "--new-key-file", "third", "--yes", "--keep", "2"]).code(0);
     works([true, true, true]);
 
-    let keep = ["--key-file", "second", "--yes"];
+    let keep = ["--key-file", "second", "--yes", "--keep", "2"];
     key(&scene, &[&["remove", "--remove-key-file", "key"], &keep[..]].concat()).code(1);
     fs::write(scene.path("unheard"), "of\n").unwrap();
     key(&scene, &[&["remove", "--remove-key-file", "unheard"], &keep[..]].concat()).code(2);
@@ -55,16 +61,16 @@ fn passphrases_come_and_go() {
     works([true, true, false]);
 
     // Which is the first one of two kinds would be a guess.
-    let both = ["change", "--new-key-file", "third", "--key-fd", "0", "--yes"];
+    let both = ["change", "--new-key-file", "third", "--key-fd", "0", "--yes", "--keep", "2"];
     assert!(key(&scene, &both).code(1).stderr.contains("--key-fd"));
     works([true, true, false]);
 
     // The first one given is changed, the others stay.
     key(&scene, &[&["change", "--new-key-file", "third"], &keep[..]].concat()).code(0);
     works([false, true, true]);
-    key(&scene, &["refresh", "--yes"]).code(2);
+    key(&scene, &["refresh", "--yes", "--keep", "1"]).code(2);
     // Refreshing keeps what is given, and nothing else.
-    scene.lacuna(&["key", "refresh", "disk.img", "--key-file", "third", "--yes"]).code(0);
+    scene.lacuna(&["key", "refresh", "disk.img", "--key-file", "third", "--yes", "--keep", "1"]).code(0);
     works([false, false, true]);
 }
 
@@ -96,9 +102,9 @@ fn a_new_cost_is_taken_over_and_the_old_one_is_kept() {
     let scene = scene();
     let kdf = || scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["header"]["kdf"].clone();
     assert_eq!(kdf()["memory_kib"], 1024);
-    key(&scene, &["refresh", "--yes"]).code(0);
+    key(&scene, &["refresh", "--yes", "--keep", "1"]).code(0);
     assert_eq!(kdf()["memory_kib"], 1024);
-    key(&scene, &["refresh", "--yes", "--kdf-memory", "2M", "--kdf-passes", "3"]).code(0);
+    key(&scene, &["refresh", "--yes", "--keep", "1", "--kdf-memory", "2M", "--kdf-passes", "3"]).code(0);
     assert_eq!((&kdf()["memory_kib"], &kdf()["passes"]), (&2048.into(), &3.into()));
     assert!(opens(&scene, "key"));
 }

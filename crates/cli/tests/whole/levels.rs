@@ -202,7 +202,7 @@ fn a_level_is_added_seen_and_dropped() {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     scene.create("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "5"]).code(0);
-    let refresh = ["key", "refresh", "--yes", "disk.img", "--key-file", "key"];
+    let refresh = ["key", "refresh", "--yes", "--keep", "1", "disk.img", "--key-file", "key"];
     scene.lacuna(&[&refresh[..], &["--new-key-file", "deep"]].concat()).code(1);
     scene.lacuna(&[&refresh[..], &["--add-level", "--new-key-file", "deep"]].concat()).code(0);
 
@@ -237,7 +237,7 @@ fn a_level_is_added_seen_and_dropped() {
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
     scene.create("flat.img", &["--size", "16M"]).code(0);
     let add =
-        ["key", "refresh", "--yes", "flat.img", "--key-file", "key", "--add-level", "--new-key-file", "deep"];
+        ["key", "refresh", "--yes", "--keep", "1", "flat.img", "--key-file", "key", "--add-level", "--new-key-file", "deep"];
     assert!(scene.lacuna(&add).code(1).stderr.contains("--format deniable"));
     assert!(
         scene.lacuna(&["info", "flat.img", "--key-file", "key"]).code(1).stderr.contains("without levels")

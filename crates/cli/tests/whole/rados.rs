@@ -67,10 +67,10 @@ fn from_create_to_delete() {
 
     // Passphrases come and go.
     fs::write(disk.scene.path("second"), "second\n").unwrap();
-    let yes = ["--yes", "--new-key-file", "second"];
+    let yes = ["--yes", "--keep", "1", "--new-key-file", "second"];
     disk.keyed(&["key", "add"], &yes).code(0);
     disk.verb(&["check"], &["--key-file", "second"]).code(0);
-    disk.verb(&["key", "refresh"], &["--key-file", "second", "--yes"]).code(0);
+    disk.verb(&["key", "refresh"], &["--key-file", "second", "--yes", "--keep", "1"]).code(0);
     disk.keyed(&["check"], &[]).code(2);
     disk.verb(&["check"], &["--key-file", "second"]).code(0);
 
@@ -175,7 +175,7 @@ fn a_snapshot_is_read_only_and_names_are_checked() {
     disk.keyed_at("missing", &["check"], &[]).code(4);
     disk.keyed_at("missing", &["serve"], &["--socket", "s"]).code(4);
     disk.keyed_at("a", &["resize"], &["--size", "128M"]).code(1);
-    disk.keyed_at("a", &["key", "refresh"], &["--yes"]).code(1);
+    disk.keyed_at("a", &["key", "refresh"], &["--yes", "--keep", "1"]).code(1);
     disk.keyed_at("a", &["snapshot", "create"], &["b"]).code(1);
     disk.keyed_at("a", &["check"], &["--steal"]).code(1);
     disk.keyed_at("a", &["create"], &["--size", "64M"]).code(1);

@@ -25,7 +25,7 @@ fn a_second_client_is_refused_whatever_it_wants() {
     refused(&["serve"], &["--socket", "other.sock", "--read-only"]);
     refused(&["check"], &[]);
     refused(&["resize"], &["--size", "128M"]);
-    refused(&["key", "refresh"], &["--yes"]);
+    refused(&["key", "refresh"], &["--yes", "--keep", "1"]);
     for verb in ["create", "remove", "rollback"] {
         refused(&["snapshot", verb], &["then"]);
     }

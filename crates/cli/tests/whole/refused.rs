@@ -137,7 +137,7 @@ fn one_at_a_time() {
     scene.lacuna(&again).code(5);
     scene.lacuna(&[&again[..], &["--read-only"]].concat()).code(5);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
-    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--key-file", "key"]).code(5);
+    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--key-file", "key"]).code(5);
     scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(5);
     // Before a passphrase is asked for.
     fs::write(scene.path("ask"), "#!/bin/sh\ntouch asked; cat key\n").unwrap();
@@ -170,7 +170,7 @@ fn headers_that_are_damaged_or_not_ours() {
     }
     let notes = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
     assert_eq!(notes["notes"].as_array().unwrap().len(), 1);
-    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--key-file", "key"]).code(0);
+    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--key-file", "key"]).code(0);
     assert_eq!(scene.lacuna(&["info", "disk.img"]).code(0).stderr, "");
 
     check(&flipped(&[a, b])).code(10);
