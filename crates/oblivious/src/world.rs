@@ -1,5 +1,5 @@
 //! A region of cells in memory: draws and placement as on the medium, without ciphers, pages of maps and power cuts. Tests and
-//! benchmarks run it for millions of operations to see how much waits; no disk is made of it.
+//! benchmarks run it for millions of operations to see how full the stash gets; no disk is made of it.
 
 use crate::draw::draw_cells;
 use lacuna_crypto::SeededRandom;

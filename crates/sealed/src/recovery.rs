@@ -25,9 +25,7 @@ pub(crate) fn recover(core: &Core) -> Result<()> {
     let mut c = core.committer();
     let mut words = LastWords::new();
     let mut moved = vec![];
-    let batches = c.ring.replay(|batch| {
-        note_batch(core, batch, &mut words, &mut moved)
-    })?;
+    let batches = c.ring.replay(|batch| note_batch(core, batch, &mut words, &mut moved))?;
     core.map.count_free();
     core.counters.replayed.store(batches, Ordering::Relaxed);
     if batches == 0 {

@@ -4,7 +4,7 @@
 mod fixture;
 
 use fixture::{content, options, read, stamp_of};
-use lacuna_core::{BlockAddr, Disk, Kind, Result, Secret, SecretVec};
+use lacuna_core::{BlockAddr, Disk, Result, Secret, SecretVec};
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};

@@ -1,23 +1,8 @@
 //! What people do by habit or by accident while a disk is in use: it costs them nothing.
 
-use crate::scene::{Scene, Signal, can_mount, have, send};
+use crate::scene::{Device, Scene, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
 use std::process::Command;
-
-/// A loop device over a file.
-struct Device(String);
-
-impl Device {
-    fn over(scene: &Scene, file: &str) -> Device {
-        Device(scene.tool("losetup", &["-f", "--show", file]).stdout.trim().to_owned())
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
 
 /// Mount points that are closed when a test ends.
 struct Closing<'a>(&'a Scene, &'a [&'a str]);
@@ -37,7 +22,7 @@ fn no_tool_destroys_a_device_that_is_open() {
     }
     let scene = Scene::new();
     fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
-    let device = Device::over(&scene, "backing");
+    let device = Device::over(&scene, &["backing"]);
     scene.create(&device.0, &["--cipher", "gcm"]).code(0);
     for options in [&[][..], &["--read-only"]] {
         let server = scene.serve_disk(&device.0, options);
@@ -79,7 +64,7 @@ fn a_disk_is_written_under_one_name_at_a_time() {
     // A copy is read beside it.
     scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(0);
     if can_mount("/dev/loop-control") {
-        let device = Device::over(&scene, "disk.img");
+        let device = Device::over(&scene, &["disk.img"]);
         scene.lacuna(&["serve", &device.0, "--socket", "other", "--key-file", "key"]).code(5);
     }
     assert_eq!(server.stop(), 0);
@@ -148,7 +133,7 @@ fn btrfs_is_unmounted_like_any_other() {
         return;
     }
     if !fs::read_to_string("/proc/filesystems").unwrap().contains("btrfs") {
-        return crate::scene::skipped("this kernel has no btrfs");
+        return skipped("this kernel has no btrfs");
     }
     let scene = Scene::with_disk(&["--size", "256M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
@@ -183,7 +168,7 @@ fn disks_are_closed_by_location_and_several_at_once() {
 #[test]
 fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
     let scene = Scene::new();
-    fs::write(scene.path("data"), crate::scene::noise(3, 20 << 20)).unwrap();
+    fs::write(scene.path("data"), noise(3, 20 << 20)).unwrap();
     for cipher in ["xts-random", "gcm"] {
         scene.create("disk.img", &["--size", "64M", "--cipher", cipher, "--force"]).code(0);
         let server = scene.serve(&[]);
@@ -191,11 +176,7 @@ fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
         fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
         assert_eq!(server.stop(), 0);
         let before = fs::read(scene.path("copy.img")).unwrap();
-        let device = if can_mount("/dev/loop-control") {
-            Some(Device(scene.tool("losetup", &["-f", "--show", "-r", "copy.img"]).stdout.trim().to_owned()))
-        } else {
-            None
-        };
+        let device = can_mount("/dev/loop-control").then(|| Device::over(&scene, &["-r", "copy.img"]));
         let copy = device.as_ref().map_or("copy.img", |device| &device.0);
         let check = scene.lacuna(&["check", copy, "--read-only", "--key-file", "key"]).code(0).stdout;
         assert!(check.contains(" 0 bad"), "{check}");
@@ -221,7 +202,7 @@ fn what_is_no_disk_keeps_nobody_waiting() {
 #[test]
 fn status_does_not_say_that_nothing_is_served_where_it_sees_nothing() {
     if rustix::process::geteuid().is_root() {
-        return crate::scene::skipped("root has one place for run directories");
+        return skipped("root has one place for run directories");
     }
     let scene = Scene::new();
     let ran = scene.command(&["status"]).env_remove("XDG_RUNTIME_DIR").output().unwrap();

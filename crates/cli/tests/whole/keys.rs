@@ -42,7 +42,8 @@ fn passphrases_come_and_go() {
     assert!(!ran.stderr.contains("level"), "{}", ran.stderr);
     works([true, true, false]);
     // It is said before anything is asked for.
-    let ran = scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--askpass", "false"]).code(1);
+    let ran =
+        scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--askpass", "false"]).code(1);
     assert!(ran.stderr.contains("rewrites all key slots"), "{}", ran.stderr);
     key(&scene, &["add", "--new-key-file", "second", "--key-file", "second", "--yes", "--keep", "2"]).code(1);
     // One of two was forgotten.

@@ -236,8 +236,19 @@ fn a_level_is_added_seen_and_dropped() {
     scene.lacuna(&["check", "disk.img", "--key-file", "deep"]).code(2);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
     scene.create("flat.img", &["--size", "16M"]).code(0);
-    let add =
-        ["key", "refresh", "--yes", "--keep", "1", "flat.img", "--key-file", "key", "--add-level", "--new-key-file", "deep"];
+    let add = [
+        "key",
+        "refresh",
+        "--yes",
+        "--keep",
+        "1",
+        "flat.img",
+        "--key-file",
+        "key",
+        "--add-level",
+        "--new-key-file",
+        "deep",
+    ];
     assert!(scene.lacuna(&add).code(1).stderr.contains("--format deniable"));
     assert!(
         scene.lacuna(&["info", "flat.img", "--key-file", "key"]).code(1).stderr.contains("without levels")

@@ -1,9 +1,8 @@
 //! A file system on a disk, as people use it.
 
-use crate::scene::{Scene, Signal, can_mount, have, noise, send, wait_until};
+use crate::scene::{Device, Scene, Signal, can_mount, have, noise, send, wait_until};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
 
 /// Closes what is open when a test fails, so that no mount outlives it.
 struct Closing<'a>(&'a Scene);
@@ -152,15 +151,6 @@ fn what_a_dead_server_left_mounted_is_cleared_away() {
     scene.lacuna(&["close", "mnt"]).code(0);
 }
 
-/// A loop device over a file in the scene.
-struct Device(String);
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
-
 #[test]
 fn a_block_device_is_filled_and_not_overwritten_by_mistake() {
     if !can_mount("/dev/loop-control") {
@@ -168,7 +158,7 @@ fn a_block_device_is_filled_and_not_overwritten_by_mistake() {
     }
     let scene = Scene::new();
     fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
-    let device = Device(scene.tool("losetup", &["-f", "--show", "backing"]).stdout.trim().to_owned());
+    let device = Device::over(&scene, &["backing"]);
     scene.create(&device.0, &["--size", "300M"]).code(1);
     scene.create(&device.0, &[]).code(0);
     let info = scene.lacuna(&["info", &device.0, "--json"]).code(0).json();

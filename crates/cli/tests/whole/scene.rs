@@ -152,6 +152,23 @@ impl Scene {
     }
 }
 
+/// A loop device.
+pub struct Device(pub String);
+
+impl Device {
+    /// Over a file in the scene, with the options of `losetup` before it.
+    pub fn over(scene: &Scene, options: &[&str]) -> Device {
+        let shown = scene.tool("losetup", &[&["-f", "--show"], options].concat()).stdout;
+        Device(shown.trim().to_owned())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
 /// A terminal, and what was written to it.
 pub struct Terminal {
     screen: fs::File,
