@@ -2,6 +2,7 @@
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Signal, skipped};
+use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -90,17 +91,22 @@ fn killed_with_gcm() {
 }
 
 #[test]
-fn a_disk_that_needs_repair_is_not_opened_read_only() {
+fn a_disk_that_was_not_closed_is_read_and_not_repaired() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let mut server = scene.serve(&[]);
     let mut client = Client::connect(&server.socket).unwrap();
     client.write_at(0, &content(7)).unwrap();
     client.flush().unwrap();
     server.kill();
+    let before = fs::read(scene.path("disk.img")).unwrap();
     let check = ["check", "disk.img", "--key-file", "key"];
-    scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(20);
-    scene.lacuna(&check).code(0);
     scene.lacuna(&[&check[..], &["--read-only"]].concat()).code(0);
+    let mut reader = scene.serve(&["--read-only"]);
+    assert!(Client::connect(&reader.socket).unwrap().read_at(0, content(7).len()).unwrap() == content(7));
+    reader.kill();
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before, "reading wrote");
+    scene.lacuna(&check).code(0);
+    assert!(fs::read(scene.path("disk.img")).unwrap() != before, "nothing was to be repaired");
 }
 
 #[test]
