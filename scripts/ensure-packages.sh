@@ -31,7 +31,8 @@ need cmake cmake
 need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
-# Wanted, but nobody's absence fails: a file system whose devices have no number, a cluster for the tests on Ceph, and qemu's driver to measure beside.
+# Tests that need one of these skip themselves without it: btrfs (its devices have no number of their own), a Ceph
+# cluster, and qemu's driver to measure beside.
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1

@@ -90,7 +90,7 @@ impl Report {
         self.models = Some(models);
     }
 
-    /// Adds the section on what waits for a cell.
+    /// Adds the section on the stash.
     pub fn stash(&mut self, stash: Stash) {
         self.stash = Some(stash);
     }
@@ -122,7 +122,7 @@ impl Report {
         self.peers.as_ref().map_or(&[], |peers| &peers.skipped)
     }
 
-    /// For the person who waits.
+    /// The report as text for a terminal.
     pub fn terminal(&self) -> String {
         let ceph = self.rados.as_ref();
         let levels = self.levels.iter().flat_map(Levels::tables);

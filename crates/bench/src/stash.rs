@@ -131,7 +131,7 @@ impl Stash {
 
     /// The promise about the bound.
     pub fn requirement(&self) -> Requirement {
-        let line = "what waits for a cell, to the derived bound";
+        let line = "blocks in the stash, to the derived bound";
         let mut requirement = Requirement::new(line, Bound::AtMost(MOST_TO_BOUND), "");
         for (case, looks, reached) in &self.tails {
             let often = reached.iter().enumerate().skip(1).filter(|(_, count)| **count >= OFTEN);
@@ -165,14 +165,14 @@ impl Stash {
             "### Method for the stash\n\n\
 - {CELLS} cells of one region in memory, a third of them with the latest version of some block for k = 2, half for more: the \
 fullest that a level can be. {operations} random blocks are written again, with the draws and the placement of the format, \
-without ciphers and without a medium. It is looked at what waits after every operation, or after every batch of operations \
-that are done at once, as the format does 32.\n\
+without ciphers and without a medium. The blocks in the stash are counted after every operation, or after every batch of \
+operations that are done at once, as the format does 32.\n\
 - The bound for *m* blocks or more is y to the power of *m*, where E[y^(free cells of k)] = y: y is {two:.4} for k = 2, \
 {three:.4} for k = 3, which is √5 − 2, and {four:.4} for k = 4. An operation at a time comes as near to it as distinct cells \
 allow; batches stay far below it, because what the cells of a batch have free evens out.\n\
 - The paper's stashes have a fixed size. The format draws cells in groups of 8, for which the bound is \
-y to the power of *m* / 8. The record of a batch has 48 slots: that more blocks wait than fit there has, by the bound, a \
-probability of 2^-12.2 at most at k = 2, and then a further batch is written at once.\n",
+y to the power of *m* / 8. The record of a batch has 48 slots: by the bound, more \
+blocks are in the stash than fit there with a probability of 2^-12.2 at most at k = 2; then a further batch is written at once.\n",
             operations = self.operations,
         )
     }

@@ -48,7 +48,7 @@ fn taken(address: &SocketAddr, location: &Location) -> Error {
         || "it is open on this machine already".to_owned(),
         |holder| {
             let pid = holder.pid.as_raw_nonzero();
-            format!("it is open on this machine already, in process {pid}{}", words(pid.get()))
+            format!("it is open on this machine already, in process {pid}{}", program(pid.get()))
         },
     );
     Error::new(Kind::Busy, format!("cannot open {location}"))
@@ -57,10 +57,10 @@ fn taken(address: &SocketAddr, location: &Location) -> Error {
         .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server), or give --read-only")
 }
 
-/// The command of a process, if it can be read.
-fn words(pid: i32) -> String {
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-    let words = words.join(" ");
-    if words.trim().is_empty() { String::new() } else { format!(" ({})", words.trim()) }
+/// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a disk has, and messages
+/// end up in logs.
+fn program(pid: i32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    if name.trim().is_empty() { String::new() } else { format!(" ({})", name.trim()) }
 }

@@ -1,4 +1,4 @@
-//! What stretching a passphrase shall cost, as the options say.
+//! What it costs to try one passphrase, as the options say.
 
 use crate::args::CostArgs;
 use crate::console::Console;
@@ -45,18 +45,14 @@ impl Wanted {
 
     /// The cost itself; this may take some seconds.
     pub fn settle(&self, console: Console) -> Argon2Cost {
-        let cost = match self {
-            Wanted::Fixed(cost) => *cost,
-            Wanted::Measured(kib) => measure_cost(*kib, TARGET),
+        let (cost, chosen) = match self {
+            Wanted::Fixed(cost) => (*cost, true),
+            Wanted::Measured(kib) => (measure_cost(*kib, TARGET), *kib < Argon2Cost::FLOOR_KIB),
         };
         console.detail(&format!("trying a passphrase costs {}", words(&cost)));
-        // What a person chose that person knows.
-        let chosen = matches!(self, Wanted::Fixed(_))
-            || matches!(self, Wanted::Measured(kib) if *kib < Argon2Cost::FLOOR_KIB);
         if cost.memory_kib < Argon2Cost::FLOOR_KIB && !chosen {
             console.note(&format!(
-                "guessing the passphrase is cheaper than it should be: this machine has memory for {} alone, not for {}",
-                words(&cost),
+                "guessing the passphrase is cheaper than it should be: this machine has too little memory for {}",
                 human(u64::from(Argon2Cost::FLOOR_KIB) << 10)
             ));
         }

@@ -50,7 +50,7 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
             .found("the same passphrase among those to keep")
             .remedy("give another one to keep, or use `lacuna key change`"));
     }
-    // Whoever mistypes here would believe a passphrase gone that still works in nobody's mind but theirs.
+    // With a typing error here, a person would believe that a passphrase is gone which still works.
     lacuna_volume::open(&*session.volume.header, &[gone]).map_err(|e| match e.kind() {
         Kind::Passphrase => Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk")
             .remedy("to be rid of all but those you know, use `lacuna key refresh`"),
@@ -79,7 +79,7 @@ fn copy(passphrase: &SecretVec) -> SecretVec {
     SecretVec::new(passphrase.expose().to_vec())
 }
 
-/// An unlocked volume and the passphrases that shall go on working.
+/// An unlocked volume and the passphrases that keep working.
 struct Session {
     volume: Volume,
     keyring: Keyring,
@@ -99,12 +99,12 @@ impl Session {
             // A script that was written for one passphrase would be the end of a second.
             return Err(Error::new(Kind::Usage, "cannot go on without asking")
                 .found("--yes without --keep")
-                .expected("--keep N: how many of the passphrases given now shall go on working")
-                .remedy(format!("count them, and give for example --keep 1. {LOST_SLOTS_WARNING}")));
+                .expected("--keep N: the number of existing passphrases that keep working")
+                .remedy(format!("count the passphrases you give without the new one, for example --keep 1. {LOST_SLOTS_WARNING}")));
         }
         cluster::refuse_snapshot(&args.location, "change the passphrases of")?;
         let cost = Wanted::from_args(&args.cost)?;
-        // Before anything is asked for: whoever answers shall know what the answers mean.
+        // Said before anything is asked for, so that the answers are given knowingly.
         console.note(LOST_SLOTS_WARNING);
         let ask = |shown: &str| passphrase::to_keep(&args.passphrase, shown);
         let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
@@ -114,7 +114,7 @@ impl Session {
             return Err(Error::new(Kind::Usage, "nothing was changed")
                 .found(format!("{} passphrases that open the disk", kept.len()))
                 .expected(format!("{keep}, as --keep says"))
-                .remedy("give every passphrase that shall go on working, each with its own --key-file"));
+                .remedy("give every passphrase that is to keep working, each with its own --key-file"));
         }
         let first = copy(&kept[0]);
         let keyring = Keyring::from_opened(&volume.unlocked, passphrases)?;

@@ -20,7 +20,7 @@ pub fn to_open(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> 
     if given.is_empty() { Ok(vec![ask(args, &format!("Passphrase for {location}: "))?]) } else { Ok(given) }
 }
 
-/// The passphrases that shall go on working after a key operation. Where a person types, each is asked for in
+/// The passphrases that keep working after a key operation. Where a person types, each is asked for in
 /// turn: what is not given is lost.
 pub fn to_keep(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
     let mut passphrases = to_open(args, location)?;

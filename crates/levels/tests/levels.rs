@@ -108,7 +108,7 @@ fn levels(count: usize, memory: u64, shared_slots: u64) -> HiddenLevels {
 }
 
 #[test]
-fn what_waits_is_read_and_passes_in_its_turn() {
+fn pending_blocks_are_read_and_written_in_turn() {
     let (hidden, health) = (levels(1, 1 << 20, 100), FailStop::default());
     let wait = Wait { health: &health, patience: Some(Duration::ZERO) };
     assert_eq!(hidden.wait_passed(&wait, 1).unwrap(), 4);

@@ -351,7 +351,7 @@ fn with_stash(params: &Params) -> (Vec<u8>, Vec<Model>, u64) {
 }
 
 #[test]
-fn what_waits_in_the_stash_is_damaged() {
+fn a_block_in_the_stash_is_damaged() {
     let params = params();
     let regions = Regions::of(&params);
     let (bytes, models, last) = with_stash(&params);

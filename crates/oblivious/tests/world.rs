@@ -1,5 +1,5 @@
-//! Levels in memory, for what a medium would be too slow to show: they read like their models, and what waits for a cell is
-//! as little as the bound says, over millions of operations at full load.
+//! Levels in memory, for what a medium would be too slow to show: they read like their models, and the stash is as
+//! small as the bound says, over millions of operations at full load.
 //!
 //! `LACUNA_OPERATIONS` sets the operations of each measurement (default 2,000,000).
 
@@ -38,7 +38,7 @@ fn operations() -> u64 {
     std::env::var("LACUNA_OPERATIONS").ok().and_then(|v| v.parse().ok()).unwrap_or(2_000_000)
 }
 
-/// Holds the tail of what waits in a world at full load against the bound.
+/// Compares the tail of the stash in a world at full load with the bound.
 fn check(per_write: usize, at_once: usize, group: usize, in_order: bool) {
     let batches = operations() / at_once as u64;
     let reached = World::full(7, CELLS, per_write, group).tail(batches, at_once, in_order);
@@ -57,7 +57,7 @@ fn check(per_write: usize, at_once: usize, group: usize, in_order: bool) {
 }
 
 #[test]
-fn what_waits_is_as_little_as_the_bound_says() {
+fn the_stash_is_as_small_as_the_bound_says() {
     (2..5).for_each(|per_write| check(per_write, 1, 1, false));
 }
 

@@ -38,9 +38,7 @@ pub(crate) fn recover(core: &Core) -> Result<()> {
             continue;
         }
         core.cache.commit(block, None, committed);
-        if !core.read_only {
-            c.homeward.insert(block);
-        }
+        c.homeward.insert(block);
     }
     // A disk that is only read has in memory what the ring holds, as long as it is open: at most the length of the ring.
     if core.read_only { Ok(()) } else { core.checkpoint(&mut c) }

@@ -221,7 +221,7 @@ fn the_cache_keeps_to_its_budget_however_slow_the_store() {
 }
 
 #[test]
-fn what_waits_is_written_without_being_asked() {
+fn pending_blocks_are_written_without_being_asked() {
     let params = ObjectParams::plan(Cipher::XtsRandom, ObjectLayout::Adaptive, 3 * SEGMENT_BLOCKS).unwrap();
     let stage = Stage::new();
     stage.create(&params);

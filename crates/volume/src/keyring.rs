@@ -11,10 +11,10 @@ use lacuna_medium::Medium;
 
 /// What the command line shows before a key operation. It is the same text for every disk.
 pub const LOST_SLOTS_WARNING: &str = "This rewrites all key slots. Every passphrase that you do not give now \
-stops working, and what only such passphrases open is lost for ever. Give all passphrases that shall go on \
+stops working, and what only such passphrases open is lost for ever. Give all passphrases that are to keep \
 working.";
 
-/// The passphrases that shall exist after a key operation, each with the level that it opens.
+/// The passphrases that exist after a key operation, each with the level that it opens.
 ///
 /// Begin with those that opened the disk ([`Keyring::from_opened`]), change the list, then [`change_keys`].
 /// An unchanged list is what `key refresh` wants.

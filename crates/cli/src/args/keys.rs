@@ -11,11 +11,11 @@ use std::path::PathBuf;
 /// --askpass stop working.
 #[derive(Subcommand)]
 pub enum KeyVerb {
-    /// Add a passphrase; give every passphrase that shall go on working, and the new one
+    /// Add a passphrase; give every passphrase that is to keep working, and the new one
     Add(KeyNewArgs),
     /// Put a new passphrase in the place of the first one given; give further ones to keep them
     Change(KeyNewArgs),
-    /// Remove a passphrase; give every passphrase that shall go on working, and the one to remove
+    /// Remove a passphrase; give every passphrase that is to keep working, and the one to remove
     ///
     /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
     Remove(KeyRemoveArgs),
@@ -35,7 +35,7 @@ pub struct KeyArgs {
     /// Do not ask whether to go on; needs --keep
     #[arg(long)]
     pub yes: bool,
-    /// How many passphrases you give that shall go on working, without new ones: a different number is refused
+    /// How many existing passphrases this command keeps; it is refused if a different number is given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub keep: Option<u8>,
     /// Cost of the passphrases; as before if not given.
