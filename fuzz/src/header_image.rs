@@ -5,12 +5,16 @@ use crate::sparse::SparseMedium;
 use lacuna_core::SecretVec;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_medium::Medium;
-use lacuna_volume::{COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader};
+use lacuna_volume::{
+    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, copy_c, medium_len,
+};
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
 
-/// Where the numbers of `docs/format/header.md` lie.
-const KDF: usize = 42;
+/// Where the cost lies in version 1 and in later ones.
+const KDF_V1: usize = 42;
+const KDF: usize = 80;
+/// Where the digest lies.
 const DIGEST: usize = 16320;
 /// More work than this for a guess is not fuzzed: it only takes time.
 const MAX_FUZZED_KIB: u64 = 256;
@@ -24,7 +28,7 @@ pub fn passphrase() -> SecretVec {
 pub fn medium() -> SparseMedium {
     static MEDIUM: OnceLock<SparseMedium> = OnceLock::new();
     let made = MEDIUM.get_or_init(|| {
-        let medium = SparseMedium::new(HEADER_AREA + 4096);
+        let medium = SparseMedium::new(medium_len(HEADER_AREA + 4096));
         let new = CreateHeader {
             format: FormatId::SEALED,
             params: vec![7; 40],
@@ -43,14 +47,15 @@ pub fn medium() -> SparseMedium {
 /// Then the digests are put right if the input wants it, and costs that would only take time are made low.
 pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
     let flags = input.byte();
+    let copies = [COPY_A, COPY_B, copy_c(medium.len()).expect("the medium has room for all copies")];
     for _ in 0..16 {
         if input.is_empty() {
             break;
         }
         let place = input.u16();
-        let base = if place & 0x8000 == 0 { COPY_A } else { COPY_B };
-        // Most of what is interesting lies in the first 128 bytes.
-        let offset = if place & 0x4000 == 0 { place % 128 } else { place % HEADER_LEN as u16 };
+        let base = copies[usize::from(place >> 14) % 3];
+        // Most of what is interesting lies in the first 160 bytes.
+        let offset = if place & 0x2000 == 0 { place % 160 } else { place % HEADER_LEN as u16 };
         let len = usize::from(input.byte() % 64) + 1;
         let bytes = input.take(len);
         medium.alter(base + u64::from(offset), bytes.len(), |at, out| {
@@ -58,27 +63,28 @@ pub fn damage(medium: &SparseMedium, input: &mut Bytes<'_>) {
             out.copy_from_slice(&bytes[from..from + out.len()]);
         });
     }
-    for (bit, base) in [(0, COPY_A), (1, COPY_B)] {
+    for (bit, base) in (0..).zip(copies) {
         let mut header = vec![0; HEADER_LEN];
-        medium.read_at(base, &mut header).expect("both copies lie on the medium");
+        medium.read_at(base, &mut header).expect("all copies lie on the medium");
         lower_cost(&mut header);
         if flags >> bit & 1 == 0 {
             let digest = Sha256::digest(&header[..DIGEST]);
             header[DIGEST..DIGEST + 32].copy_from_slice(&digest);
         }
-        medium.write_at(base, &header).expect("both copies lie on the medium");
+        medium.write_at(base, &header).expect("all copies lie on the medium");
     }
-    if flags & 4 != 0 {
-        let len = u64::from(input.u32()) % (HEADER_AREA + 1);
+    if flags & 8 != 0 {
+        let len = u64::from(input.u32()) % (medium.len() + 1);
         medium.set_len(len).expect("a medium in memory has any length");
     }
 }
 
 fn lower_cost(header: &mut [u8]) {
     let number = |at: usize| u64::from(u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes")));
-    let (memory, passes) = (number(KDF), number(KDF + 4));
+    let at = if header[8] == 1 { KDF_V1 } else { KDF };
+    let (memory, passes) = (number(at), number(at + 4));
     // Costs beyond the limits must be refused, so they stay; those within cost time.
     if memory * passes > MAX_FUZZED_KIB && Argon2Cost::new(memory as u32, passes as u32, 1).is_ok() {
-        header[KDF..KDF + 12].copy_from_slice(&Argon2Cost { memory_kib: 8, passes: 1, lanes: 1 }.to_bytes());
+        header[at..at + 12].copy_from_slice(&Argon2Cost { memory_kib: 8, passes: 1, lanes: 1 }.to_bytes());
     }
 }

@@ -1,46 +1,55 @@
-//! The two copies on the medium: reading both, saying in words what is wrong with them, and writing them in an
-//! order that survives a power cut.
+//! The copies on the medium: reading them, saying in words what is wrong with them, and writing them in an order that
+//! survives a power cut.
 
-use crate::layout::{COPY_A, COPY_B, HEADER_LEN};
+use crate::layout::{self, COPY_A, COPY_B, HEADER_LEN, copy_c};
 use crate::public::{Flaw, PublicHeader, unknown_version};
 use crate::seal::HeaderImage;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Medium;
 use std::fmt;
 
-/// One of the two places of a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One of the places of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HeaderCopy {
     /// At byte 0.
     A,
     /// At byte 524288.
     B,
+    /// At the end of the medium, from version 2 on.
+    C,
 }
 
 impl HeaderCopy {
-    /// Where the copy starts on the medium.
-    pub fn offset(self) -> u64 {
-        match self {
-            HeaderCopy::A => COPY_A,
-            HeaderCopy::B => COPY_B,
+    /// The copies that a header of this version has, in the order in which they are written when all are alike.
+    pub(crate) fn of_version(version: u32) -> &'static [HeaderCopy] {
+        if version == 1 {
+            &[HeaderCopy::A, HeaderCopy::B]
+        } else {
+            &[HeaderCopy::A, HeaderCopy::B, HeaderCopy::C]
         }
     }
 
-    /// The other copy.
-    pub fn other(self) -> Self {
+    /// Where the copy starts on a medium of `len` bytes. None if the medium has no such place.
+    pub fn offset(self, len: u64) -> Option<u64> {
         match self {
-            HeaderCopy::A => HeaderCopy::B,
-            HeaderCopy::B => HeaderCopy::A,
+            HeaderCopy::A => Some(COPY_A),
+            HeaderCopy::B => Some(COPY_B),
+            HeaderCopy::C => copy_c(len),
+        }
+    }
+
+    fn letter(self) -> char {
+        match self {
+            HeaderCopy::A => 'A',
+            HeaderCopy::B => 'B',
+            HeaderCopy::C => 'C',
         }
     }
 }
 
 impl fmt::Display for HeaderCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HeaderCopy::A => "header copy A",
-            HeaderCopy::B => "header copy B",
-        })
+        write!(f, "header copy {}", self.letter())
     }
 }
 
@@ -59,68 +68,87 @@ enum Unsound {
     Unreadable(Error),
 }
 
-/// Both copies as found: the sound ones, the one to use first in front, and notes on the others.
+/// All copies as found: the sound ones, the one to use first in front, and the others.
 pub(crate) struct Survey {
     pub(crate) sound: Vec<SoundCopy>,
+    unsound: Vec<(HeaderCopy, Unsound)>,
+}
+
+/// What is wrong with the copies beside the one that was used.
+pub(crate) struct Findings {
+    /// In words, for a person.
     pub(crate) notes: Vec<String>,
+    /// The order in which a rewrite writes the copies: those of no use first.
+    pub(crate) order: Vec<HeaderCopy>,
 }
 
 impl Survey {
-    /// Reads both copies. Fails if neither is sound.
+    /// Reads all copies. Fails if none is sound.
     pub(crate) fn read(medium: &dyn Medium) -> Result<Survey> {
-        match (read_copy(medium, HeaderCopy::A), read_copy(medium, HeaderCopy::B)) {
-            (Ok(a), Ok(b)) => Ok(Self::both(a, b)),
-            (Ok(a), Err(unsound)) => Ok(Self::one(a, &unsound)),
-            (Err(unsound), Ok(b)) => Ok(Self::one(b, &unsound)),
-            (Err(a), Err(b)) => Err(neither(a, b)),
+        let len = medium.len();
+        Self::read_with(len, &|offset, buf| medium.read_at(offset, buf))
+    }
+
+    /// [`Survey::read`] of something of `len` bytes that `read` reads.
+    pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<Survey> {
+        let mut survey = Survey { sound: Vec::new(), unsound: Vec::new() };
+        for copy in [HeaderCopy::A, HeaderCopy::B, HeaderCopy::C] {
+            match read_copy(len, read, copy) {
+                Ok(sound) => survey.sound.push(sound),
+                Err(unsound) => survey.unsound.push((copy, unsound)),
+            }
+        }
+        // Of copies with the same generation the first stays first.
+        survey.sound.sort_by_key(|sound| std::cmp::Reverse(sound.public.generation));
+        match survey.sound.first() {
+            Some(_) => Ok(survey),
+            None => Err(none_sound(&mut survey.unsound)),
         }
     }
 
-    fn both(a: SoundCopy, b: SoundCopy) -> Survey {
-        let mut notes = Vec::new();
-        let (newer, older) = if b.public.generation > a.public.generation { (b, a) } else { (a, b) };
-        if newer.public.generation > older.public.generation {
-            notes.push(note(older.copy, "is older", newer.copy));
-        } else if newer.bytes != older.bytes {
-            notes.push(note(older.copy, "differs though it has the same generation", newer.copy));
+    /// What to say and do about the other copies if the header is taken from `used`; `altered` are copies that it was
+    /// not taken from though they are sound.
+    pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
+        let copies = HeaderCopy::of_version(used.public.version);
+        let mut bad: Vec<(HeaderCopy, String)> =
+            self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note())).collect();
+        for other in &self.sound {
+            let what = if altered.contains(&other.copy) {
+                "was altered"
+            } else if other.public.generation < used.public.generation {
+                "is older"
+            } else if other.bytes != used.bytes {
+                "differs though it has the same generation"
+            } else {
+                continue;
+            };
+            bad.push((other.copy, what.to_owned()));
         }
-        Survey { sound: vec![newer, older], notes }
-    }
-
-    fn one(sound: SoundCopy, unsound: &Unsound) -> Survey {
-        let what = match unsound {
-            Unsound::Missing => "is missing".to_string(),
-            Unsound::Version(version) => format!("has the unknown version {version}"),
-            Unsound::Damaged(_) => "is damaged".to_string(),
-            Unsound::Unreadable(error) => format!("cannot be read ({error})"),
-        };
-        let notes = vec![note(sound.copy.other(), &what, sound.copy)];
-        Survey { sound: vec![sound], notes }
-    }
-
-    /// The copy that [`store`] should write first if the header is taken from `used`.
-    pub(crate) fn first_to_write(&self, used: HeaderCopy) -> HeaderCopy {
-        if used == HeaderCopy::A && !self.notes.is_empty() { HeaderCopy::B } else { HeaderCopy::A }
+        bad.retain(|(copy, _)| copies.contains(copy));
+        bad.sort_by_key(|(copy, _)| *copy);
+        let rest = copies.iter().filter(|copy| bad.iter().all(|(bad, _)| bad != *copy));
+        let order = bad.iter().map(|(copy, _)| copy).chain(rest).copied().collect();
+        let notes = bad.iter().map(|(copy, what)| {
+            let used = used.copy.letter();
+            format!("{copy} {what}; copy {used} was used; `lacuna header repair` writes all copies anew")
+        });
+        Findings { notes: notes.collect(), order }
     }
 }
 
-/// Words for a person: what is wrong with one copy, which one was used, and what helps.
-pub(crate) fn note(bad: HeaderCopy, what: &str, used: HeaderCopy) -> String {
-    let used = match used {
-        HeaderCopy::A => "copy A",
-        HeaderCopy::B => "copy B",
-    };
-    format!("{bad} {what}; {used} was used; `lacuna key refresh` writes both anew")
-}
-
-fn read_copy(medium: &dyn Medium, copy: HeaderCopy) -> std::result::Result<SoundCopy, Unsound> {
+fn read_copy(
+    len: u64,
+    read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+    copy: HeaderCopy,
+) -> std::result::Result<SoundCopy, Unsound> {
     let mut bytes = Box::new([0u8; HEADER_LEN]);
+    let at = copy.offset(len).ok_or(Unsound::Missing)?;
     // A medium may have been cut short inside the copy; what is left still tells whether it was ours.
-    let left = medium.len().saturating_sub(copy.offset()).min(HEADER_LEN as u64) as usize;
+    let left = len.saturating_sub(at).min(HEADER_LEN as u64) as usize;
     if left == 0 {
         return Err(Unsound::Missing);
     }
-    medium.read_at(copy.offset(), &mut bytes[..left]).map_err(Unsound::Unreadable)?;
+    read(at, &mut bytes[..left]).map_err(Unsound::Unreadable)?;
     match PublicHeader::parse_copy(&bytes[..left]) {
         Ok(public) => Ok(SoundCopy { copy, bytes, public }),
         Err(Flaw::NotOurs) => Err(Unsound::Missing),
@@ -130,20 +158,35 @@ fn read_copy(medium: &dyn Medium, copy: HeaderCopy) -> std::result::Result<Sound
 }
 
 /// The error when no copy is sound: the one that tells most.
-fn neither(a: Unsound, b: Unsound) -> Error {
-    match (a, b) {
-        (Unsound::Unreadable(error), _) | (_, Unsound::Unreadable(error)) => {
-            error.context("cannot read the header")
+fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
+    if let Some(at) = found.iter().position(|(_, unsound)| matches!(unsound, Unsound::Unreadable(_)))
+        && let (_, Unsound::Unreadable(error)) = found.swap_remove(at)
+    {
+        return error.context("cannot read the header");
+    }
+    if found.iter().all(|(_, unsound)| matches!(unsound, Unsound::Missing)) {
+        return Error::new(Kind::NotFound, "not a lacuna disk")
+            .found(format!("no lacuna header at byte 0, at byte {COPY_B} or at the end"))
+            .expected("a medium made by `lacuna create`");
+    }
+    let newer = found.iter().find_map(|(_, unsound)| match unsound {
+        Unsound::Version(version) => Some(*version),
+        _ => None,
+    });
+    match newer {
+        Some(version) if found.iter().all(|(_, u)| !matches!(u, Unsound::Damaged(_))) => {
+            unknown_version(version)
         }
-        (Unsound::Version(version), Unsound::Version(_) | Unsound::Missing)
-        | (Unsound::Missing, Unsound::Version(version)) => unknown_version(version),
-        (Unsound::Missing, Unsound::Missing) => Error::new(Kind::NotFound, "not a lacuna disk")
-            .found("no lacuna header at byte 0 or at byte 524288")
-            .expected("a medium made by `lacuna create`"),
-        (a, b) => Error::new(Kind::Corrupt, "cannot read the header: neither copy is whole")
-            .found(format!("copy A: {}; copy B: {}", a.words(), b.words()))
-            .expected("at least one whole copy")
-            .remedy("restore the first MiB of the medium from a backup"),
+        _ => {
+            let words =
+                found.iter().map(|(copy, unsound)| format!("copy {}: {}", copy.letter(), unsound.words()));
+            Error::new(Kind::Corrupt, "cannot read the header: no copy is whole")
+                .found(words.collect::<Vec<_>>().join("; "))
+                .expected("at least one whole copy")
+                .remedy(
+                    "restore it with `lacuna header restore` from a file that `lacuna header backup` made",
+                )
+        }
     }
 }
 
@@ -154,23 +197,56 @@ impl Unsound {
             _ => "no header",
         }
     }
+
+    fn note(&self) -> String {
+        match self {
+            Unsound::Missing => "is missing".to_owned(),
+            Unsound::Version(version) => format!("has the unknown version {version}"),
+            Unsound::Damaged(_) => "is damaged".to_owned(),
+            Unsound::Unreadable(error) => format!("cannot be read ({error})"),
+        }
+    }
 }
 
 /// Reads what a disk says without a passphrase, with notes about its copies. For display: nothing of it is
 /// authenticated before a passphrase has opened the header.
 pub fn read_public(medium: &dyn Medium) -> Result<(PublicHeader, Vec<String>)> {
-    let mut survey = Survey::read(medium)?;
-    Ok((survey.sound.swap_remove(0).public, survey.notes))
+    Survey::read(medium).map(public_part)
 }
 
-/// Writes both copies, each durable before the next begins, in the order that leaves one whole copy at any
-/// moment. After an error, open the medium again before anything else is stored on it.
+/// [`read_public`] of something that is no [`Medium`]: it has `len` bytes, and `read` fills a buffer from an offset on.
+pub fn read_public_with(
+    len: u64,
+    read: &dyn Fn(u64, &mut [u8]) -> Result<()>,
+) -> Result<(PublicHeader, Vec<String>)> {
+    Survey::read_with(len, read).map(public_part)
+}
+
+fn public_part(mut survey: Survey) -> (PublicHeader, Vec<String>) {
+    let notes = survey.findings(&survey.sound[0], &[]).notes;
+    (survey.sound.swap_remove(0).public, notes)
+}
+
+/// Writes all copies, each durable before the next begins, in the order that leaves one whole copy at any moment.
+/// After an error, open the medium again before anything else is stored on it.
 pub fn store(medium: &dyn Medium, header: &HeaderImage) -> Result<()> {
-    for copy in [header.first, header.first.other()] {
+    store_bytes(medium, header.bytes(), &header.order)
+}
+
+pub(crate) fn store_bytes(medium: &dyn Medium, bytes: &[u8; HEADER_LEN], order: &[HeaderCopy]) -> Result<()> {
+    for copy in order {
+        let at = copy.offset(medium.len()).ok_or_else(|| too_short(medium.len()))?;
         medium
-            .write_at(copy.offset(), header.bytes())
+            .write_at(at, bytes)
             .and_then(|()| medium.sync())
             .map_err(|e| e.context(format!("cannot write {copy}")))?;
     }
     Ok(())
+}
+
+/// The refusal of a medium without room for the copies.
+pub(crate) fn too_short(len: u64) -> Error {
+    Error::new(Kind::Usage, "cannot write the header to this medium")
+        .found(format!("{len} bytes"))
+        .expected(format!("at least {} bytes, which the copies of the header take", layout::medium_len(0)))
 }

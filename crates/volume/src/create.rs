@@ -1,23 +1,24 @@
 //! Making a header, and changing its parameters.
 
-use crate::copies::{HeaderCopy, store};
+use crate::copies::{HeaderCopy, store, too_short};
 use crate::keyring::{check_count, passphrase_in_use};
 use crate::keyslot;
-use crate::layout::{self, HEADER_AREA, MAX_LEVELS, VERSION};
+use crate::layout::{self, HEADER_AREA, MAX_LEVELS, TAIL_AREA, VERSION, copy_c};
 use crate::public::{FormatId, PublicHeader, Uuid};
 use crate::seal::HeaderImage;
+use crate::slot_map::SlotMap;
 use crate::unlock::Unlocked;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq, random_secret};
 use lacuna_medium::Medium;
 
-/// What a new header shall say.
+/// What a new header says.
 pub struct CreateHeader<'a> {
     /// The format behind the header.
     pub format: FormatId,
     /// The format's parameters, in its own encoding.
     pub params: Vec<u8>,
-    /// What stretching a passphrase shall cost.
+    /// What stretching a passphrase costs.
     pub cost: Argon2Cost,
     /// For each level from 0 up, the passphrases that open it: at least one each, 8 in all.
     pub levels: &'a [Vec<SecretVec>],
@@ -46,8 +47,13 @@ impl NewHeader {
         };
         random.fill(&mut public.salt);
         let master_keys: Vec<_> = new.levels.iter().map(|_| random_secret(random)).collect();
-        let image = HeaderImage::build(public.clone(), &master_keys[0], HeaderCopy::A, |area| {
-            keyslot::seal_all(area, &public, &entries, &master_keys, random)
+        let mut positions = Vec::new();
+        let order = HeaderCopy::of_version(VERSION).to_vec();
+        let image = HeaderImage::build(public.clone(), &master_keys[0], order.clone(), |header| {
+            let slots = &mut header[layout::SLOTS.range()];
+            positions = keyslot::seal_all(slots, &public, &entries, &master_keys, random)?;
+            SlotMap::of(&positions).put(header, &public, &master_keys[0], random);
+            Ok(())
         })?;
         let unlocked = Unlocked {
             header: public,
@@ -55,31 +61,27 @@ impl NewHeader {
             master_keys,
             notes: Vec::new(),
             opened_levels: entries.iter().map(|(level, _)| *level).collect(),
-            slots: image.bytes()[layout::SLOTS.range()].to_vec(),
-            first: HeaderCopy::A,
+            opened_slots: positions,
+            bytes: Box::new(*image.bytes()),
+            order,
             write_failed: false,
         };
         Ok(NewHeader { unlocked, image })
     }
 
-    /// What whoever knows a passphrase finds in it.
+    /// What a passphrase finds in it.
     pub fn unlocked(&self) -> &Unlocked {
         &self.unlocked
     }
 
-    /// Lays a disk on `medium`: whatever lay in the first [`HEADER_AREA`] bytes goes, `contents` writes what is
-    /// behind them, and once that is durable both copies of the header follow, durably. A power cut leaves no disk
+    /// Lays a disk on `medium`: what lay in the first [`HEADER_AREA`] bytes and at the end goes, `contents` writes what is
+    /// between them, and once that is durable the copies of the header follow, durably. A power cut leaves no disk
     /// or a whole one.
     pub fn write(
         self,
         medium: &dyn Medium,
         contents: impl FnOnce(&Unlocked) -> Result<()>,
     ) -> Result<Unlocked> {
-        if medium.len() < HEADER_AREA {
-            return Err(Error::new(Kind::Usage, "cannot create a disk on this medium")
-                .found(format!("{} bytes", medium.len()))
-                .expected(format!("more than the {HEADER_AREA} bytes that the header takes")));
-        }
         clear(medium)?;
         contents(&self.unlocked)?;
         medium.sync()?;
@@ -105,22 +107,24 @@ fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {
     Ok(entries)
 }
 
-/// Makes the header area zero and durable, so that no older header outlives a power cut during creation.
+/// Makes the places of the header zero and durable, so that no older header outlives a power cut during creation.
 fn clear(medium: &dyn Medium) -> Result<()> {
+    let tail = copy_c(medium.len()).ok_or_else(|| too_short(medium.len()))?;
     let zeros = vec![0u8; HEADER_AREA as usize];
     medium
         .write_at(0, &zeros)
+        .and_then(|()| medium.write_at(tail, &zeros[..TAIL_AREA as usize]))
         .and_then(|()| medium.sync())
         .map_err(|e| e.context("cannot clear the header area"))
 }
 
-/// Rewrites the format parameters, durably, without any passphrase: the slots stay byte for byte.
+/// Rewrites the format parameters, durably, without any passphrase: the slots and their map stay byte for byte.
 pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>) -> Result<()> {
     unlocked.check_writable()?;
     let mut public = PublicHeader { params, ..unlocked.header.clone() };
     public.generation = public.next_generation()?;
-    let image = HeaderImage::build(public, &unlocked.master_keys[0], unlocked.first, |area| {
-        area.copy_from_slice(&unlocked.slots);
+    let image = HeaderImage::build(public, &unlocked.master_keys[0], unlocked.order.clone(), |header| {
+        unlocked.copy_slots(header);
         Ok(())
     })?;
     unlocked.store(medium, image)

@@ -1,9 +1,10 @@
-//! Key operations: which passphrases shall open which level from now on.
+//! Key operations that rewrite all slots: which passphrases open which level from now on.
 
 use crate::keyslot;
-use crate::layout::KEY_SLOTS;
+use crate::layout::{self, KEY_SLOTS};
 use crate::public::PublicHeader;
 use crate::seal::HeaderImage;
+use crate::slot_map::SlotMap;
 use crate::unlock::Unlocked;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
@@ -71,7 +72,7 @@ impl Keyring {
         if self.entries.len() == 1 {
             return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
                 .found("no other passphrase given")
-                .expected("at least one that goes on working")
+                .expected("at least one that keeps working")
                 .remedy("give another passphrase of this disk as well, or use `lacuna key change`"));
         }
         self.entries.remove(at);
@@ -118,17 +119,33 @@ pub fn rekey(
     cost: Argon2Cost,
     random: &dyn RandomSource,
 ) -> Result<HeaderImage> {
+    rewrite(unlocked, keyring, cost, random).map(|(image, _)| image)
+}
+
+/// [`rekey`], and the slot of each passphrase.
+fn rewrite(
+    unlocked: &Unlocked,
+    keyring: &Keyring,
+    cost: Argon2Cost,
+    random: &dyn RandomSource,
+) -> Result<(HeaderImage, Vec<u8>)> {
     check_count(keyring.entries.len())?;
     let mut public = PublicHeader { cost, ..unlocked.header.clone() };
     public.generation = public.next_generation()?;
     random.fill(&mut public.salt);
     let slots_of = public.clone();
-    HeaderImage::build(public, &unlocked.master_keys[0], unlocked.first, |area| {
-        keyslot::seal_all(area, &slots_of, &keyring.borrowed(), &unlocked.master_keys, random)
-    })
+    let level0 = &unlocked.master_keys[0];
+    let mut used = Vec::new();
+    let image = HeaderImage::build(public, level0, unlocked.order.clone(), |header| {
+        let area = &mut header[layout::SLOTS.range()];
+        used = keyslot::seal_all(area, &slots_of, &keyring.borrowed(), &unlocked.master_keys, random)?;
+        SlotMap::of(&used).put(header, &slots_of, level0, random);
+        Ok(())
+    })?;
+    Ok((image, used))
 }
 
-/// [`rekey`] and [`crate::store`] in one step; `unlocked` follows. Used by every `key` command.
+/// [`rekey`] and [`crate::store`] in one step; `unlocked` follows.
 pub fn change_keys(
     medium: &dyn Medium,
     unlocked: &mut Unlocked,
@@ -137,8 +154,9 @@ pub fn change_keys(
     random: &dyn RandomSource,
 ) -> Result<()> {
     unlocked.check_writable()?;
-    let image = rekey(unlocked, keyring, cost, random)?;
+    let (image, slots) = rewrite(unlocked, keyring, cost, random)?;
     unlocked.store(medium, image)?;
+    unlocked.opened_slots = slots;
     unlocked.opened_levels = keyring.levels().collect();
     Ok(())
 }

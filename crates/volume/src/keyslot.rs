@@ -1,6 +1,6 @@
 //! Key slots: how a passphrase wraps the master keys of its level and of the levels below.
 
-use crate::layout::{self, KEY_LEN, KEY_SLOTS, MAX_LEVELS, PAYLOAD_LEN, SLOT_LEN, VERSION};
+use crate::layout::{self, KEY_LEN, KEY_SLOTS, MAX_LEVELS, PAYLOAD_LEN, SLOT_LEN};
 use crate::public::{PublicHeader, Uuid};
 use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::{RandomSource, derive, stretch, unwrap, wrap};
@@ -9,17 +9,18 @@ use zeroize::Zeroizing;
 /// What a slot gave: the master keys of levels 0 up to the slot's level, so never empty.
 pub(crate) type LevelKeys = Vec<Secret<KEY_LEN>>;
 
-/// Fills the whole slot area: random bytes, and in random positions one slot for each of `entries`.
+/// Fills the whole slot area: random bytes, and in random positions one slot for each of `entries`. Gives these
+/// positions.
 pub(crate) fn seal_all(
     area: &mut [u8],
     public: &PublicHeader,
     entries: &[(u8, &SecretVec)],
     keys: &[Secret<KEY_LEN>],
     random: &dyn RandomSource,
-) -> Result<()> {
+) -> Result<Vec<u8>> {
     random.fill(area);
     // Deniability contract: the position of a slot tells nothing about its level or its age.
-    let positions = shuffled(random);
+    let positions = &shuffled(random)[..entries.len()];
     for ((level, passphrase), position) in entries.iter().zip(positions) {
         let level_keys = keys.get(..=usize::from(*level)).ok_or_else(|| {
             Error::new(Kind::Usage, format!("cannot write a key slot for level {level}"))
@@ -27,20 +28,21 @@ pub(crate) fn seal_all(
                 .remedy("give a passphrase that opens this level")
         })?;
         let stretched = stretch(passphrase, &public.salt, &public.cost)?;
-        let slot = &mut area[usize::from(position) * SLOT_LEN..][..SLOT_LEN];
-        seal(slot, position, &public.uuid, &stretched, level_keys, random);
+        seal(area, *position, public, &stretched, level_keys, random);
     }
-    Ok(())
+    Ok(positions.to_vec())
 }
 
-fn seal(
-    slot: &mut [u8],
+/// Fills the slot at `position` with `keys`, which lie under a stretched passphrase.
+pub(crate) fn seal(
+    area: &mut [u8],
     position: u8,
-    uuid: &Uuid,
+    public: &PublicHeader,
     stretched: &Secret<32>,
     keys: &[Secret<KEY_LEN>],
     random: &dyn RandomSource,
 ) {
+    let slot = clear(area, position, random);
     let mut payload = Zeroizing::new([0u8; PAYLOAD_LEN]);
     payload[0] = (keys.len() - 1) as u8;
     for (place, key) in payload[1..].chunks_exact_mut(KEY_LEN).zip(keys) {
@@ -48,25 +50,48 @@ fn seal(
     }
     let mut nonce = [0u8; 12];
     random.fill(&mut nonce);
-    let sealed =
-        wrap(&slot_key(stretched, position, uuid), &nonce, &associated(position, uuid), &payload[..]);
+    let sealed = wrap(
+        &slot_key(stretched, position, &public.uuid),
+        &nonce,
+        &associated(position, public),
+        &payload[..],
+    );
     slot[layout::SLOT_NONCE.range()].copy_from_slice(&nonce);
     slot[layout::SLOT_SEALED.offset..layout::SLOT_TAG.end()].copy_from_slice(&sealed);
 }
 
-/// Tries every slot, and gives what the deepest of those that opened holds.
+/// Makes the slot at `position` one that is not used, and gives it.
+pub(crate) fn clear<'a>(area: &'a mut [u8], position: u8, random: &dyn RandomSource) -> &'a mut [u8] {
+    let slot = &mut area[usize::from(position) * SLOT_LEN..][..SLOT_LEN];
+    random.fill(slot);
+    slot
+}
+
+/// What a passphrase opened.
+pub(crate) struct OpenSlot {
+    pub(crate) position: u8,
+    pub(crate) keys: LevelKeys,
+}
+
+/// Tries every slot, and gives the deepest of those that opened.
 ///
 /// There is no early exit: the time taken tells neither which slot opened nor how many.
-pub(crate) fn open_deepest(area: &[u8], uuid: &Uuid, stretched: &Secret<32>) -> Result<Option<LevelKeys>> {
-    let mut deepest: Option<LevelKeys> = None;
+pub(crate) fn open_deepest(
+    area: &[u8],
+    public: &PublicHeader,
+    stretched: &Secret<32>,
+) -> Result<Option<OpenSlot>> {
+    let mut deepest: Option<OpenSlot> = None;
     let mut malformed = false;
     for (position, slot) in (0u8..).zip(area.chunks_exact(SLOT_LEN)) {
         let nonce = slot.first_chunk().expect("a slot is longer than a nonce");
         let sealed = &slot[layout::SLOT_SEALED.offset..layout::SLOT_TAG.end()];
-        let key = slot_key(stretched, position, uuid);
-        if let Ok(payload) = unwrap(&key, nonce, &associated(position, uuid), sealed) {
+        let key = slot_key(stretched, position, &public.uuid);
+        if let Ok(payload) = unwrap(&key, nonce, &associated(position, public), sealed) {
             match parse_payload(payload.expose()) {
-                Some(keys) if deepest.as_ref().is_none_or(|d| d.len() < keys.len()) => deepest = Some(keys),
+                Some(keys) if deepest.as_ref().is_none_or(|d| d.keys.len() < keys.len()) => {
+                    deepest = Some(OpenSlot { position, keys });
+                }
                 Some(_) => {}
                 None => malformed = true,
             }
@@ -101,11 +126,11 @@ fn slot_key(stretched: &Secret<32>, position: u8, uuid: &Uuid) -> Secret<32> {
 
 /// What a slot is bound to. Not the format's parameters, which change without any passphrase at hand; the
 /// header's MAC covers those.
-fn associated(position: u8, uuid: &Uuid) -> [u8; 29] {
+fn associated(position: u8, public: &PublicHeader) -> [u8; 29] {
     let mut out = [0u8; 29];
     out[..8].copy_from_slice(&layout::MAGIC);
-    out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    out[12..28].copy_from_slice(&uuid.0);
+    out[8..12].copy_from_slice(&public.version.to_le_bytes());
+    out[12..28].copy_from_slice(&public.uuid.0);
     out[28] = position;
     out
 }

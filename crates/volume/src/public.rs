@@ -1,6 +1,8 @@
 //! The part of a header that anyone can read.
 
-use crate::layout::{self, Field, HEADER_LEN, MAGIC, PARAMS_MAX, VERSION};
+use crate::layout::{
+    self, FOREIGN_LABEL, FOREIGN_MAGIC, Field, HEADER_LEN, MAGIC, PARAMS_MAX, Places, VERSION,
+};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::Argon2Cost;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
@@ -53,6 +55,11 @@ impl FormatId {
     pub const DENIABLE: FormatId = FormatId(3);
     /// Public and hidden levels in a write-only ORAM (HIVE).
     pub const OBLIVIOUS: FormatId = FormatId(4);
+
+    /// Whether a disk of this format may have hidden levels. What is not known here may.
+    pub fn has_levels(self) -> bool {
+        !matches!(self, FormatId::SEALED | FormatId::SEALED_OBJECTS)
+    }
 }
 
 impl fmt::Display for FormatId {
@@ -162,61 +169,83 @@ impl PublicHeader {
     fn decode(header: &[u8; HEADER_LEN]) -> std::result::Result<PublicHeader, Flaw> {
         let number = |field: Field| le_u32(&header[field.range()]);
         let version = number(layout::VERSION_FIELD);
-        if version != VERSION {
-            return Err(Flaw::Damaged("a header version that never was"));
-        }
+        let places = Places::of(version).ok_or(Flaw::Damaged("a header version that never was"))?;
         if number(layout::LENGTH) as usize != HEADER_LEN {
             return Err(Flaw::Damaged("a wrong header length"));
         }
-        let cost = Argon2Cost::new(
-            number(layout::KDF_MEMORY),
-            number(layout::KDF_PASSES),
-            number(layout::KDF_LANES),
-        )
-        .map_err(|_| Flaw::Damaged("an Argon2id cost outside the limits"))?;
-        let params_len = usize::from(u16::from_le_bytes(array(header, layout::PARAMS_LEN)));
+        let cost =
+            Argon2Cost::new(number(places.kdf_memory), number(places.kdf_passes), number(places.kdf_lanes))
+                .map_err(|_| Flaw::Damaged("an Argon2id cost outside the limits"))?;
+        let params_len = usize::from(u16::from_le_bytes(array(header, places.params_len)));
         if params_len > PARAMS_MAX {
             return Err(Flaw::Damaged("format parameters longer than their field"));
         }
-        let (params, rest) = header[layout::PARAMS.offset..layout::SLOTS.offset].split_at(params_len);
-        if rest.iter().chain(&header[layout::TAIL_ZERO.range()]).any(|b| *b != 0) {
-            return Err(Flaw::Damaged("padding that is not zero"));
-        }
-        Ok(PublicHeader {
+        let public = PublicHeader {
             version,
             generation: u64::from_le_bytes(array(header, layout::GENERATION)),
-            uuid: Uuid(array(header, layout::UUID)),
-            format: FormatId(u16::from_le_bytes(array(header, layout::FORMAT))),
+            uuid: Uuid(array(header, places.uuid)),
+            format: FormatId(u16::from_le_bytes(array(header, places.format))),
             cost,
-            salt: array(header, layout::SALT),
-            params: params.to_vec(),
-        })
+            salt: array(header, places.salt),
+            params: header[places.params.offset..][..params_len].to_vec(),
+        };
+        let mut start = [0; layout::SLOTS.offset];
+        public.put(places, &mut start);
+        let sealed = places.slot_map.map_or(layout::SLOTS.end(), Field::end);
+        if start != header[..layout::SLOTS.offset]
+            || header[sealed..layout::DIGEST.offset].iter().any(|b| *b != 0)
+        {
+            return Err(Flaw::Damaged("other bytes than zero where nothing is"));
+        }
+        Ok(public)
     }
 
-    /// Writes the public part, leaving slots, digest and MAC as they are.
+    /// Writes the public part, leaving slots, slot map, digest and MAC as they are.
     pub(crate) fn encode(&self, header: &mut [u8; HEADER_LEN]) -> Result<()> {
         if self.params.len() > PARAMS_MAX {
             return Err(Error::new(Kind::Usage, "cannot store the format parameters")
                 .found(format!("{} bytes", self.params.len()))
                 .expected(format!("at most {PARAMS_MAX} bytes")));
         }
-        header[..layout::SLOTS.offset].fill(0);
+        let places = self.places();
+        let start = header.first_chunk_mut().expect("slots lie within the header");
+        self.put(places, start);
+        Ok(())
+    }
+
+    fn put(&self, places: &Places, start: &mut [u8; layout::SLOTS.offset]) {
+        start.fill(0);
         let mut put = |field: Field, bytes: &[u8]| {
-            header[field.offset..field.offset + bytes.len()].copy_from_slice(bytes);
+            start[field.offset..field.offset + bytes.len()].copy_from_slice(bytes);
         };
         put(layout::MAGIC_FIELD, &MAGIC);
         put(layout::VERSION_FIELD, &self.version.to_le_bytes());
         put(layout::LENGTH, &(HEADER_LEN as u32).to_le_bytes());
         put(layout::GENERATION, &self.generation.to_le_bytes());
-        put(layout::UUID, &self.uuid.0);
-        put(layout::FORMAT, &self.format.0.to_le_bytes());
-        put(layout::KDF_MEMORY, &self.cost.memory_kib.to_le_bytes());
-        put(layout::KDF_PASSES, &self.cost.passes.to_le_bytes());
-        put(layout::KDF_LANES, &self.cost.lanes.to_le_bytes());
-        put(layout::SALT, &self.salt);
-        put(layout::PARAMS_LEN, &(self.params.len() as u16).to_le_bytes());
-        put(layout::PARAMS, &self.params);
-        Ok(())
+        put(places.uuid, &self.uuid.0);
+        put(places.format, &self.format.0.to_le_bytes());
+        put(places.kdf_memory, &self.cost.memory_kib.to_le_bytes());
+        put(places.kdf_passes, &self.cost.passes.to_le_bytes());
+        put(places.kdf_lanes, &self.cost.lanes.to_le_bytes());
+        put(places.salt, &self.salt);
+        put(places.params_len, &(self.params.len() as u16).to_le_bytes());
+        put(places.params, &self.params);
+        if let Some(foreign) = places.foreign {
+            let mut signature = FOREIGN_MAGIC.to_vec();
+            signature.extend(FOREIGN_LABEL);
+            put(foreign, &signature);
+        }
+    }
+
+    /// Where the fields of this version lie.
+    pub(crate) fn places(&self) -> &'static Places {
+        Places::of(self.version).expect("a header is made or parsed with a known version")
+    }
+
+    /// Where the slot map lies, if the header has one: with a format whose levels could be hidden it would tell how many
+    /// there are (deniability contract).
+    pub(crate) fn slot_map(&self) -> Option<Field> {
+        self.places().slot_map.filter(|_| !self.format.has_levels())
     }
 
     /// The generation of the next rewrite.
@@ -250,6 +279,7 @@ fn le_u32(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::PLACES_V2;
     use lacuna_crypto::{RandomSource, SeededRandom};
 
     fn sample() -> (PublicHeader, Box<[u8; HEADER_LEN]>) {
@@ -299,19 +329,22 @@ mod tests {
         let mut kinds = Vec::new();
         for (field, bytes) in [
             (layout::MAGIC_FIELD, &b"l"[..]),
-            (layout::VERSION_FIELD, &[2, 0, 0, 0]),
+            (layout::VERSION_FIELD, &[3, 0, 0, 0]),
             (layout::VERSION_FIELD, &[0, 0, 0, 0]),
+            (layout::VERSION_FIELD, &[1, 0, 0, 0]),
             (layout::LENGTH, &[1, 0, 0, 0]),
-            (layout::KDF_MEMORY, &[0xff; 4]),
-            (layout::KDF_MEMORY, &[0; 4]),
-            (layout::KDF_PASSES, &[0; 4]),
-            (layout::KDF_PASSES, &[0xff; 4]),
-            (layout::KDF_LANES, &[0; 4]),
-            (layout::KDF_LANES, &[0xff; 4]),
-            (layout::PARAMS_LEN, &[1, 4]),
-            (layout::PARAMS_LEN, &[9, 0]),
-            (layout::PUBLIC_ZERO, &[1]),
-            (layout::TAIL_ZERO, &[1]),
+            (PLACES_V2.kdf_memory, &[0xff; 4]),
+            (PLACES_V2.kdf_memory, &[0; 4]),
+            (PLACES_V2.kdf_passes, &[0; 4]),
+            (PLACES_V2.kdf_passes, &[0xff; 4]),
+            (PLACES_V2.kdf_lanes, &[0; 4]),
+            (PLACES_V2.kdf_lanes, &[0xff; 4]),
+            (PLACES_V2.params_len, &[1, 4]),
+            (PLACES_V2.params_len, &[9, 0]),
+            (PLACES_V2.foreign.unwrap(), b"o"),
+            (layout::HEADER_FIELDS[5], &[1]),
+            (layout::HEADER_FIELDS[14], &[1]),
+            (layout::HEADER_FIELDS[17], &[1]),
         ] {
             kinds.push(refused(field, bytes).kind());
         }
@@ -329,7 +362,7 @@ mod tests {
             for _ in 0..1 + round % 3 {
                 let mut dice = [0u8; 3];
                 random.fill(&mut dice);
-                header[usize::from(u16::from_le_bytes([dice[0], dice[1]])) % 120] ^= dice[2];
+                header[usize::from(u16::from_le_bytes([dice[0], dice[1]])) % 160] ^= dice[2];
             }
             redigest(&mut header);
             if let Ok(public) = PublicHeader::parse(&header[..]) {

@@ -11,25 +11,31 @@ use sha2::{Digest, Sha256};
 pub struct HeaderImage {
     bytes: Box<[u8; HEADER_LEN]>,
     pub(crate) public: PublicHeader,
-    pub(crate) first: HeaderCopy,
+    pub(crate) order: Vec<HeaderCopy>,
 }
 
 impl HeaderImage {
-    /// Puts a header together; `fill_slots` writes the slot area. `first` is the copy to write first.
+    /// Puts a header together; `fill` writes the key slots and, where there is one, the slot map. `order` is the order in
+    /// which the copies are to be written.
     pub(crate) fn build(
         public: PublicHeader,
         level0: &Secret<KEY_LEN>,
-        first: HeaderCopy,
-        fill_slots: impl FnOnce(&mut [u8]) -> Result<()>,
+        order: Vec<HeaderCopy>,
+        fill: impl FnOnce(&mut [u8; HEADER_LEN]) -> Result<()>,
     ) -> Result<Self> {
         let mut bytes = Box::new([0u8; HEADER_LEN]);
         public.encode(&mut bytes)?;
-        fill_slots(&mut bytes[layout::SLOTS.range()])?;
+        fill(&mut bytes)?;
         let digest = Sha256::digest(&bytes[..layout::DIGEST.offset]);
         bytes[layout::DIGEST.range()].copy_from_slice(&digest);
         let mac = header_mac(&bytes, &public.uuid, level0);
         bytes[layout::MAC.range()].copy_from_slice(&mac);
-        Ok(HeaderImage { bytes, public, first })
+        Ok(HeaderImage { bytes, public, order })
+    }
+
+    /// Takes its parts: the bytes, and what they say.
+    pub(crate) fn into_parts(self) -> (Box<[u8; HEADER_LEN]>, PublicHeader) {
+        (self.bytes, self.public)
     }
 
     /// The bytes of each copy.

@@ -1,10 +1,11 @@
 //! Opening a header with passphrases.
 
-use crate::copies::{HeaderCopy, SoundCopy, Survey, note};
+use crate::copies::{HeaderCopy, SoundCopy, Survey};
 use crate::keyslot::{self, LevelKeys};
-use crate::layout::{self, KEY_LEN, MAX_LEVELS};
+use crate::layout::{self, HEADER_LEN, KEY_LEN, MAX_LEVELS};
 use crate::public::PublicHeader;
 use crate::seal::{HeaderImage, mac_verifies};
+use crate::slot_map::SlotMap;
 use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::{RandomSource, random_secret, stretch};
 use lacuna_medium::Medium;
@@ -21,10 +22,12 @@ pub struct Unlocked {
     pub notes: Vec<String>,
     /// The level that each passphrase opened, in the order in which they were given.
     pub(crate) opened_levels: Vec<u8>,
-    /// The slots on the medium, kept so that parameters can change without passphrases.
-    pub(crate) slots: Vec<u8>,
-    /// The copy that the next rewrite starts with.
-    pub(crate) first: HeaderCopy,
+    /// The slot that each passphrase opened, in the same order.
+    pub(crate) opened_slots: Vec<u8>,
+    /// The header as it is on the medium, kept so that some of it can change while the slots stay.
+    pub(crate) bytes: Box<[u8; HEADER_LEN]>,
+    /// The order in which the next rewrite writes the copies.
+    pub(crate) order: Vec<HeaderCopy>,
     /// Set when a rewrite failed part of the way: which copy is whole is then unknown.
     pub(crate) write_failed: bool,
 }
@@ -66,10 +69,52 @@ impl Unlocked {
         self.write_failed = true;
         crate::copies::store(medium, &image)?;
         self.write_failed = false;
-        self.slots.copy_from_slice(&image.bytes()[layout::SLOTS.range()]);
-        self.header = image.public;
-        self.first = HeaderCopy::A;
+        (self.bytes, self.header) = image.into_parts();
+        self.healed();
+        Ok(())
+    }
+
+    /// All copies have just been written.
+    pub(crate) fn healed(&mut self) {
+        self.order = HeaderCopy::of_version(self.header.version).to_vec();
         self.notes.clear();
+    }
+
+    /// Copies the key slots, and the slot map if there is one, into another header of this disk.
+    pub(crate) fn copy_slots(&self, header: &mut [u8; HEADER_LEN]) {
+        let end = self.header.slot_map().map_or(layout::SLOTS.end(), |map| map.end());
+        header[layout::SLOTS.offset..end].copy_from_slice(&self.bytes[layout::SLOTS.offset..end]);
+    }
+
+    /// Which slots are used.
+    ///
+    /// Errors: [`Kind::Usage`] if the header does not tell.
+    pub(crate) fn slot_map(&self) -> Result<SlotMap> {
+        let field = self.header.slot_map().ok_or_else(|| {
+            Error::new(Kind::Usage, "cannot keep passphrases that are not given")
+                .found(format!(
+                    "a header of version {} and of the format {}",
+                    self.header.version, self.header.format
+                ))
+                .expected("one that tells which slots are used")
+        })?;
+        SlotMap::get(field, &self.bytes, &self.header, &self.master_keys[0])
+    }
+
+    /// Adds what further passphrases opened, in an opening of their own.
+    ///
+    /// Errors: [`Kind::Changed`] if the header was rewritten between the two.
+    pub fn join(&mut self, other: Unlocked) -> Result<()> {
+        if self.bytes != other.bytes {
+            return Err(Error::new(Kind::Changed, "cannot open the disk")
+                .found("a header that was rewritten meanwhile")
+                .remedy("try again"));
+        }
+        self.opened_levels.extend(other.opened_levels);
+        self.opened_slots.extend(other.opened_slots);
+        if other.level > self.level {
+            (self.level, self.master_keys) = (other.level, other.master_keys);
+        }
         Ok(())
     }
 }
@@ -86,27 +131,32 @@ pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<Unlocked> 
             .expected("at least one"));
     }
     let survey = Survey::read(medium)?;
-    let first = &survey.sound[0];
-    let failure = match try_copy(first, passphrases) {
-        Ok(opened) => return Ok(unlocked(&survey, first, opened)),
-        Err(failure) => failure,
-    };
-    // The other copy gets its turn if the first was altered, or if one of two that should be alike was. An older
-    // copy gets none merely because a passphrase failed: that passphrase may have been removed since.
-    match survey.sound.get(1) {
-        Some(second) if failure.kind() == Kind::Corrupt || rivals(first, second) => {
-            match try_copy(second, passphrases) {
-                Ok(opened) => {
-                    let mut unlocked = unlocked(&survey, second, opened);
-                    unlocked.notes = vec![note(first.copy, "was altered", second.copy)];
-                    Ok(unlocked)
+    let mut altered = Vec::new();
+    let mut refused: Option<&SoundCopy> = None;
+    let mut failure: Option<Error> = None;
+    for sound in &survey.sound {
+        // Another copy gets its turn if one was altered, or if one of several that should be alike was. An older copy gets
+        // none merely because a passphrase failed: that passphrase may have been removed since.
+        if refused.is_some_and(|refused| !rivals(refused, sound)) {
+            continue;
+        }
+        match try_copy(sound, passphrases) {
+            Ok(opened) => return Ok(unlocked(&survey, sound, &altered, opened)),
+            Err(e) => {
+                match e.kind() {
+                    Kind::Corrupt => {}
+                    Kind::Passphrase => refused = Some(sound),
+                    _ => return Err(e),
                 }
-                Err(_) if failure.kind() == Kind::Corrupt => Err(failure),
-                Err(second_failure) => Err(second_failure),
+                altered.push(sound.copy);
+                // Damage says more than a wrong passphrase, and the first damage more than that of older copies.
+                if failure.as_ref().is_none_or(|first| first.kind() != Kind::Corrupt) {
+                    failure = Some(e);
+                }
             }
         }
-        _ => Err(failure),
     }
+    Err(failure.expect("a survey has a sound copy"))
 }
 
 /// Whether two copies claim the same place in history and yet differ.
@@ -117,20 +167,23 @@ fn rivals(a: &SoundCopy, b: &SoundCopy) -> bool {
 struct Opened {
     keys: LevelKeys,
     levels: Vec<u8>,
+    slots: Vec<u8>,
 }
 
 fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<Opened> {
     let (public, slots) = (&sound.public, &sound.bytes[layout::SLOTS.range()]);
     let mut deepest: LevelKeys = Vec::new();
     let mut levels = Vec::with_capacity(passphrases.len());
+    let mut opened = Vec::with_capacity(passphrases.len());
     let mut refused = Vec::new();
     for (i, passphrase) in passphrases.iter().enumerate() {
         let stretched = stretch(passphrase, &public.salt, &public.cost)?;
-        match keyslot::open_deepest(slots, &public.uuid, &stretched)? {
-            Some(keys) => {
-                levels.push((keys.len() - 1) as u8);
-                if keys.len() > deepest.len() {
-                    deepest = keys;
+        match keyslot::open_deepest(slots, public, &stretched)? {
+            Some(slot) => {
+                levels.push((slot.keys.len() - 1) as u8);
+                opened.push(slot.position);
+                if slot.keys.len() > deepest.len() {
+                    deepest = slot.keys;
                 }
             }
             None => refused.push(i + 1),
@@ -143,9 +196,9 @@ fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<Opened> {
         return Err(Error::new(Kind::Corrupt, "cannot open the header")
             .found(format!("{} whose MAC does not match: it was altered after lacuna wrote it", sound.copy))
             .expected("a header that only a holder of a passphrase has written")
-            .remedy("restore the first MiB of the medium from a backup"));
+            .remedy("restore it with `lacuna header restore` from a file that `lacuna header backup` made"));
     }
-    Ok(Opened { keys: deepest, levels })
+    Ok(Opened { keys: deepest, levels, slots: opened })
 }
 
 /// The same words whichever slots exist (deniability contract).
@@ -160,15 +213,17 @@ fn wrong_passphrase(refused: &[usize], given: usize) -> Error {
         .expected("passphrases that all open this disk")
 }
 
-fn unlocked(survey: &Survey, sound: &SoundCopy, opened: Opened) -> Unlocked {
+fn unlocked(survey: &Survey, sound: &SoundCopy, altered: &[HeaderCopy], opened: Opened) -> Unlocked {
+    let findings = survey.findings(sound, altered);
     Unlocked {
         header: sound.public.clone(),
         level: (opened.keys.len() - 1) as u8,
         master_keys: opened.keys,
-        notes: survey.notes.clone(),
+        notes: findings.notes,
         opened_levels: opened.levels,
-        slots: sound.bytes[layout::SLOTS.range()].to_vec(),
-        first: survey.first_to_write(sound.copy),
+        opened_slots: opened.slots,
+        bytes: sound.bytes.clone(),
+        order: findings.order,
         write_failed: false,
     }
 }

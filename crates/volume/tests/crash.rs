@@ -7,10 +7,12 @@ use lacuna_core::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_medium::Medium;
 use lacuna_sim::{CrashMedium, Loss, Rng};
-use lacuna_volume::{COPY_A, COPY_B, HEADER_AREA, Keyring, change_keys, open, update_params};
+use lacuna_volume::{
+    FormatId, HEADER_AREA, Keyring, add_passphrase, change_keys, open, remove_passphrase, update_params,
+};
 
 fn fresh(seed: u64) -> CrashMedium {
-    let medium = CrashMedium::new(HEADER_AREA);
+    let medium = CrashMedium::new(room());
     make(&medium, &[&["old"]], seed).unwrap();
     CrashMedium::from_image(medium.durable_image())
 }
@@ -46,8 +48,8 @@ fn opens_with<'a>(medium: &CrashMedium, old: &'a str, new: &'a str) -> Option<&'
 #[test]
 fn every_cut_of_a_key_change_leaves_the_old_or_the_new() {
     let (mut olds, mut news) = (0, 0);
-    for broken in [None, Some(COPY_A), Some(COPY_B)] {
-        for cut in 0..5 {
+    for broken in [None, Some(copies()[0]), Some(copies()[1]), Some(copies()[2])] {
+        for cut in 0..7 {
             for (n, loss) in Loss::ALL.into_iter().cycle().take(30).enumerate() {
                 let seed = cut * 100 + n as u64;
                 let mut image = fresh(seed).durable_image();
@@ -57,7 +59,7 @@ fn every_cut_of_a_key_change_leaves_the_old_or_the_new() {
                 let medium = CrashMedium::from_image(image);
                 medium.cut_after(cut);
                 let done = change(&medium, "old", "new", seed + 7);
-                assert_eq!(done, cut == 4);
+                assert_eq!(done, cut == 6);
                 let left = CrashMedium::from_image(medium.after_cut_with(loss, &mut Rng::new(seed)));
                 match opens_with(&left, "old", "new") {
                     Some("old") if cut < 2 => olds += 1,
@@ -78,7 +80,7 @@ fn cuts_one_after_another_never_lock_the_owner_out() {
         let mut passphrase = "old".to_string();
         for round in 0..8 {
             let new = format!("new {round}");
-            medium.cut_after(rng.below(5));
+            medium.cut_after(rng.below(7));
             change(&medium, &passphrase, &new, rng.next_u64());
             medium = CrashMedium::from_image(medium.after_cut(&mut rng));
             passphrase = opens_with(&medium, &passphrase, &new)
@@ -90,7 +92,7 @@ fn cuts_one_after_another_never_lock_the_owner_out() {
 
 #[test]
 fn every_cut_of_a_parameter_change_leaves_the_old_or_the_new() {
-    for cut in 0..5 {
+    for cut in 0..7 {
         for seed in 0..20 {
             let medium = fresh(seed);
             let mut unlocked = open(&medium, &secrets(&["old"])).unwrap();
@@ -105,20 +107,20 @@ fn every_cut_of_a_parameter_change_leaves_the_old_or_the_new() {
 
 #[test]
 fn a_cut_creation_leaves_no_disk_or_a_whole_one_and_never_an_older_one() {
-    for cut in 0..9 {
+    for cut in 0..12 {
         for seed in 0..20 {
-            let medium = CrashMedium::new(HEADER_AREA + 4096);
+            let medium = CrashMedium::new(room());
             make(&medium, &[&["old"]], seed).unwrap();
             let medium = CrashMedium::from_image(medium.durable_image());
             medium.cut_after(cut);
             let contents = |medium: &CrashMedium| medium.write_at(HEADER_AREA, &[7; 4096]);
             let done = make_with(&medium, &[&["new"]], seed + 100, |_| contents(&medium)).is_ok();
-            assert_eq!(done, cut == 8);
+            assert_eq!(done, cut == 11);
             let left = CrashMedium::from_image(medium.after_cut(&mut Rng::new(seed)));
             let (old, new) = (level_of(&left, &["old"]), level_of(&left, &["new"]));
             assert!(new == Ok(0) || !done);
             // Once the old header is durably gone it stays gone.
-            assert!(old != Ok(0) || cut < 2, "cut {cut}, seed {seed}");
+            assert!(old != Ok(0) || cut < 3, "cut {cut}, seed {seed}");
             let mut found = [0; 4096];
             left.read_at(HEADER_AREA, &mut found).unwrap();
             assert!(
@@ -135,10 +137,34 @@ fn the_cuts_would_notice_missing_syncs() {
     for seed in 0..60 {
         let medium = fresh(seed);
         medium.ignore_syncs(true);
-        medium.cut_after(seed % 5);
+        medium.cut_after(seed % 7);
         change(&medium, "old", "new", seed);
         let left = CrashMedium::from_image(medium.after_cut_with(Loss::Sectors, &mut Rng::new(seed)));
         lost += u32::from(opens_with(&left, "old", "new").is_none());
     }
     assert!(lost > 0);
+}
+
+#[test]
+fn every_cut_of_one_slot_keeps_the_passphrases_that_were_not_given() {
+    for cut in 0..7 {
+        for seed in 0..20 {
+            let medium = CrashMedium::new(room());
+            make_as(FormatId::SEALED, &medium, &[&["kept", "given", "gone"]], seed, |_| Ok(())).unwrap();
+            let medium = CrashMedium::from_image(medium.durable_image());
+            let mut unlocked = open(&medium, &secrets(&["given"])).unwrap();
+            let random = SeededRandom::new(seed);
+            medium.cut_after(cut);
+            let done = if seed % 2 == 0 {
+                add_passphrase(&medium, &mut unlocked, &secret("new"), &random)
+            } else {
+                remove_passphrase(&medium, &mut unlocked, &secret("gone"), &random)
+            };
+            assert_eq!(done.is_ok(), cut == 6);
+            let left = CrashMedium::from_image(medium.after_cut(&mut Rng::new(seed)));
+            for passphrase in ["kept", "given"] {
+                assert_eq!(level_of(&left, &[passphrase]), Ok(0), "cut {cut}, seed {seed}");
+            }
+        }
+    }
 }

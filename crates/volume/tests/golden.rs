@@ -1,21 +1,24 @@
-//! Header version 1 as it is for ever: a golden header that must open, bytes that must come out of a seed, a page
-//! that must tell the truth, and a second reader that knows only the page.
+//! Header versions as they are for ever: golden headers that must open, bytes that must come out of a seed, pages that
+//! must tell the truth, and second readers that know only the pages.
 
 mod fixture;
 
 use fixture::*;
 use lacuna_crypto::SeededRandom;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_volume::layout::{Field, HEADER_FIELDS, SLOT_FIELDS};
+use lacuna_volume::layout::{Field, HEADER_FIELDS, HEADER_FIELDS_V1, SLOT_FIELDS};
 use lacuna_volume::{
-    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, Unlocked, Uuid, open,
+    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, Keyring, NewHeader, TAIL_AREA, Unlocked,
+    Uuid, change_keys, open, update_params,
 };
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// SHA-256 of the header that [`build`] makes, which is the golden header.
-const HEADER_SHA256: &str = "0b396c77be8b5a94b3e96b38d43fb798dc3f2bec502986a116c48bc2712fe5e0";
-/// SHA-256 of its three master keys, one after the other.
+/// The golden headers, oldest first.
+const GOLDEN: [&str; 2] = ["header-v1.bin", "header-v2.bin"];
+/// SHA-256 of the header that [`build`] makes, which is the newest golden header.
+const HEADER_SHA256: &str = "a4e7283a65b83de3686ba3b539e453b06a075b33ffed29d4ddf95955cd87aa97";
+/// SHA-256 of their three master keys, one after the other.
 const KEYS_SHA256: &str = "f225f6bf785e276628c4ee34b377b4857cac2e7770518d547fc6b653378e300b";
 
 const PASSPHRASES: [(&str, u8); 4] =
@@ -48,30 +51,55 @@ fn keys_digest(unlocked: &Unlocked) -> String {
 
 #[test]
 fn a_seed_gives_the_same_header_for_ever() {
-    let medium = MemoryMedium::new(HEADER_AREA);
+    let medium = MemoryMedium::new(room());
     let made = build(&medium);
     let bytes = medium.snapshot();
     assert_eq!(hex(&Sha256::digest(&bytes[..HEADER_LEN])), HEADER_SHA256);
     assert_eq!(keys_digest(&made), KEYS_SHA256);
 }
 
-#[test]
-fn the_golden_header_opens() {
-    let golden = std::fs::read(directory().join("header-v1.bin")).unwrap();
+/// A medium that holds a golden header in the places of its version.
+fn golden(name: &str) -> MemoryMedium {
+    let golden = std::fs::read(directory().join(name)).unwrap();
     assert_eq!(golden.len(), HEADER_LEN);
-    let medium = MemoryMedium::new(HEADER_AREA);
-    medium.write_at(COPY_A, &golden).unwrap();
-    medium.write_at(COPY_B, &golden).unwrap();
-    for (passphrase, level) in PASSPHRASES {
-        let opened = open(&medium, &secrets(&[passphrase])).unwrap();
-        assert_eq!(opened.level, level);
-        assert!(opened.notes.is_empty());
-        assert_eq!(opened.header.params, b"golden parameters");
-        assert_eq!(opened.header.uuid.to_string(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
-        if level == 2 {
-            assert_eq!(keys_digest(&opened), KEYS_SHA256);
+    let medium = MemoryMedium::new(room());
+    let places = if golden[8] == 1 { vec![COPY_A, COPY_B] } else { copies().to_vec() };
+    places.into_iter().for_each(|copy| medium.write_at(copy, &golden).unwrap());
+    medium
+}
+
+#[test]
+fn golden_headers_open() {
+    for name in GOLDEN {
+        let medium = golden(name);
+        for (passphrase, level) in PASSPHRASES {
+            let opened = open(&medium, &secrets(&[passphrase])).unwrap();
+            assert_eq!(opened.level, level);
+            assert!(opened.notes.is_empty(), "{name}: {:?}", opened.notes);
+            assert_eq!(opened.header.params, b"golden parameters");
+            assert_eq!(opened.header.uuid.to_string(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+            if level == 2 {
+                assert_eq!(keys_digest(&opened), KEYS_SHA256);
+            }
         }
     }
+}
+
+#[test]
+fn a_header_of_version_1_stays_one() {
+    let medium = golden(GOLDEN[0]);
+    let before = medium.snapshot();
+    let mut opened = open(&medium, &secrets(&["level two"])).unwrap();
+    assert!(!opened.header.keeps_others());
+    update_params(&mut opened, &medium, b"other parameters".to_vec()).unwrap();
+    let ring = Keyring::from_opened(&opened, secrets(&["level two"])).unwrap();
+    change_keys(&medium, &mut opened, &ring, cost(), &SeededRandom::new(3)).unwrap();
+    let after = medium.snapshot();
+    // Where copy C would be lies what belongs to the disk.
+    assert!(before[HEADER_AREA as usize..] == after[HEADER_AREA as usize..]);
+    let opened = open(&medium, &secrets(&["level two"])).unwrap();
+    assert_eq!((opened.header.version, opened.header.generation), (1, 3));
+    assert!(opened.notes.is_empty() && opened.header.params == b"other parameters");
 }
 
 /// Makes the golden file of a new header version. Refuses to touch one that exists.
@@ -79,9 +107,9 @@ fn the_golden_header_opens() {
 #[ignore = "writes a golden file; only for a new header version"]
 fn write_the_golden_header() {
     use std::io::Write;
-    let medium = MemoryMedium::new(HEADER_AREA);
+    let medium = MemoryMedium::new(room());
     build(&medium);
-    let path = directory().join("header-v1.bin");
+    let path = directory().join(GOLDEN[GOLDEN.len() - 1]);
     let mut file = std::fs::File::create_new(path).unwrap();
     file.write_all(&medium.snapshot()[..HEADER_LEN]).unwrap();
 }
@@ -97,35 +125,40 @@ fn table(page: &str, heading: &str) -> Vec<(usize, usize, String)> {
 }
 
 #[test]
-fn the_page_and_the_code_agree() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/header.md");
-    let page = std::fs::read_to_string(path).unwrap();
+fn the_pages_and_the_code_agree() {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
     let code = |fields: &[Field]| -> Vec<(usize, usize, String)> {
         fields.iter().map(|f| (f.offset, f.len, f.name.to_string())).collect()
     };
-    assert_eq!(table(&page, "Header"), code(&HEADER_FIELDS));
-    assert_eq!(table(&page, "Key slot"), code(&SLOT_FIELDS));
-    for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA] {
-        assert!(page.contains(&number.to_string()), "{number}");
+    for (name, fields) in [("header-v1.md", &HEADER_FIELDS_V1[..]), ("header.md", &HEADER_FIELDS[..])] {
+        let page = std::fs::read_to_string(pages.join(name)).unwrap();
+        assert_eq!(table(&page, "Header"), code(fields), "{name}");
+        assert_eq!(table(&page, "Key slot"), code(&SLOT_FIELDS), "{name}");
+        for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA] {
+            assert!(page.contains(&number.to_string()), "{name}: {number}");
+        }
+        use lacuna_crypto::Argon2Cost as Cost;
+        for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
+            assert!(page.contains(&number.to_string()), "{name}: {number}");
+        }
+        assert!(page.contains(&format!("1 to {};", Cost::MAX_PASSES)));
+        assert!(page.contains(&format!("1 to {} |", Cost::MAX_LANES)));
+        assert!(name == "header-v1.md" || page.contains(&TAIL_AREA.to_string()));
     }
-    use lacuna_crypto::Argon2Cost as Cost;
-    for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
-        assert!(page.contains(&number.to_string()), "{number}");
-    }
-    assert!(page.contains(&format!("1 to {};", Cost::MAX_PASSES)));
-    assert!(page.contains(&format!("1 to {} |", Cost::MAX_LANES)));
 }
 
 #[test]
-fn a_reader_written_from_the_page_alone_agrees() {
-    for (passphrase, level) in PASSPHRASES {
-        let args = [directory().join("header-v1.bin").into(), passphrase.into()];
-        let Some(text) = lacuna_sim::python_reader(&directory().join("read_header.py"), &args) else {
-            return;
-        };
-        assert!(text.starts_with(&format!("level {level}\n")), "{text}");
-        if level == 2 {
-            assert!(text.contains(KEYS_SHA256), "{text}");
+fn readers_written_from_the_pages_alone_agree() {
+    for (golden, reader) in GOLDEN.into_iter().zip(["read_header_v1.py", "read_header.py"]) {
+        for (passphrase, level) in PASSPHRASES {
+            let args = [directory().join(golden).into(), passphrase.into()];
+            let Some(text) = lacuna_sim::python_reader(&directory().join(reader), &args) else {
+                return;
+            };
+            assert!(text.starts_with(&format!("level {level}\n")), "{text}");
+            if level == 2 {
+                assert!(text.contains(KEYS_SHA256), "{text}");
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ fn used_slots_lie_anywhere() {
         let good = disk(&[&["zero"]], seed).snapshot();
         for (slot, count) in used.iter_mut().enumerate() {
             let mut bytes = good.clone();
-            for copy in [lacuna_volume::COPY_A, lacuna_volume::COPY_B] {
+            for copy in copies() {
                 copy_at(&mut bytes, copy)[2048 + slot * 1024] ^= 1;
                 redigest(copy_at(&mut bytes, copy));
             }

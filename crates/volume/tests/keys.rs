@@ -7,7 +7,8 @@ use lacuna_core::Kind;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_medium::MemoryMedium;
 use lacuna_volume::{
-    COPY_A, COPY_B, HEADER_LEN, Keyring, LOST_SLOTS_WARNING, Unlocked, change_keys, open, rekey, store,
+    FormatId, HEADER_LEN, Keyring, LOST_SLOTS_WARNING, Unlocked, add_passphrase, change_keys,
+    change_passphrase, open, rekey, remove_passphrase, store,
 };
 
 /// Opens with `passphrases`, changes the list, writes it, and gives the open header.
@@ -86,7 +87,9 @@ fn refresh_changes_salt_cost_and_every_slot() {
     let dearer = Argon2Cost::new(16, 2, 1).unwrap();
     change_keys(&medium, &mut unlocked, &ring, dearer, &SeededRandom::new(10)).unwrap();
     let after = medium.snapshot();
-    assert!(after[..HEADER_LEN] == after[COPY_B as usize..][..HEADER_LEN]);
+    for copy in copies() {
+        assert!(after[..HEADER_LEN] == after[copy as usize..][..HEADER_LEN]);
+    }
     assert_ne!(before[field("salt").range()], after[field("salt").range()]);
     let slots = field("key slots").range();
     let same = before[slots.clone()].iter().zip(&after[slots]).filter(|(a, b)| a == b).count();
@@ -127,7 +130,8 @@ fn the_same_passphrase_given_twice_takes_one_slot() {
 
 #[test]
 fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
-    for (bad, good) in [(COPY_A, COPY_B), (COPY_B, COPY_A)] {
+    let [a, b, c] = copies();
+    for (bad, rest) in [(a, [b, c]), (b, [a, c]), (c, [a, b])] {
         let medium = disk(&[&["zero"]], 15);
         let mut bytes = medium.snapshot();
         copy_at(&mut bytes, bad)[3000] ^= 1;
@@ -139,7 +143,7 @@ fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
         assert_eq!(image.public().generation, 2);
         let recorder = FirstWrite(medium, Default::default());
         store(&recorder, &image).unwrap();
-        assert_eq!(*recorder.1.lock().unwrap(), [bad, good]);
+        assert_eq!(*recorder.1.lock().unwrap(), [bad, rest[0], rest[1]]);
         assert!(open(&recorder.0, &secrets(&["zero"])).unwrap().notes.is_empty());
     }
 }
@@ -167,4 +171,90 @@ impl lacuna_medium::Medium for FirstWrite {
     fn set_len(&self, len: u64) -> lacuna_core::Result<()> {
         self.0.set_len(len)
     }
+}
+
+#[test]
+fn one_passphrase_comes_changes_and_goes_without_the_others() {
+    let medium = sealed(&["a", "b"], 20);
+    let random = SeededRandom::new(21);
+    let mut unlocked = open(&medium, &secrets(&["a"])).unwrap();
+    assert!(unlocked.header.keeps_others());
+    let master = keys(&unlocked);
+    assert_eq!(add_passphrase(&medium, &mut unlocked, &secret("c"), &random).unwrap(), 3);
+    assert_eq!(
+        add_passphrase(&medium, &mut unlocked, &secret("b"), &random).unwrap_err().kind(),
+        Kind::Usage
+    );
+    assert_eq!(change_passphrase(&medium, &mut unlocked, &secret("A"), &random).unwrap(), 3);
+    assert_eq!(
+        change_passphrase(&medium, &mut unlocked, &secret("b"), &random).unwrap_err().kind(),
+        Kind::Usage
+    );
+    let wrong = remove_passphrase(&medium, &mut unlocked, &secret("a"), &random).unwrap_err();
+    assert_eq!(wrong.kind(), Kind::Passphrase);
+    for passphrase in ["A", "b", "c"] {
+        let opened = open(&medium, &secrets(&[passphrase])).unwrap();
+        assert_eq!((keys(&opened), opened.header.generation), (master.clone(), 3));
+        assert!(opened.notes.is_empty());
+    }
+    assert_eq!(level_of(&medium, &["a"]), Err(Kind::Passphrase));
+    assert_eq!(remove_passphrase(&medium, &mut unlocked, &secret("b"), &random).unwrap(), 2);
+    assert_eq!(remove_passphrase(&medium, &mut unlocked, &secret("A"), &random).unwrap(), 1);
+    assert_eq!(
+        remove_passphrase(&medium, &mut unlocked, &secret("c"), &random).unwrap_err().kind(),
+        Kind::Usage
+    );
+    assert_eq!(level_of(&medium, &["c"]), Ok(0));
+}
+
+#[test]
+fn slots_fill_up_to_eight_and_a_refresh_drops_what_is_not_given() {
+    let medium = sealed(&["0"], 22);
+    let random = SeededRandom::new(23);
+    let mut unlocked = open(&medium, &secrets(&["0"])).unwrap();
+    for n in 1..8 {
+        assert_eq!(add_passphrase(&medium, &mut unlocked, &secret(&n.to_string()), &random).unwrap(), n + 1);
+    }
+    let before = medium.snapshot();
+    let full = add_passphrase(&medium, &mut unlocked, &secret("8"), &random).unwrap_err();
+    assert!(full.kind() == Kind::Usage && full.to_string().contains("8 passphrases"), "{full}");
+    assert!(medium.snapshot() == before);
+    let mut unlocked = operate(&medium, &["3", "5"], 24, |_, _| {});
+    assert_eq!(level_of(&medium, &["0"]), Err(Kind::Passphrase));
+    assert_eq!(change_passphrase(&medium, &mut unlocked, &secret("drei"), &random).unwrap(), 2);
+    assert_eq!((level_of(&medium, &["drei"]), level_of(&medium, &["5"])), (Ok(0), Ok(0)));
+    assert_eq!(level_of(&medium, &["3"]), Err(Kind::Passphrase));
+}
+
+#[test]
+fn a_disk_with_levels_does_not_tell_which_slots_are_used() {
+    let random = SeededRandom::new(26);
+    for levels in [&[&["zero"][..]][..], &[&["zero"], &["one"]]] {
+        let medium = disk(levels, 25);
+        let before = medium.snapshot();
+        assert!(before[field("slot map").range()].iter().all(|byte| *byte == 0));
+        let mut unlocked = open(&medium, &secrets(&["zero"])).unwrap();
+        assert!(!unlocked.header.keeps_others());
+        let refused = add_passphrase(&medium, &mut unlocked, &secret("new"), &random).unwrap_err();
+        assert_eq!(refused.kind(), Kind::Usage);
+        assert!(medium.snapshot() == before);
+    }
+    assert!(
+        FormatId::OBLIVIOUS.has_levels()
+            && FormatId(9).has_levels()
+            && !FormatId::SEALED_OBJECTS.has_levels()
+    );
+}
+
+#[test]
+fn further_passphrases_join_what_is_open() {
+    let medium = disk(&[&["zero"], &["one"]], 27);
+    let mut unlocked = open(&medium, &secrets(&["zero"])).unwrap();
+    unlocked.join(open(&medium, &secrets(&["one"])).unwrap()).unwrap();
+    assert_eq!((unlocked.level, unlocked.opened_levels()), (1, &[0, 1][..]));
+    let ring = Keyring::from_opened(&unlocked, secrets(&["zero", "one"])).unwrap();
+    let stale = open(&medium, &secrets(&["one"])).unwrap();
+    change_keys(&medium, &mut unlocked, &ring, cost(), &SeededRandom::new(28)).unwrap();
+    assert_eq!(unlocked.join(stale).unwrap_err().kind(), Kind::Changed);
+    assert_eq!((level_of(&medium, &["zero"]), level_of(&medium, &["one"])), (Ok(0), Ok(1)));
 }

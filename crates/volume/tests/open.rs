@@ -7,13 +7,13 @@ use lacuna_core::Kind;
 use lacuna_crypto::SeededRandom;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_volume::{
-    COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, NewHeader, open, read_public,
+    CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, HeaderBackup, NewHeader, open, read_public, repair,
     update_params,
 };
 
 #[test]
 fn what_was_created_opens() {
-    let medium = MemoryMedium::new(HEADER_AREA);
+    let medium = MemoryMedium::new(room());
     let made = make(&medium, &[&["zero"], &["one", "uno"], &["two"]], 1).unwrap();
     assert_eq!((made.level, made.master_keys.len(), made.header.generation), (2, 3, 1));
     for (passphrase, level) in [("zero", 0), ("one", 1), ("uno", 1), ("two", 2)] {
@@ -25,20 +25,23 @@ fn what_was_created_opens() {
     }
     let (public, notes) = read_public(&medium).unwrap();
     assert_eq!(public, made.header);
-    assert_eq!((public.format, &public.params[..]), (FormatId::SEALED, &b"some parameters"[..]));
+    assert_eq!((public.format, &public.params[..]), (FormatId::DENIABLE, &b"some parameters"[..]));
     assert!(notes.is_empty());
 }
 
 #[test]
-fn both_copies_are_alike_and_the_rest_is_zero() {
-    let medium = MemoryMedium::from_bytes(vec![0xaa; HEADER_AREA as usize + 4096]);
+fn the_copies_are_alike_and_the_rest_of_their_places_is_zero() {
+    let medium = MemoryMedium::from_bytes(vec![0xaa; room() as usize]);
     make(&medium, &[&["zero"]], 2).unwrap();
     let bytes = medium.snapshot();
-    let (a, b) = (COPY_A as usize, COPY_B as usize);
-    assert!(bytes[a..a + HEADER_LEN] == bytes[b..b + HEADER_LEN]);
+    let [a, b, c] = copies().map(|at| at as usize);
+    for copy in [b, c] {
+        assert!(bytes[a..a + HEADER_LEN] == bytes[copy..copy + HEADER_LEN]);
+    }
     assert!(bytes[a + HEADER_LEN..b].iter().all(|x| *x == 0));
     assert!(bytes[b + HEADER_LEN..HEADER_AREA as usize].iter().all(|x| *x == 0));
-    assert!(bytes[HEADER_AREA as usize..].iter().all(|x| *x == 0xaa));
+    assert!(bytes[HEADER_AREA as usize..c].iter().all(|x| *x == 0xaa));
+    assert!(bytes[c + HEADER_LEN..].iter().all(|x| *x == 0));
 }
 
 #[test]
@@ -69,7 +72,7 @@ fn all_eight_slots_can_be_used_and_no_more() {
     for (level, passphrase) in many.iter().enumerate() {
         assert_eq!(level_of(&medium, &[passphrase]), Ok(level as u8));
     }
-    let blank = MemoryMedium::new(HEADER_AREA);
+    let blank = MemoryMedium::new(room());
     for bad in [&[&many[..], &["i"]][..], &[], &[&[]], &[&["a"], &[]], &[&[], &["a"]], &[&["a"], &["b", "a"]]]
     {
         assert_eq!(make(&blank, bad, 6).err().unwrap().kind(), Kind::Usage);
@@ -100,7 +103,8 @@ fn sampled_bytes() -> impl Iterator<Item = usize> {
 #[test]
 fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
     let good = disk(&[&["zero"], &["one"]], 9).snapshot();
-    for (copy, used) in [(COPY_A, "copy B was used"), (COPY_B, "copy A was used")] {
+    let [a, b, c] = copies();
+    for (copy, used) in [(a, "copy B was used"), (b, "copy A was used"), (c, "copy A was used")] {
         for at in sampled_bytes() {
             let mut bytes = good.clone();
             copy_at(&mut bytes, copy)[at] ^= 1 << (at % 8);
@@ -109,27 +113,29 @@ fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
             assert_eq!(opened.level, 1);
             assert_eq!(opened.notes.len(), 1, "byte {at}");
             assert!(opened.notes[0].contains(used), "byte {at}: {}", opened.notes[0]);
-            assert!(opened.notes[0].contains("lacuna key refresh"));
+            assert!(opened.notes[0].contains("lacuna header repair"));
             assert!(medium.snapshot() == bytes, "opening writes nothing");
             assert_eq!(level_of(&medium, &["wrong"]), Err(Kind::Passphrase));
         }
     }
     let mut bytes = good;
-    copy_at(&mut bytes, COPY_B)[5000] ^= 1;
+    copy_at(&mut bytes, b)[5000] ^= 1;
     let (_, notes) = read_public(&MemoryMedium::from_bytes(bytes)).unwrap();
-    assert_eq!(notes, ["header copy B is damaged; copy A was used; `lacuna key refresh` writes both anew"]);
+    assert_eq!(
+        notes,
+        ["header copy B is damaged; copy A was used; `lacuna header repair` writes all copies anew"]
+    );
 }
 
 #[test]
-fn a_flip_in_both_copies_is_an_error_of_the_right_kind() {
+fn a_flip_in_all_copies_is_an_error_of_the_right_kind() {
     let good = disk(&[&["zero"]], 10).snapshot();
     for at in sampled_bytes() {
         let mut bytes = good.clone();
-        copy_at(&mut bytes, COPY_A)[at] ^= 1;
-        copy_at(&mut bytes, COPY_B)[at] ^= 1;
+        copies().into_iter().for_each(|copy| copy_at(&mut bytes, copy)[at] ^= 1);
         let expected = match at {
             0..=7 => Kind::NotFound,
-            9..=11 => Kind::Other,
+            8..=11 => Kind::Other,
             _ => Kind::Corrupt,
         };
         assert_eq!(level_of(&MemoryMedium::from_bytes(bytes), &["zero"]), Err(expected), "byte {at}");
@@ -149,37 +155,77 @@ fn damage_and_absence_are_told_apart() {
     assert!(error.to_string().starts_with("not a lacuna disk"), "{error}");
     let error = with(&|b| {
         b[100] ^= 1;
-        copy_at(b, COPY_B).fill(0);
+        copies()[1..].iter().for_each(|copy| copy_at(b, *copy).fill(0));
     })
     .unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert!(error.to_string().contains("copy B: no header"), "{error}");
     let error = with(&|b| {
-        b[8] = 2;
-        copy_at(b, COPY_B)[8] = 2;
+        copies().into_iter().for_each(|copy| copy_at(b, copy)[8] = 3);
     })
     .unwrap_err();
-    assert!(error.to_string().contains("header version 2"), "{error}");
-    let notes = with(&|b| b[8] = 2).unwrap();
-    assert!(notes[0].starts_with("header copy A has the unknown version 2"), "{notes:?}");
-    let notes = with(&|b| copy_at(b, COPY_A).fill(0)).unwrap();
+    assert!(error.to_string().contains("header version 3"), "{error}");
+    let notes = with(&|b| b[8] = 3).unwrap();
+    assert!(notes[0].starts_with("header copy A has the unknown version 3"), "{notes:?}");
+    let notes = with(&|b| b[..HEADER_LEN].fill(0)).unwrap();
     assert!(notes[0].starts_with("header copy A is missing"), "{notes:?}");
 }
 
 #[test]
 fn media_of_every_length_are_answered() {
     let good = disk(&[&["zero"]], 12).snapshot();
-    let (copy_a, copy_b) = (HEADER_LEN, COPY_B as usize + HEADER_LEN);
-    for len in [0, 1, 7, 8, 12, 100, copy_a - 1, copy_a, copy_b - HEADER_LEN, copy_b - 1, copy_b] {
+    let [_, b, c] = copies().map(|at| at as usize);
+    let end = good.len();
+    let lengths =
+        [0, 1, 7, 8, 12, 100, HEADER_LEN - 1, HEADER_LEN, b, b + HEADER_LEN, c, c + HEADER_LEN, end - 1, end];
+    for len in lengths {
         let found = open(&MemoryMedium::from_bytes(good[..len].to_vec()), &secrets(&["zero"]));
         match found {
             Ok(opened) => {
-                assert!(len >= copy_a);
-                assert_eq!(opened.notes.is_empty(), len == copy_b, "length {len}: {:?}", opened.notes);
+                assert!(len >= HEADER_LEN);
+                let missing = usize::from(len < b + HEADER_LEN) + usize::from(len < end);
+                assert_eq!(opened.notes.len(), missing, "length {len}: {:?}", opened.notes);
             }
             Err(error) if len < 8 => assert_eq!(error.kind(), Kind::NotFound),
-            Err(error) => assert_eq!((error.kind(), len < copy_a), (Kind::Corrupt, true), "length {len}"),
+            Err(error) => assert_eq!((error.kind(), len < HEADER_LEN), (Kind::Corrupt, true), "length {len}"),
         }
+    }
+}
+
+#[test]
+fn the_header_opens_whichever_copies_are_destroyed_but_all() {
+    let good = disk(&[&["zero"], &["one"]], 19).snapshot();
+    let all = copies();
+    for gone in [vec![0], vec![1], vec![2], vec![0, 1], vec![0, 2], vec![1, 2]] {
+        for with in [0, 0xa5] {
+            let mut bytes = good.clone();
+            gone.iter().for_each(|copy| copy_at(&mut bytes, all[*copy]).fill(with));
+            let medium = MemoryMedium::from_bytes(bytes);
+            let mut opened = open(&medium, &secrets(&["one"])).unwrap();
+            assert_eq!((opened.level, opened.notes.len()), (1, gone.len()));
+            repair(&medium, &mut opened).unwrap();
+            assert!(opened.notes.is_empty() && medium.snapshot() == good, "{gone:?}");
+        }
+    }
+}
+
+#[test]
+fn a_backup_comes_back_when_all_copies_are_destroyed() {
+    let medium = disk(&[&["zero"], &["one"]], 20);
+    let good = medium.snapshot();
+    let (backup, notes) = HeaderBackup::take(medium.len(), &|at, buf| medium.read_at(at, buf)).unwrap();
+    assert!(notes.is_empty() && backup.bytes()[..] == good[..HEADER_LEN]);
+    let backup = HeaderBackup::parse(backup.bytes()).unwrap();
+    assert_eq!(backup.open(&secrets(&["one"])).unwrap().level, 1);
+    assert_eq!(backup.open(&secrets(&["two"])).err().unwrap().kind(), Kind::Passphrase);
+    let mut ruined = good.clone();
+    copies().into_iter().for_each(|copy| copy_at(&mut ruined, copy).fill(0xff));
+    let medium = MemoryMedium::from_bytes(ruined);
+    assert_eq!(level_of(&medium, &["zero"]), Err(Kind::NotFound));
+    backup.restore(&medium).unwrap();
+    assert!(medium.snapshot() == good);
+    for bad in [&good[..HEADER_LEN - 1], &good[..HEADER_LEN + 1], &good[HEADER_LEN..2 * HEADER_LEN], b""] {
+        assert!(matches!(HeaderBackup::parse(bad).err().unwrap().kind(), Kind::NotFound | Kind::Corrupt));
     }
 }
 
@@ -189,29 +235,35 @@ fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
     // The parameters, the generation, the format: everything public that no slot key depends on.
     for at in [field("parameters").offset, field("generation").offset, field("format").offset] {
         let mut bytes = good.clone();
-        copy_at(&mut bytes, COPY_A)[at] ^= 4;
-        redigest(copy_at(&mut bytes, COPY_A));
+        let alter = |bytes: &mut Vec<u8>, copy| {
+            copy_at(bytes, copy)[at] ^= 4;
+            redigest(copy_at(bytes, copy));
+        };
+        let [a, b, c] = copies();
+        alter(&mut bytes, a);
         let opened = open(&MemoryMedium::from_bytes(bytes.clone()), &secrets(&["zero"])).unwrap();
         assert!(opened.notes[0].contains("copy B was used"), "{:?}", opened.notes);
-        assert_eq!(opened.header.generation, 1);
-        copy_at(&mut bytes, COPY_B)[at] ^= 4;
-        redigest(copy_at(&mut bytes, COPY_B));
+        alter(&mut bytes, b);
+        let opened = open(&MemoryMedium::from_bytes(bytes.clone()), &secrets(&["zero"])).unwrap();
+        assert!(opened.notes[1].contains("copy C was used"), "{:?}", opened.notes);
+        assert_eq!((opened.header.generation, opened.notes.len()), (1, 2));
+        alter(&mut bytes, c);
         let error = open(&MemoryMedium::from_bytes(bytes), &secrets(&["zero"])).err().unwrap();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(error.to_string().contains("MAC"), "{error}");
     }
-    // A slot or the salt altered in the preferred copy alone: the twin still opens.
+    // A slot or the salt altered in the preferred copy alone: the others still open.
     for at in [field("salt").offset, field("key slots").offset] {
         let mut bytes = good.clone();
         for slot in 0..8 {
-            copy_at(&mut bytes, COPY_A)[at + if at == 2048 { slot * 1024 } else { 0 }] ^= 1;
+            bytes[at + if at == 2048 { slot * 1024 } else { 0 }] ^= 1;
         }
-        copy_at(&mut bytes, COPY_A)[at] ^= 2;
-        redigest(copy_at(&mut bytes, COPY_A));
+        bytes[at] ^= 2;
+        redigest(&mut bytes[..HEADER_LEN]);
         let opened = open(&MemoryMedium::from_bytes(bytes), &secrets(&["zero"])).unwrap();
         assert_eq!(
             opened.notes,
-            ["header copy A was altered; copy B was used; `lacuna key refresh` writes both anew"]
+            ["header copy A was altered; copy B was used; `lacuna header repair` writes all copies anew"]
         );
     }
 }
@@ -219,7 +271,7 @@ fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
 #[test]
 fn an_absurd_cost_is_refused_before_it_is_paid() {
     let mut bytes = disk(&[&["zero"]], 14).snapshot();
-    for copy in [COPY_A, COPY_B] {
+    for copy in copies() {
         copy_at(&mut bytes, copy)[field("argon2 memory").range()].fill(0xff);
         redigest(copy_at(&mut bytes, copy));
     }
@@ -243,13 +295,14 @@ fn parameters_change_without_a_passphrase_and_the_newer_copy_wins() {
     assert_eq!(update_params(&mut opened, &medium, vec![0; 1025]).unwrap_err().kind(), Kind::Usage);
     assert_eq!(open(&medium, &secrets(&["zero"])).unwrap().header.params, b"newer");
 
-    for (old, bad) in [(COPY_A, "header copy A is older"), (COPY_B, "header copy B is older")] {
+    for (old, letter) in copies().into_iter().zip(["A", "B", "C"]) {
+        let bad = format!("header copy {letter} is older");
         let mut mixed = after.clone();
         copy_at(&mut mixed, old).copy_from_slice(&before[old as usize..][..HEADER_LEN]);
         let medium = MemoryMedium::from_bytes(mixed);
         let mut opened = open(&medium, &secrets(&["zero"])).unwrap();
         assert_eq!(opened.header.params, b"newer");
-        assert!(opened.notes[0].starts_with(bad), "{:?}", opened.notes);
+        assert!(opened.notes[0].starts_with(&bad), "{:?}", opened.notes);
         update_params(&mut opened, &medium, b"healed".to_vec()).unwrap();
         assert!(opened.notes.is_empty());
         assert!(open(&medium, &secrets(&["zero"])).unwrap().notes.is_empty());
@@ -263,9 +316,9 @@ fn public_facts_are_plain_json() {
     assert_eq!(
         serde_json::to_value(&public).unwrap(),
         serde_json::json!({
-            "version": 1,
+            "version": 2,
             "uuid": "01234567-89ab-cdef-0123-456789abcdef",
-            "format": "sealed",
+            "format": "deniable",
             "generation": 1,
             "kdf": { "algorithm": "argon2id", "memory_kib": 8, "passes": 1, "lanes": 1 },
         })
@@ -305,6 +358,6 @@ fn one_unreadable_copy_does_not_stop_the_other() {
     let medium = BadSector(disk(&[&["zero"]], 17), 0..512);
     let opened = open(&medium, &secrets(&["zero"])).unwrap();
     assert!(opened.notes[0].contains("copy A cannot be read (bad sector"), "{:?}", opened.notes);
-    let medium = BadSector(medium.0, 0..HEADER_AREA);
+    let medium = BadSector(medium.0, 0..room());
     assert_eq!(level_of(&medium, &["zero"]), Err(Kind::Io));
 }

@@ -21,12 +21,13 @@ def derive(key, label, context):
 
 header = open(sys.argv[1], "rb").read()
 assert len(header) == 16384
-magic, version, length, generation, uuid = struct.unpack_from("<8sIIQ16s", header, 0)
-form, memory, passes, lanes, salt, params_len = struct.unpack_from("<HIII32sH", header, 40)
-assert (magic, version, length) == (b"LACUNA\x00\x01", 1, 16384)
+magic, version, length, generation, form = struct.unpack_from("<8sIIQH", header, 0)
+foreign, uuid, memory, passes, lanes, salt, params_len = struct.unpack_from("<32s16sIII32sH", header, 32)
+assert (magic, version, length) == (b"LACUNA\x00\x01", 2, 16384)
 assert (generation, form) == (1, 1)
-assert header[88 : 88 + params_len] == b"golden parameters"
-assert not any(header[88 + params_len : 2048]) and not any(header[10240:16320])
+assert foreign == b"ORCLDISK" + b"lacuna".ljust(24, b"\0") and not any(header[26:32])
+assert header[126 : 126 + params_len] == b"golden parameters"
+assert not any(header[126 + params_len : 2048]) and not any(header[10276:16320])
 assert hashlib.sha256(header[:16320]).digest() == header[16320:16352]
 
 kdf = Argon2id(salt=salt, length=32, iterations=passes, lanes=lanes, memory_cost=memory)
@@ -48,3 +49,6 @@ mac_key = derive(used[:32], b"header mac", uuid)
 assert hmac.digest(mac_key, header[:16352], "sha256") == header[16352:]
 print(f"level {level}")
 print(hashlib.sha256(used).hexdigest())
+map_key = derive(used[:32], b"slot map", uuid)
+slot_map = AESGCM(map_key).decrypt(header[10240:10252], header[10252:10276], magic + struct.pack("<I", version) + uuid)
+assert sorted(slot_map) == [0] * 4 + [1] * 4
