@@ -32,6 +32,7 @@ pub fn medium() -> SparseMedium {
         let new = CreateHeader {
             format: FormatId::SEALED,
             params: vec![7; 40],
+            end: HEADER_AREA + 4096,
             cost: Argon2Cost::new(8, 1, 1).expect("the lowest cost is within the limits"),
             levels: &[vec![passphrase()]],
             uuid: None,

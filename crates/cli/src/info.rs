@@ -1,22 +1,19 @@
 //! `info`: what a disk says about itself without a passphrase, and of its open levels.
 //!
-//! The first part takes no lock: the header has two copies, of which one is whole at any moment, so that a disk can be
-//! looked at while it is served.
+//! The first part takes no lock, so that a disk can be looked at while it is served.
 
 use crate::args::InfoArgs;
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost;
 use crate::info_levels::{self, LevelFacts};
+use crate::look::Look;
 use crate::parameters::{self, Parameters};
 use crate::size::human;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Access, FileMedium, Medium, MemoryMedium, open_to_look};
 use lacuna_sealed::list_snapshots;
-use lacuna_volume::{HEADER_AREA, Location, PublicHeader};
+use lacuna_volume::{Location, PublicHeader};
 use serde_json::{Value, json};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What is known of a disk.
@@ -56,28 +53,17 @@ pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
 
 impl Facts {
     fn of_file(location: &Location, path: &Path) -> Result<Facts> {
-        // Refuses directories and the like in the words that all verbs use.
-        let in_use = match FileMedium::open(path, Access::Read) {
-            Ok(_) => false,
-            Err(e) if e.kind() == Kind::Busy => true,
-            Err(e) => return Err(e),
-        };
-        let failed = |e: std::io::Error| Error::io(format!("cannot read {}", path.display()), &e);
-        let mut file = open_to_look(path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        let mut start = Vec::new();
-        (&mut file).take(HEADER_AREA).read_to_end(&mut start).map_err(failed)?;
-        let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
-        let used = meta.is_file().then(|| meta.blocks() * 512);
-        Self::read(location, &MemoryMedium::from_bytes(start), |_, _| {
-            Ok(MediumFacts::File { len, used, in_use })
+        let look = Look::at(path)?;
+        let header = lacuna_volume::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
+        Self::read(location, header, |_, _| {
+            Ok(MediumFacts::File { len: look.len, used: look.used, in_use: look.in_use })
         })
     }
 
     fn in_pool(location: &Location, target: &Target) -> Result<Facts> {
         let connection = Connection::open(target)?;
         let medium = connection.header()?;
-        Self::read(location, &*medium, |header, parameters| {
+        Self::read(location, lacuna_volume::read_public(&*medium), |header, parameters| {
             if let Some(name) = target.snapshot() {
                 let then = cluster::snapshot(&connection, header.uuid, name)?;
                 *parameters = parameters.as_of(then.blocks);
@@ -93,11 +79,11 @@ impl Facts {
 
     fn read(
         location: &Location,
-        medium: &dyn Medium,
+        found: Result<(PublicHeader, Vec<String>)>,
         about_medium: impl FnOnce(&PublicHeader, &mut Parameters) -> Result<MediumFacts>,
     ) -> Result<Facts> {
         let naming = |e: Error| e.context(location);
-        let (header, notes) = lacuna_volume::read_public(medium).map_err(naming)?;
+        let (header, notes) = found.map_err(naming)?;
         let mut parameters = Parameters::of(&header, location).map_err(naming)?;
         let medium = about_medium(&header, &mut parameters).map_err(naming)?;
         let levels = Vec::new();

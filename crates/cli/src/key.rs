@@ -1,23 +1,34 @@
-//! `key add|change|remove|refresh`. Every one rewrites all key slots for exactly the passphrases that are known
-//! afterwards, so that what happens on the medium is the same whatever there was (deniability contract).
+//! `key add|change|remove|refresh`. Where the header tells which slots are used, `add`, `change` and `remove` rewrite one
+//! and all other passphrases keep working. On formats with levels, and with `refresh`, all slots are rewritten for exactly
+//! the passphrases that are given, so that what happens on the medium is the same whatever there was (deniability
+//! contract).
 
 use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs};
 use crate::cluster;
 use crate::console::{self, Console};
 use crate::cost::Wanted;
-use crate::passphrase;
+use crate::passphrase::{self, Opener};
 use crate::unlock::{self, Volume};
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
-use lacuna_medium::Access;
-use lacuna_volume::{Keyring, LOST_SLOTS_WARNING};
+use lacuna_medium::{Access, Medium};
+use lacuna_volume::{
+    Keyring, PublicHeader, Unlocked, add_passphrase, change_passphrase, lost_slots_warning, remove_passphrase,
+};
 
 /// `lacuna key add`.
 pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
-    let mut session = Session::start(&args.key, console)?;
+    let mut session = Session::start(&args.key, false, console)?;
     let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
-    session.keyring.add(session.volume.unlocked.level, new)?;
-    session.finish(&args.key, console, "added the passphrase")
+    let done = "added the passphrase";
+    match &mut session.keyring {
+        Some(keyring) => keyring.add(session.volume.unlocked.level, new)?,
+        None => {
+            return session
+                .one_slot(console, done, |at| add_passphrase(at.header, at.unlocked, &new, at.random));
+        }
+    }
+    session.finish(&args.key, console, done)
 }
 
 /// `lacuna key change`.
@@ -32,15 +43,22 @@ pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
                 "give all of them with --key-file (/dev/fd/N names descriptor N), or all with --key-fd",
             ));
     }
-    let mut session = Session::start(&args.key, console)?;
+    let mut session = Session::start(&args.key, false, console)?;
     let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
-    session.keyring.change(&session.first, new)?;
-    session.finish(&args.key, console, "changed the passphrase")
+    let done = "changed the passphrase";
+    match &mut session.keyring {
+        Some(keyring) => keyring.change(&session.kept[0], new)?,
+        None => {
+            return session
+                .one_slot(console, done, |at| change_passphrase(at.header, at.unlocked, &new, at.random));
+        }
+    }
+    session.finish(&args.key, console, done)
 }
 
 /// `lacuna key remove`.
 pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
-    let session = Session::start(&args.key, console)?;
+    let session = Session::start(&args.key, false, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
     let file = args.remove_key_file.as_deref();
     let gone = passphrase::one(file, args.remove_key_fd, &args.key.passphrase, &prompt)
@@ -50,13 +68,18 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
             .found("the same passphrase among those to keep")
             .remedy("give another one to keep, or use `lacuna key change`"));
     }
+    let done = "removed the passphrase";
+    if session.keyring.is_none() {
+        return session
+            .one_slot(console, done, |at| remove_passphrase(at.header, at.unlocked, &gone, at.random));
+    }
     // With a typing error here, a person would believe that a passphrase is gone which still works.
     lacuna_volume::open(&*session.volume.header, &[gone]).map_err(|e| match e.kind() {
         Kind::Passphrase => Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk")
             .remedy("to be rid of all but those you know, use `lacuna key refresh`"),
         _ => e,
     })?;
-    session.finish(&args.key, console, "removed the passphrase")
+    session.finish(&args.key, console, done)
 }
 
 /// `lacuna key refresh`.
@@ -67,7 +90,7 @@ pub fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
             .found("one for `key refresh` without --add-level")
             .remedy("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
     }
-    let mut session = Session::start(key, console)?;
+    let mut session = Session::start(key, true, console)?;
     if *add_level {
         session.add_level(passphrase::another(new, &key.passphrase, &key.location.to_string())?)?;
     }
@@ -82,61 +105,87 @@ fn copy(passphrase: &SecretVec) -> SecretVec {
 /// An unlocked volume and the passphrases that keep working.
 struct Session {
     volume: Volume,
-    keyring: Keyring,
-    first: SecretVec,
+    /// Those that were given.
     kept: Vec<SecretVec>,
+    /// What will work when all slots are rewritten. None if one slot is.
+    keyring: Option<Keyring>,
     cost: Option<Wanted>,
 }
 
+/// What an operation on one slot works with.
+struct OneSlot<'a> {
+    header: &'a dyn Medium,
+    unlocked: &'a mut Unlocked,
+    random: &'a SystemRandom,
+}
+
 impl Session {
-    fn start(args: &KeyArgs, console: Console) -> Result<Session> {
-        if !args.yes && !console::can_ask() {
-            return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
-                .found("no terminal")
-                .remedy(format!("read this, then give --yes --keep N. {LOST_SLOTS_WARNING}")));
-        }
-        if args.yes && args.keep.is_none() {
-            // A script that was written for one passphrase would be the end of a second.
-            return Err(Error::new(Kind::Usage, "cannot go on without asking")
-                .found("--yes without --keep")
-                .expected("--keep N: the number of existing passphrases that keep working")
-                .remedy(format!("count the passphrases you give without the new one, for example --keep 1. {LOST_SLOTS_WARNING}")));
-        }
+    /// Unlocks the disk. `all`: the operation rewrites all slots, whatever the format.
+    fn start(args: &KeyArgs, all: bool, console: Console) -> Result<Session> {
         cluster::refuse_snapshot(&args.location, "change the passphrases of")?;
         let cost = Wanted::from_args(&args.cost)?;
-        // Said before anything is asked for, so that the answers are given knowingly.
-        console.note(LOST_SLOTS_WARNING);
-        let ask = |shown: &str| passphrase::to_keep(&args.passphrase, shown);
+        let ask = |public: &PublicHeader, shown: &str, open: Opener<'_>| {
+            if !all && public.keeps_others() {
+                return passphrase::to_open(&args.passphrase, shown, open);
+            }
+            let warning = lost_slots_warning(public.format);
+            check_agreement(args, warning)?;
+            // Said before anything is asked for, so that the answers are given knowingly.
+            console.note(warning);
+            passphrase::to_keep(&args.passphrase, shown, open)
+        };
         let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
         let kept: Vec<SecretVec> = passphrases.iter().map(copy).collect();
+        if !all && volume.unlocked.header.keeps_others() {
+            check_no_cost(&cost)?;
+            return Ok(Session { volume, kept, keyring: None, cost: None });
+        }
         if let Some(keep) = args.keep.filter(|keep| usize::from(*keep) != kept.len()) {
             return Err(Error::new(Kind::Usage, "nothing was changed")
                 .found(format!("{} passphrases that open the disk", kept.len()))
                 .expected(format!("{keep}, as --keep says"))
                 .remedy("give every passphrase that is to keep working, each with its own --key-file"));
         }
-        let first = copy(&kept[0]);
         let keyring = Keyring::from_opened(&volume.unlocked, passphrases)?;
-        Ok(Session { volume, keyring, first, kept, cost })
+        Ok(Session { volume, kept, keyring: Some(keyring), cost })
     }
 
     /// One level more, with this passphrase.
     fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
-        if !self.volume.parameters.has_levels() {
+        let Some(keyring) = self.keyring.as_mut().filter(|_| self.volume.parameters.has_levels()) else {
             return Err(Error::new(Kind::Usage, "cannot add a level")
                 .found(format!("the format {}", self.volume.unlocked.header.format))
                 .expected("a disk made with `--format deniable` or `oblivious`"));
-        }
+        };
         let levels = self.volume.unlocked.master_keys.len() + 1;
         // Deniability contract: it says how many levels there are.
         self.volume.parameters.check_levels(levels).map_err(Error::private)?;
         let level = self.volume.unlocked.add_level(&SystemRandom::new()?)?;
-        self.keyring.add(level, passphrase)
+        keyring.add(level, passphrase)
     }
 
+    /// Changes one slot by `change`, which gives how many passphrases work then.
+    fn one_slot(
+        mut self,
+        console: Console,
+        done: &str,
+        change: impl FnOnce(OneSlot<'_>) -> Result<usize>,
+    ) -> Result<()> {
+        let random = SystemRandom::new()?;
+        let left = change(OneSlot {
+            header: &*self.volume.header,
+            unlocked: &mut self.volume.unlocked,
+            random: &random,
+        })?;
+        console.done(&format!("{done}; {left} {} now", work(left)))
+    }
+
+    /// Rewrites all slots.
     fn finish(self, args: &KeyArgs, console: Console, done: &str) -> Result<()> {
         let Session { mut volume, keyring, cost, .. } = self;
+        let keyring =
+            keyring.ok_or_else(|| Error::new(Kind::Other, "no passphrases to rewrite the slots for"))?;
         if !args.yes {
             console::confirm()?;
         }
@@ -144,7 +193,40 @@ impl Session {
         let random = SystemRandom::new()?;
         lacuna_volume::change_keys(&*volume.header, &mut volume.unlocked, &keyring, cost, &random)?;
         let left = keyring.levels().count();
-        let work = if left == 1 { "passphrase works" } else { "passphrases work" };
-        console.done(&format!("{done}; from now on {left} {work}, of those given now"))
+        console.done(&format!("{done}; from now on {left} {}, of those given now", work(left)))
     }
+}
+
+fn work(passphrases: usize) -> &'static str {
+    if passphrases == 1 { "passphrase works" } else { "passphrases work" }
+}
+
+/// Refuses to rewrite all slots for somebody who cannot be asked and did not say how many passphrases there are.
+fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
+    if !args.yes && !console::can_ask() {
+        return Err(Error::new(Kind::Usage, "cannot ask whether to go on")
+            .found("no terminal")
+            .remedy(format!("read this, then give --yes --keep N. {warning}")));
+    }
+    if args.yes && args.keep.is_none() {
+        // A script that was written for one passphrase would be the end of a second.
+        return Err(Error::new(Kind::Usage, "cannot go on without asking")
+            .found("--yes without --keep")
+            .expected("--keep N: the number of existing passphrases that keep working")
+            .remedy(format!(
+                "count the passphrases you give without the new one, for example --keep 1. {warning}"
+            )));
+    }
+    Ok(())
+}
+
+/// All slots have one cost: it cannot change while some stay.
+fn check_no_cost(cost: &Option<Wanted>) -> Result<()> {
+    if cost.is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "cannot change the cost of one passphrase")
+        .found("--kdf-memory")
+        .expected("one cost for all passphrases of a disk")
+        .remedy("give --kdf-memory to `lacuna key refresh`, with all passphrases that are to keep working"))
 }

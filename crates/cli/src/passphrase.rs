@@ -4,6 +4,7 @@ use crate::args::{NewPassphraseArgs, PassphraseArgs};
 use crate::descriptor;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::constant_time_eq;
+use lacuna_volume::Unlocked;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -11,29 +12,69 @@ use std::process::{Command, Stdio};
 
 /// Longest passphrase or key file.
 const LIMIT: usize = 1 << 20;
-/// How often a new passphrase that was not repeated alike is asked for.
+/// How often a passphrase is asked for that opens nothing, or a new one that was not repeated alike.
 const ATTEMPTS: u32 = 3;
 
-/// The passphrases to open a disk with, in the order in which they were given.
-pub fn to_open(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
+/// An open header, with the passphrases that opened it in the order in which they were given.
+pub type Opened = (Unlocked, Vec<SecretVec>);
+
+/// Opens a header with passphrases.
+pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
+
+/// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
+pub fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
     let given = given(args)?;
-    if given.is_empty() { Ok(vec![ask(args, &format!("Passphrase for {location}: "))?]) } else { Ok(given) }
+    if !given.is_empty() {
+        return Ok((open(&given)?, given));
+    }
+    let (unlocked, passphrase) =
+        tried(&format!("Passphrase for {location}: "), open, |prompt| ask(args, prompt))?;
+    Ok((unlocked, vec![passphrase]))
 }
 
-/// The passphrases that keep working after a key operation. Where a person types, each is asked for in
-/// turn: what is not given is lost.
-pub fn to_keep(args: &PassphraseArgs, location: &str) -> Result<Vec<SecretVec>> {
-    let mut passphrases = to_open(args, location)?;
-    if args.is_given() {
-        return Ok(passphrases);
-    }
-    loop {
-        let next = typed_in(&format!("Another passphrase to keep for {location} (empty: no more): "))?;
-        if next.expose().is_empty() {
-            return Ok(passphrases);
+/// The same for a key operation that loses what is not given: where a person types, one passphrase after another is asked
+/// for, and each is tried before the next.
+pub fn to_keep(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
+    let (mut unlocked, mut passphrases) = to_open(args, location, open)?;
+    while !args.is_given() {
+        let number = passphrases.len() + 1;
+        let prompt = format!("Passphrase {number} that is to keep working (just Enter if there is none): ");
+        let none = std::cell::Cell::new(false);
+        let next = tried(&prompt, open, |prompt| {
+            let typed = typed_in(prompt)?;
+            none.set(typed.expose().is_empty());
+            if none.get() { Err(Error::new(Kind::Usage, "no more passphrases")) } else { Ok(typed) }
+        });
+        match next {
+            Err(_) if none.get() => break,
+            Err(e) => return Err(e),
+            Ok((further, passphrase)) => {
+                unlocked.join(further)?;
+                passphrases.push(passphrase);
+            }
         }
-        passphrases.push(next);
     }
+    Ok((unlocked, passphrases))
+}
+
+/// Asks for a passphrase until it opens the header, but not for ever.
+fn tried(
+    prompt: &str,
+    open: Opener<'_>,
+    ask: impl Fn(&str) -> Result<SecretVec>,
+) -> Result<(Unlocked, SecretVec)> {
+    let again = format!("That passphrase opens nothing. {prompt}");
+    for attempt in 1.. {
+        let passphrases = [ask(if attempt == 1 { prompt } else { &again })?];
+        match open(&passphrases) {
+            Err(e) if e.kind() == Kind::Passphrase && attempt < ATTEMPTS => {}
+            opened => {
+                let [passphrase] = passphrases;
+                return opened.map(|unlocked| (unlocked, passphrase));
+            }
+        }
+    }
+    unreachable!("the last attempt returns")
 }
 
 /// The passphrases for a new disk, one for each level; asked for twice where a person types.
@@ -46,7 +87,28 @@ pub fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Ve
         1 => format!("New passphrase for {location}: "),
         _ => format!("New passphrase for level {level} of {location}: "),
     };
-    (0..levels).map(|level| twice(args, &prompt(level))).collect()
+    let mut passphrases: Vec<SecretVec> = Vec::new();
+    for level in 0..levels {
+        passphrases.push(one_more(args, &prompt(level), &passphrases)?);
+    }
+    Ok(passphrases)
+}
+
+/// A new passphrase that differs from those before it: of two levels with the same one, only the deeper could be opened.
+fn one_more(args: &PassphraseArgs, prompt: &str, before: &[SecretVec]) -> Result<SecretVec> {
+    let mut prompt = prompt.to_owned();
+    for attempt in 0..ATTEMPTS {
+        let new = twice(args, &prompt)?;
+        if before.iter().all(|known| !constant_time_eq(known.expose(), new.expose())) {
+            return Ok(new);
+        }
+        if attempt == 0 {
+            prompt.insert_str(0, "Another level has this passphrase already. ");
+        }
+    }
+    Err(Error::new(Kind::Usage, "cannot take a new passphrase")
+        .found(format!("one that another level has, {ATTEMPTS} times"))
+        .expected("a different passphrase for each level"))
 }
 
 /// One more passphrase, for `key add` and `key change`.

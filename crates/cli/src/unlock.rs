@@ -12,7 +12,7 @@ use crate::cluster::{self, Connection, Site, Target};
 use crate::console::Console;
 use crate::open_disk::{OnObjects, OpenDisk};
 use crate::parameters::Parameters;
-use crate::passphrase;
+use crate::passphrase::{self, Opened, Opener};
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Params as DeniableParams};
@@ -24,7 +24,7 @@ use lacuna_volume::{Location, PublicHeader, Unlocked};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What whoever opens a disk with levels is told.
+/// What is said when a disk with levels is opened for writing.
 const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
     it. If you have a passphrase of a deeper level, give that one.";
 
@@ -58,16 +58,17 @@ pub fn unlock(
     args: &PassphraseArgs,
     console: Console,
 ) -> Result<Volume> {
-    unlock_with(location, holder, access, console, |shown| passphrase::to_open(args, shown))
+    unlock_with(location, holder, access, console, |_, shown, open| passphrase::to_open(args, shown, open))
 }
 
-/// [`unlock`] with passphrases from `ask`, which is given the location in words.
+/// [`unlock`] with passphrases from `ask`, which is given what the header says without one, the location in words, and
+/// how to open the header.
 pub fn unlock_with(
     location: &Location,
     holder: &HolderArgs,
     access: Access,
     console: Console,
-    ask: impl FnOnce(&str) -> Result<Vec<SecretVec>>,
+    ask: impl FnOnce(&PublicHeader, &str, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
     let mut touches = false;
     let (header, connection) = match Site::held(location, holder)? {
@@ -94,8 +95,8 @@ pub fn unlock_with(
     if connection.is_none() && access == Access::Write {
         claim::take(public.uuid, location)?;
     }
-    let passphrases = ask(&location.to_string())?;
-    let unlocked = lacuna_volume::open(&*header, &passphrases).map_err(naming)?;
+    let open = |passphrases: &[SecretVec]| lacuna_volume::open(&*header, passphrases).map_err(naming);
+    let (unlocked, passphrases) = ask(&public, &location.to_string(), &open)?;
     for note in &unlocked.notes {
         console.note(&format!("{location}: {note}"));
     }

@@ -23,6 +23,8 @@ pub enum Kind {
     Busy,
     /// Bytes do not verify: exit code 10.
     Corrupt,
+    /// Older than what was there before: exit code 11.
+    RolledBack,
     /// The medium is full: exit code 13.
     NoSpace,
     /// The medium reported an error: exit code 20.
@@ -55,6 +57,7 @@ impl Kind {
             Kind::NotFound => 4,
             Kind::Busy | Kind::Exists | Kind::Changed | Kind::Fenced => 5,
             Kind::Corrupt => 10,
+            Kind::RolledBack => 11,
             Kind::NoSpace => 13,
             Kind::NoCover => 14,
             Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::TimedOut | Kind::Other => 20,
@@ -74,7 +77,7 @@ impl Kind {
             Kind::TimedOut | Kind::NoCover => libc::ETIMEDOUT,
             Kind::NoSpace => libc::ENOSPC,
             Kind::ReadOnly => libc::EROFS,
-            Kind::Corrupt | Kind::Io | Kind::FailStop | Kind::Other => libc::EIO,
+            Kind::Corrupt | Kind::RolledBack | Kind::Io | Kind::FailStop | Kind::Other => libc::EIO,
         }
     }
 }

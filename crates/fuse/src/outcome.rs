@@ -49,6 +49,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::NotFound => "not-found",
         Kind::Busy => "busy",
         Kind::Corrupt => "corrupt",
+        Kind::RolledBack => "rolled-back",
         Kind::NoSpace => "no-space",
         Kind::Io => "io",
         Kind::FailStop => "fail-stop",
@@ -63,7 +64,7 @@ fn name(kind: Kind) -> &'static str {
 }
 
 fn kind(wanted: &str) -> Kind {
-    const ALL: [Kind; 16] = [
+    const ALL: [Kind; 17] = [
         Kind::Usage,
         Kind::Passphrase,
         Kind::Permission,
@@ -71,6 +72,7 @@ fn kind(wanted: &str) -> Kind {
         Kind::NotFound,
         Kind::Busy,
         Kind::Corrupt,
+        Kind::RolledBack,
         Kind::NoSpace,
         Kind::Io,
         Kind::FailStop,

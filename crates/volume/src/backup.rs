@@ -62,7 +62,8 @@ impl HeaderBackup {
     /// A power cut in the middle of restoring an older header leaves copies of both; the newer one counts until the last
     /// copy is written.
     pub fn restore(&self, medium: &dyn Medium) -> Result<()> {
-        store_bytes(medium, &self.bytes, HeaderCopy::of_version(self.public.version))
+        let order = HeaderCopy::of_version(self.public.version);
+        store_bytes(medium, &self.bytes, self.public.end, order)
     }
 }
 
@@ -70,7 +71,7 @@ impl HeaderBackup {
 pub fn repair(medium: &dyn Medium, unlocked: &mut Unlocked) -> Result<()> {
     unlocked.check_writable()?;
     unlocked.write_failed = true;
-    store_bytes(medium, &unlocked.bytes, &unlocked.order)?;
+    store_bytes(medium, &unlocked.bytes, unlocked.header.end, &unlocked.order)?;
     unlocked.write_failed = false;
     unlocked.healed();
     Ok(())

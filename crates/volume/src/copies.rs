@@ -30,7 +30,7 @@ impl HeaderCopy {
     }
 
     /// Where the copy starts on a medium of `len` bytes. None if the medium has no such place.
-    pub fn offset(self, len: u64) -> Option<u64> {
+    pub(crate) fn offset(self, len: u64) -> Option<u64> {
         match self {
             HeaderCopy::A => Some(COPY_A),
             HeaderCopy::B => Some(COPY_B),
@@ -230,12 +230,20 @@ fn public_part(mut survey: Survey) -> (PublicHeader, Vec<String>) {
 /// Writes all copies, each durable before the next begins, in the order that leaves one whole copy at any moment.
 /// After an error, open the medium again before anything else is stored on it.
 pub fn store(medium: &dyn Medium, header: &HeaderImage) -> Result<()> {
-    store_bytes(medium, header.bytes(), &header.order)
+    store_bytes(medium, header.bytes(), header.public().end, &header.order)
 }
 
-pub(crate) fn store_bytes(medium: &dyn Medium, bytes: &[u8; HEADER_LEN], order: &[HeaderCopy]) -> Result<()> {
+/// Writes the bytes of a header to these copies; `end` is where the format ends.
+pub(crate) fn store_bytes(
+    medium: &dyn Medium,
+    bytes: &[u8; HEADER_LEN],
+    end: u64,
+    order: &[HeaderCopy],
+) -> Result<()> {
     for copy in order {
-        let at = copy.offset(medium.len()).ok_or_else(|| too_short(medium.len()))?;
+        let place = copy.offset(medium.len());
+        // On a medium that was cut short the place of copy C may lie in the midst of the disk.
+        let Some(at) = place.filter(|at| *copy != HeaderCopy::C || *at >= end) else { continue };
         medium
             .write_at(at, bytes)
             .and_then(|()| medium.sync())
@@ -245,8 +253,8 @@ pub(crate) fn store_bytes(medium: &dyn Medium, bytes: &[u8; HEADER_LEN], order: 
 }
 
 /// The refusal of a medium without room for the copies.
-pub(crate) fn too_short(len: u64) -> Error {
-    Error::new(Kind::Usage, "cannot write the header to this medium")
-        .found(format!("{len} bytes"))
-        .expected(format!("at least {} bytes, which the copies of the header take", layout::medium_len(0)))
+pub(crate) fn too_short(len: u64, end: u64) -> Error {
+    Error::new(Kind::Usage, "cannot write the header to this medium").found(format!("{len} bytes")).expected(
+        format!("at least {} bytes: the disk and the copies of its header", layout::medium_len(end)),
+    )
 }

@@ -18,6 +18,8 @@ pub struct CreateHeader<'a> {
     pub format: FormatId,
     /// The format's parameters, in its own encoding.
     pub params: Vec<u8>,
+    /// The first byte of the medium behind all that belongs to the format.
+    pub end: u64,
     /// What stretching a passphrase costs.
     pub cost: Argon2Cost,
     /// For each level from 0 up, the passphrases that open it: at least one each, 8 in all.
@@ -44,6 +46,7 @@ impl NewHeader {
             cost: new.cost,
             salt: [0; 32],
             params: new.params,
+            end: new.end,
         };
         random.fill(&mut public.salt);
         let master_keys: Vec<_> = new.levels.iter().map(|_| random_secret(random)).collect();
@@ -82,7 +85,7 @@ impl NewHeader {
         medium: &dyn Medium,
         contents: impl FnOnce(&Unlocked) -> Result<()>,
     ) -> Result<Unlocked> {
-        clear(medium)?;
+        clear(medium, self.unlocked.header.end)?;
         contents(&self.unlocked)?;
         medium.sync()?;
         store(medium, &self.image)?;
@@ -108,8 +111,8 @@ fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {
 }
 
 /// Makes the places of the header zero and durable, so that no older header outlives a power cut during creation.
-fn clear(medium: &dyn Medium) -> Result<()> {
-    let tail = copy_c(medium.len()).ok_or_else(|| too_short(medium.len()))?;
+fn clear(medium: &dyn Medium, end: u64) -> Result<()> {
+    let tail = copy_c(medium.len()).filter(|at| *at >= end).ok_or_else(|| too_short(medium.len(), end))?;
     let zeros = vec![0u8; HEADER_AREA as usize];
     medium
         .write_at(0, &zeros)
@@ -119,9 +122,13 @@ fn clear(medium: &dyn Medium) -> Result<()> {
 }
 
 /// Rewrites the format parameters, durably, without any passphrase: the slots and their map stay byte for byte.
-pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>) -> Result<()> {
+/// `end` is where the format ends on the medium now.
+pub fn update_params(unlocked: &mut Unlocked, medium: &dyn Medium, params: Vec<u8>, end: u64) -> Result<()> {
     unlocked.check_writable()?;
     let mut public = PublicHeader { params, ..unlocked.header.clone() };
+    if public.version > 1 {
+        public.end = end;
+    }
     public.generation = public.next_generation()?;
     let image = HeaderImage::build(public, &unlocked.master_keys[0], unlocked.order.clone(), |header| {
         unlocked.copy_slots(header);

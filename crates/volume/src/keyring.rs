@@ -2,7 +2,7 @@
 
 use crate::keyslot;
 use crate::layout::{self, KEY_SLOTS};
-use crate::public::PublicHeader;
+use crate::public::{FormatId, PublicHeader};
 use crate::seal::HeaderImage;
 use crate::slot_map::SlotMap;
 use crate::unlock::Unlocked;
@@ -10,10 +10,17 @@ use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
 use lacuna_medium::Medium;
 
-/// What the command line shows before a key operation. It is the same text for every disk.
-pub const LOST_SLOTS_WARNING: &str = "This rewrites all key slots. Every passphrase that you do not give now \
-stops working, and what only such passphrases open is lost for ever. Give all passphrases that are to keep \
-working.";
+/// What the command line shows before a key operation that rewrites all slots. It depends on the format alone, and not
+/// on which levels there are (deniability contract).
+pub fn lost_slots_warning(format: FormatId) -> &'static str {
+    if format.has_levels() {
+        "This rewrites all key slots. Every passphrase that you do not give now stops working, and a level that only such \
+         passphrases open is lost for ever. Give all passphrases that are to keep working."
+    } else {
+        "This rewrites all key slots. Every passphrase that you do not give now stops working. Give all passphrases that \
+         are to keep working."
+    }
+}
 
 /// The passphrases that exist after a key operation, each with the level that it opens.
 ///

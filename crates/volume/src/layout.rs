@@ -88,6 +88,8 @@ pub(crate) struct Places {
     pub(crate) salt: Field,
     pub(crate) params_len: Field,
     pub(crate) params: Field,
+    /// Where the disk's own data ends on the medium.
+    pub(crate) end: Option<Field>,
     /// The bytes for programs that look for foreign signatures.
     pub(crate) foreign: Option<Field>,
     /// Which slots are used, for formats without levels.
@@ -114,6 +116,7 @@ pub(crate) const PLACES_V1: Places = Places {
     salt: Field::new("salt", 54, 32),
     params_len: Field::new("parameter length", 86, 2),
     params: Field::new("parameters", 88, PARAMS_MAX),
+    end: None,
     foreign: None,
     slot_map: None,
 };
@@ -128,6 +131,7 @@ pub(crate) const PLACES_V2: Places = Places {
     salt: Field::new("salt", 92, 32),
     params_len: Field::new("parameter length", 124, 2),
     params: Field::new("parameters", 126, PARAMS_MAX),
+    end: Some(Field::new("end of data", 1150, 8)),
     slot_map: Some(Field::new("slot map", 10240, SLOT_MAP_LEN)),
 };
 
@@ -156,7 +160,7 @@ pub const HEADER_FIELDS_V1: [Field; 17] = [
 ];
 
 /// The fields of a header, in order and without gaps.
-pub const HEADER_FIELDS: [Field; 20] = [
+pub const HEADER_FIELDS: [Field; 21] = [
     MAGIC_FIELD,
     VERSION_FIELD,
     LENGTH,
@@ -171,7 +175,8 @@ pub const HEADER_FIELDS: [Field; 20] = [
     PLACES_V2.salt,
     PLACES_V2.params_len,
     PLACES_V2.params,
-    Field::new("zero", 1150, 898),
+    Field::new("end of data", 1150, 8),
+    Field::new("zero", 1158, 890),
     SLOTS,
     Field::new("slot map", 10240, SLOT_MAP_LEN),
     Field::new("zero", 10276, 6044),

@@ -97,6 +97,9 @@ pub struct PublicHeader {
     pub salt: [u8; 32],
     /// What the format wants to remember, in its own encoding, at most [`PARAMS_MAX`] bytes.
     pub params: Vec<u8>,
+    /// The first byte of the medium behind all that belongs to the format. Before it copy C is never written. 0 in version
+    /// 1, which does not say it.
+    pub end: u64,
 }
 
 /// The public facts without the salt and the parameters; the format shows the latter in its own words.
@@ -188,6 +191,7 @@ impl PublicHeader {
             cost,
             salt: array(header, places.salt),
             params: header[places.params.offset..][..params_len].to_vec(),
+            end: places.end.map_or(0, |field| u64::from_le_bytes(array(header, field))),
         };
         let mut start = [0; layout::SLOTS.offset];
         public.put(places, &mut start);
@@ -230,6 +234,9 @@ impl PublicHeader {
         put(places.salt, &self.salt);
         put(places.params_len, &(self.params.len() as u16).to_le_bytes());
         put(places.params, &self.params);
+        if let Some(end) = places.end {
+            put(end, &self.end.to_le_bytes());
+        }
         if let Some(foreign) = places.foreign {
             let mut signature = FOREIGN_MAGIC.to_vec();
             signature.extend(FOREIGN_LABEL);
@@ -291,6 +298,7 @@ mod tests {
             cost: Argon2Cost::new(64, 3, 2).unwrap(),
             salt: [9; 32],
             params: b"parameters".to_vec(),
+            end: 0x1122_3344_5566,
         };
         let mut bytes = Box::new([0u8; HEADER_LEN]);
         public.encode(&mut bytes).unwrap();
@@ -343,8 +351,8 @@ mod tests {
             (PLACES_V2.params_len, &[9, 0]),
             (PLACES_V2.foreign.unwrap(), b"o"),
             (layout::HEADER_FIELDS[5], &[1]),
-            (layout::HEADER_FIELDS[14], &[1]),
-            (layout::HEADER_FIELDS[17], &[1]),
+            (layout::HEADER_FIELDS[15], &[1]),
+            (layout::HEADER_FIELDS[18], &[1]),
         ] {
             kinds.push(refused(field, bytes).kind());
         }

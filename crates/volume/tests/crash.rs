@@ -29,7 +29,7 @@ fn change(medium: &CrashMedium, old: &str, new: &str, seed: u64) -> bool {
             assert_eq!(error.kind(), Kind::Io);
             let again = change_keys(medium, &mut unlocked, &ring, cost(), &random).unwrap_err();
             assert_eq!(again.kind(), Kind::FailStop);
-            let again = update_params(&mut unlocked, medium, Vec::new()).unwrap_err();
+            let again = update_params(&mut unlocked, medium, Vec::new(), HEADER_AREA + 4096).unwrap_err();
             assert_eq!(again.kind(), Kind::FailStop);
             false
         }
@@ -97,7 +97,7 @@ fn every_cut_of_a_parameter_change_leaves_the_old_or_the_new() {
             let medium = fresh(seed);
             let mut unlocked = open(&medium, &secrets(&["old"])).unwrap();
             medium.cut_after(cut);
-            let done = update_params(&mut unlocked, &medium, b"new".to_vec()).is_ok();
+            let done = update_params(&mut unlocked, &medium, b"new".to_vec(), HEADER_AREA + 4096).is_ok();
             let left = CrashMedium::from_image(medium.after_cut(&mut Rng::new(seed)));
             let params = open(&left, &secrets(&["old"])).unwrap().header.params;
             assert!(params == b"new" || !done && params == b"some parameters", "cut {cut}, seed {seed}");

@@ -7,8 +7,8 @@ use lacuna_core::Kind;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_medium::MemoryMedium;
 use lacuna_volume::{
-    FormatId, HEADER_LEN, Keyring, LOST_SLOTS_WARNING, Unlocked, add_passphrase, change_keys,
-    change_passphrase, open, rekey, remove_passphrase, store,
+    FormatId, HEADER_LEN, Keyring, Unlocked, add_passphrase, change_keys, change_passphrase,
+    lost_slots_warning, open, rekey, remove_passphrase, store,
 };
 
 /// Opens with `passphrases`, changes the list, writes it, and gives the open header.
@@ -49,8 +49,12 @@ fn slots_whose_passphrases_were_not_given_are_lost() {
     assert_eq!(level_of(&medium, &["other"]), Ok(0));
     assert_eq!(level_of(&medium, &["null"]), Err(Kind::Passphrase));
     assert_eq!(level_of(&medium, &["one"]), Err(Kind::Passphrase));
-    assert!(LOST_SLOTS_WARNING.contains("stops working"));
-    assert!(!LOST_SLOTS_WARNING.contains("  "));
+    for (format, lost) in [(FormatId::SEALED, false), (FormatId::DENIABLE, true), (FormatId::OBLIVIOUS, true)]
+    {
+        let warning = lost_slots_warning(format);
+        assert!(warning.contains("stops working") && !warning.contains("  "));
+        assert_eq!(warning.contains("lost for ever"), lost);
+    }
 }
 
 #[test]

@@ -88,6 +88,7 @@ fn creation_refuses_small_media_and_long_parameters() {
     let new = CreateHeader {
         format: FormatId(7),
         params: vec![0; 1025],
+        end: HEADER_AREA,
         cost: cost(),
         levels: &levels,
         uuid: None,
@@ -283,8 +284,8 @@ fn parameters_change_without_a_passphrase_and_the_newer_copy_wins() {
     let medium = disk(&[&["zero"], &["one"]], 15);
     let before = medium.snapshot();
     let mut opened = open(&medium, &secrets(&["zero"])).unwrap();
-    update_params(&mut opened, &medium, b"new".to_vec()).unwrap();
-    update_params(&mut opened, &medium, b"newer".to_vec()).unwrap();
+    update_params(&mut opened, &medium, b"new".to_vec(), HEADER_AREA + 4096).unwrap();
+    update_params(&mut opened, &medium, b"newer".to_vec(), HEADER_AREA + 4096).unwrap();
     let after = medium.snapshot();
     let slots = field("key slots").range();
     assert!(before[slots.clone()] == after[slots]);
@@ -292,7 +293,10 @@ fn parameters_change_without_a_passphrase_and_the_newer_copy_wins() {
     assert_eq!((reopened.level, reopened.header.generation), (1, 3));
     assert_eq!(reopened.header.params, b"newer");
     assert!(reopened.notes.is_empty());
-    assert_eq!(update_params(&mut opened, &medium, vec![0; 1025]).unwrap_err().kind(), Kind::Usage);
+    assert_eq!(
+        update_params(&mut opened, &medium, vec![0; 1025], HEADER_AREA + 4096).unwrap_err().kind(),
+        Kind::Usage
+    );
     assert_eq!(open(&medium, &secrets(&["zero"])).unwrap().header.params, b"newer");
 
     for (old, letter) in copies().into_iter().zip(["A", "B", "C"]) {
@@ -303,7 +307,7 @@ fn parameters_change_without_a_passphrase_and_the_newer_copy_wins() {
         let mut opened = open(&medium, &secrets(&["zero"])).unwrap();
         assert_eq!(opened.header.params, b"newer");
         assert!(opened.notes[0].starts_with(&bad), "{:?}", opened.notes);
-        update_params(&mut opened, &medium, b"healed".to_vec()).unwrap();
+        update_params(&mut opened, &medium, b"healed".to_vec(), HEADER_AREA + 4096).unwrap();
         assert!(opened.notes.is_empty());
         assert!(open(&medium, &secrets(&["zero"])).unwrap().notes.is_empty());
     }
@@ -360,4 +364,21 @@ fn one_unreadable_copy_does_not_stop_the_other() {
     assert!(opened.notes[0].contains("copy A cannot be read (bad sector"), "{:?}", opened.notes);
     let medium = BadSector(medium.0, 0..room());
     assert_eq!(level_of(&medium, &["zero"]), Err(Kind::Io));
+}
+
+#[test]
+fn copy_c_is_never_written_into_the_disk() {
+    let mut medium = disk(&[&["zero"]], 21).snapshot();
+    // Cut short, so that the place of copy C lies before the end of the data, and then in the midst of them.
+    medium.truncate((HEADER_AREA + 70_000) as usize);
+    let medium = MemoryMedium::from_bytes(medium);
+    let before = medium.snapshot();
+    let mut opened = open(&medium, &secrets(&["zero"])).unwrap();
+    assert!(opened.notes[0].starts_with("header copy C is missing"), "{:?}", opened.notes);
+    update_params(&mut opened, &medium, b"new".to_vec(), HEADER_AREA + 4096).unwrap();
+    repair(&medium, &mut opened).unwrap();
+    assert!(medium.snapshot()[HEADER_AREA as usize..] == before[HEADER_AREA as usize..]);
+    assert_eq!(open(&medium, &secrets(&["zero"])).unwrap().header.params, b"new");
+    let short = MemoryMedium::new(HEADER_AREA + 70_000);
+    assert_eq!(make(&short, &[&["zero"]], 22).err().unwrap().kind(), Kind::Usage);
 }

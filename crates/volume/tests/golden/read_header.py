@@ -27,7 +27,8 @@ assert (magic, version, length) == (b"LACUNA\x00\x01", 2, 16384)
 assert (generation, form) == (1, 1)
 assert foreign == b"ORCLDISK" + b"lacuna".ljust(24, b"\0") and not any(header[26:32])
 assert header[126 : 126 + params_len] == b"golden parameters"
-assert not any(header[126 + params_len : 2048]) and not any(header[10276:16320])
+assert not any(header[126 + params_len : 1150]) and not any(header[1158:2048])
+assert struct.unpack_from("<Q", header, 1150) == (1048576,) and not any(header[10276:16320])
 assert hashlib.sha256(header[:16320]).digest() == header[16320:16352]
 
 kdf = Argon2id(salt=salt, length=32, iterations=passes, lanes=lanes, memory_cost=memory)
