@@ -1,6 +1,7 @@
 //! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
 
 mod groups;
+mod header;
 mod keys;
 mod snapshots;
 
@@ -8,6 +9,7 @@ pub use groups::{
     ClusterArgs, CostArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, ShapeArgs, WaitingArgs,
     WritingArgs,
 };
+pub use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
 pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 
@@ -20,7 +22,7 @@ use lacuna_volume::Location;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
-4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 13 no space, \
+4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 11 rolled back, 13 no space, \
 14 waiting for cover ran out, 20 any other failure.";
 
 /// Encrypted storage for people whose adversary looks more than once.
@@ -61,6 +63,9 @@ pub enum Verb {
     /// Add, change, remove or refresh passphrases
     #[command(subcommand)]
     Key(KeyVerb),
+    /// Keep the header of a disk elsewhere, bring it back, and mend its copies
+    #[command(subcommand)]
+    Header(HeaderVerb),
     /// Make a disk larger
     Resize(ResizeArgs),
     /// Keep states of a disk in RADOS, and go back to them

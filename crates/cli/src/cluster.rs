@@ -16,7 +16,7 @@ use lacuna_medium::{
     ClusterOptions, Keys, Medium, ObjectStore, Query, RadosPool, Step, StripedMedium, Transaction, WriterLock,
 };
 use lacuna_sealed::{SnapshotRecord, Stores, list_snapshots};
-use lacuna_volume::{HEADER_AREA, Location, Uuid};
+use lacuna_volume::{Location, TAIL_AREA, Uuid};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -171,6 +171,11 @@ fn hex(uuid: Uuid) -> String {
     uuid.to_string().replace('-', "")
 }
 
+/// The object of a header in which its last copy lies.
+const LAST_COPY: u64 = 1;
+/// Length of the medium of a header, of which an object holds 4 MiB.
+const HEADER_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
+
 /// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
 pub struct Connection {
     // First, so that it goes first: it is released over the connection.
@@ -209,14 +214,27 @@ impl Connection {
     /// Whether there is anything at the place of the header.
     pub fn exists(&self) -> Result<bool> {
         let objects = self.objects(&self.target.header_prefix())?;
-        let found = objects.query_one(Query { object: 0, extents: vec![], keys: Keys::None })?;
-        Ok(found.version.is_some())
+        for object in [0, LAST_COPY] {
+            let found = objects.query_one(Query { object, extents: vec![], keys: Keys::None })?;
+            if found.version.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The medium that holds the header of a disk which is there.
     pub fn header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.objects(&self.target.header_prefix())?;
-        let medium = StripedMedium::open(objects).map_err(|e| match e.kind() {
+        let opened = StripedMedium::open(objects.clone()).or_else(|e| {
+            let left = StripedMedium::with_len(objects, HEADER_LEN);
+            if e.kind() == Kind::NotFound && lacuna_volume::read_public(&left).is_ok() {
+                Ok(left)
+            } else {
+                Err(e)
+            }
+        });
+        let medium = opened.map_err(|e| match e.kind() {
             Kind::NotFound => Error::new(Kind::NotFound, format!("cannot open {}", self.target.shown))
                 .found(match &self.target.options.namespace {
                     Some(namespace) => {
@@ -230,10 +248,21 @@ impl Connection {
         Ok(Arc::new(medium))
     }
 
+    /// The medium of a header of which nothing may be left.
+    pub fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
+        let objects = self.objects(&self.target.header_prefix())?;
+        match StripedMedium::open(objects.clone()) {
+            Err(e) if e.kind() == Kind::NotFound => {
+                Ok(Arc::new(StripedMedium::with_len(objects, HEADER_LEN)))
+            }
+            opened => Ok(Arc::new(opened.map_err(|e| e.context(&self.target.shown))?)),
+        }
+    }
+
     /// An empty medium for the header of a new disk.
     pub fn new_header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.objects(&self.target.header_prefix())?;
-        Ok(Arc::new(StripedMedium::create(objects, HEADER_AREA)?))
+        Ok(Arc::new(StripedMedium::create(objects, HEADER_LEN)?))
     }
 
     /// Where the disk with this UUID keeps its data and its books.

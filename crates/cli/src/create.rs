@@ -94,6 +94,7 @@ pub fn draft(
     let header = CreateHeader {
         format: parameters.format(),
         params: parameters.encode(),
+        end: parameters.end(),
         cost: wanted.settle(console),
         levels: &levels,
         uuid: None,

@@ -11,7 +11,7 @@ use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, Params, Sealed};
-use lacuna_volume::{HEADER_AREA, NewHeader, PublicHeader, Unlocked};
+use lacuna_volume::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -34,7 +34,8 @@ pub fn run(
     console: Console,
 ) -> Result<(Parameters, PublicHeader)> {
     let place = Place::look(path, args.force)?;
-    let (parameters, len) = plan(args, &place)?;
+    let parameters = plan(args, &place)?;
+    let len = medium_len(parameters.end());
     let header = draft(args, &parameters, wanted, console)?;
     let public = header.unlocked().header.clone();
     place.write(path, &parameters, len, header)?;
@@ -79,6 +80,14 @@ impl Place {
             .found("a file that exists already")
             .expected("a path where nothing exists")
             .remedy("choose another path, or give --force to overwrite it"))
+    }
+
+    /// The bytes of a device that are there for the disk, before the last copy of the header.
+    fn room(&self) -> Option<u64> {
+        match self {
+            Place::Device(medium) => Some(copy_c(medium.len()).unwrap_or(0)),
+            Place::Nothing | Place::File(_) => None,
+        }
     }
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
@@ -149,12 +158,11 @@ fn sync_directory(path: &Path) -> Result<()> {
     synced.map_err(|e| Error::io(format!("cannot sync the directory {}", parent.display()), &e))
 }
 
-/// The parameters, and the length of the medium that they need.
-fn plan(args: &CreateArgs, place: &Place) -> Result<(Parameters, u64)> {
+fn plan(args: &CreateArgs, place: &Place) -> Result<Parameters> {
     match args.format {
-        Format::Sealed => plan_sealed(args, place).map(|p| (Parameters::Flat(p), p.geometry().medium_len())),
-        Format::Deniable => plan_deniable(args, place).map(|p| (Parameters::Deniable(p), p.medium_len())),
-        Format::Oblivious => plan_oblivious(args, place).map(|p| (Parameters::Oblivious(p), p.medium_len())),
+        Format::Sealed => plan_sealed(args, place).map(Parameters::Flat),
+        Format::Deniable => plan_deniable(args, place).map(Parameters::Deniable),
+        Format::Oblivious => plan_oblivious(args, place).map(Parameters::Oblivious),
     }
 }
 
@@ -170,10 +178,7 @@ fn plan_levels<P>(args: &CreateArgs, place: &Place, plan: impl Fn(u64) -> Result
 
 /// The bytes that the levels of a disk share.
 fn room(args: &CreateArgs, place: &Place) -> Result<u64> {
-    let held = match place {
-        Place::Device(medium) => Some(medium.len()),
-        _ => None,
-    };
+    let held = place.room();
     match (args.size, held) {
         (Some(size), Some(held)) if size.0 > held => {
             Err(Error::new(Kind::Usage, "the disk does not fit its medium")
@@ -221,10 +226,7 @@ fn plan_sealed(args: &CreateArgs, place: &Place) -> Result<Params> {
                 .remedy("leave --layout away; this one is for rados: locations")
         })?,
     };
-    let room = match place {
-        Place::Device(medium) => Some(medium.len()),
-        _ => None,
-    };
+    let room = place.room();
     match (args.size, room) {
         (Some(size), _) => Params::plan(args.cipher(), layout, blocks(size)?, room),
         (None, Some(room)) => Params::largest(args.cipher(), layout, room),

@@ -122,7 +122,7 @@ impl Facts {
         }
         out["medium"] = match &self.medium {
             MediumFacts::File { len, used, in_use } => {
-                json!({ "size": len, "needed": self.needed(), "used": used, "in_use": in_use })
+                json!({ "size": len, "needed": self.parameters.end(), "used": used, "in_use": in_use })
             }
             MediumFacts::Pool { namespace, objects, snapshots } => {
                 out["snapshots"] = json!(snapshots);
@@ -132,19 +132,10 @@ impl Facts {
         out
     }
 
-    /// The least length of the medium, where it is a file or device.
-    fn needed(&self) -> Option<u64> {
-        match &self.parameters {
-            Parameters::Flat(params) => Some(params.geometry().medium_len()),
-            Parameters::Deniable(params) => Some(params.medium_len()),
-            Parameters::Oblivious(params) => Some(params.medium_len()),
-            Parameters::Objects(_) => None,
-        }
-    }
-
     fn check_length(&self) -> Result<()> {
-        match (&self.medium, self.needed()) {
-            (MediumFacts::File { len, .. }, Some(needed)) if *len < needed => {
+        let needed = self.parameters.end();
+        match &self.medium {
+            MediumFacts::File { len, .. } if *len < needed => {
                 Err(Error::new(Kind::Corrupt, format!("{} was cut short", self.location))
                     .found(format!("{len} bytes"))
                     .expected(format!("at least {needed} bytes"))

@@ -26,9 +26,11 @@ mod create;
 mod create_file;
 mod create_rados;
 mod descriptor;
+mod header;
 mod info;
 mod info_levels;
 mod key;
+mod look;
 mod manual;
 mod mount;
 mod network;
@@ -45,7 +47,7 @@ mod status;
 mod unlock;
 mod utc;
 
-use args::{Cli, KeyVerb, SnapshotVerb, Verb};
+use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, Verb};
 use clap::Parser;
 use clap::error::ErrorKind;
 use console::Console;
@@ -86,6 +88,9 @@ fn run(verb: Verb, console: Console) -> Result<()> {
         Verb::Key(KeyVerb::Change(args)) => key::change(&args, console),
         Verb::Key(KeyVerb::Remove(args)) => key::remove(&args, console),
         Verb::Key(KeyVerb::Refresh(args)) => key::refresh(&args, console),
+        Verb::Header(HeaderVerb::Backup(args)) => header::backup(&args, console),
+        Verb::Header(HeaderVerb::Restore(args)) => header::restore(&args, console),
+        Verb::Header(HeaderVerb::Repair(args)) => header::repair(&args, console),
         Verb::Resize(args) => resize::run(&args, console),
         Verb::Snapshot(SnapshotVerb::Create(args)) => snapshot::create(&args, console),
         Verb::Snapshot(SnapshotVerb::List(args)) => snapshot::list(&args),

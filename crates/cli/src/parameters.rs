@@ -5,7 +5,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_oblivious::{Hiding, Params as ObliviousParams};
 use lacuna_sealed::{Cipher, ObjectParams, Params};
-use lacuna_volume::{FormatId, Location, PublicHeader};
+use lacuna_volume::{FormatId, HEADER_AREA, Location, PublicHeader};
 
 /// The most blocks of a disk on objects: 16 TiB.
 const MOST_ON_OBJECTS: u64 = 1 << 32;
@@ -46,6 +46,16 @@ impl Parameters {
                     Location::Rados { .. } => "the format that this build knows in a pool: sealed on objects",
                 })
                 .remedy("use a version of lacuna that knows it")),
+        }
+    }
+
+    /// The first byte of the medium behind all that the disk needs. In a pool the medium holds the header alone.
+    pub fn end(&self) -> u64 {
+        match self {
+            Parameters::Flat(params) => params.geometry().medium_len(),
+            Parameters::Deniable(params) => params.medium_len(),
+            Parameters::Oblivious(params) => params.medium_len(),
+            Parameters::Objects(_) => HEADER_AREA,
         }
     }
 

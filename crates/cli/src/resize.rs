@@ -14,6 +14,7 @@ use crate::size::human;
 use crate::unlock;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Access;
+use lacuna_volume::medium_len;
 
 /// `lacuna resize`.
 pub fn run(args: &ResizeArgs, console: Console) -> Result<()> {
@@ -30,14 +31,21 @@ pub fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     if parameters == volume.parameters {
         return console.done(&format!("{} has this size already", args.location));
     }
-    if let Parameters::Flat(params) = &parameters {
-        let needed = params.geometry().medium_len();
+    if let Parameters::Flat(_) = &parameters {
+        let end = parameters.end();
+        // A disk of version 1 of the header has no copy of it at the end.
+        let needed = if volume.unlocked.header.version == 1 { end } else { medium_len(end) };
         if volume.header.len() < needed {
             volume.header.set_len(needed)?;
         }
         volume.header.sync()?;
     }
-    lacuna_volume::update_params(&mut volume.unlocked, &*volume.header, parameters.encode())?;
+    lacuna_volume::update_params(
+        &mut volume.unlocked,
+        &*volume.header,
+        parameters.encode(),
+        parameters.end(),
+    )?;
     console.done(&format!(
         "{} is now {}; make the file system on it larger too (for ext4: resize2fs)",
         args.location,

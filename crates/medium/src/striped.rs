@@ -24,7 +24,7 @@ const RECORD_LEN: usize = 24;
 /// Objects changed at once when a range of them is zeroed.
 const AT_ONCE: usize = 64;
 
-/// A [`Medium`] on numbered objects. Whoever opens one for writing sees to it that nobody else does.
+/// A [`Medium`] on numbered objects. The one who opens it for writing sees to it that nobody else does.
 pub struct StripedMedium {
     store: Arc<dyn ObjectStore>,
     /// Held for writing while it changes, so that no write goes past a new end.
@@ -85,6 +85,12 @@ impl StripedMedium {
                 .expected("one made by lacuna"));
         }
         Ok(StripedMedium { store, len: RwLock::new(len) })
+    }
+
+    /// Takes the medium in a store to have `len` bytes, whatever its record says, which may be lost.
+    /// [`set_len`](Medium::set_len) writes the record anew.
+    pub fn with_len(store: Arc<dyn ObjectStore>, len: u64) -> Self {
+        StripedMedium { store, len: RwLock::new(len) }
     }
 
     fn check(&self, len: u64, offset: u64, size: u64) -> Result<()> {

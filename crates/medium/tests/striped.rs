@@ -66,6 +66,21 @@ fn behaves(store: &Arc<dyn ObjectStore>) {
     assert!(everything(&medium) == model);
 }
 
+#[test]
+fn what_is_left_without_object_0_is_reached() {
+    let store: Arc<dyn ObjectStore> = Arc::new(MemoryObjects::new());
+    StripedMedium::create(store.clone(), 6 * MIB).unwrap().write_at(5 * MIB, b"left").unwrap();
+    store.apply_one(Transaction { object: 0, steps: vec![Step::Remove] }).unwrap();
+    assert_eq!(StripedMedium::open(store.clone()).err().unwrap().kind(), Kind::NotFound);
+    let medium = StripedMedium::with_len(store.clone(), 6 * MIB);
+    let mut found = [0; 4];
+    medium.read_at(5 * MIB, &mut found).unwrap();
+    assert_eq!(&found, b"left");
+    medium.write_at(0, b"new").unwrap();
+    medium.set_len(6 * MIB).unwrap();
+    assert_eq!(StripedMedium::open(store).unwrap().len(), 6 * MIB);
+}
+
 fn changes_its_length(store: &Arc<dyn ObjectStore>) {
     let medium = StripedMedium::create(store.clone(), 10 * MIB).unwrap();
     let data = pattern(10 * MIB as usize, 5);

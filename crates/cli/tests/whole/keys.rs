@@ -2,11 +2,12 @@
 
 use crate::nbd_client::Client;
 use crate::scene::{CHEAP, Ran, Scene, noise};
+use crate::typist::Typist;
 use std::fs;
 
 /// A disk, and two more passphrases in files.
-fn scene() -> Scene {
-    let scene = Scene::with_disk(&["--size", "64M"]);
+fn scene(format: &str) -> Scene {
+    let scene = Scene::with_disk(&["--size", "64M", "--format", format]);
     fs::write(scene.path("second"), "second\n").unwrap();
     fs::write(scene.path("third"), "third\n").unwrap();
     scene
@@ -25,8 +26,8 @@ fn key(scene: &Scene, words: &[&str]) -> Ran {
 }
 
 #[test]
-fn passphrases_come_and_go() {
-    let scene = scene();
+fn where_levels_may_be_hidden_all_passphrases_are_given() {
+    let scene = scene("deniable");
     let works = |expected: [bool; 3]| {
         assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), expected);
     };
@@ -39,7 +40,6 @@ fn passphrases_come_and_go() {
 
     let ran = key(&scene, &["add", "--new-key-file", "second", "--yes", "--keep", "1"]).code(0);
     assert_eq!(ran.stderr.matches("rewrites all key slots").count(), 1, "{}", ran.stderr);
-    assert!(!ran.stderr.contains("level"), "{}", ran.stderr);
     works([true, true, false]);
     // It is said before anything is asked for.
     let ran =
@@ -76,15 +76,129 @@ fn passphrases_come_and_go() {
 }
 
 #[test]
-fn a_new_passphrase_is_asked_for_until_it_is_repeated_alike_but_not_for_ever() {
-    let scene = Scene::new();
-    // Answers with the lines of `answers` in turn, and keeps what it was asked.
+fn passphrases_come_and_go_without_the_others() {
+    let scene = scene("sealed");
+    let works = |expected: [bool; 3]| {
+        assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), expected);
+    };
+    let ran = key(&scene, &["add", "--new-key-file", "second"]).code(0);
+    assert!(ran.stdout.contains("2 passphrases work now") && ran.stderr.is_empty(), "{}", ran.stderr);
+    key(&scene, &["add", "--new-key-file", "second"]).code(1);
+    // A script that was made for an older version goes on as before, and nobody loses a passphrase.
+    key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "1"]).code(0);
+    works([true, true, true]);
+    let dearer = ["add", "--new-key-file", "third", "--kdf-memory", "2M", "--kdf-passes", "2"];
+    assert!(key(&scene, &dearer).code(1).stderr.contains("key refresh"));
+
+    fs::write(scene.path("unheard"), "of\n").unwrap();
+    key(&scene, &["remove", "--remove-key-file", "unheard"]).code(2);
+    key(&scene, &["remove", "--remove-key-file", "key"]).code(1);
+    key(&scene, &["remove", "--remove-key-file", "second"]).code(0);
+    works([true, false, true]);
+    key(&scene, &["change", "--new-key-file", "third"]).code(1);
+    key(&scene, &["change", "--new-key-file", "second"]).code(0);
+    works([false, true, true]);
+    // Refreshing keeps what is given, and says so first.
+    let refresh = ["key", "refresh", "disk.img", "--key-file", "third"];
+    assert!(
+        scene.lacuna(&refresh).code(1).stderr.contains("Every passphrase that you do not give now stops")
+    );
+    works([false, true, true]);
+    let ran = scene.lacuna(&[&refresh[..], &["--yes", "--keep", "1"]].concat()).code(0);
+    assert!(!ran.stderr.contains("for ever"), "{}", ran.stderr);
+    works([false, false, true]);
+    scene.lacuna(&["key", "remove", "disk.img", "--key-file", "third", "--remove-key-file", "third"]).code(1);
+    works([false, false, true]);
+}
+
+/// Answers prompts with the lines of `answers` in turn, and keeps them in `asked`.
+fn answering(scene: &Scene, answers: &str) {
     let script = "#!/bin/sh\necho \"$1\" >>asked\nsed -n \"$(wc -l <asked)p\" answers\n";
     fs::write(scene.path("ask"), script).unwrap();
     scene.tool("chmod", &["+x", "ask"]);
+    fs::write(scene.path("answers"), answers).unwrap();
+    let _ = fs::remove_file(scene.path("asked"));
+}
+
+fn asked(scene: &Scene) -> Vec<String> {
+    fs::read_to_string(scene.path("asked")).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_passphrase_may_be_mistyped_twice() {
+    let scene = scene("sealed");
+    let check = ["check", "disk.img", "--askpass", "./ask"];
+    answering(&scene, "correkt\nhorse\ncorrect horse\n");
+    scene.lacuna(&check).code(0);
+    assert!(asked(&scene)[2].starts_with("That passphrase opens nothing. "), "{:?}", asked(&scene));
+    answering(&scene, "correkt\nhorse\nbattery\nstaple\n");
+    scene.lacuna(&check).code(2);
+    assert_eq!(asked(&scene).len(), 3);
+}
+
+#[test]
+fn two_levels_with_one_passphrase_are_asked_for_again() {
+    let scene = Scene::new();
+    let create = [
+        "create",
+        "disk.img",
+        "--size",
+        "64M",
+        "--format",
+        "deniable",
+        "--levels",
+        "2",
+        "--askpass",
+        "./ask",
+    ];
+    answering(&scene, "one\none\none\none\ntwo\ntwo\n");
+    scene.lacuna(&[&create[..], &CHEAP].concat()).code(0);
+    assert!(
+        asked(&scene)[4].starts_with("Another level has this passphrase already. "),
+        "{:?}",
+        asked(&scene)
+    );
+    answering(&scene, "two\n");
+    let levels = scene.lacuna(&["check", "disk.img", "--askpass", "./ask", "--json"]).code(0).json();
+    assert_eq!(levels["bad"], 0);
+}
+
+#[test]
+fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
+    for (format, level) in [("sealed", false), ("deniable", true)] {
+        let scene = scene(format);
+        scene
+            .lacuna(
+                &[
+                    &["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "second"][..],
+                    if level { &["--yes", "--keep", "1"] } else { &[] },
+                ]
+                .concat(),
+            )
+            .code(0);
+        let mut typist = Typist::new(&scene, "key add disk.img");
+        typist.answer("Passphrase for disk.img: ", "correct hose");
+        typist.answer("That passphrase opens nothing. Passphrase for disk.img: ", "correct horse");
+        if level {
+            typist.answer("Passphrase 2 that is to keep working", "sekond");
+            typist.answer("That passphrase opens nothing. Passphrase 2", "second");
+            typist.answer("Passphrase 3 that is to keep working", "");
+        }
+        typist.answer("New passphrase for disk.img: ", "third");
+        typist.answer("The same again: ", "third");
+        if level {
+            typist.answer("Go on? [y/N]", "y");
+        }
+        assert_eq!(typist.end(), 0);
+        assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), [true; 3], "{format}");
+    }
+}
+
+#[test]
+fn a_new_passphrase_is_asked_for_until_it_is_repeated_alike_but_not_for_ever() {
+    let scene = Scene::new();
     let create = |name: &str, answers: &str| {
-        fs::write(scene.path("answers"), answers).unwrap();
-        let _ = fs::remove_file(scene.path("asked"));
+        answering(&scene, answers);
         let args = ["create", name, "--size", "64M", "--askpass", "./ask"];
         (scene.lacuna(&[&args[..], &CHEAP].concat()), fs::read_to_string(scene.path("asked")).unwrap())
     };
@@ -100,7 +214,7 @@ fn a_new_passphrase_is_asked_for_until_it_is_repeated_alike_but_not_for_ever() {
 
 #[test]
 fn a_new_cost_is_taken_over_and_the_old_one_is_kept() {
-    let scene = scene();
+    let scene = scene("sealed");
     let kdf = || scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["header"]["kdf"].clone();
     assert_eq!(kdf()["memory_kib"], 1024);
     key(&scene, &["refresh", "--yes", "--keep", "1"]).code(0);

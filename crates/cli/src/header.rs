@@ -1,0 +1,191 @@
+//! `header backup|restore|repair`: the header of a disk outside its medium, and its copies on it.
+
+use crate::args::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
+use crate::claim;
+use crate::cluster::{self, Connection, Site};
+use crate::console::{self, Console};
+use crate::look::Look;
+use crate::parameters::Parameters;
+use crate::passphrase;
+use crate::unlock;
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_volume::{HEADER_LEN, HeaderBackup, Location, PublicHeader};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// `lacuna header backup`.
+pub fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
+    cluster::refuse_snapshot(&args.location, "back up the header of")?;
+    let taken = match Site::of(&args.location, &args.cluster)? {
+        Site::File(path) => {
+            let look = Look::at(path)?;
+            HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
+        }
+        Site::Pool(target) => {
+            let medium = Connection::open(&target)?.header()?;
+            HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf))
+        }
+    };
+    let (backup, notes) = taken.map_err(|e| e.context(&args.location))?;
+    notes.iter().for_each(|note| console.note(&format!("{}: {note}", args.location)));
+    Parameters::of(backup.public(), &args.location).map_err(|e| e.context(&args.location))?;
+    write(&args.file, backup.bytes())?;
+    console.done(&format!(
+        "wrote the header of {} (UUID {}, generation {}) to {}\n\
+         it opens with the passphrases of today, even after they are removed: keep it as safe as the disk",
+        args.location,
+        backup.public().uuid,
+        backup.public().generation,
+        args.file.display()
+    ))
+}
+
+/// Makes a file that only its owner reads, durably.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |e: std::io::Error| {
+        let error = Error::io(format!("cannot write {}", path.display()), &e);
+        match e.kind() {
+            ErrorKind::AlreadyExists => {
+                error.with_kind(Kind::Exists).remedy("choose another name: a backup may be the last one")
+            }
+            _ => error,
+        }
+    };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed).inspect_err(|_| {
+        // Half a backup is none. That the file is ours is sure: it was created here.
+        let _ = std::fs::remove_file(path);
+    })
+}
+
+fn read(path: &Path) -> Result<HeaderBackup> {
+    let mut bytes = Vec::with_capacity(HEADER_LEN + 1);
+    let file = File::open(path).and_then(|file| file.take(HEADER_LEN as u64 + 1).read_to_end(&mut bytes));
+    file.map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
+    HeaderBackup::parse(&bytes).map_err(|e| e.context(format!("{} is no backup of a header", path.display())))
+}
+
+/// `lacuna header restore`.
+pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
+    let what = || format!("cannot restore the header of {}", args.location);
+    cluster::refuse_snapshot(&args.location, "restore the header of")?;
+    let backup = read(&args.file)?;
+    let public = backup.public();
+    let parameters = Parameters::of(public, &args.location).map_err(|e| e.context(what()))?;
+    let (medium, _connection) = medium(args)?;
+    if medium.len() < parameters.end() {
+        return Err(Error::new(Kind::Usage, what())
+            .found(format!("{} bytes", medium.len()))
+            .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
+            .remedy("make sure that it is the right medium, and whole"));
+    }
+    claim::take(public.uuid, &args.location)?;
+    let change = Change::of(&*medium, public).map_err(|e| e.context(what()))?;
+    if let Change::Older { present } = change
+        && !args.older
+    {
+        return Err(Error::new(Kind::RolledBack, what())
+            .found(format!("generation {} in the backup, {present} on the disk", public.generation))
+            .expected("a backup that is as new as the header of the disk")
+            .remedy(
+                "an older header makes removed passphrases work again and loses those that were added since: if that \
+                 is what you want, give --older",
+            ));
+    }
+    let opens = format!("the backup of {}", args.location);
+    passphrase::to_open(&args.passphrase, &opens, &|passphrases| backup.open(passphrases))?;
+    if let Some(words) = change.words() {
+        console.note(&words);
+        if !args.yes {
+            agree(&what())?;
+        }
+    }
+    backup.restore(&*medium).map_err(|e| e.context(what()))?;
+    if let Location::Rados { .. } = args.location {
+        // Writes the record of the length anew, which lies beside the first two copies.
+        medium.set_len(medium.len()).map_err(|e| e.context(what()))?;
+    }
+    console.done(&format!("restored the header of {} (generation {})", args.location, public.generation))
+}
+
+fn agree(what: &str) -> Result<()> {
+    if console::can_ask() {
+        return console::confirm();
+    }
+    Err(Error::new(Kind::Usage, what)
+        .found("no terminal to ask whether to go on")
+        .remedy("if that is what you want, give --yes"))
+}
+
+/// The medium of the header, held for writing, with the connection that holds it in a pool.
+fn medium(args: &HeaderRestoreArgs) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
+    match Site::held(&args.location, &args.holder)? {
+        Site::File(path) => {
+            let medium = FileMedium::open(path, Access::Write)?;
+            medium.forget_cached()?;
+            Ok((Arc::new(medium), None))
+        }
+        Site::Pool(target) => {
+            let mut connection = Connection::open(&target)?;
+            connection.hold(args.holder.steal)?;
+            Ok((connection.header_to_mend()?, Some(connection)))
+        }
+    }
+}
+
+/// What restoring changes.
+enum Change {
+    /// The header stays, or becomes a newer one of the same disk.
+    Mends,
+    /// The header becomes an older one.
+    Older { present: u64 },
+    /// There is no header.
+    Makes,
+}
+
+impl Change {
+    /// Looks at what is on the medium. Errors: [`Kind::Usage`] if that is another disk.
+    fn of(medium: &dyn Medium, backup: &PublicHeader) -> Result<Change> {
+        match lacuna_volume::read_public(medium) {
+            Ok((present, _)) if present.uuid != backup.uuid => {
+                Err(Error::new(Kind::Usage, "it holds another disk")
+                    .found(format!("UUID {}", present.uuid))
+                    .expected(format!("UUID {}, of which the backup is", backup.uuid))
+                    .remedy("make sure that it is the right medium, and the right backup"))
+            }
+            Ok((present, _)) if present.generation > backup.generation => {
+                Ok(Change::Older { present: present.generation })
+            }
+            Ok(_) => Ok(Change::Mends),
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(Change::Makes),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn words(&self) -> Option<String> {
+        match self {
+            Change::Mends => None,
+            Change::Older { present } => Some(format!(
+                "this brings back a header that is older than the present one (generation {present}): passphrases that were \
+                 removed since work again, and those that were added since are lost"
+            )),
+            Change::Makes => Some(
+                "there is no whole header there: make sure that it is the right medium, because 48 KiB of it are overwritten"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// `lacuna header repair`.
+pub fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
+    cluster::refuse_snapshot(&args.location, "repair the header of")?;
+    let location: &Location = &args.location;
+    let mut volume = unlock::unlock(location, &args.holder, Access::Write, &args.passphrase, console)?;
+    lacuna_volume::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
+    console.done(&format!("wrote all copies of the header of {location} anew"))
+}

@@ -1,0 +1,45 @@
+//! A file or block device that is looked at without taking hold of it: its header has copies of which one is whole at any
+//! moment, so that a disk can be looked at while it is served.
+
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Access, FileMedium, open_to_look};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// An open file or block device.
+pub struct Look {
+    file: File,
+    path: String,
+    /// Length in bytes.
+    pub len: u64,
+    /// Bytes that a file takes on its file system.
+    pub used: Option<u64>,
+    /// Whether another process holds it.
+    pub in_use: bool,
+}
+
+impl Look {
+    /// Opens it. Errors: those of all verbs for what is no medium.
+    pub fn at(path: &Path) -> Result<Look> {
+        // Refuses directories and the like in the words that all verbs use.
+        let in_use = match FileMedium::open(path, Access::Read) {
+            Ok(_) => false,
+            Err(e) if e.kind() == Kind::Busy => true,
+            Err(e) => return Err(e),
+        };
+        let failed = |e: std::io::Error| Error::io(format!("cannot read {}", path.display()), &e);
+        let mut file = open_to_look(path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let used = meta.is_file().then(|| meta.blocks() * 512);
+        Ok(Look { file, path: path.display().to_string(), len, used, in_use })
+    }
+
+    /// Fills a buffer from an offset on.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact_at(buf, offset);
+        read.map_err(|e| Error::io(format!("cannot read {}", self.path), &e))
+    }
+}

@@ -1,0 +1,102 @@
+//! The header of a disk is destroyed, copy by copy and whole, and comes back; other programs see that a disk is there.
+
+use crate::scene::{Scene, skipped};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Where the copies lie on the medium.
+fn copies(scene: &Scene) -> [u64; 3] {
+    let len = fs::metadata(scene.path("disk.img")).unwrap().len();
+    [0, 524_288, (len / 65_536 - 1) * 65_536]
+}
+
+fn destroy(scene: &Scene, which: &[usize]) {
+    let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    let places = copies(scene);
+    which.iter().for_each(|copy| file.write_all_at(&[0xa5; 16384], places[*copy]).unwrap());
+}
+
+#[test]
+fn a_disk_opens_without_one_or_two_copies_and_is_repaired() {
+    for format in ["sealed", "deniable", "oblivious"] {
+        let scene = Scene::with_disk(&["--size", "64M", "--format", format]);
+        let before = fs::read(scene.path("disk.img")).unwrap();
+        for gone in [&[0][..], &[1], &[2], &[0, 1], &[0, 2], &[1, 2]] {
+            destroy(&scene, gone);
+            let info = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
+            assert_eq!(info["notes"].as_array().unwrap().len(), gone.len(), "{info}");
+            let check = scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
+            assert!(check.stderr.contains("lacuna header repair"), "{}", check.stderr);
+            scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
+            assert!(fs::read(scene.path("disk.img")).unwrap() == before, "{format} {gone:?}");
+        }
+    }
+}
+
+#[test]
+fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::write(scene.path("second"), "second").unwrap();
+    let backup = |file: &str| scene.lacuna(&["header", "backup", "disk.img", file]);
+    let restore = |file: &str, more: &[&str]| {
+        scene.lacuna(&[&["header", "restore", "disk.img", file, "--key-file", "key"][..], more].concat())
+    };
+    // Also while the disk is served.
+    let server = scene.serve(&[]);
+    backup("old").code(0);
+    restore("old", &[]).code(5);
+    assert_eq!(server.stop(), 0);
+    backup("old").code(5);
+    scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "second"]).code(0);
+    backup("new").code(0);
+
+    let ran = restore("old", &[]).code(11);
+    assert!(ran.stderr.contains("generation 1 in the backup, 2 on the disk"), "{}", ran.stderr);
+    // Asked for once is not enough where nobody can be asked again.
+    restore("old", &["--older"]).code(1);
+    restore("new", &["--key-file", "wrong"]).code(1);
+    restore("new", &[]).code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "second"]).code(0);
+
+    destroy(&scene, &[0, 1, 2]);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(4);
+    restore("new", &[]).code(1);
+    restore("new", &["--yes"]).code(0);
+    let check = scene.lacuna(&["check", "disk.img", "--key-file", "second"]).code(0);
+    assert!(check.stderr.is_empty(), "{}", check.stderr);
+    restore("old", &["--older", "--yes"]).code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "second"]).code(2);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+
+    // The backup of another disk, and what is none.
+    scene.create("disk.img", &["--size", "64M", "--force"]).code(0);
+    assert!(restore("new", &["--yes"]).code(1).stderr.contains("another disk"));
+    assert!(restore("key", &["--yes"]).code(4).stderr.contains("no backup of a header"));
+    fs::write(scene.path("damaged"), [&fs::read(scene.path("new")).unwrap()[..9000], &[0; 7384]].concat())
+        .unwrap();
+    restore("damaged", &["--yes"]).code(10);
+}
+
+#[test]
+fn other_programs_see_that_a_disk_is_there() {
+    for format in ["sealed", "deniable", "oblivious"] {
+        let scene = Scene::with_disk(&["--size", "64M", "--format", format]);
+        for (program, args) in
+            [("blkid", &["-p", "disk.img"][..]), ("wipefs", &["disk.img"]), ("file", &["disk.img"])]
+        {
+            let Some(path) = ["/usr/sbin", "/sbin", "/usr/bin"]
+                .map(|dir| Path::new(dir).join(program))
+                .into_iter()
+                .find(|p| p.exists())
+            else {
+                skipped(&format!("no {program}"));
+                continue;
+            };
+            let output = Command::new(path).args(args).current_dir(scene.path("")).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains("lacuna"), "{program}: {said}");
+        }
+    }
+}
