@@ -7,19 +7,20 @@ use std::path::PathBuf;
 
 /// What to do with passphrases.
 ///
-/// Every key operation rewrites all key slots: passphrases that are not given with --key-file, --key-fd or
-/// --askpass stop working.
+/// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk with levels, on one
+/// with version 1 of the header (see `info`), and with `refresh`, all key slots are rewritten: passphrases that are not given with
+/// --key-file, --key-fd or on the terminal stop working.
 #[derive(Subcommand)]
 pub enum KeyVerb {
-    /// Add a passphrase; give every passphrase that is to keep working, and the new one
+    /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and the new one
     Add(KeyNewArgs),
-    /// Put a new passphrase in the place of the first one given; give further ones to keep them
+    /// Put a new passphrase in the place of the first one given; on a disk with levels give further ones to keep them
     Change(KeyNewArgs),
-    /// Remove a passphrase; give every passphrase that is to keep working, and the one to remove
+    /// Remove a passphrase; give one that keeps working (on a disk with levels, every one), and the one to remove
     ///
     /// To be rid of a passphrase that nobody knows any more, use `key refresh` with those to keep.
     Remove(KeyRemoveArgs),
-    /// Write all key slots anew for the passphrases given, and mend damaged header copies
+    /// Write all key slots anew for the passphrases given, and for no others
     ///
     /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases open are dropped. With --add-level
     /// there is one more.
@@ -32,7 +33,7 @@ pub struct KeyArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Do not ask whether to go on; needs --keep
+    /// Do not ask whether to go on; needs --keep where all key slots are rewritten
     #[arg(long)]
     pub yes: bool,
     /// How many existing passphrases this command keeps; it is refused if a different number is given
