@@ -73,6 +73,7 @@ pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool
     let options = OpenOptions {
         budget: Budget::bytes(1 << 20),
         read_only,
+        write_through: false,
         background: false,
         random: Arc::new(SeededRandom::new(seed)),
     };

@@ -78,8 +78,13 @@ pub fn sealed(
     budget: Budget,
 ) -> Result<Arc<dyn Disk>> {
     Sealed::create(&**medium, params, &master(0))?;
-    let options =
-        lacuna_sealed::OpenOptions { budget, read_only: false, background: false, random: random(3) };
+    let options = lacuna_sealed::OpenOptions {
+        budget,
+        read_only: false,
+        write_through: false,
+        background: false,
+        random: random(3),
+    };
     Ok(Arc::new(Sealed::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
 }
 

@@ -104,6 +104,10 @@ pub struct CreateArgs {
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS
     #[arg(long)]
     pub force: bool,
+    /// Take the whole space of the file now, so that the host can never be too full for it. Otherwise a sealed disk takes
+    /// space as it is written, but for a small reserve; disks with levels always take all of it
+    #[arg(long)]
+    pub preallocate: bool,
     /// The shape of a disk with levels.
     #[command(flatten)]
     pub shape: ShapeArgs,
@@ -307,9 +311,9 @@ pub struct ResizeArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// The new size, a multiple of 4096 and not less than the present one
+    /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
     #[arg(long)]
-    pub size: Size,
+    pub size: Option<Size>,
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,

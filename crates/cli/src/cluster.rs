@@ -11,6 +11,7 @@
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
 use crate::args::{ClusterArgs, HolderArgs, WritingArgs};
+use crate::unlock;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{
     ClusterOptions, Keys, Medium, ObjectStore, Query, RadosPool, Step, StripedMedium, Transaction, WriterLock,
@@ -131,12 +132,10 @@ fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
         .remedy("leave it away"))
 }
 
-/// Refuses options about writing that mean nothing for a path.
+/// Refuses options about writing that a disk with levels cannot keep.
 pub fn check_writing(location: &Location, args: &WritingArgs) -> Result<()> {
-    match location {
-        Location::Path(_) => not_for_paths(location, "--write-through", args.write_through),
-        Location::Rados { .. } => Ok(()),
-    }
+    let levels = || unlock::peek(location).is_some_and(|disk| disk.has_levels());
+    if args.write_through && levels() { Err(unlock::no_write_through()) } else { Ok(()) }
 }
 
 /// Refuses a location that is not in RADOS, or names a snapshot, for a verb that changes a disk there.

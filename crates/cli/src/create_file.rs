@@ -38,8 +38,32 @@ pub fn run(
     let len = medium_len(parameters.end());
     let header = draft(args, &parameters, wanted, console)?;
     let public = header.unlocked().header.clone();
-    place.write(path, &parameters, len, header)?;
+    // A log that is written round and round needs its whole length sooner or later, and a disk with levels cannot be
+    // written at all when the host has no space for the next write.
+    let whole = Whole { wanted: args.preallocate, taken: args.preallocate || parameters.has_levels() };
+    place.write(path, &parameters, (len, whole), header)?;
     Ok((parameters, public))
+}
+
+/// Whether the space of the medium is taken ahead.
+#[derive(Clone, Copy)]
+struct Whole {
+    /// Whether it must be.
+    wanted: bool,
+    /// Whether it is where the file system can.
+    taken: bool,
+}
+
+impl Whole {
+    fn take(self, medium: &FileMedium, len: u64) -> Result<()> {
+        if !self.taken || medium.allocate(0, len)? || !self.wanted {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "cannot take the space of the disk ahead (--preallocate)")
+            .found("a file system that does not do this")
+            .expected("one that has fallocate, such as ext4, xfs, btrfs or tmpfs")
+            .remedy("leave --preallocate away, or put the disk on another file system"))
+    }
 }
 
 /// What is at the path before anything is written.
@@ -103,8 +127,14 @@ impl Place {
             .remedy("make sure that it is the right device, then give --force to overwrite it"))
     }
 
-    /// Lays the disk down. A file that was made here goes again if that fails.
-    fn write(self, path: &Path, parameters: &Parameters, len: u64, header: NewHeader) -> Result<()> {
+    /// Lays the disk down on a medium of this length. A file that was made here goes again if that fails.
+    fn write(
+        self,
+        path: &Path,
+        parameters: &Parameters,
+        (len, whole): (u64, Whole),
+        header: NewHeader,
+    ) -> Result<()> {
         let lay = |medium: &Arc<FileMedium>| {
             let contents = |unlocked: &Unlocked| lay(medium, parameters, unlocked);
             header.write(&**medium, contents).map(drop)
@@ -112,13 +142,18 @@ impl Place {
         match self {
             Place::Device(medium) => lay(&medium),
             Place::File(medium) => {
-                // A length that the file system refuses shall cost nothing of what is there.
-                let emptied = medium.set_len(medium.len().max(len)).and_then(|()| medium.set_len(0));
-                emptied.and_then(|()| medium.set_len(len)).and_then(|()| lay(&medium))
+                // A length that the file system refuses shall cost nothing of what is there, nor shall space.
+                let before = medium.len();
+                let possible = medium.set_len(before.max(len)).and_then(|()| whole.take(&medium, len));
+                let possible = possible.inspect_err(|_| drop(medium.set_len(before)));
+                let emptied = possible.and_then(|()| medium.set_len(0));
+                let made = emptied.and_then(|()| medium.set_len(len)).and_then(|()| whole.take(&medium, len));
+                made.and_then(|()| lay(&medium))
             }
             Place::Nothing => FileMedium::create(path, 0).map(Arc::new).and_then(|medium| {
                 // From here on there is a file to remove.
-                let laid = medium.set_len(len).and_then(|()| lay(&medium));
+                let made = medium.set_len(len).and_then(|()| whole.take(&medium, len));
+                let laid = made.and_then(|()| lay(&medium));
                 laid.and_then(|()| sync_directory(path)).inspect_err(|_| remove(path))
             }),
         }

@@ -25,6 +25,12 @@ pub fn run(
     cluster::refuse_snapshot(&args.location, "create")?;
     check_layout(args, ObjectLayout::SegmentEnd.name())?;
     let size = args.size.ok_or_else(|| no_size(args, "RADOS"))?;
+    if args.preallocate {
+        return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
+            .found("--preallocate in a pool, where objects come with the first write to them")
+            .expected("a file")
+            .remedy("leave it away"));
+    }
     if args.format != Format::Sealed {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", args.location))
             .found("a format with levels in a pool")

@@ -105,6 +105,9 @@ fn serve(
         let _ = signalled.send(());
     })?;
     let disk = Arc::new(key.open(opening)?);
+    if let Some(note) = disk.note() {
+        console.note(note);
+    }
     let levels = disk.levels();
     let say = background::reporter(!args.foreground, disk.has_levels(), console);
     let mut opened = Vec::new();

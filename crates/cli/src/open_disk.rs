@@ -92,6 +92,17 @@ impl OpenDisk {
         }
     }
 
+    /// What a person should know who has just opened it.
+    pub fn note(&self) -> Option<&'static str> {
+        match self {
+            OpenDisk::Flat(disk) if disk.is_medium_full() => Some(
+                "the host has no space left for this disk: what was written last stays in its reserve, and little more fits \
+                 there. Free space on the host, or delete something on the disk and trim it (fstrim)",
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
         matches!(self, OpenDisk::Levels(_))

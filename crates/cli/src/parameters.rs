@@ -180,18 +180,16 @@ impl Parameters {
                 .remedy("a disk cannot shrink: create a smaller one and copy what you need"));
         }
         if wanted > self.largest() {
+            let room = match self {
+                Parameters::Flat(_) if self.largest() == self.size() => "its map has no room for more",
+                Parameters::Flat(_) => "its map has room for that",
+                Parameters::Objects(_) => "there is no room for more",
+                Parameters::Deniable(_) => "its log has room for that",
+                Parameters::Oblivious(_) => "its cells have room for that",
+            };
+            let most = self.largest();
             return Err(refused()
-                .expected(format!(
-                    "at most {} ({} bytes), for which {} room",
-                    crate::size::human(self.largest()),
-                    self.largest(),
-                    match self {
-                        Parameters::Flat(_) => "its map has",
-                        Parameters::Objects(_) => "there is",
-                        Parameters::Deniable(_) => "its log has",
-                        Parameters::Oblivious(_) => "its cells have",
-                    }
-                ))
+                .expected(format!("at most {} ({most} bytes): {room}", human(most)))
                 .remedy("create a larger disk and copy what you need"));
         }
         Ok(self.as_of(blocks))

@@ -102,6 +102,9 @@ fn serve(
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
     let disk = Arc::new(key.open(opening)?);
+    if let Some(note) = disk.note() {
+        console.note(note);
+    }
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let mut pid_file = None;
     let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut pid_file);

@@ -212,6 +212,16 @@ impl Volume {
     }
 }
 
+/// Why a disk with levels is not opened with --write-through: in the same words whatever levels there are.
+///
+/// Deniability contract: what is hidden waits for a write to the medium that comes anyway, and must cause none.
+pub fn no_write_through() -> Error {
+    Error::new(Kind::Usage, "cannot use --write-through here")
+        .found("a disk with levels, whose hidden writes wait for writes that public ones cause, and must cause none")
+        .expected("a disk of the format sealed")
+        .remedy("leave it away, and flush (sync) after what must not be lost")
+}
+
 /// How a disk is opened.
 #[derive(Clone, Copy)]
 pub struct Opening {
@@ -258,12 +268,15 @@ impl Key {
         let masters: Vec<Secret<32>> = self.masters.clone();
         let master = masters.first().ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
         let random = Arc::new(SystemRandom::new()?);
+        if self.has_levels && write_through {
+            return Err(no_write_through());
+        }
         if self.has_levels {
             allocator::keep_large_apart();
         }
         match self.place {
             Place::Flat { medium, params } => {
-                let options = OpenOptions { budget, read_only, background: true, random };
+                let options = OpenOptions { budget, read_only, write_through, background: true, random };
                 Sealed::open(medium, &params, master, &self.uuid, options).map(OpenDisk::Flat)
             }
             Place::Deniable { medium, params } => {

@@ -68,6 +68,7 @@ fn sealed() {
                 let options = OpenOptions {
                     budget: Budget::bytes(4 << 20),
                     read_only: false,
+                    write_through: false,
                     background: true,
                     random,
                 };

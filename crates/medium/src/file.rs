@@ -8,9 +8,9 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Zeros for media that cannot punch holes.
@@ -23,6 +23,10 @@ const AT_ONCE: usize = 64;
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
+/// What to do about a full file system.
+const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
+    is safe";
+
 /// What a medium is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -33,12 +37,17 @@ pub enum Access {
 }
 
 /// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
+///
+/// A file that has all of its space when it is opened keeps it: a discard then writes zeros and gives nothing back.
+/// Somebody who took the whole space at creation would otherwise lose it again, piece by piece, to discards.
 pub struct FileMedium {
     file: File,
     path: PathBuf,
     len: AtomicU64,
     device: bool,
     touches: bool,
+    /// Whether it has all of its space and keeps it.
+    keeps: AtomicBool,
 }
 
 impl FileMedium {
@@ -88,7 +97,8 @@ impl FileMedium {
     }
 
     fn locked(mut file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
-        let kind = file.metadata().map_err(|e| open_error(path, &e))?.file_type();
+        let about = file.metadata().map_err(|e| open_error(path, &e))?;
+        let kind = about.file_type();
         check_kind(path, kind)?;
         let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
         match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
@@ -102,11 +112,24 @@ impl FileMedium {
         }
         let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
         let device = kind.is_block_device();
-        Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device, touches })
+        // In units of 512 bytes, whatever the file system's own block is.
+        let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
+        Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device, touches, keeps })
     }
 
     fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
-        Error::io(format!("{operation} of {len} bytes at byte {offset} of {}", self.path.display()), e)
+        let what = format!("{operation} of {len} bytes at byte {offset} of {}", self.path.display());
+        let error = Error::io(what, e);
+        if error.kind() == Kind::NoSpace { error.remedy(FREE_SPACE) } else { error }
+    }
+
+    /// Makes a range read as zeros and keeps its space.
+    fn zero(&self, offset: u64, len: u64) -> Result<()> {
+        match fallocate(&self.file, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
+            Err(e) => Err(self.failed("discard", offset, len, &e.into())),
+        }
     }
 
     /// Reads adjacent extents with one call. Whether that gave all of them: if not, they are read one by one, which finds out
@@ -304,10 +327,28 @@ impl Medium for FileMedium {
         if len == 0 {
             return Ok(());
         }
+        if self.keeps.load(Ordering::Relaxed) {
+            return self.zero(offset, len);
+        }
         match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
             Err(e) => Err(self.failed("discard", offset, len, &e.into())),
+        }
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+        if self.device || len == 0 {
+            return Ok(true);
+        }
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => {
+                let whole = offset == 0 && len >= self.len();
+                self.keeps.fetch_or(whole, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
+            Err(e) => Err(self.failed("allocation", offset, len, &e.into())),
         }
     }
 
@@ -325,7 +366,10 @@ impl Medium for FileMedium {
         self.file
             .set_len(len)
             .map_err(|e| Error::io(format!("cannot set the length of {}", self.path.display()), &e))?;
-        self.len.store(len, Ordering::Relaxed);
+        let before = self.len.swap(len, Ordering::Relaxed);
+        if self.keeps.load(Ordering::Relaxed) && before > 0 && len > before {
+            self.allocate(before, len - before)?;
+        }
         Ok(())
     }
 }
@@ -333,7 +377,6 @@ impl Medium for FileMedium {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn keeps_what_it_is_given_and_punches_holes() {
@@ -350,6 +393,25 @@ mod tests {
         assert!(back.iter().all(|&b| b == 0));
         assert!(medium.file.metadata().unwrap().blocks() * 512 < 65536);
         assert_eq!(medium.read_at((1 << 20) - 1, &mut back).unwrap_err().kind(), Kind::Io);
+    }
+
+    #[test]
+    fn a_file_that_has_all_of_its_space_keeps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        let medium = FileMedium::create(&path, 1 << 20).unwrap();
+        assert!(medium.allocate(0, 1 << 20).unwrap());
+        drop(medium);
+        // As told by what it has, not by what this process did.
+        let medium = FileMedium::open(&path, Access::Write).unwrap();
+        medium.write_at(8192, &[3; 65536]).unwrap();
+        medium.discard(8192, 65536).unwrap();
+        medium.set_len(2 << 20).unwrap();
+        medium.sync().unwrap();
+        let mut back = vec![1; 65536];
+        medium.read_at(8192, &mut back).unwrap();
+        assert!(back.iter().all(|&b| b == 0));
+        assert!(medium.file.metadata().unwrap().blocks() * 512 >= 2 << 20);
     }
 
     #[test]

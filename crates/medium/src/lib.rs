@@ -75,6 +75,13 @@ pub trait Medium: Send + Sync {
     fn expect_random_reads(&self) {}
     /// Makes a range read as zeros and gives its space back where the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+    /// Takes the space of a range now, so that no later write to it finds the medium full; what the range holds stays.
+    /// False: the medium cannot promise that.
+    ///
+    /// Errors: [`lacuna_core::Kind::NoSpace`] if there is not as much.
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<bool> {
+        Ok(false)
+    }
     /// Changes the length; new bytes read as zeros. Media of fixed size refuse to grow past their size.
     fn set_len(&self, len: u64) -> Result<()>;
 

@@ -58,6 +58,7 @@ fn main() {
     let options = OpenOptions {
         budget: Budget::default(),
         read_only: false,
+        write_through: false,
         background: true,
         random: Arc::new(SystemRandom::new().unwrap()),
     };

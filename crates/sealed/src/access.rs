@@ -166,15 +166,21 @@ impl Core {
     pub(crate) fn write(&self, first: u64, data: &[u8]) -> Result<()> {
         self.check_alive()?;
         let count = (data.len() / BLOCK_SIZE) as u64;
-        let streaming = count >= STREAM_MIDDLE && self.streams.note(first, count);
+        // A flush ends shadows: where one follows at once, only those are worth it that are whole by then. And on a
+        // full medium there is no space for any.
+        let at_once = self.write_through || self.medium_full.is_so();
+        let streaming = !at_once && count >= STREAM_MIDDLE && self.streams.note(first, count);
         for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
-            let stream = streaming || (at % SEGMENT_BLOCKS == 0 && part >= STREAM_START);
+            let stream = match at_once {
+                false => streaming || (at % SEGMENT_BLOCKS == 0 && part >= STREAM_START),
+                true => part == SEGMENT_BLOCKS && !self.medium_full.is_so(),
+            };
             for (at, part) in chunks(at, part) {
                 let from = (at - first) as usize * BLOCK_SIZE;
                 self.write_chunk(at, &data[from..from + part as usize * BLOCK_SIZE], stream)?;
             }
         }
-        self.keep_within_limits()
+        if at_once { self.flush() } else { self.keep_within_limits() }
     }
 
     fn write_chunk(&self, first: u64, data: &[u8], stream: bool) -> Result<()> {
@@ -274,7 +280,8 @@ impl Core {
                 }
             }
         }
-        self.keep_within_limits()
+        self.medium_full.note_discard();
+        if self.write_through { self.flush() } else { self.keep_within_limits() }
     }
 
     /// Whether nothing was ever written to a segment, as far as the map, the shadows and the cache know.

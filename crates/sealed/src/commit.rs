@@ -136,7 +136,9 @@ impl Core {
 
     /// Sends blocks home and retires the ring when it is time to.
     pub(crate) fn upkeep(&self, c: &mut Committer) -> Result<()> {
-        let result = if c.ring.is_half_full() {
+        let result = if self.medium_full.is_so() {
+            self.upkeep_when_full(c)
+        } else if c.ring.is_half_full() {
             self.checkpoint(c)
         } else if c.homeward_bytes > self.limits.homeward * if self.background { 2 } else { 1 } {
             self.send_home(c)
@@ -412,13 +414,37 @@ impl Core {
     }
 
     /// Makes room in the ring before a batch is gathered or a shadow frozen: a checkpoint in between could
-    /// record moves that are later than what was gathered. Room for moves is always left over.
+    /// record moves that are later than what was gathered. Room for moves is always left over, and as long as the
+    /// medium is not full, what a disk needs that is opened on a full one.
     fn make_room(&self, c: &mut Committer, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
-        if c.ring.fits(len + MOVES_RESERVE) || (c.last_stand_done && c.ring.fits(len)) {
-            return Ok(());
+        let moves = if c.last_stand_done { 0 } else { MOVES_RESERVE };
+        if !self.medium_full.is_so() {
+            let kept = c.ring.reserve() + moves;
+            return if c.ring.fits(len + kept) { Ok(()) } else { self.checkpoint(c) };
         }
-        self.checkpoint(c)
+        // Moves free homes, and for them there is room to the last.
+        let kept = if blocks == 0 { Batch::len_for(MOVES_PER_BATCH, 0) } else { moves };
+        if !c.ring.fits(len + kept) {
+            self.send_what_fits(c)?;
+        }
+        if c.ring.fits(len + kept) { Ok(()) } else { Err(self.no_room(c)) }
+    }
+
+    /// Appends committed blocks once more.
+    pub(crate) fn append_again(&self, c: &mut Committer, blocks: &[u64]) -> Result<()> {
+        let mut draft = Draft::with_room(c, blocks.len());
+        for &block in blocks {
+            match self.cache.committed(block) {
+                Some(Committed::Data { batch, at, meta }) => draft.data(block, None, |to, entry| {
+                    to.copy_from_slice(&batch[at..at + BLOCK_SIZE]);
+                    *entry = meta;
+                }),
+                Some(Committed::Hole) => draft.hole(block, None),
+                None => {}
+            }
+        }
+        self.append(c, draft)
     }
 
     fn append(&self, c: &mut Committer, draft: Draft) -> Result<()> {

@@ -4,10 +4,11 @@ use crate::Layout;
 use crate::cache::Cache;
 use crate::cipher::BlockCipher;
 use crate::commit::Committer;
-use crate::geometry::{Params, SEGMENT_BLOCKS};
+use crate::geometry::{MAP_ENTRY, Params, SEGMENT_BLOCKS};
 use crate::layout::Store;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
+use crate::medium_full::MediumFull;
 use crate::overlay::Overlay;
 use crate::recovery;
 use crate::ring::Ring;
@@ -26,8 +27,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct OpenOptions {
     /// Memory for all caches of the disk.
     pub budget: Budget,
-    /// Refuse writes. A disk whose ring is not retired cannot be opened so.
+    /// Refuse writes.
     pub read_only: bool,
+    /// Acknowledge a write or discard when it is durable, rather than gather them until a flush.
+    pub write_through: bool,
     /// Whether a thread commits in the background. Without it, whoever fills the cache commits: the order of
     /// medium operations is then a function of the calls alone, as tests need it.
     pub background: bool,
@@ -52,7 +55,9 @@ pub(crate) struct Core {
     pub(crate) committer: Mutex<Committer>,
     pub(crate) full_commits: AtomicU64,
     pub(crate) read_only: bool,
+    pub(crate) write_through: bool,
     pub(crate) background: bool,
+    pub(crate) medium_full: MediumFull,
     failed: Mutex<Option<Error>>,
 }
 
@@ -103,10 +108,15 @@ impl Core {
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
             Some(cause) => {
+                let mend = if cause.kind() == Kind::NoSpace {
+                    "free space on the file system that holds the medium"
+                } else {
+                    "mend the medium"
+                };
                 Err(Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
                     .found(cause.to_string())
                     .expected("a medium that takes every write")
-                    .remedy("mend the medium, close the disk and open it again; what was flushed is safe"))
+                    .remedy(format!("{mend}, close the disk and open it again; what was flushed is safe")))
             }
         }
     }
@@ -132,11 +142,20 @@ impl Sealed {
                 .expected(format!("{} bytes", g.medium_len())));
         }
         medium.discard(g.map, g.kv.0 - g.map)?;
+        Self::reserve_map(medium, params)?;
         if g.kv.1 > 0 {
             medium.discard(g.kv.0, g.kv.1)?;
         }
         Ring::create(medium, g.ring, params.ring_len, master)?;
         medium.sync()
+    }
+
+    /// Takes the space of the map entries of a disk that is about to have these parameters, so that they can be written
+    /// when the medium is full.
+    pub fn reserve_map(medium: &dyn Medium, params: &Params) -> Result<()> {
+        let g = params.geometry();
+        // A medium that cannot take space ahead fails later, if at all.
+        medium.allocate(g.map, u64::from(g.segments) * MAP_ENTRY).map(drop)
     }
 
     /// Opens a disk and repeats what the ring holds; read-only in memory alone. `master` is the level's key, `uuid` the header's.
@@ -165,7 +184,8 @@ impl Sealed {
             Layout::Kv if options.read_only => Arc::new(Overlay::over(medium)),
             _ => medium,
         };
-        let dirty = (options.budget.get() / 8).min(params.ring_len / 4).max(64 * BLOCK_SIZE as u64);
+        let usable = params.ring_len - Ring::reserve_of(params.ring_len);
+        let dirty = (options.budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);
         let core = Core {
             store: Store::open(homes, params, options.budget.share(3, 8))?,
             cipher: BlockCipher::new(params.cipher, master, uuid)?,
@@ -186,6 +206,8 @@ impl Sealed {
             committer: Mutex::new(Committer::new(ring)),
             full_commits: AtomicU64::new(0),
             read_only: options.read_only,
+            write_through: options.write_through,
+            medium_full: MediumFull::default(),
             background: options.background && !options.read_only,
             failed: Mutex::new(None),
             params: *params,
@@ -199,6 +221,11 @@ impl Sealed {
     /// The parameters it was opened with.
     pub fn params(&self) -> &Params {
         &self.core.params
+    }
+
+    /// Whether the medium was found full when the disk was opened, and not everything is where it belongs since.
+    pub fn is_medium_full(&self) -> bool {
+        self.core.medium_full.is_so()
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -262,6 +289,7 @@ impl Disk for Sealed {
                 item("ring_retirements", count(&c.counters.retirements), "times"),
                 item("sent_home", count(&c.counters.homeward_blocks), "blocks"),
                 item("segments_moved", count(&c.counters.moves), "segments"),
+                item("medium_full", u64::from(self.is_medium_full()), ""),
                 item("batches_replayed", count(&c.counters.replayed), "batches"),
                 item("metadata_cache_hits", hits, "pages"),
                 item("metadata_cache_misses", misses, "pages"),

@@ -15,6 +15,8 @@ pub(crate) const HEADER_AREA: u64 = 1 << 20;
 const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
 /// Bytes of a map entry.
 pub(crate) const MAP_ENTRY: u64 = 16;
+/// How many times its size a disk can grow.
+const GROWTH: u64 = 16;
 /// Length of the encoded parameters.
 pub(crate) const PARAMS_LEN: usize = 40;
 const PARAMS_VERSION: u16 = 1;
@@ -41,8 +43,9 @@ pub struct Params {
 }
 
 impl Params {
-    /// Plans a disk of `blocks` blocks. With `room` (the length of a medium that cannot grow, in bytes) the
-    /// map leaves no space for growth; otherwise it takes the disk to 16 times its size or 1 TiB.
+    /// Plans a disk of `blocks` blocks. The map has room for 16 times as much, or 1 TiB if that is more; on a device,
+    /// whose length is `room` bytes, for 16 times as much, but in the layout `kv`, whose store would take half of the
+    /// device for that, only for the disk itself.
     pub fn plan(cipher: Cipher, layout: Layout, blocks: u64, room: Option<u64>) -> Result<Params> {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
@@ -52,7 +55,11 @@ impl Params {
         }
         let layout = if cipher.meta_size() == 0 { Layout::SegmentEnd } else { layout };
         let segments = blocks.div_ceil(SEGMENT_BLOCKS);
-        let growth = if room.is_some() { segments } else { (segments * 16).max(1 << 18) };
+        let growth = match (room, layout) {
+            (None, _) => (segments * GROWTH).max(1 << 18),
+            (Some(_), Layout::Kv) => segments,
+            (Some(_), _) => segments * GROWTH,
+        };
         let params = Params {
             cipher,
             layout,
@@ -74,7 +81,15 @@ impl Params {
         }
     }
 
-    /// The largest disk that fits a medium of `room` bytes that cannot grow.
+    /// The same disk as large as a medium of `room` bytes and its map let it be.
+    pub fn grown_into(&self, room: u64) -> Params {
+        let g = self.geometry();
+        let segments = (room.saturating_sub(g.data) / g.stride).saturating_sub(u64::from(self.spare));
+        let blocks = segments.min(u64::from(self.map_capacity)) * SEGMENT_BLOCKS;
+        Params { blocks: blocks.max(self.blocks), ..*self }
+    }
+
+    /// The largest disk that fits a device of `room` bytes.
     pub fn largest(cipher: Cipher, layout: Layout, room: u64) -> Result<Params> {
         let (mut fits, mut too_large) = (0, (room / BLOCK + 1).min(MAX_BLOCKS + 1));
         while too_large - fits > 1 {
@@ -223,6 +238,28 @@ mod tests {
             }
         }
         assert!(Params::parse(b"short").is_err());
+    }
+
+    #[test]
+    fn a_disk_on_a_device_grows_into_what_is_added() {
+        for (cipher, layout, times) in [
+            (Cipher::Gcm, Layout::SegmentEnd, 16),
+            (Cipher::XtsRandom, Layout::Interleaved, 16),
+            (Cipher::Gcm, Layout::Kv, 1),
+        ] {
+            for room in [64 << 20, 300 << 20, 1 << 40] {
+                let p = Params::largest(cipher, layout, room).unwrap();
+                assert_eq!(p.grown_into(room).blocks, p.blocks, "{room}");
+                let grown = p.grown_into(room * 3);
+                assert_eq!(Params::parse(&grown.encode()).unwrap(), grown);
+                assert!(grown.geometry().medium_len() <= room * 3);
+                assert_eq!(grown.blocks > p.blocks * 5 / 2, times > 1, "{room} {grown:?}");
+                assert_eq!(p.grown_into(room * 100).blocks, p.blocks * times);
+                assert_eq!(p.grown_into(0).blocks, p.blocks);
+                let (before, after) = (p.geometry(), grown.geometry());
+                assert_eq!((before.map, before.kv, before.data), (after.map, after.kv, after.data));
+            }
+        }
     }
 
     #[test]

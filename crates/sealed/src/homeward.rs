@@ -49,16 +49,25 @@ impl Core {
     }
 
     fn send_runs_home(&self, c: &mut Committer, blocks: &BTreeSet<u64>) -> Result<()> {
+        self.for_runs(blocks, |run| self.send_run_home(c, run))
+    }
+
+    /// Calls `each` for every run of committed blocks that goes home in one access.
+    pub(crate) fn for_runs(
+        &self,
+        blocks: &BTreeSet<u64>,
+        mut each: impl FnMut(&[(u64, Committed)]) -> Result<()>,
+    ) -> Result<()> {
         let mut run: Vec<(u64, Committed)> = vec![];
         for &block in blocks {
             let Some(committed) = self.cache.committed(block) else { continue };
             if run.last().is_some_and(|(last, previous)| !continues(*last, previous, block, &committed)) {
-                self.send_run_home(c, &run)?;
+                each(&run)?;
                 run.clear();
             }
             run.push((block, committed));
         }
-        self.send_run_home(c, &run)
+        if run.is_empty() { Ok(()) } else { each(&run) }
     }
 
     pub(crate) fn commit_one_shadow(&self, c: &mut Committer, segment: u64) -> Result<()> {
@@ -72,8 +81,9 @@ impl Core {
         }
     }
 
-    fn send_run_home(&self, c: &mut Committer, run: &[(u64, Committed)]) -> Result<()> {
-        let Some((first, _)) = run.first() else { return Ok(()) };
+    /// Sends one run home, of at least one block.
+    pub(crate) fn send_run_home(&self, c: &mut Committer, run: &[(u64, Committed)]) -> Result<()> {
+        let (first, _) = &run[0];
         let (segment, index) = (first / SEGMENT_BLOCKS, first % SEGMENT_BLOCKS);
         let count = run.len() as u64;
         let failed = |e: Error| e.context(format!("write of {count} blocks home at block {first}"));
@@ -129,19 +139,31 @@ impl Core {
         while !c.homeward.is_empty() {
             self.send_home(c)?;
         }
+        self.settle_homes(c)?;
+        self.retire_ring(c)
+    }
+
+    /// Makes what is home durable there, then the map.
+    pub(crate) fn settle_homes(&self, c: &mut Committer) -> Result<()> {
         self.store.settle()?;
         if !c.moved.is_empty() {
-            let moved: Vec<u64> = std::mem::take(&mut c.moved).into_iter().collect();
+            let moved: Vec<u64> = c.moved.iter().copied().collect();
             self.map.write(&*self.store.medium, &moved)?;
             self.store.sync()?;
+            c.moved.clear();
         }
+        Ok(())
+    }
+
+    /// Retires the ring, of which everything is durable at home.
+    pub(crate) fn retire_ring(&self, c: &mut Committer) -> Result<()> {
         c.ring.retire()?;
         self.counters.ring_used.store(0, Ordering::Relaxed);
         self.counters.retirements.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Everything home and the ring empty. After a failure, what was the cause of it.
+    /// Everything home and the ring empty, as far as the medium has space. After a failure, what was the cause of it.
     pub(crate) fn close(&self) -> Result<()> {
         let mut c = self.committer();
         if let Some(cause) = self.failure() {
@@ -149,7 +171,13 @@ impl Core {
             return Err(cause.context("the disk stopped taking writes"));
         }
         self.commit(&mut c, Scope::All)?;
-        self.checkpoint(&mut c).map_err(|e| self.fail(e))?;
+        // What finds no space at home is durable in the ring.
+        let sent = if self.medium_full.is_so() {
+            self.send_what_fits(&mut c)
+        } else {
+            self.checkpoint_or_stay(&mut c)
+        };
+        sent.map_err(|e| self.fail(e))?;
         // Space back: homes that streams left behind. Nothing depends on it, so nothing is synced.
         let free: BTreeSet<u32> = self.map.free_homes().into_iter().collect();
         for home in c.released.intersection(&free) {

@@ -19,8 +19,13 @@ const WAITING: usize = 16384;
 /// bit must not pass for a store of another length, least of all for a new one.
 const LEN_BLOCK: u64 = 4096;
 
+/// The most space that is taken ahead of what the store uses.
+const AHEAD: u64 = 64 << 20;
+
 pub(crate) struct KvStore {
     db: Database,
+    /// The region as the store has it, for a look ahead.
+    region: Arc<Region>,
     meta_size: usize,
     waiting: Mutex<BTreeMap<u64, [u8; 32]>>,
 }
@@ -33,12 +38,12 @@ impl KvStore {
         meta_size: usize,
         budget: Budget,
     ) -> Result<Self> {
-        let backend = Region::open(medium, region)?;
+        let region = Arc::new(Region::open(medium, region)?);
         let db = Database::builder()
             .set_cache_size(budget.get() as usize)
-            .create_with_backend(backend)
+            .create_with_backend(Backend(region.clone()))
             .map_err(|e| failed("open", e))?;
-        let store = KvStore { db, meta_size, waiting: Mutex::default() };
+        let store = KvStore { db, region, meta_size, waiting: Mutex::default() };
         store.commit()?;
         Ok(store)
     }
@@ -75,6 +80,15 @@ impl KvStore {
             waiting.insert(key, value);
         }
         if waiting.len() > WAITING { self.commit_locked(&mut waiting) } else { Ok(()) }
+    }
+
+    /// Takes the space for the store to grow by as much again, so that a commit does not fail for want of it: the store
+    /// takes no more after an error.
+    pub(crate) fn prepare_growth(&self) -> Result<()> {
+        let region = &self.region;
+        let len = region.len.load(Ordering::SeqCst);
+        let ahead = len.min(AHEAD).min(region.room - len);
+        region.medium.allocate(region.start + LEN_BLOCK + len, ahead).map(drop)
     }
 
     /// Makes everything written so far durable.
@@ -164,36 +178,44 @@ impl Region {
     }
 }
 
-impl StorageBackend for Region {
+/// The region in the hands of the store.
+#[derive(Debug)]
+struct Backend(Arc<Region>);
+
+impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.len.load(Ordering::SeqCst))
+        Ok(self.0.len.load(Ordering::SeqCst))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.medium.read_at(self.at(offset, out.len())?, out).map_err(io::Error::other)
+        self.0.medium.read_at(self.0.at(offset, out.len())?, out).map_err(io::Error::other)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        if len > self.room {
+        if len > self.0.room {
             return Err(io::Error::other("the key-value region is full"));
         }
-        let old = self.len.load(Ordering::SeqCst);
+        let old = self.0.len.load(Ordering::SeqCst);
         if len > old {
-            self.medium.discard(self.start + LEN_BLOCK + old, len - old).map_err(io::Error::other)?;
+            let (at, more) = (self.0.start + LEN_BLOCK + old, len - old);
+            self.0.medium.discard(at, more).map_err(io::Error::other)?;
+            // Its space with it, so that the store can be opened and written when the medium is full.
+            self.0.medium.allocate(at, more.min(AHEAD)).map_err(io::Error::other)?;
         }
-        self.medium
-            .write_at(self.start, &(u128::from(!len) << 64 | u128::from(len)).to_le_bytes())
+        self.0
+            .medium
+            .write_at(self.0.start, &(u128::from(!len) << 64 | u128::from(len)).to_le_bytes())
             .map_err(io::Error::other)?;
-        self.len.store(len, Ordering::SeqCst);
+        self.0.len.store(len, Ordering::SeqCst);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         // As for `Store::sync`.
-        self.medium.sync().map_err(|e| io::Error::other(e.with_kind(Kind::Io)))
+        self.0.medium.sync().map_err(|e| io::Error::other(e.with_kind(Kind::Io)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.medium.write_at(self.at(offset, data.len())?, data).map_err(io::Error::other)
+        self.0.medium.write_at(self.0.at(offset, data.len())?, data).map_err(io::Error::other)
     }
 }

@@ -188,6 +188,15 @@ impl Store {
         self.sync()
     }
 
+    /// Whether what is to be settled finds space. Errors: [`Kind::NoSpace`]; the store of the layout `kv`, which takes no
+    /// more after an error, was not touched then.
+    pub(crate) fn prepare_settling(&self) -> Result<()> {
+        match &self.meta {
+            MetaPlace::Kv(kv) => kv.prepare_growth(),
+            MetaPlace::None | MetaPlace::SegmentEnd(_) | MetaPlace::Interleaved => Ok(()),
+        }
+    }
+
     /// Syncs the medium. A sync that fails never counts as a full medium, whatever it says: what was dropped is
     /// unknown, so nobody may go on as after a refused write.
     pub(crate) fn sync(&self) -> Result<()> {

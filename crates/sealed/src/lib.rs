@@ -26,7 +26,7 @@
 //! 5. After an error on the write path nothing more is written and nothing is retired. One exception: when a
 //!    write found the medium full, what was acknowledged and waits in the cache is put into the ring, where
 //!    room is kept for it, and then streams as far as the ring has room (in the `kv` layout as far as its
-//!    store still takes commits).
+//!    store still takes commits). A part of the ring is left to the next opening (`medium_full.rs`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -42,6 +42,7 @@ mod kv;
 mod layout;
 mod locks;
 mod map;
+mod medium_full;
 mod meta_cache;
 mod objects;
 mod overlay;

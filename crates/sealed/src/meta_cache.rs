@@ -66,8 +66,12 @@ impl MetaCache {
                 unreachable!("a writer evicts what it must");
             };
             let page = &mut shard.pages[place];
-            page.bytes[within..within + range.len()].copy_from_slice(&meta[range]);
-            page.dirty = true;
+            let there = &mut page.bytes[within..within + range.len()];
+            // A page of zeros that stays one needs no space on the medium.
+            if *there != meta[range.clone()] {
+                there.copy_from_slice(&meta[range]);
+                page.dirty = true;
+            }
             Ok(())
         })
     }

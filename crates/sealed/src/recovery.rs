@@ -5,6 +5,8 @@
 //! power failed. Carried out in order, the old block would overwrite the new owner's. So a move voids what the
 //! ring said of its segment before, and only what remains is written.
 //!
+//! On a full medium what finds no space at home stays in the ring (`medium_full.rs`).
+//!
 //! Crash during recovery: it only repeats what the ring holds, and the ring is retired at its end; a second
 //! opening starts over from the same ring and reaches the same state.
 
@@ -41,7 +43,7 @@ pub(crate) fn recover(core: &Core) -> Result<()> {
         c.homeward.insert(block);
     }
     // A disk that is only read has in memory what the ring holds, as long as it is open: at most the length of the ring.
-    if core.read_only { Ok(()) } else { core.checkpoint(&mut c) }
+    if core.read_only { Ok(()) } else { core.checkpoint_or_stay(&mut c) }
 }
 
 fn note_batch(core: &Core, batch: ParsedBatch, words: &mut LastWords, moved: &mut Vec<u64>) -> Result<()> {

@@ -26,6 +26,8 @@ const RETIRED_MAGIC: [u8; 8] = *b"LACRETD1";
 const RETIRED_LEN: usize = 64;
 /// The two places of the retired record, each in a block of its own.
 pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
+/// The most of the ring that is kept for a full medium; of a small ring an eighth.
+const MOST_RESERVE: u64 = 16 << 20;
 /// Unverifiable later heads that are forgiven.
 const PLANTED_HEADS: u32 = 16;
 
@@ -61,6 +63,14 @@ impl Retired {
             && retired.position.is_multiple_of(BLOCK_SIZE as u64);
         sane.then_some(retired)
     }
+}
+
+/// An end that the ring's log had.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark {
+    next_seq: u64,
+    position: u64,
+    used: u64,
 }
 
 /// The ring of an open disk.
@@ -158,9 +168,19 @@ impl Ring {
         self.used + waste + len as u64 <= self.region
     }
 
-    /// Whether more than half of the ring is in use: time to send everything home.
+    /// What is kept free in a ring of `len` bytes for a disk that is opened on a full medium.
+    pub(crate) fn reserve_of(len: u64) -> u64 {
+        ((len - RETIRED_AREA) / 8).min(MOST_RESERVE)
+    }
+
+    /// The same of this ring.
+    pub(crate) fn reserve(&self) -> usize {
+        Self::reserve_of(self.region + RETIRED_AREA) as usize
+    }
+
+    /// Whether more than half of the ring is in use, without its reserve: time to send everything home.
     pub(crate) fn is_half_full(&self) -> bool {
-        self.used > self.region / 2
+        self.used > (self.region - self.reserve() as u64) / 2
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -197,14 +217,25 @@ impl Ring {
 
     /// Retires everything in the ring, which must be durable at home.
     pub(crate) fn retire(&mut self) -> Result<()> {
+        let mark = self.mark();
+        self.retire_before(mark)
+    }
+
+    /// The end of the ring's log as it is now.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { next_seq: self.next_seq, position: self.position, used: self.used }
+    }
+
+    /// Retires everything before a mark, all of which must be durable at home or stand behind the mark.
+    pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
         let retired =
-            Retired { count: self.retired.count + 1, next_seq: self.next_seq, position: self.position };
+            Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
         // The older record is the one that may be torn.
         let place = self.start + (retired.count - 1) % 2 * BLOCK_SIZE as u64;
         self.medium
             .write_durable(&[WriteExtent { offset: place, data: &retired.encode(&self.retired_key) }])?;
         self.retired = retired;
-        self.used = 0;
+        self.used -= mark.used;
         Ok(())
     }
 

@@ -121,7 +121,12 @@ impl Core {
         } else {
             self.commit(&mut c, Scope::Ready)?;
         }
-        if c.homeward_bytes > self.limits.homeward || (idle && c.homeward_bytes > 0) {
+        if self.medium_full.is_so() {
+            if idle {
+                // Somebody else may have freed space.
+                self.medium_full.note_discard();
+            }
+        } else if c.homeward_bytes > self.limits.homeward || (idle && c.homeward_bytes > 0) {
             self.send_home(&mut c).map_err(|e| self.fail(e))?;
         }
         self.upkeep(&mut c)

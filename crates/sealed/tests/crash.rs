@@ -166,6 +166,7 @@ fn options(seed: u64) -> OpenOptions {
     OpenOptions {
         budget: Budget::bytes(1 << 20),
         read_only: false,
+        write_through: false,
         background: false,
         random: Arc::new(SeededRandom::new(seed)),
     }

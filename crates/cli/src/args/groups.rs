@@ -89,9 +89,10 @@ pub struct HolderArgs {
 
 /// When writes are acknowledged.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Options for rados: locations")]
+#[command(next_help_heading = "Options for writing")]
 pub struct WritingArgs {
-    /// Acknowledge a write when it is in the cluster, rather than gather writes in memory until a flush
+    /// Acknowledge a write when it is durable on the medium or in the cluster, rather than gather writes in memory until
+    /// a flush: clients that connect again by themselves then lose nothing if the server dies. Not for disks with levels
     #[arg(long)]
     pub write_through: bool,
 }

@@ -317,7 +317,6 @@ fn options_for_a_cluster_do_not_go_with_files() {
         let ran = scene.lacuna(&[&["check", "disk.img", "--key-file", "key"], options].concat()).code(1);
         assert!(ran.stderr.contains(options[0]), "{}", ran.stderr);
     }
-    scene.lacuna(&["serve", "disk.img", "--key-file", "key", "--socket", "s", "--write-through"]).code(1);
     scene.lacuna(&["check", "disk.img", "--key-file", "key", "--timeout", "0"]).code(1);
     scene.lacuna(&["snapshot", "create", "disk.img", "a", "--key-file", "key"]).code(1);
     scene.lacuna(&["snapshot", "list", "disk.img"]).code(1);

@@ -2,9 +2,9 @@
 
 use crate::fixture::*;
 use crate::model::*;
-use lacuna_core::{Disk, Error, Kind, Result};
+use lacuna_core::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sealed::{Cipher, Layout, Params, SEGMENT_BLOCKS};
+use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS};
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,6 +66,113 @@ fn a_full_medium_loses_nothing_acknowledged() {
             disk.close().unwrap();
         }
     }
+}
+
+/// Small writes to ever new segments until the medium is full, and nobody closes the disk.
+fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedium>>, Model) {
+    let medium = nearly_full(params, spare);
+    let mut rng = Rng::new(seed);
+    let mut model = Model::default();
+    let disk = open_with(medium.clone(), params, options(2)).unwrap();
+    for n in 1.. {
+        let block = rng.below(params.blocks - 3);
+        model.set(block, 2, n);
+        let done = write(&disk, block, 2, n).and_then(|()| disk.flush());
+        match done {
+            Ok(()) => model.flushed(),
+            Err(e) => {
+                assert_eq!(e.kind(), Kind::NoSpace);
+                break;
+            }
+        }
+        assert!(n < 10_000);
+    }
+    (medium, model)
+}
+
+/// A disk on a full medium is opened time and again and written a little; after something was discarded all is home.
+#[test]
+fn a_full_medium_locks_nobody_out() {
+    for (cipher, layout) in FORMATS.into_iter().filter(|(_, layout)| *layout != Layout::Kv) {
+        for spare in [0, 40_000, 1 << 20] {
+            let what = format!("{} {}, {spare} spare", cipher.name(), layout.name());
+            let params = params(cipher, layout, 40 * SEGMENT_BLOCKS);
+            let (medium, mut model) = filled(&params, spare, spare + 7);
+            // What reading needs is no space.
+            let reading = OpenOptions { read_only: true, ..options(3) };
+            model.assert_allows(&open_with(medium.clone(), &params, reading).unwrap(), &what);
+            for round in 0..5u64 {
+                let disk = open_with(medium.clone(), &params, options(10 + round)).unwrap();
+                assert!(disk.is_medium_full(), "{what}");
+                model.assert_allows(&disk, &what);
+                for n in 0..8 {
+                    // Acknowledged is durable here: it is killed without a flush.
+                    write(&disk, 39 * SEGMENT_BLOCKS + n * 16, 1, 20_000 + round).unwrap();
+                    model.set(39 * SEGMENT_BLOCKS + n * 16, 1, 20_000 + round);
+                    model.flushed();
+                }
+                if round % 2 == 1 {
+                    disk.close().unwrap();
+                }
+            }
+            let disk = open_with(medium.clone(), &params, options(20)).unwrap();
+            assert!(disk.is_medium_full(), "{what}");
+            let gone = 5 * SEGMENT_BLOCKS + 500;
+            disk.discard(BlockAddr(0), gone).unwrap();
+            for (block, versions) in &mut model.0 {
+                if *block < gone {
+                    *versions = vec![0];
+                }
+            }
+            // Space from elsewhere does as well.
+            disk.flush().unwrap();
+            if disk.is_medium_full() {
+                medium.heal();
+            }
+            model.assert_allows(&disk, &what);
+            disk.close().unwrap();
+            drop(disk);
+            let disk = open_with(medium.clone(), &params, options(21)).unwrap();
+            assert_eq!((disk.is_medium_full(), status(&disk, "batches_replayed")), (false, 0), "{what}");
+            model.assert_allows(&disk, &what);
+            // Streams again.
+            medium.heal();
+            write(&disk, 20 * SEGMENT_BLOCKS, SEGMENT_BLOCKS, 9).unwrap();
+            disk.close().unwrap();
+        }
+    }
+}
+
+/// A full medium that never gets space takes writes until the ring is full as well, refuses the next and keeps the rest.
+#[test]
+fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
+    let params = params(Cipher::Gcm, Layout::SegmentEnd, 40 * SEGMENT_BLOCKS);
+    let (medium, mut model) = filled(&params, 0, 3);
+    let disk = open_with(medium.clone(), &params, options(4)).unwrap();
+    let mut taken = 0;
+    let error = loop {
+        let block = (taken * 577) % (params.blocks - 3);
+        match write(&disk, block, 1, 50_000 + taken) {
+            Ok(()) => {
+                model.set(block, 1, 50_000 + taken);
+                model.flushed();
+            }
+            Err(e) => {
+                model.set(block, 1, 50_000 + taken);
+                break e;
+            }
+        }
+        taken += 1;
+        assert!(taken < 10_000);
+    };
+    assert_eq!(error.kind(), Kind::NoSpace);
+    assert!(error.to_string().contains("free space"), "{error}");
+    assert!(taken >= 50, "{taken} writes in the reserve");
+    drop(disk);
+    medium.heal();
+    let disk = open_with(medium, &params, options(5)).unwrap();
+    model.assert_allows(&disk, "reserve");
+    disk.close().unwrap();
 }
 
 /// The same if it is a stream that finds the medium full: small writes acknowledged before it are kept.

@@ -29,7 +29,7 @@ fn small_writes() -> impl Iterator<Item = u64> {
     (0..4 * 100).map(|n| (4 + n / 100) * SEGMENT_BLOCKS + (1 + n % 100) * 8)
 }
 
-/// Fills the ring to nearly its half with what was flushed, and streams with more than its other half; then
+/// Fills the ring to nearly the half that sends everything home with what was flushed, and streams with more than its other half; then
 /// arms a failure and writes on until the ring should be retired and is not, ever.
 fn fail_on_the_way_home(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
     let options = OpenOptions { budget: Budget::bytes(64 << 20), ..options(2) };
@@ -38,7 +38,7 @@ fn fail_on_the_way_home(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
     (0..8).for_each(|segment| model.set(segment * SEGMENT_BLOCKS, 4, 1));
     model.flushed();
     let mut places = small_writes();
-    while status(&disk, "ring_used") < 3_800_000 {
+    while status(&disk, "ring_used") < 3_600_000 {
         perform(&disk, Op::Write(places.next().unwrap(), 8), 2, &mut model).unwrap();
         perform(&disk, Op::Flush, 0, &mut model).unwrap();
     }

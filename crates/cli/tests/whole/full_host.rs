@@ -1,0 +1,195 @@
+//! A host file system that is filled to the last byte, and disks that take their whole space ahead of that.
+
+use crate::nbd_client::Client;
+use crate::scene::{Device, Scene, can_mount, have, noise};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+const BLOCK: usize = 4096;
+const CHUNK: usize = 1 << 20;
+
+/// A small file system of its own, mounted at `host`.
+struct Host {
+    at: PathBuf,
+    _device: Device,
+}
+
+impl Host {
+    fn mount(scene: &Scene, size: u64) -> Host {
+        fs::File::create(scene.path("backing")).unwrap().set_len(size).unwrap();
+        // Nothing is kept for root, so that full is full.
+        scene.tool("mkfs.ext4", &["-q", "-m", "0", "backing"]);
+        let device = Device::over(scene, &["backing"]);
+        fs::create_dir(scene.path("host")).unwrap();
+        scene.tool("mount", &[&device.0, "host"]);
+        Host { at: scene.path("host"), _device: device }
+    }
+
+    /// Fills it to the last byte.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.at.join("ballast")).unwrap();
+        for piece in [CHUNK, BLOCK, 1] {
+            let data = noise(99, piece);
+            loop {
+                match file.write_all(&data) {
+                    Ok(()) => {}
+                    Err(e) if e.kind() == ErrorKind::StorageFull => break,
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            let _ = file.sync_all();
+        }
+        assert!(fs::write(self.at.join("more"), [1; BLOCK]).is_err(), "the host is not full");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.at).stderr(std::process::Stdio::null()).status();
+    }
+}
+
+/// Closes what is open when a test fails, before the host goes.
+struct Closing<'a>(&'a Scene);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
+    }
+}
+
+fn scene() -> Option<Scene> {
+    let can = can_mount("/dev/loop-control") && can_mount("/dev/fuse") && have("mkfs.ext4");
+    can.then(|| {
+        let scene = Scene::new();
+        fs::create_dir(scene.path("mnt")).unwrap();
+        scene
+    })
+}
+
+const OPEN: [&str; 5] = ["open", "host/disk.img", "mnt", "--key-file", "key"];
+
+/// A disk in use on a host that fills up, a server that is killed: whoever has the passphrase gets in, deletes, trims and
+/// closes.
+fn opened_emptied_and_closed(options: &[&str]) {
+    let Some(scene) = scene() else { return };
+    let host = Host::mount(&scene, 128 << 20);
+    let _closing = Closing(&scene);
+    scene.create("host/disk.img", options).code(0);
+    scene.lacuna(&[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
+    for file in 0..8u64 {
+        fs::write(scene.path(&format!("mnt/{file}")), noise(file + 1, CHUNK)).unwrap();
+    }
+    scene.tool("sync", &["-f", "mnt"]);
+    host.fill();
+    // What is written now is acknowledged, and durable as far as the disk has a place for it.
+    for file in 0..100 {
+        let _ = fs::write(scene.path(&format!("mnt/late {file}")), noise(file, 3000));
+    }
+    let _ = Command::new("sync").args(["-f", "mnt"]).current_dir(scene.path(".")).status();
+    kill_server(&scene);
+    scene.lacuna(&["close", "mnt"]).code(0);
+
+    let before = fs::read(scene.path("host/disk.img")).unwrap();
+    scene.lacuna(&[&OPEN[..], &["--read-only", "--mount-options", "noload"]].concat()).code(0);
+    scene.lacuna(&["close", "mnt"]).code(0);
+    assert!(fs::read(scene.path("host/disk.img")).unwrap() == before, "reading wrote");
+
+    for _ in 0..2 {
+        scene.lacuna(&OPEN).code(0);
+        assert!(fs::read(scene.path("mnt/3")).unwrap() == noise(4, CHUNK));
+        scene.lacuna(&["close", "mnt"]).code(0);
+    }
+    scene.lacuna(&OPEN).code(0);
+    for file in [0, 1, 2, 4, 5] {
+        fs::remove_file(scene.path(&format!("mnt/{file}"))).unwrap();
+    }
+    scene.tool("sync", &["-f", "mnt"]);
+    scene.tool("fstrim", &["mnt"]);
+    scene.tool("sync", &["-f", "mnt"]);
+    scene.lacuna(&["close", "mnt"]).code(0);
+
+    scene.lacuna(&OPEN).code(0);
+    for file in [3u64, 6, 7] {
+        assert!(fs::read(scene.path(&format!("mnt/{file}"))).unwrap() == noise(file + 1, CHUNK));
+    }
+    fs::write(scene.path("mnt/new"), noise(77, CHUNK)).unwrap();
+    scene.tool("sync", &["-f", "mnt"]);
+    scene.lacuna(&["close", "mnt"]).code(0);
+    scene.lacuna(&["check", "host/disk.img", "--key-file", "key", "--read-only"]).code(0);
+}
+
+fn kill_server(scene: &Scene) {
+    let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
+    let process = status["servers"][0]["pid"].as_u64().unwrap();
+    crate::scene::send(crate::scene::Signal::KILL, process);
+}
+
+#[test]
+fn a_full_host_locks_nobody_out() {
+    opened_emptied_and_closed(&["--size", "64M"]);
+}
+
+#[test]
+fn a_full_host_locks_nobody_out_of_other_ciphers_and_layouts() {
+    opened_emptied_and_closed(&["--size", "64M", "--cipher", "gcm", "--layout", "interleaved"]);
+    opened_emptied_and_closed(&["--size", "64M", "--cipher", "xts"]);
+}
+
+#[test]
+fn a_full_host_locks_nobody_out_of_levels() {
+    opened_emptied_and_closed(&["--size", "64M", "--format", "deniable"]);
+    opened_emptied_and_closed(&["--size", "100M", "--format", "oblivious"]);
+}
+
+#[test]
+fn a_preallocated_disk_takes_every_write_of_a_full_host() {
+    let Some(scene) = scene() else { return };
+    let host = Host::mount(&scene, 128 << 20);
+    scene.create("host/large.img", &["--size", "1G", "--preallocate"]).code(13);
+    assert!(!scene.path("host/large.img").exists());
+    scene.create("host/disk.img", &["--size", "64M", "--preallocate"]).code(0);
+    let space = || fs::metadata(scene.path("host/disk.img")).unwrap().blocks() * 512;
+    let whole = fs::metadata(scene.path("host/disk.img")).unwrap().len();
+    assert!(space() >= whole);
+    host.fill();
+    for round in 1..3u64 {
+        let server = scene.serve_disk("host/disk.img", &[]);
+        let mut client = Client::connect(&server.socket).unwrap();
+        for chunk in 0..64 {
+            client.write_at(chunk * CHUNK as u64, &noise(round * 100 + chunk, CHUNK)).unwrap();
+        }
+        client.flush().unwrap();
+        client.discard(8 << 20, 32 << 20).unwrap();
+        client.flush().unwrap();
+        assert!(client.read_at(8 << 20, CHUNK).unwrap().iter().all(|byte| *byte == 0));
+        drop(client);
+        assert_eq!(server.stop(), 0);
+        assert!(space() >= whole, "discards gave space back");
+    }
+}
+
+#[test]
+fn what_a_full_host_refuses_says_what_to_do() {
+    let Some(scene) = scene() else { return };
+    let host = Host::mount(&scene, 128 << 20);
+    scene.create("host/disk.img", &["--size", "256M"]).code(0);
+    host.fill();
+    let mut said = tempfile::NamedTempFile::new().unwrap();
+    let args = ["serve", "host/disk.img", "--socket", "nbd.sock", "--key-file", "key"];
+    let server = scene.served_by_saying(&mut scene.command(&args), said.reopen().unwrap().into());
+    let mut client = Client::connect(&server.socket).unwrap();
+    let refused = (0..200).find_map(|chunk| {
+        let write = client.write_at(chunk * CHUNK as u64, &noise(chunk, CHUNK));
+        write.and_then(|()| client.flush()).err()
+    });
+    assert!(matches!(refused.unwrap().raw_os_error(), Some(libc::ENOSPC | libc::EIO)));
+    drop(client);
+    assert_eq!(server.stop(), 13);
+    let mut words = String::new();
+    std::io::Read::read_to_string(said.as_file_mut(), &mut words).unwrap();
+    assert!(words.contains("free space on the file system that holds"), "{words}");
+}
