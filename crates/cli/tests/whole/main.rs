@@ -14,6 +14,7 @@ mod levels_kills;
 mod mounted;
 mod nbd_client;
 mod pool;
+mod privileges;
 mod rados;
 mod rados_clients;
 mod rados_faults;
