@@ -188,20 +188,20 @@ pub struct ServeArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Listen on a unix socket at this path
-    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
-    pub socket: Option<PathBuf>,
-    /// Listen on a TCP address; port 0 takes any free one
+    /// Listen on a unix socket at this path; may be repeated, and stand beside --listen
+    #[arg(long, value_name = "PATH")]
+    pub socket: Vec<PathBuf>,
+    /// Listen on a TCP address; port 0 takes any free one; may be repeated, and stand beside --socket
     #[arg(long, value_name = "ADDR:PORT")]
-    pub listen: Option<String>,
+    pub listen: Vec<String>,
     /// Directory with server-cert.pem and server-key.pem; with ca-cert.pem clients must show a certificate
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
     /// Whether clients may or must encrypt [default with --tls-dir: require]
     #[arg(long, value_enum, requires = "tls_dir")]
     pub tls: Option<Tls>,
-    /// With --listen, serve clients of other machines that show no certificate, and in plain text without --tls-dir
-    #[arg(long, requires = "listen")]
+    /// On TCP addresses, serve clients of other machines that show no certificate, and in plain text without --tls-dir
+    #[arg(long)]
     pub allow_strangers: bool,
     /// Refuse writes
     #[arg(long)]

@@ -31,17 +31,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
 pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
-    let listen = listen(&args)?;
-    network::check(&args)?;
     let budget = budget(args.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {
         make_absolute(&mut args)?;
     }
-    let listen = match listen {
-        Listen::Unix(_) => args.socket.clone().map_or(listen, Listen::Unix),
-        other => other,
-    };
+    let listen = listen(&args)?;
+    network::check(&args, &listen)?;
     cluster::check_writing(&args.location, &args.writing)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
@@ -65,25 +61,30 @@ pub fn budget(cache: Size) -> Result<Budget> {
         .expected("at least 1M"))
 }
 
-fn listen(args: &ServeArgs) -> Result<Listen> {
-    let activated = std::env::var_os("LISTEN_FDS").is_some();
-    match (&args.socket, &args.listen) {
-        (Some(path), _) => Ok(Listen::Unix(path.clone())),
-        (None, Some(address)) => Ok(Listen::Tcp(address.clone())),
-        (None, None) if activated && !args.fork => Ok(Listen::Activated),
-        (None, None) if activated => Err(Error::new(Kind::Usage, "cannot go to the background")
-            .found("a socket passed by the service manager")
-            .remedy("leave --fork away: the service manager watches this process")),
-        (None, None) => Err(Error::new(Kind::Usage, "nowhere to listen")
-            .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
-            .remedy("give for example --socket /run/user/1000/disk.sock")),
+/// Where to listen: all the places that the options name, or what a service manager has passed.
+fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
+    let sockets = args.socket.iter().cloned().map(Listen::Unix);
+    let listen: Vec<_> = sockets.chain(args.listen.iter().cloned().map(Listen::Tcp)).collect();
+    if !listen.is_empty() {
+        return Ok(listen);
     }
+    if std::env::var_os("LISTEN_FDS").is_none() {
+        return Err(Error::new(Kind::Usage, "nowhere to listen")
+            .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
+            .remedy("give for example --socket /run/user/1000/disk.sock"));
+    }
+    if args.fork {
+        return Err(Error::new(Kind::Usage, "cannot go to the background")
+            .found("a socket passed by the service manager")
+            .remedy("leave --fork away: the service manager watches this process"));
+    }
+    Ok(vec![Listen::Activated])
 }
 
 /// A process in the background has left the directory that relative paths start from.
 fn make_absolute(args: &mut ServeArgs) -> Result<()> {
-    let paths = [&mut args.socket, &mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
-    for path in paths.into_iter().flatten() {
+    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
+    for path in paths.into_iter().flatten().chain(&mut args.socket) {
         *path = std::path::absolute(&*path)
             .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
     }
@@ -92,7 +93,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 
 fn serve(
     args: &ServeArgs,
-    listen: &Listen,
+    listen: &[Listen],
     key: Key,
     opening: Opening,
     console: Console,
@@ -148,7 +149,7 @@ impl Drop for Lookout {
 
 fn serve_disk(
     args: &ServeArgs,
-    listen: &Listen,
+    listen: &[Listen],
     disk: &Arc<OpenDisk>,
     console: Console,
     ready: &mut Ready,
@@ -193,11 +194,11 @@ fn serve_disk(
     options.certificates = args.tls_dir.clone();
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
-    let uri = server.uri();
-    let account = Account::of(&args.location, site.target(), uri.clone(), levels, last_error);
+    let uris = server.uris();
+    let account = Account::of(&args.location, site.target(), uris.clone(), levels, last_error);
     let _status = StatusSocket::start(account, console);
     *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
-    console::line(&uri)?;
+    uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.tell()?;
     server.run(stop)
 }

@@ -32,32 +32,34 @@ pub struct Account {
     /// What the name of its socket is made from.
     identity: String,
     namespace: Option<String>,
-    uri: String,
+    /// For clients, one for each place where it listens.
+    uris: Vec<String>,
     /// The disk, or each of its open levels.
     levels: Vec<ByteDisk>,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Account {
-    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at `uri`.
+    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`.
     pub fn of(
         location: &Location,
         target: Option<&Target>,
-        uri: String,
+        uris: Vec<String>,
         levels: Vec<ByteDisk>,
         last_error: Arc<Mutex<Option<String>>>,
     ) -> Self {
         let location = canonical(location);
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
-        Account { location, identity, namespace, uri, levels, last_error }
+        Account { location, identity, namespace, uris, levels, last_error }
     }
 
     fn to_json(&self) -> Value {
         let mut out = json!({
             "location": self.location,
             "front": "nbd",
-            "uri": self.uri,
+            "uri": self.uris.first(),
+            "uris": self.uris,
             "pid": std::process::id(),
             "read_only": self.levels[0].read_only(),
             "size": self.levels[0].len(),
@@ -282,7 +284,9 @@ fn mount(record: &Record, mut status: Value) -> Value {
 
 fn words(server: &Value) -> String {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
-    let place = if server["front"] == "fuse" { text("mountpoint") } else { text("uri") };
+    let uris = || server["uris"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let place =
+        if server["front"] == "fuse" { text("mountpoint") } else { uris().collect::<Vec<_>>().join(" and ") };
     let read_only = if server["read_only"] == true { ", read-only" } else { "" };
     if server["died"] == true {
         return format!(

@@ -31,7 +31,7 @@ mod wire;
 
 pub use exports::Exports;
 pub use fuzz::fuzz_serve;
-pub use listen::Listen;
+pub use listen::{Listen, passed_addresses};
 pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
 pub use server::{Options, Reporter, Server, StopHandle};
 pub use tls::{CLIENT_AUTHORITY, TlsMode};

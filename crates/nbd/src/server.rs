@@ -105,7 +105,7 @@ pub struct Server {
 
 impl Server {
     /// Loads the certificates and begins to listen; clients that connect wait until [`Server::run`].
-    pub fn bind(listen: &Listen, exports: Exports, options: Options) -> Result<Self> {
+    pub fn bind(listen: &[Listen], exports: Exports, options: Options) -> Result<Self> {
         let tls = match (options.tls, &options.certificates) {
             (TlsMode::Off, _) => None,
             (_, Some(directory)) => Some(tls::load(directory)?),
@@ -123,10 +123,11 @@ impl Server {
         Ok(Server { listeners, exports, options, tls, memory })
     }
 
-    /// The URI of the default export, for clients: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in place of `nbd`
-    /// where TLS is required.
-    pub fn uri(&self) -> String {
-        self.listeners.first().map_or_else(String::new, |l| l.uri(self.options.tls == TlsMode::Require))
+    /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in
+    /// place of `nbd` where TLS is required.
+    pub fn uris(&self) -> Vec<String> {
+        let tls = self.options.tls == TlsMode::Require;
+        self.listeners.iter().map(|listener| listener.uri(tls)).collect()
     }
 
     /// Serves until `stop` is used. Then no more requests are read, those already read are carried out and

@@ -225,6 +225,6 @@ fn tls_protects_tcp_and_unix_sockets() {
     // An authority that cannot be read must not let everyone in.
     std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
     let listen = Listen::Tcp("127.0.0.1:0".into());
-    let refused = Server::bind(&listen, Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
+    let refused = Server::bind(&[listen], Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
     assert!(refused.to_string().contains("ca-cert.pem"), "{refused}");
 }

@@ -13,6 +13,7 @@ mod levels;
 mod levels_kills;
 mod mounted;
 mod nbd_client;
+mod places;
 mod pool;
 mod privileges;
 mod rados;
