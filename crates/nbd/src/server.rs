@@ -37,7 +37,7 @@ pub struct Options {
     pub max_workers: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
-    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each further level has a sixth
+    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each further level has a third
     /// of as much. A request that finds none in a few seconds fails with ENOMEM.
     pub large_memory: usize,
     /// How long a client may be silent before it has chosen an export.

@@ -49,7 +49,7 @@ fn nbdinfo_understands_what_is_offered() {
         assert_eq!(export["is_read_only"], false);
         assert_eq!(export["block_size_minimum"], 4096);
         assert_eq!(export["block_size_preferred"], 4096);
-        assert_eq!(export["block_size_maximum"], 32 << 20);
+        assert_eq!(export["block_size_maximum"], 64 << 20);
 
         let list = run("nbdinfo", &["--json", "--list", &server.uri]);
         let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
