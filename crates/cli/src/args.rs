@@ -89,7 +89,8 @@ pub struct CreateArgs {
     /// How the medium is used
     #[arg(long, value_enum, default_value_t = Format::Sealed)]
     pub format: Format,
-    /// How blocks are encrypted; only gcm notices altered data [default: xts-random; disks with levels: gcm]
+    /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random writes at the highest
+    /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
     /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in RADOS
@@ -116,7 +117,7 @@ pub struct CreateArgs {
 impl CreateArgs {
     /// The cipher of a sealed disk.
     pub fn cipher(&self) -> Cipher {
-        self.cipher.unwrap_or(Cipher::XtsRandom)
+        self.cipher.unwrap_or(Cipher::Gcm)
     }
 }
 
@@ -150,7 +151,8 @@ pub struct OpenArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
-    /// Mount only a file `disk` that is the disk; needs no loop device
+    /// Mount only a file `disk` that is the disk; needs no loop device. Programs may map it into their memory from Linux
+    /// 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve` is the way
     #[arg(long)]
     pub raw: bool,
     /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
