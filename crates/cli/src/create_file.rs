@@ -1,10 +1,12 @@
 //! `create` on a file or block device.
 
 use crate::args::{CreateArgs, Format, HidingArg};
+use crate::claim;
 use crate::console::Console;
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
+use crate::working;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
@@ -34,10 +36,12 @@ pub fn run(
     console: Console,
 ) -> Result<(Parameters, PublicHeader)> {
     let place = Place::look(path, args.force)?;
+    place.claim(path, console)?;
     let (parameters, len) = plan(args, &place)?;
     let header = draft(args, &parameters, wanted, console)?;
     let public = header.unlocked().header.clone();
-    place.write(path, &parameters, len, header)?;
+    let laying = format!("laying out {}", path.display());
+    working::show(console, &laying, |_| place.write(path, &parameters, len, header))?;
     Ok((parameters, public))
 }
 
@@ -79,6 +83,17 @@ impl Place {
             .found("a file that exists already")
             .expected("a path where nothing exists")
             .remedy("choose another path, or give --force to overwrite it"))
+    }
+
+    /// Claims the disk that is there already: it may be open under another name.
+    fn claim(&self, path: &Path, console: Console) -> Result<()> {
+        let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(()) };
+        match lacuna_volume::read_public(&**medium) {
+            Ok((there, _)) => {
+                claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), console)
+            }
+            Err(_) => Ok(()),
+        }
     }
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {

@@ -44,6 +44,7 @@ mod snapshot;
 mod status;
 mod unlock;
 mod utc;
+mod working;
 
 use args::{Cli, KeyVerb, SnapshotVerb, Verb};
 use clap::Parser;

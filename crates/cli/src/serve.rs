@@ -9,7 +9,8 @@ use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
 use crate::status::{Account, StatusSocket};
-use crate::unlock::{self, Key, Opening};
+use crate::unlock::{self, Opening};
+use crate::working::{self, Looking};
 use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +49,13 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
     };
-    background::run(args.fork, key.has_levels(), |ready| serve(&args, &listen, key, opening, console, ready))
+    let what = format!("opening {}", args.location);
+    background::run(args.fork, key.has_levels(), (console, &what), |ready| {
+        // In the background another process has the terminal, and says what this one does.
+        let drawn = if args.fork { console.without_drawing() } else { console };
+        let disk = Arc::new(working::show(drawn, &what, |_| key.open(opening))?);
+        serve(&args, &listen, disk, (console, drawn), ready)
+    })
 }
 
 /// The memory that `--cache` gives.
@@ -94,26 +101,42 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 fn serve(
     args: &ServeArgs,
     listen: &[Listen],
-    key: Key,
-    opening: Opening,
-    console: Console,
+    disk: Arc<OpenDisk>,
+    (console, drawn): (Console, Console),
     ready: &mut Ready,
 ) -> Result<()> {
     let stop = StopHandle::new()?;
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
-    let disk = Arc::new(key.open(opening)?);
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
-    let mut pid_file = None;
-    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut pid_file);
+    let mut signs = Signs::default();
+    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut signs);
     drop(lookout);
-    // Whatever ended the serving, what was acknowledged goes to the medium.
-    let closed = disk.close();
+    // However the serving ended: from now on `status` says that it has.
+    stop.stop();
+    let what = format!("closing {}", args.location);
+    let closed = working::show(drawn, &what, |working| {
+        let (working, weak, what) = (working.clone(), Arc::downgrade(&disk), what.clone());
+        let _looking = Looking::start(move || {
+            let levels = weak.upgrade().map(|disk| disk.levels()).unwrap_or_default();
+            working.tell(working::unfinished_in(&levels).within(&what));
+        });
+        // Whatever ended the serving, what was acknowledged goes to the medium.
+        disk.close()
+    });
+    drop(signs.status);
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
     // Whoever waits for the file to go may take the disk away then.
-    drop(pid_file);
+    drop(signs.pid_file);
     served.and(closed)
+}
+
+/// By what others know of a server.
+#[derive(Default)]
+struct Signs {
+    status: Option<StatusSocket>,
+    pid_file: Option<PidFile>,
 }
 
 /// Ends the serving of a disk that another client has taken over, even if nobody asks anything of it. Ends itself
@@ -154,7 +177,7 @@ fn serve_disk(
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
-    pid_file: &mut Option<PidFile>,
+    signs: &mut Signs,
 ) -> Result<()> {
     let say = background::reporter(args.fork, disk.has_levels(), console);
     let last_error = Arc::new(Mutex::new(None));
@@ -195,9 +218,10 @@ fn serve_disk(
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
     let uris = server.uris();
-    let account = Account::of(&args.location, site.target(), uris.clone(), levels, last_error);
-    let _status = StatusSocket::start(account, console);
-    *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    let account =
+        Account::of(&args.location, site.target(), (uris.clone(), stop.clone()), levels, last_error);
+    signs.status = StatusSocket::start(account, console);
+    signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.tell()?;
     server.run(stop)

@@ -5,7 +5,8 @@ use crate::cluster::Target;
 use crate::console::{self, Console};
 use crate::size::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
-use lacuna_fuse::Record;
+use lacuna_fuse::{Record, shell_word};
+use lacuna_nbd::StopHandle;
 use lacuna_volume::Location;
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder};
@@ -34,24 +35,27 @@ pub struct Account {
     namespace: Option<String>,
     /// For clients, one for each place where it listens.
     uris: Vec<String>,
+    /// With which the server is told to end.
+    stop: StopHandle,
     /// The disk, or each of its open levels.
     levels: Vec<ByteDisk>,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Account {
-    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`.
+    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`,
+    /// until it is told to `stop`.
     pub fn of(
         location: &Location,
         target: Option<&Target>,
-        uris: Vec<String>,
+        (uris, stop): (Vec<String>, StopHandle),
         levels: Vec<ByteDisk>,
         last_error: Arc<Mutex<Option<String>>>,
     ) -> Self {
         let location = canonical(location);
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
-        Account { location, identity, namespace, uris, levels, last_error }
+        Account { location, identity, namespace, uris, stop, levels, last_error }
     }
 
     fn to_json(&self) -> Value {
@@ -63,6 +67,7 @@ impl Account {
             "pid": std::process::id(),
             "read_only": self.levels[0].read_only(),
             "size": self.levels[0].len(),
+            "closing": self.stop.stopped(),
             "items": self.levels.iter().flat_map(|level| level.status().items).collect::<Vec<_>>(),
             "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
         });
@@ -277,6 +282,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "read_only": record.read_only,
         "died": status.is_null(),
         "silent": status["silent"] == true,
+        "closing": status["closing"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
     })
@@ -290,9 +296,10 @@ fn words(server: &Value) -> String {
     let read_only = if server["read_only"] == true { ", read-only" } else { "" };
     if server["died"] == true {
         return format!(
-            "{} at {place}: its server died (process {}); `lacuna close {place}` clears away what it left\n",
+            "{} at {place}: its server died (process {}); `lacuna close {}` clears away what it left\n",
             text("location"),
-            server["pid"]
+            server["pid"],
+            shell_word(Path::new(&place))
         );
     }
     if server["silent"] == true {
@@ -302,9 +309,13 @@ fn words(server: &Value) -> String {
             text("location")
         );
     }
+    let closing = if server["closing"] == true { ", closing" } else { "" };
     let namespace = server["namespace"].as_str().map(|n| format!(", namespace {n}")).unwrap_or_default();
-    let mut out =
-        format!("{} at {place} (process {}{namespace}{read_only})\n", text("location"), server["pid"]);
+    let mut out = format!(
+        "{} at {place} (process {}{namespace}{read_only}{closing})\n",
+        text("location"),
+        server["pid"]
+    );
     if let Some(error) = server["last_error"].as_str() {
         out.push_str(&format!("  last failure: {error}\n"));
     }

@@ -28,13 +28,15 @@ mod open;
 mod outcome;
 mod run_directory;
 mod session;
+mod shell_word;
 mod system_call;
 mod tool;
 mod users;
 mod watch;
 
 pub use close::{Closed, close, died, running, status};
-pub use daemon::{ReadyPipe, Side, Started, daemonize};
+pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use open::{Log, OpenRequest, Opened, Stopper, check_mountpoint};
 pub use run_directory::{Record, default_run_base, fnv1a};
+pub use shell_word::shell_word;
 pub use system_call::become_io_flusher;
