@@ -30,6 +30,7 @@ mod info;
 mod info_levels;
 mod key;
 mod manual;
+mod manual_text;
 mod mount;
 mod network;
 mod open_disk;

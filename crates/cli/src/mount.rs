@@ -111,13 +111,13 @@ fn serve(
     let disk = Arc::new(working::show(drawn, &what, |_| key.open(opening))?);
     let levels = disk.levels();
     let say = background::reporter(!args.foreground, disk.has_levels(), console);
-    let (watched, mkfs) = (levels.clone(), args.mkfs.clone());
+    let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
     let look = move || {
         let stage = working::unfinished_in(&watched);
         let waits = stage.left.is_some_and(|left| left > 0);
         let making =
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
-        if waits { stage } else { making() }.within(&what)
+        if waits { stage } else { making() }.within("opening", &shown)
     };
     let opened = ready.working(console, look, || mount(args, &location, &disk, &levels, &say))?;
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
@@ -247,11 +247,14 @@ fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
     let what = format!("closing {}", mountpoint.display());
     // To a person alone: on a disk with levels it takes long when something hidden waits, above all.
     let closed = working::show(console, &what, |working| {
-        let (working, at, what) = (working.clone(), mountpoint.to_owned(), what.clone());
+        let (working, at) = (working.clone(), mountpoint.to_owned());
         let _looking = console.draws().then(|| {
             Looking::start(move || {
                 if let Ok(status) = lacuna_fuse::status(&at, None) {
-                    working.tell(working::unfinished(working::counters(&status["items"])).within(&what));
+                    working.tell(
+                        working::unfinished(working::counters(&status["items"]))
+                            .within("closing", &at.to_string_lossy()),
+                    );
                 }
             })
         });

@@ -116,10 +116,10 @@ fn serve(
     stop.stop();
     let what = format!("closing {}", args.location);
     let closed = working::show(drawn, &what, |working| {
-        let (working, weak, what) = (working.clone(), Arc::downgrade(&disk), what.clone());
+        let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());
         let _looking = Looking::start(move || {
             let levels = weak.upgrade().map(|disk| disk.levels()).unwrap_or_default();
-            working.tell(working::unfinished_in(&levels).within(&what));
+            working.tell(working::unfinished_in(&levels).within("closing", &location));
         });
         // Whatever ended the serving, what was acknowledged goes to the medium.
         disk.close()

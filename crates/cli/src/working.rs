@@ -38,8 +38,8 @@ pub struct Stage {
     pub what: String,
     /// How many bytes are left of it, if that is known.
     pub left: Option<u64>,
-    /// What a person can do about it; may be empty.
-    pub hint: String,
+    /// What it is done to, and what a person can do about it; may be empty.
+    pub aside: String,
 }
 
 impl Stage {
@@ -48,10 +48,13 @@ impl Stage {
         Stage { what: what.into(), ..Stage::default() }
     }
 
-    /// The same, as a part of something larger.
-    pub fn within(self, whole: &str) -> Self {
+    /// The same, as a part of something larger that is done to `object`. Its name comes last: it may be long, and a line ends
+    /// with the screen.
+    pub fn within(self, whole: &str, object: &str) -> Self {
         let what = if self.what.is_empty() { whole.to_owned() } else { format!("{whole}: {}", self.what) };
-        Stage { what, ..self }
+        let aside =
+            if self.aside.is_empty() { object.to_owned() } else { format!("{object}; {}", self.aside) };
+        Stage { what, aside, ..self }
     }
 }
 
@@ -87,8 +90,8 @@ impl Working {
                 let _ = write!(words, ", about {}", duration(seconds));
             }
         }
-        if !work.stage.hint.is_empty() {
-            let _ = write!(words, "; {}", work.stage.hint);
+        if !work.stage.aside.is_empty() {
+            let _ = write!(words, " ({})", work.stage.aside);
         }
         words
     }
@@ -177,7 +180,7 @@ pub fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> St
         Some(hidden) => Stage {
             what: "waiting for cover".to_owned(),
             left: Some(hidden),
-            hint: if paced {
+            aside: if paced {
                 "using level 0 as usual brings more"
             } else {
                 "it comes from using level 0 as usual"
@@ -209,18 +212,18 @@ mod tests {
         let (working, start) = (Working::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         for (mib, seconds, words) in [
-            (8, 0, "closing, 8 MiB left; hint"),
-            (6, 10, "closing, 6 MiB left, about 30 s; hint"),
-            (1, 700, "closing, 1 MiB left, about 2 min; hint"),
-            (9, 701, "closing, 9 MiB left; hint"),
-            (0, 702, "closing; hint"),
+            (8, 0, "closing, 8 MiB left (hint)"),
+            (6, 10, "closing, 6 MiB left, about 30 s (hint)"),
+            (1, 700, "closing, 1 MiB left, about 2 min (hint)"),
+            (9, 701, "closing, 9 MiB left (hint)"),
+            (0, 702, "closing (hint)"),
         ] {
-            let stage = Stage { left: Some(mib << 20), hint: "hint".into(), ..Stage::of("closing") };
+            let stage = Stage { left: Some(mib << 20), aside: "hint".into(), ..Stage::of("closing") };
             working.tell_at(stage, at(seconds));
             assert_eq!(working.words(), words);
         }
-        working.tell_at(Stage::of("making ext4").within("opening"), at(703));
-        assert_eq!(working.words(), "opening: making ext4");
+        working.tell_at(Stage::of("making ext4").within("opening", "d.img"), at(703));
+        assert_eq!(working.words(), "opening: making ext4 (d.img)");
         assert_eq!(
             (duration(99), duration(101), duration(7201)),
             ("99 s".into(), "2 min".into(), "3 h".into())
@@ -236,13 +239,13 @@ mod tests {
         let idle = [("level", 1), ("cover_interval", 1000), ("waiting_for_cover", 0)];
         for items in [&sealed[..], &public, &idle, &[]] {
             let stage = unfinished(items.iter().copied());
-            let words = format!("{} {}", stage.what, stage.hint);
+            let words = format!("{} {}", stage.what, stage.aside);
             assert!(!telling.iter().any(|word| words.contains(word)), "{words}");
             assert_eq!(stage.left, (items == sealed).then_some(4096));
         }
         let hidden = |interval| [("cover_interval", interval), ("waiting_for_cover", 8192)];
         let paced = unfinished(hidden(1000).into_iter());
-        assert!(paced.what.contains("cover") && paced.hint.contains("more") && paced.left == Some(8192));
-        assert!(unfinished(hidden(0).into_iter()).hint.contains("comes from using level 0"));
+        assert!(paced.what.contains("cover") && paced.aside.contains("more") && paced.left == Some(8192));
+        assert!(unfinished(hidden(0).into_iter()).aside.contains("comes from using level 0"));
     }
 }

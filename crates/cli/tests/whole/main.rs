@@ -4,6 +4,7 @@
 mod access_time;
 mod books;
 mod clients;
+mod closing;
 mod crash;
 mod damage;
 mod defaults;
@@ -13,6 +14,7 @@ mod keys;
 mod levels;
 mod levels_kills;
 mod mounted;
+mod names;
 mod nbd_client;
 mod places;
 mod pool;
