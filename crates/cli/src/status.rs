@@ -290,9 +290,13 @@ fn mount(record: &Record, mut status: Value) -> Value {
 
 fn words(server: &Value) -> String {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
-    let uris = || server["uris"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let place =
-        if server["front"] == "fuse" { text("mountpoint") } else { uris().collect::<Vec<_>>().join(" and ") };
+    // A server of an older version says one of them.
+    let uris = server["uris"].as_array().map_or(std::slice::from_ref(&server["uri"]), Vec::as_slice);
+    let place = if server["front"] == "fuse" {
+        text("mountpoint")
+    } else {
+        uris.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" and ")
+    };
     let read_only = if server["read_only"] == true { ", read-only" } else { "" };
     if server["died"] == true {
         return format!(

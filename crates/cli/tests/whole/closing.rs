@@ -186,7 +186,7 @@ fn opening_that_waits_says_what_for_and_quiet_says_nothing() {
         let open = ["open", "disk.img", "public", "hidden", "--mkfs", "ext4", "--key-file", "deep"];
         let quietly: &[&str] = if quiet { &["-q"] } else { &[] };
         let (mut child, seen, terminal) =
-            on_terminal(&scene, &[quietly, &open[..], &["--cover-timeout", "3"]].concat());
+            on_terminal(&scene, &[quietly, &open[..], &["--cover-timeout", "2"]].concat());
         // Nobody can use level 0 yet: the file system of the hidden level gets no cover.
         assert_ne!(child.wait().unwrap().code(), Some(0));
         drop(terminal);
