@@ -94,7 +94,8 @@ pub struct CreateArgs {
     /// How the medium is used
     #[arg(long, value_enum, default_value_t = Format::Sealed)]
     pub format: Format,
-    /// How blocks are encrypted; only gcm notices altered data [default: xts-random; disks with levels: gcm]
+    /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random writes at the highest
+    /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
     /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in RADOS
@@ -125,7 +126,7 @@ pub struct CreateArgs {
 impl CreateArgs {
     /// The cipher of a sealed disk.
     pub fn cipher(&self) -> Cipher {
-        self.cipher.unwrap_or(Cipher::XtsRandom)
+        self.cipher.unwrap_or(Cipher::Gcm)
     }
 }
 
@@ -159,7 +160,8 @@ pub struct OpenArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub foreground: bool,
-    /// Mount only a file `disk` that is the disk; needs no loop device
+    /// Mount only a file `disk` that is the disk; needs no loop device. Programs may map it into their memory from Linux
+    /// 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve` is the way
     #[arg(long)]
     pub raw: bool,
     /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
@@ -197,20 +199,20 @@ pub struct ServeArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
-    /// Listen on a unix socket at this path
-    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
-    pub socket: Option<PathBuf>,
-    /// Listen on a TCP address; port 0 takes any free one
+    /// Listen on a unix socket at this path; may be repeated, and stand beside --listen
+    #[arg(long, value_name = "PATH")]
+    pub socket: Vec<PathBuf>,
+    /// Listen on a TCP address; port 0 takes any free one; may be repeated, and stand beside --socket
     #[arg(long, value_name = "ADDR:PORT")]
-    pub listen: Option<String>,
+    pub listen: Vec<String>,
     /// Directory with server-cert.pem and server-key.pem; with ca-cert.pem clients must show a certificate
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
     /// Whether clients may or must encrypt [default with --tls-dir: require]
     #[arg(long, value_enum, requires = "tls_dir")]
     pub tls: Option<Tls>,
-    /// With --listen, serve clients of other machines that show no certificate, and in plain text without --tls-dir
-    #[arg(long, requires = "listen")]
+    /// On TCP addresses, serve clients of other machines that show no certificate, and in plain text without --tls-dir
+    #[arg(long)]
     pub allow_strangers: bool,
     /// Refuse writes
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
 
 use crate::console::{self, Console};
+use crate::working::{self, Looking, Stage};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_fuse::{ReadyPipe, Side, daemonize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -17,19 +18,55 @@ impl Ready {
     pub fn tell(&mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), ReadyPipe::ready)
     }
+
+    /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it takes.
+    pub fn working<R>(
+        &self,
+        console: Console,
+        mut look: impl FnMut() -> Stage + Send + 'static,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        match self.0.as_ref().map(ReadyPipe::meanwhile) {
+            None => working::show(console, "", |working| {
+                let working = working.clone();
+                let _looking = Looking::start(move || working.tell(look()));
+                work()
+            }),
+            // Two processes would draw over one another: this one tells the other.
+            Some(Ok(mut meanwhile)) => {
+                let tell = move || {
+                    let stage = serde_json::to_string(&look());
+                    stage.iter().for_each(|stage| meanwhile.tell(stage));
+                };
+                let _looking = Looking::start(tell);
+                work()
+            }
+            Some(Err(_)) => work(),
+        }
+    }
 }
 
-/// Runs `serve`, after a fork if `background`. Before this the process must have started no threads and hold
+/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is. Before this the process must have started no threads and hold
 /// no random source and no open disk.
 ///
 /// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
-pub fn run(background: bool, secret: bool, serve: impl FnOnce(&mut Ready) -> Result<()>) -> Result<()> {
+pub fn run(
+    background: bool,
+    secret: bool,
+    (console, what): (Console, &str),
+    serve: impl FnOnce(&mut Ready) -> Result<()>,
+) -> Result<()> {
     if !background {
         return serve(&mut Ready(None));
     }
     wait_until_alone();
     match daemonize()? {
-        Side::Parent(started) => started.wait().map(|_| ()),
+        Side::Parent(started) => working::show(console, what, |working| {
+            let tell = |line: &str| {
+                serde_json::from_str(line).ok().into_iter().for_each(|stage| working.tell(stage));
+            };
+            started.wait(tell).map(drop)
+        }),
         Side::Child(pipe) => {
             let mut ready = Ready(Some(pipe));
             let result = serve(&mut ready);

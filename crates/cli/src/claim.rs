@@ -7,8 +7,9 @@
 //!
 //! Readers claim nothing: a snapshot of a disk can be read beside the disk.
 
+use crate::console::Console;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_volume::{Location, Uuid};
+use lacuna_volume::Uuid;
 use rustix::net::{listen, sockopt::socket_peercred};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
@@ -19,18 +20,35 @@ use std::sync::OnceLock;
 static HELD: OnceLock<UnixListener> = OnceLock::new();
 
 /// Claims the disk with this UUID for this process, and for one that it forks. Errors: [`Kind::Busy`], with the process
-/// that has it open.
-pub fn take(uuid: Uuid, location: &Location) -> Result<()> {
-    let failed = |e: std::io::Error| Error::io(format!("cannot claim {location} for this process"), &e);
-    let address = SocketAddr::from_abstract_name(format!("lacuna {uuid}")).map_err(failed)?;
-    match UnixListener::bind_addr(&address) {
-        Ok(listener) => {
-            // A process claims one disk, once.
-            let _first = HELD.set(listener);
-            Ok(())
+/// that has it open, as an error of `what`.
+pub fn take(uuid: Uuid, what: &str, console: Console) -> Result<()> {
+    let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
+    if let Some(listener) = judge(bound, || taken(uuid, what), console)? {
+        // A process claims one disk, once.
+        let _first = HELD.set(listener);
+    }
+    Ok(())
+}
+
+fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("lacuna {uuid}"))
+}
+
+/// The socket, if there is one. A system that refuses such sockets takes the protection away, not the disk.
+fn judge(
+    bound: std::io::Result<UnixListener>,
+    taken: impl FnOnce() -> Error,
+    console: Console,
+) -> Result<Option<UnixListener>> {
+    match bound {
+        Ok(listener) => Ok(Some(listener)),
+        Err(e) if e.kind() == ErrorKind::AddrInUse => Err(taken()),
+        Err(e) => {
+            console.note(&format!(
+                "this system does not let a disk be claimed ({e}): see to it that it is not open under another name"
+            ));
+            Ok(None)
         }
-        Err(e) if e.kind() == ErrorKind::AddrInUse => Err(taken(&address, location)),
-        Err(e) => Err(failed(e)),
     }
 }
 
@@ -42,8 +60,9 @@ pub fn renew() {
     }
 }
 
-fn taken(address: &SocketAddr, location: &Location) -> Error {
-    let holder = UnixStream::connect_addr(address).ok().and_then(|stream| socket_peercred(&stream).ok());
+fn taken(uuid: Uuid, what: &str) -> Error {
+    let stream = address(uuid).and_then(|address| UnixStream::connect_addr(&address));
+    let holder = stream.ok().and_then(|stream| socket_peercred(&stream).ok());
     let holder = holder.map_or_else(
         || "it is open on this machine already".to_owned(),
         |holder| {
@@ -51,10 +70,10 @@ fn taken(address: &SocketAddr, location: &Location) -> Error {
             format!("it is open on this machine already, in process {pid}{}", program(pid.get()))
         },
     );
-    Error::new(Kind::Busy, format!("cannot open {location}"))
+    Error::new(Kind::Busy, what)
         .found(holder)
         .expected("a disk that is written under one name at a time; copies of a disk count as the disk")
-        .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server), or give --read-only")
+        .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server), or open it with --read-only")
 }
 
 /// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a disk has, and messages
@@ -63,4 +82,20 @@ fn program(pid: i32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);
     if name.trim().is_empty() { String::new() } else { format!(" ({})", name.trim()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_claim_of_another_is_in_the_way() {
+        let busy = || Error::new(Kind::Busy, "taken");
+        let quiet = Console::new(true, false);
+        let judged = |kind: ErrorKind| judge(Err(kind.into()), busy, quiet);
+        assert_eq!(judged(ErrorKind::AddrInUse).unwrap_err().kind(), Kind::Busy);
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::Unsupported, ErrorKind::OutOfMemory] {
+            assert!(judged(kind).unwrap().is_none(), "{kind}");
+        }
+    }
 }

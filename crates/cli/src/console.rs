@@ -17,25 +17,47 @@ const HIDDEN: &str = "the disk could not do what it was asked; what and why is t
 pub struct Console {
     quiet: bool,
     verbose: bool,
+    drawing: bool,
 }
 
 impl Console {
     pub fn new(quiet: bool, verbose: bool) -> Self {
-        Console { quiet, verbose }
+        Console { quiet, verbose, drawing: true }
     }
 
     /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the part of its
     /// template that says how fast it goes.
     pub fn progress(&self, length: u64, rate: &str) -> ProgressBar {
-        let watched = !self.quiet && io::stderr().is_terminal();
-        let target = if watched { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(length), target);
+        let bar = ProgressBar::with_draw_target(Some(length), self.target());
         if let Ok(style) =
             ProgressStyle::with_template(&format!("{{bar:40}} {{percent:>3}}%  {rate}  {{eta}} left"))
         {
             bar.set_style(style);
         }
         bar
+    }
+
+    /// A line that says that something is going on.
+    pub fn spinner(&self) -> ProgressBar {
+        let spinner = ProgressBar::with_draw_target(None, self.target());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}") {
+            spinner.set_style(style);
+        }
+        spinner
+    }
+
+    /// The same, for a process that leaves the terminal to another.
+    pub fn without_drawing(self) -> Self {
+        Console { drawing: false, ..self }
+    }
+
+    /// Whether anything is drawn while something goes on.
+    pub fn draws(&self) -> bool {
+        self.drawing && !self.quiet && is_watched()
+    }
+
+    fn target(&self) -> ProgressDrawTarget {
+        if self.draws() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
 
     /// An error, which `--quiet` does not silence.

@@ -3,6 +3,7 @@
 use crate::args::CostArgs;
 use crate::console::Console;
 use crate::size::{Size, human};
+use crate::working;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::{Argon2Cost, measure_cost};
 use std::time::Duration;
@@ -47,7 +48,12 @@ impl Wanted {
     pub fn settle(&self, console: Console) -> Argon2Cost {
         let (cost, chosen) = match self {
             Wanted::Fixed(cost) => (*cost, true),
-            Wanted::Measured(kib) => (measure_cost(*kib, TARGET), *kib < Argon2Cost::FLOOR_KIB),
+            Wanted::Measured(kib) => {
+                let measure = |_: &_| measure_cost(*kib, TARGET);
+                let cost =
+                    working::show(console, "measuring what a guess at the passphrase can cost here", measure);
+                (cost, *kib < Argon2Cost::FLOOR_KIB)
+            }
         };
         console.detail(&format!("trying a passphrase costs {}", words(&cost)));
         if cost.memory_kib < Argon2Cost::FLOOR_KIB && !chosen {

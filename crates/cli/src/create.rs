@@ -13,6 +13,7 @@ use crate::create_rados;
 use crate::parameters::Parameters;
 use crate::passphrase;
 use crate::size::{Size, human};
+use crate::working;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
 use lacuna_sealed::Cipher;
@@ -99,7 +100,8 @@ pub fn draft(
         levels: &levels,
         uuid: None,
     };
-    NewHeader::build(header, &SystemRandom::new()?)
+    let random = SystemRandom::new()?;
+    working::show(console, "making keys of the passphrase", |_| NewHeader::build(header, &random))
 }
 
 /// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing. `only` is the one that

@@ -1,10 +1,12 @@
 //! `create` on a file or block device.
 
 use crate::args::{CreateArgs, Format, HidingArg};
+use crate::claim;
 use crate::console::Console;
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
+use crate::working;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
@@ -34,6 +36,7 @@ pub fn run(
     console: Console,
 ) -> Result<(Parameters, PublicHeader)> {
     let place = Place::look(path, args.force)?;
+    place.claim(path, console)?;
     let parameters = plan(args, &place)?;
     let len = medium_len(parameters.end());
     let header = draft(args, &parameters, wanted, console)?;
@@ -41,7 +44,8 @@ pub fn run(
     // A log that is written round and round needs its whole length sooner or later, and a disk with levels cannot be
     // written at all when the host has no space for the next write.
     let whole = Whole { wanted: args.preallocate, taken: args.preallocate || parameters.has_levels() };
-    place.write(path, &parameters, (len, whole), header)?;
+    let laying = format!("laying out {}", path.display());
+    working::show(console, &laying, |_| place.write(path, &parameters, (len, whole), header))?;
     Ok((parameters, public))
 }
 
@@ -111,6 +115,17 @@ impl Place {
         match self {
             Place::Device(medium) => Some(copy_c(medium.len()).unwrap_or(0)),
             Place::Nothing | Place::File(_) => None,
+        }
+    }
+
+    /// Claims the disk that is there already: it may be open under another name.
+    fn claim(&self, path: &Path, console: Console) -> Result<()> {
+        let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(()) };
+        match lacuna_volume::read_public(&**medium) {
+            Ok((there, _)) => {
+                claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), console)
+            }
+            Err(_) => Ok(()),
         }
     }
 

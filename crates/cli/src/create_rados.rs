@@ -10,6 +10,7 @@ use crate::console::{self, Console};
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
+use crate::working;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
@@ -58,9 +59,11 @@ pub fn run(
         if there {
             clear(&connection, args, console)?;
         }
-        lay(&connection, &params, header)
-            .map_err(|e| e.context(format!("cannot create {}", args.location)))
-            .inspect_err(|_| take_back(&connection, uuid, console))?;
+        working::show(console, &format!("laying out {}", args.location), |_| {
+            lay(&connection, &params, header)
+        })
+        .map_err(|e| e.context(format!("cannot create {}", args.location)))
+        .inspect_err(|_| take_back(&connection, uuid, console))?;
         Ok((parameters, public))
     });
     if made.is_err() && !there {

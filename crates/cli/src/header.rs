@@ -83,7 +83,7 @@ pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
             .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
             .remedy("make sure that it is the right medium, and whole"));
     }
-    claim::take(public.uuid, &args.location)?;
+    claim::take(public.uuid, &what(), console)?;
     let change = Change::of(&*medium, public).map_err(|e| e.context(what()))?;
     if let Change::Older { present } = change
         && !args.older

@@ -32,6 +32,7 @@ mod info_levels;
 mod key;
 mod look;
 mod manual;
+mod manual_text;
 mod mount;
 mod network;
 mod open_disk;
@@ -46,13 +47,15 @@ mod snapshot;
 mod status;
 mod unlock;
 mod utc;
+mod working;
 
 use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, Verb};
 use clap::Parser;
 use clap::error::ErrorKind;
 use console::Console;
-use lacuna_core::{Kind, Result};
+use lacuna_core::{Error, Kind, Result};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -66,13 +69,25 @@ fn main() -> ExitCode {
         Err(e) => return usage(&e),
     };
     let console = Console::new(cli.quiet, cli.verbose);
-    match run(cli.verb, console) {
+    match refuse_borrowed_rights().and_then(|()| run(cli.verb, console)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             console.error(&e);
             ExitCode::from(console::exit_code(&e))
         }
     }
+}
+
+/// Refuses to run with more rights than the person has who started it, as an installation with the set-user-ID bit would:
+/// the paths, programs and environment that they name would then be used with the rights of another.
+fn refuse_borrowed_rights() -> Result<()> {
+    if getuid() == geteuid() && getgid() == getegid() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Permission, "cannot run with the rights of another user or group")
+        .found("a program file with the set-user-ID or set-group-ID bit")
+        .expected("the rights of the person who starts it")
+        .remedy("remove the bit (`chmod ug-s`), and use sudo or doas where root is needed"))
 }
 
 fn run(verb: Verb, console: Console) -> Result<()> {

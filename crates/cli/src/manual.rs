@@ -2,8 +2,13 @@
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::console;
-use clap::CommandFactory;
+use crate::manual_text::{self, Sections};
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use lacuna_core::{Error, Result};
+use std::io;
+use std::path::Path;
 
 /// `lacuna completions`.
 pub fn completions(args: &CompletionsArgs) -> Result<()> {
@@ -14,6 +19,82 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
 
 /// `lacuna man`.
 pub fn pages(args: &ManArgs) -> Result<()> {
-    clap_mangen::generate_to(Cli::command(), &args.dir)
+    write(commands(), &args.dir)
         .map_err(|e| Error::io(format!("cannot write the manual pages to {}", args.dir.display()), &e))
+}
+
+fn commands() -> Command {
+    let mut commands = Cli::command().disable_help_subcommand(true);
+    commands.build();
+    commands
+}
+
+/// The page of a command, and those of its own commands.
+fn write(command: Command, dir: &Path) -> io::Result<()> {
+    for one in command.get_subcommands().filter(|one| !one.is_hide_set()).cloned() {
+        write(one, dir)?;
+    }
+    let page = Man::new(command.clone());
+    let mut text = Vec::new();
+    render(&page, &command, &mut text)?;
+    std::fs::write(dir.join(page.get_filename()), text)
+}
+
+fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
+    page.render_title(text)?;
+    page.render_name_section(text)?;
+    page.render_synopsis_section(text)?;
+    page.render_description_section(text)?;
+    page.render_options_section(text)?;
+    if command.has_subcommands() {
+        page.render_subcommands_section(text)?;
+    }
+    if command.get_after_help().is_some() {
+        page.render_extra_section(text)?;
+    }
+    let Sections { examples, files, signals } = manual_text::of(&name(command));
+    let mut more = Roff::new();
+    for (title, entries) in [("SIGNALS", signals), ("FILES", files), ("EXAMPLES", examples)] {
+        if !entries.is_empty() {
+            more.control("SH", [title]);
+        }
+        for (what, words) in entries {
+            more.control("TP", []);
+            more.text([bold(*what)]);
+            more.text([roman(*words)]);
+        }
+    }
+    more.to_writer(text)?;
+    if command.get_version().is_some() {
+        page.render_version_section(text)?;
+    }
+    Ok(())
+}
+
+/// The name of the page of a command, such as `lacuna-key-add`.
+fn name(command: &Command) -> String {
+    command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn check(command: &Command) {
+        for one in command.get_subcommands() {
+            check(one);
+        }
+        let Sections { examples, .. } = manual_text::of(&name(command));
+        assert_eq!(examples.is_empty(), ["lacuna-key", "lacuna-snapshot"].contains(&name(command).as_str()));
+        for (example, _) in examples {
+            let words = example.split(" >").next().unwrap().replace("'/mnt/b c'", "/mnt/b");
+            Cli::try_parse_from(words.split(' ')).map(drop).unwrap_or_else(|e| panic!("{example}: {e}"));
+        }
+    }
+
+    #[test]
+    fn every_page_has_examples_that_are_understood() {
+        check(&commands());
+    }
 }

@@ -4,20 +4,20 @@ use crate::args::{CloseArgs, OpenArgs};
 use crate::background::{self, Ready};
 use crate::cluster;
 use crate::console::{self, Console};
+use crate::open_disk::OpenDisk;
 use crate::serve::budget;
 use crate::status;
 use crate::unlock::{self, Key, Opening};
-use lacuna_core::{Error, Kind, Result};
-use lacuna_fuse::{Closed, OpenRequest, Opened, become_io_flusher};
+use crate::working::{self, Looking, Stage};
+use lacuna_core::{Disk, Error, Kind, Result};
+use lacuna_fuse::{Closed, Log, OpenRequest, Opened, become_io_flusher, shell_word};
 use lacuna_volume::Location;
+use std::cmp::Reverse;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::time::Duration;
-
-/// How long a close may take before a word is said.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// `lacuna open`.
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
@@ -30,9 +30,9 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let shown = status::canonical(&args.location);
     for left in lacuna_fuse::died(None).unwrap_or_default() {
         if left.location == shown && !args.mountpoints.contains(&left.mountpoint) && !secretive {
-            let at = left.mountpoint.display();
+            let (at, word) = (left.mountpoint.display(), shell_word(&left.mountpoint));
             console.note(&format!(
-                "a server that had it open at {at} died; `lacuna close {at}` clears away what it left"
+                "a server that had it open at {at} died; `lacuna close {word}` clears away what it left"
             ));
         }
     }
@@ -47,7 +47,8 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
     };
-    background::run(!args.foreground, key.has_levels(), |ready| {
+    let what = format!("opening {}", args.location);
+    background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
         serve(&args, shown, key, opening, console, ready)
     })
 }
@@ -70,8 +71,9 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
         }
         let is_full = || std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some());
         if !secretive && is_full() {
+            let word = shell_word(&mountpoint);
             console
-                .note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {shown}`"));
+                .note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {word}`"));
         }
         args.mountpoints[at] = mountpoint;
     }
@@ -104,28 +106,23 @@ fn serve(
     background::on_signal(move || {
         let _ = signalled.send(());
     })?;
-    let disk = Arc::new(key.open(opening)?);
+    let what = format!("opening {}", args.location);
+    let drawn = if args.foreground { console } else { console.without_drawing() };
+    let disk = Arc::new(working::show(drawn, &what, |_| key.open(opening))?);
     if let Some(note) = disk.note() {
         console.note(note);
     }
     let levels = disk.levels();
     let say = background::reporter(!args.foreground, disk.has_levels(), console);
-    let mut opened = Vec::new();
-    for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
-        let mut request = OpenRequest::new(Arc::clone(level), location.clone(), mountpoint);
-        request.mkfs = args.mkfs.clone();
-        // Of several levels one may have got its own before another failed.
-        request.keep_existing = args.mountpoints.len() > 1;
-        request.read_only = args.read_only;
-        request.raw = args.raw;
-        request.mount_options = args.mount_options.clone();
-        // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
-        // writing into the directory below.
-        request.log = say.clone();
-        // The same for every level: a failure that is told in full must not say that it is of level 0.
-        let started = Opened::start(request);
-        opened.push(started.map_err(|e| if disk.has_levels() { e.private() } else { e })?);
-    }
+    let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
+    let look = move || {
+        let stage = working::unfinished_in(&watched);
+        let waits = stage.left.is_some_and(|left| left > 0);
+        let making =
+            || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
+        if waits { stage } else { making() }.within("opening", &shown)
+    };
+    let opened = ready.working(console, look, || mount(args, &location, &disk, &levels, &say))?;
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(lacuna_fuse::Stopper::request);
@@ -157,6 +154,33 @@ fn serve(
     told.and(ended).and(rest)
 }
 
+/// Mounts the levels that have a mount point.
+fn mount(
+    args: &OpenArgs,
+    location: &str,
+    disk: &OpenDisk,
+    levels: &[Arc<dyn Disk>],
+    say: &Log,
+) -> Result<Vec<Opened>> {
+    let mut opened = Vec::new();
+    for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
+        let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
+        request.mkfs = args.mkfs.clone();
+        // Of several levels one may have got its own before another failed.
+        request.keep_existing = args.mountpoints.len() > 1;
+        request.read_only = args.read_only;
+        request.raw = args.raw;
+        request.mount_options = args.mount_options.clone();
+        // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
+        // writing into the directory below.
+        request.log = Arc::clone(say);
+        // The same for every level: a failure that is told in full must not say that it is of level 0.
+        let started = Opened::start(request);
+        opened.push(started.map_err(|e| if disk.has_levels() { e.private() } else { e })?);
+    }
+    Ok(opened)
+}
+
 /// Says what is open where; `made`: its file system was made now.
 fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Result<()> {
     let shown = mountpoint.display();
@@ -165,7 +189,8 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
         Some(_) => ", with the file system that was there already".to_owned(),
         None => String::new(),
     };
-    console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {shown}` ends it", args.location))
+    let word = shell_word(mountpoint);
+    console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
 }
 
 /// Serves until all are closed. The first that fails is told.
@@ -206,24 +231,37 @@ fn mounted(target: &Path) -> Vec<PathBuf> {
     let location = location.map_or(path, |location| status::canonical(&location));
     let found: Vec<PathBuf> =
         records().filter(|record| record.location == location).map(|record| record.mountpoint).collect();
-    if found.is_empty() { vec![target.to_owned()] } else { found }
+    if found.is_empty() { vec![target.to_owned()] } else { deepest_first(found) }
+}
+
+/// Mount points of one disk, those of deeper levels before others: what waits there for cover gets it while level 0 is still
+/// in use.
+fn deepest_first(mut mountpoints: Vec<PathBuf>) -> Vec<PathBuf> {
+    let level = |mountpoint: &PathBuf| {
+        let status = lacuna_fuse::status(mountpoint, None).unwrap_or_default();
+        let found = working::counters(&status["items"]).find(|(name, _)| *name == "level");
+        found.map_or(0, |(_, level)| level)
+    };
+    mountpoints.sort_by_cached_key(|mountpoint| Reverse(level(mountpoint)));
+    mountpoints
 }
 
 fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
-    let (done, waiting) = mpsc::channel::<()>();
-    let closed = std::thread::scope(|scope| {
-        scope.spawn(move || {
-            // To a person alone: on a disk with levels it comes when something hidden waits, above all.
-            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && console::is_watched() {
-                console.note(
-                    "still closing: what was written is being made durable; on a disk with levels, what is hidden may wait \
-                     for cover, which comes from the disk itself, or from using level 0 as usual",
-                );
-            }
+    let what = format!("closing {}", mountpoint.display());
+    // To a person alone: on a disk with levels it takes long when something hidden waits, above all.
+    let closed = working::show(console, &what, |working| {
+        let (working, at) = (working.clone(), mountpoint.to_owned());
+        let _looking = console.draws().then(|| {
+            Looking::start(move || {
+                if let Ok(status) = lacuna_fuse::status(&at, None) {
+                    working.tell(
+                        working::unfinished(working::counters(&status["items"]))
+                            .within("closing", &at.to_string_lossy()),
+                    );
+                }
+            })
         });
-        let closed = lacuna_fuse::close(mountpoint, None);
-        drop(done);
-        closed
+        lacuna_fuse::close(mountpoint, None)
     });
     match closed? {
         Closed::Cleanly => console.detail("the server has ended"),

@@ -3,22 +3,44 @@
 
 use crate::args::{ServeArgs, Tls};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_nbd::CLIENT_AUTHORITY;
+use lacuna_nbd::{CLIENT_AUTHORITY, Listen, passed_addresses};
 use std::net::{SocketAddr, ToSocketAddrs};
 
 /// Refuses to serve strangers by accident.
-pub fn check(args: &ServeArgs) -> Result<()> {
-    let Some(listen) = args.listen.as_deref().filter(|_| !args.allow_strangers) else { return Ok(()) };
-    // An address that does not resolve is refused when it is bound, with the reason.
-    let Ok(addresses) = listen.to_socket_addrs() else { return Ok(()) };
-    if addresses.map(|address: SocketAddr| address.ip().to_canonical()).all(|ip| ip.is_loopback()) {
+pub fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
+    if args.allow_strangers {
         return Ok(());
     }
+    listen.iter().try_for_each(|place| {
+        let (name, addresses) = addresses(place);
+        let mut addresses = addresses.into_iter().map(|address: SocketAddr| address.ip().to_canonical());
+        if addresses.all(|ip| ip.is_loopback()) { Ok(()) } else { check_clients(args, &name) }
+    })
+}
+
+/// The network addresses of a place, and a name for it.
+fn addresses(place: &Listen) -> (String, Vec<SocketAddr>) {
+    match place {
+        Listen::Unix(path) => (path.display().to_string(), Vec::new()),
+        // An address that does not resolve is refused when it is bound, with the reason.
+        Listen::Tcp(address) => {
+            (address.clone(), address.to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect))
+        }
+        Listen::Activated => {
+            let passed = passed_addresses();
+            let shown: Vec<_> = passed.iter().map(ToString::to_string).collect();
+            (format!("{} (passed by the service manager)", shown.join(", ")), passed)
+        }
+    }
+}
+
+/// Refuses clients of other machines that need not show a certificate.
+fn check_clients(args: &ServeArgs, name: &str) -> Result<()> {
     let refused = |found: &str| {
-        Err(Error::new(Kind::Usage, format!("cannot listen on {listen}"))
+        Err(Error::new(Kind::Usage, format!("cannot listen on {name}"))
             .found(found)
             .expected(format!("--tls-dir with a {CLIENT_AUTHORITY} in it, so that clients must show a certificate"))
-            .remedy("listen on 127.0.0.1 or on --socket, or add --allow-strangers if everybody who can reach the address may read and write the disk"))
+            .remedy("listen on 127.0.0.1 or on a unix socket, or add --allow-strangers if everybody who can reach the address may read and write the disk"))
     };
     match &args.tls_dir {
         None => refused(

@@ -9,7 +9,8 @@ use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
 use crate::status::{Account, StatusSocket};
-use crate::unlock::{self, Key, Opening};
+use crate::unlock::{self, Opening};
+use crate::working::{self, Looking};
 use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,17 +32,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
 pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
-    let listen = listen(&args)?;
-    network::check(&args)?;
     let budget = budget(args.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {
         make_absolute(&mut args)?;
     }
-    let listen = match listen {
-        Listen::Unix(_) => args.socket.clone().map_or(listen, Listen::Unix),
-        other => other,
-    };
+    let listen = listen(&args)?;
+    network::check(&args, &listen)?;
     cluster::check_writing(&args.location, &args.writing)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
@@ -52,7 +49,16 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
     };
-    background::run(args.fork, key.has_levels(), |ready| serve(&args, &listen, key, opening, console, ready))
+    let what = format!("opening {}", args.location);
+    background::run(args.fork, key.has_levels(), (console, &what), |ready| {
+        // In the background another process has the terminal, and says what this one does.
+        let drawn = if args.fork { console.without_drawing() } else { console };
+        let disk = Arc::new(working::show(drawn, &what, |_| key.open(opening))?);
+        if let Some(note) = disk.note() {
+            console.note(note);
+        }
+        serve(&args, &listen, disk, (console, drawn), ready)
+    })
 }
 
 /// The memory that `--cache` gives.
@@ -65,25 +71,30 @@ pub fn budget(cache: Size) -> Result<Budget> {
         .expected("at least 1M"))
 }
 
-fn listen(args: &ServeArgs) -> Result<Listen> {
-    let activated = std::env::var_os("LISTEN_FDS").is_some();
-    match (&args.socket, &args.listen) {
-        (Some(path), _) => Ok(Listen::Unix(path.clone())),
-        (None, Some(address)) => Ok(Listen::Tcp(address.clone())),
-        (None, None) if activated && !args.fork => Ok(Listen::Activated),
-        (None, None) if activated => Err(Error::new(Kind::Usage, "cannot go to the background")
-            .found("a socket passed by the service manager")
-            .remedy("leave --fork away: the service manager watches this process")),
-        (None, None) => Err(Error::new(Kind::Usage, "nowhere to listen")
-            .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
-            .remedy("give for example --socket /run/user/1000/disk.sock")),
+/// Where to listen: all the places that the options name, or what a service manager has passed.
+fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
+    let sockets = args.socket.iter().cloned().map(Listen::Unix);
+    let listen: Vec<_> = sockets.chain(args.listen.iter().cloned().map(Listen::Tcp)).collect();
+    if !listen.is_empty() {
+        return Ok(listen);
     }
+    if std::env::var_os("LISTEN_FDS").is_none() {
+        return Err(Error::new(Kind::Usage, "nowhere to listen")
+            .expected("--socket PATH, --listen ADDR:PORT, or a socket passed by a service manager")
+            .remedy("give for example --socket /run/user/1000/disk.sock"));
+    }
+    if args.fork {
+        return Err(Error::new(Kind::Usage, "cannot go to the background")
+            .found("a socket passed by the service manager")
+            .remedy("leave --fork away: the service manager watches this process"));
+    }
+    Ok(vec![Listen::Activated])
 }
 
 /// A process in the background has left the directory that relative paths start from.
 fn make_absolute(args: &mut ServeArgs) -> Result<()> {
-    let paths = [&mut args.socket, &mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
-    for path in paths.into_iter().flatten() {
+    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.holder.cluster.ceph_conf];
+    for path in paths.into_iter().flatten().chain(&mut args.socket) {
         *path = std::path::absolute(&*path)
             .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
     }
@@ -92,30 +103,43 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 
 fn serve(
     args: &ServeArgs,
-    listen: &Listen,
-    key: Key,
-    opening: Opening,
-    console: Console,
+    listen: &[Listen],
+    disk: Arc<OpenDisk>,
+    (console, drawn): (Console, Console),
     ready: &mut Ready,
 ) -> Result<()> {
     let stop = StopHandle::new()?;
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
-    let disk = Arc::new(key.open(opening)?);
-    if let Some(note) = disk.note() {
-        console.note(note);
-    }
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
-    let mut pid_file = None;
-    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut pid_file);
+    let mut signs = Signs::default();
+    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut signs);
     drop(lookout);
-    // Whatever ended the serving, what was acknowledged goes to the medium.
-    let closed = disk.close();
+    // However the serving ended: from now on `status` says that it has.
+    stop.stop();
+    let what = format!("closing {}", args.location);
+    let closed = working::show(drawn, &what, |working| {
+        let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());
+        let _looking = Looking::start(move || {
+            let levels = weak.upgrade().map(|disk| disk.levels()).unwrap_or_default();
+            working.tell(working::unfinished_in(&levels).within("closing", &location));
+        });
+        // Whatever ended the serving, what was acknowledged goes to the medium.
+        disk.close()
+    });
+    drop(signs.status);
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
     // Whoever waits for the file to go may take the disk away then.
-    drop(pid_file);
+    drop(signs.pid_file);
     served.and(closed)
+}
+
+/// By what others know of a server.
+#[derive(Default)]
+struct Signs {
+    status: Option<StatusSocket>,
+    pid_file: Option<PidFile>,
 }
 
 /// Ends the serving of a disk that another client has taken over, even if nobody asks anything of it. Ends itself
@@ -151,12 +175,12 @@ impl Drop for Lookout {
 
 fn serve_disk(
     args: &ServeArgs,
-    listen: &Listen,
+    listen: &[Listen],
     disk: &Arc<OpenDisk>,
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
-    pid_file: &mut Option<PidFile>,
+    signs: &mut Signs,
 ) -> Result<()> {
     let say = background::reporter(args.fork, disk.has_levels(), console);
     let last_error = Arc::new(Mutex::new(None));
@@ -196,11 +220,12 @@ fn serve_disk(
     options.certificates = args.tls_dir.clone();
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
-    let uri = server.uri();
-    let account = Account::of(&args.location, site.target(), uri.clone(), levels, last_error);
-    let _status = StatusSocket::start(account, console);
-    *pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
-    console::line(&uri)?;
+    let uris = server.uris();
+    let account =
+        Account::of(&args.location, site.target(), (uris.clone(), stop.clone()), levels, last_error);
+    signs.status = StatusSocket::start(account, console);
+    signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.tell()?;
     server.run(stop)
 }

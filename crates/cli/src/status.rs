@@ -5,7 +5,8 @@ use crate::cluster::Target;
 use crate::console::{self, Console};
 use crate::size::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
-use lacuna_fuse::Record;
+use lacuna_fuse::{Record, shell_word};
+use lacuna_nbd::StopHandle;
 use lacuna_volume::Location;
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder};
@@ -32,35 +33,41 @@ pub struct Account {
     /// What the name of its socket is made from.
     identity: String,
     namespace: Option<String>,
-    uri: String,
+    /// For clients, one for each place where it listens.
+    uris: Vec<String>,
+    /// With which the server is told to end.
+    stop: StopHandle,
     /// The disk, or each of its open levels.
     levels: Vec<ByteDisk>,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
 impl Account {
-    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at `uri`.
+    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`,
+    /// until it is told to `stop`.
     pub fn of(
         location: &Location,
         target: Option<&Target>,
-        uri: String,
+        (uris, stop): (Vec<String>, StopHandle),
         levels: Vec<ByteDisk>,
         last_error: Arc<Mutex<Option<String>>>,
     ) -> Self {
         let location = canonical(location);
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
-        Account { location, identity, namespace, uri, levels, last_error }
+        Account { location, identity, namespace, uris, stop, levels, last_error }
     }
 
     fn to_json(&self) -> Value {
         let mut out = json!({
             "location": self.location,
             "front": "nbd",
-            "uri": self.uri,
+            "uri": self.uris.first(),
+            "uris": self.uris,
             "pid": std::process::id(),
             "read_only": self.levels[0].read_only(),
             "size": self.levels[0].len(),
+            "closing": self.stop.stopped(),
             "items": self.levels.iter().flat_map(|level| level.status().items).collect::<Vec<_>>(),
             "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
         });
@@ -275,6 +282,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "read_only": record.read_only,
         "died": status.is_null(),
         "silent": status["silent"] == true,
+        "closing": status["closing"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
     })
@@ -282,13 +290,20 @@ fn mount(record: &Record, mut status: Value) -> Value {
 
 fn words(server: &Value) -> String {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
-    let place = if server["front"] == "fuse" { text("mountpoint") } else { text("uri") };
+    // A server of an older version says one of them.
+    let uris = server["uris"].as_array().map_or(std::slice::from_ref(&server["uri"]), Vec::as_slice);
+    let place = if server["front"] == "fuse" {
+        text("mountpoint")
+    } else {
+        uris.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" and ")
+    };
     let read_only = if server["read_only"] == true { ", read-only" } else { "" };
     if server["died"] == true {
         return format!(
-            "{} at {place}: its server died (process {}); `lacuna close {place}` clears away what it left\n",
+            "{} at {place}: its server died (process {}); `lacuna close {}` clears away what it left\n",
             text("location"),
-            server["pid"]
+            server["pid"],
+            shell_word(Path::new(&place))
         );
     }
     if server["silent"] == true {
@@ -298,9 +313,13 @@ fn words(server: &Value) -> String {
             text("location")
         );
     }
+    let closing = if server["closing"] == true { ", closing" } else { "" };
     let namespace = server["namespace"].as_str().map(|n| format!(", namespace {n}")).unwrap_or_default();
-    let mut out =
-        format!("{} at {place} (process {}{namespace}{read_only})\n", text("location"), server["pid"]);
+    let mut out = format!(
+        "{} at {place} (process {}{namespace}{read_only}{closing})\n",
+        text("location"),
+        server["pid"]
+    );
     if let Some(error) = server["last_error"].as_str() {
         out.push_str(&format!("  last failure: {error}\n"));
     }

@@ -13,6 +13,7 @@ use crate::console::Console;
 use crate::open_disk::{OnObjects, OpenDisk};
 use crate::parameters::Parameters;
 use crate::passphrase::{self, Opened, Opener};
+use crate::working;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Params as DeniableParams};
@@ -93,9 +94,12 @@ pub fn unlock_with(
     let (public, _) = lacuna_volume::read_public(&*header).map_err(naming)?;
     Parameters::of(&public, location).map_err(naming)?;
     if connection.is_none() && access == Access::Write {
-        claim::take(public.uuid, location)?;
+        claim::take(public.uuid, &format!("cannot open {location}"), console)?;
     }
-    let open = |passphrases: &[SecretVec]| lacuna_volume::open(&*header, passphrases).map_err(naming);
+    let trying = format!("trying the passphrase of {location}");
+    let open = |passphrases: &[SecretVec]| {
+        working::show(console, &trying, |_| lacuna_volume::open(&*header, passphrases)).map_err(naming)
+    };
     let (unlocked, passphrases) = ask(&public, &location.to_string(), &open)?;
     for note in &unlocked.notes {
         console.note(&format!("{location}: {note}"));

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = if args.iter().any(|a| a == "background") {
         match daemonize() {
-            Ok(Side::Parent(started)) => started.wait().map(|pid| println!("{pid}")),
+            Ok(Side::Parent(started)) => started.wait(|_| {}).map(|pid| println!("{pid}")),
             Ok(Side::Child(pipe)) => serve(&args, Some(pipe)),
             Err(e) => Err(e),
         }

@@ -4,6 +4,7 @@ use crate::mount_table::Entry;
 use crate::open::RELEASE_LIMIT;
 use crate::run_directory::{Record, RunPaths, default_run_base, lock_past_probes};
 use crate::session::{busy_or_failed, unmount_dead};
+use crate::shell_word::shell_word;
 use crate::{control, loop_device, mount_table, outcome, tool};
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::OsStr;
@@ -85,8 +86,8 @@ fn ended_without_answer(lock: &File, paths: &RunPaths, mountpoint: &Path) -> Res
     result
 }
 
-/// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk, and
-/// `last_error`, the last request that failed, or null. Errors: [`Kind::TimedOut`] if it does not answer.
+/// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk,
+/// `last_error`, the last request that failed, or null, and `closing`, whether it was told to end. Errors: [`Kind::TimedOut`] if it does not answer.
 pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let failed = |found: String| {
@@ -196,13 +197,12 @@ fn base(run_base: Option<&Path>) -> Result<PathBuf> {
 }
 
 fn not_open(mountpoint: &Path) -> Error {
-    let shown = mountpoint.display();
     let mounted = mount_table::at(mountpoint).ok().flatten();
-    let error = Error::new(Kind::NotFound, format!("cannot close {shown}"));
+    let error = Error::new(Kind::NotFound, format!("cannot close {}", mountpoint.display()));
     match mounted {
         Some(entry) => error
             .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
-            .remedy(format!("unmount it with `umount {shown}`")),
+            .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),
         None => error.found("nothing of lacuna open there").remedy("`lacuna status` lists what is open"),
     }
 }

@@ -95,7 +95,11 @@ fn serve(mut stream: UnixStream, disk: &ByteDisk, watch: &Watch, events: &Sender
         }
         STATUS => {
             let last_error = watch.last_failure().map(|e| e.to_string());
-            let answer = serde_json::json!({ "items": disk.status().items, "last_error": last_error });
+            let answer = serde_json::json!({
+                "items": disk.status().items,
+                "last_error": last_error,
+                "closing": watch.closing(),
+            });
             let mut text = answer.to_string();
             text.push('\n');
             stream.write_all(text.as_bytes())

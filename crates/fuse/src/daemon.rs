@@ -3,10 +3,13 @@
 use crate::{outcome, system_call};
 use lacuna_core::{Error, Kind, Result};
 use std::fs::File;
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 
 /// Longest message that the parent takes from the child.
 const MESSAGE_LIMIT: u64 = 64 << 10;
+
+/// What a line begins with that is not the outcome, which is JSON.
+const MEANWHILE: &str = "+";
 
 /// Which of the two processes this is.
 pub enum Side {
@@ -52,20 +55,45 @@ pub fn daemonize() -> Result<Side> {
 
 impl Started {
     /// Waits until the child is ready, and gives its process number; or gives the child's error, with its
-    /// kind.
-    pub fn wait(self) -> Result<u32> {
-        let mut message = String::new();
-        let read = self.pipe.take(MESSAGE_LIMIT).read_to_string(&mut message);
-        match (read, outcome::decode(&message)) {
-            (Ok(_), Some(result)) => result.map(|()| self.pid),
-            _ => Err(Error::new(Kind::Other, "the server in the background did not start")
-                .found("it ended without a word")
-                .remedy("run the command in the foreground to see why")),
+    /// kind. `heard` gets what the child tells meanwhile.
+    pub fn wait(self, mut heard: impl FnMut(&str)) -> Result<u32> {
+        let mut pipe = BufReader::new(self.pipe);
+        loop {
+            let mut line = String::new();
+            let read = pipe.by_ref().take(MESSAGE_LIMIT).read_line(&mut line);
+            if let Some(told) = line.strip_prefix(MEANWHILE) {
+                heard(told.trim_end());
+                continue;
+            }
+            return match (read, outcome::decode(&line)) {
+                (Ok(_), Some(result)) => result.map(|()| self.pid),
+                _ => Err(Error::new(Kind::Other, "the server in the background did not start")
+                    .found("it ended without a word")
+                    .remedy("run the command in the foreground to see why")),
+            };
         }
     }
 }
 
+/// The child's way of telling what it does before it is ready.
+pub struct Meanwhile {
+    pipe: PipeWriter,
+}
+
+impl Meanwhile {
+    /// Tells one line. Nobody hears it once the child is ready.
+    pub fn tell(&mut self, line: &str) {
+        let _ = self.pipe.write_all(format!("{MEANWHILE}{line}\n").as_bytes());
+    }
+}
+
 impl ReadyPipe {
+    /// A way to tell more than the outcome, for another thread.
+    pub fn meanwhile(&self) -> Result<Meanwhile> {
+        let pipe = self.pipe.try_clone();
+        pipe.map(|pipe| Meanwhile { pipe }).map_err(|e| Error::io("cannot tell of progress", &e))
+    }
+
     /// Lets go of the terminal and the working directory, then lets the parent exit with success.
     pub fn ready(mut self) -> Result<()> {
         let detached = detach();

@@ -219,7 +219,13 @@ fn seek(disk: &ByteDisk, offset: u64, written: bool) -> Result<Option<u64>> {
 impl Filesystem for DiskFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Each is a wish: an old kernel that lacks one works as well, only slower.
-        for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
+        let wishes = [
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            // Programs may map the file, which then lies in the page cache as far as they map it.
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ];
+        for wish in wishes {
             let _ = config.add_capabilities(wish);
         }
         let _ = config.set_max_write(MAX_REQUEST);

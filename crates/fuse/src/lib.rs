@@ -5,8 +5,9 @@
 //! system is mounted where the person asked ([`Opened`]), until someone closes it ([`close`]).
 //!
 //! Invariants kept here:
-//! - The kernel caches nothing of the FUSE file: every write has reached the disk before it is acknowledged,
-//!   so that `fsync` is exactly [`lacuna_core::Disk::flush`].
+//! - The kernel caches nothing of the FUSE file but what a program maps into its memory: every write has reached the disk
+//!   before it is acknowledged, so that `fsync` is exactly [`lacuna_core::Disk::flush`]. What was changed in a mapping reaches
+//!   the disk with `msync` or `fsync`, or when the mapping ends.
 //! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
 //!   and served, and the error names who uses it.
 //! - A server holds the lock of its run directory for its whole life. Whoever gets the lock knows the server
@@ -27,13 +28,15 @@ mod open;
 mod outcome;
 mod run_directory;
 mod session;
+mod shell_word;
 mod system_call;
 mod tool;
 mod users;
 mod watch;
 
 pub use close::{Closed, close, died, running, status};
-pub use daemon::{ReadyPipe, Side, Started, daemonize};
+pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use open::{Log, OpenRequest, Opened, Stopper, check_mountpoint};
 pub use run_directory::{Record, default_run_base, fnv1a};
+pub use shell_word::shell_word;
 pub use system_call::become_io_flusher;

@@ -5,6 +5,7 @@ use crate::filesystem::DiskFilesystem;
 use crate::loop_device::LoopDevice;
 use crate::run_directory::{Record, RunDirectory, default_run_base};
 use crate::session::{FuseMount, busy_or_failed};
+use crate::shell_word::shell_word;
 use crate::watch::Watch;
 use crate::{close, mkfs, mount_table, tool};
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
@@ -197,7 +198,9 @@ impl Opened {
             if !asked && !ended_by_itself {
                 continue;
             }
+            self.watch.set_closing(true);
             let down = self.take_down();
+            self.watch.set_closing(down.is_ok());
             match (down, event) {
                 (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
@@ -370,12 +373,12 @@ fn offer_others(error: Error) -> Error {
 /// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something is mounted there,
 /// which a server that died may have left.
 pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
-    let shown = given.display();
-    let what = format!("cannot mount at {shown}");
+    let word = shell_word(given);
+    let what = format!("cannot mount at {}", given.display());
     let path = given.canonicalize().map_err(|e| {
         let error = Error::io(&what, &e);
         match e.raw_os_error() {
-            Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {shown}")),
+            Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {word}")),
             Some(libc::ENOTCONN) => error
                 .with_kind(Kind::Busy)
                 .remedy("a FUSE server died on the way there; `lacuna status` says whether it was lacuna's"),
@@ -386,11 +389,11 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         if close::left_by_dead(&path, &top, run_base) {
             return Err(Error::new(Kind::Busy, what)
                 .found("what a lacuna server left mounted there when it died")
-                .remedy(format!("clear it away with `lacuna close {shown}`, then open again")));
+                .remedy(format!("clear it away with `lacuna close {word}`, then open again")));
         }
         return Err(Error::new(Kind::Busy, what)
             .found("something mounted there already")
-            .remedy(format!("close it (`lacuna close {shown}`), unmount it, or choose another directory")));
+            .remedy(format!("close it (`lacuna close {word}`), unmount it, or choose another directory")));
     }
     if !fs::metadata(&path).map_err(|e| Error::io(&what, &e))?.is_dir() {
         return Err(Error::new(Kind::Usage, what).found("a file").expected("a directory"));

@@ -1,5 +1,6 @@
 //! The run directory of a server: its lock, its record, its control socket, its FUSE mount point.
 
+use crate::shell_word::shell_word;
 use lacuna_core::{Error, Kind, Result};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -195,7 +196,7 @@ pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockEr
 fn busy(mountpoint: &Path) -> Error {
     Error::new(Kind::Busy, format!("cannot open at {}", mountpoint.display()))
         .found("a lacuna server that has or is getting this mount point")
-        .remedy(format!("close it first: `lacuna close {}`", mountpoint.display()))
+        .remedy(format!("close it first: `lacuna close {}`", shell_word(mountpoint)))
 }
 
 fn prepare_base(base: &Path) -> Result<()> {

@@ -1,9 +1,10 @@
 //! Running the system's own programs: arguments as a list, never through a shell; their words in our errors.
 
 use lacuna_core::{Error, Kind, Result};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// What a program left behind.
@@ -75,11 +76,29 @@ pub(crate) fn denied(stderr: &str) -> bool {
         .any(|w| stderr.contains(w))
 }
 
+/// Where the system keeps its programs.
+const SYSTEM: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where programs are looked for. Whoever starts this as root may have a path that others can write to: for root the
+/// system's own programs come first, and of the path only what does not depend on the present directory.
+fn search_path() -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if rustix::process::geteuid().is_root() { for_root(&path) } else { for_others(&path) }
+}
+
+fn for_root(path: &OsStr) -> OsString {
+    let absolute = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+    joined(std::env::split_paths(SYSTEM).chain(absolute))
+}
+
 /// The person's search path, and the directories of the system's programs, which theirs may lack.
-fn search_path() -> std::ffi::OsString {
-    let mut path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-    path.push(":/usr/sbin:/sbin:/usr/local/sbin");
-    path
+fn for_others(path: &OsStr) -> OsString {
+    joined(std::env::split_paths(path).chain(std::env::split_paths(SYSTEM)))
+}
+
+fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
+    // Only a directory with a colon in its name could not be joined, and none comes out of a split at colons.
+    std::env::join_paths(dirs.chain(["/usr/local/sbin".into()])).unwrap_or_else(|_| SYSTEM.into())
 }
 
 fn package(program: &str) -> &'static str {
@@ -97,6 +116,17 @@ fn package(program: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_runs_the_programs_of_the_system() {
+        let path = OsStr::new("/home/me/bin::.:bin:/opt/bin");
+        assert_eq!(
+            for_root(path).to_str(),
+            Some("/usr/sbin:/usr/bin:/sbin:/bin:/home/me/bin:/opt/bin:/usr/local/sbin")
+        );
+        assert!(for_others(path).to_str().unwrap().starts_with("/home/me/bin::.:bin:/opt/bin:/usr/sbin:"));
+        assert_eq!(for_root(OsStr::new("")).to_str(), Some("/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin"));
+    }
 
     #[test]
     fn quotes_what_the_program_says() {

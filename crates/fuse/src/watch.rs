@@ -15,6 +15,7 @@ pub(crate) struct Watch {
 struct WatchState {
     disk_handles: u64,
     ended: bool,
+    closing: bool,
     failures: u64,
     first_failure: Option<Error>,
     last_failure: Option<Error>,
@@ -39,6 +40,16 @@ impl Watch {
     /// The session is over.
     pub(crate) fn end(&self) {
         self.change(|s| s.ended = true);
+    }
+
+    /// Whether the server was told to end and has not refused to.
+    pub(crate) fn closing(&self) -> bool {
+        self.lock().closing
+    }
+
+    /// The server was told to end, or goes on.
+    pub(crate) fn set_closing(&self, closing: bool) {
+        self.change(|s| s.closing = closing);
     }
 
     /// How many requests failed.

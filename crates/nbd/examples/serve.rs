@@ -107,7 +107,7 @@ fn main() -> Result<()> {
     let certificates = certificates.first().map(Into::into);
     let tls = if certificates.is_some() { TlsMode::Allow } else { TlsMode::Off };
     let exports = Exports::levels([ByteDisk::new(Arc::new(open(disk)?))]);
-    let server = Server::bind(&listen, exports, Options { tls, certificates, ..Options::default() })?;
-    eprintln!("{}", server.uri());
+    let server = Server::bind(&[listen], exports, Options { tls, certificates, ..Options::default() })?;
+    eprintln!("{}", server.uris().join(" "));
     server.run(&StopHandle::new()?)
 }

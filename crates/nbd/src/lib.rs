@@ -5,7 +5,7 @@
 //! - Nothing is known of formats: a disk is a [`lacuna_core::ByteDisk`], which checks every range.
 //! - Whatever a client sends, it gets an answer or its connection is closed. Memory is bounded: a
 //!   thread has 256 KiB of its own, 72 MiB are kept for larger requests of all levels, and what finds no room there
-//!   shares 64 MiB in each connection and 416 MiB in the server (`memory.rs`). A client that does nothing, or does
+//!   shares 128 MiB in each connection and 640 MiB in the server (`memory.rs`). A client that does nothing, or does
 //!   not take its replies, delays nobody else.
 //! - A WRITE whose payload does not arrive whole is not performed at all. A request that was read whole is carried
 //!   out, even when the client leaves or the server stops meanwhile; only zeroing without holes, which may cover
@@ -31,7 +31,7 @@ mod wire;
 
 pub use exports::Exports;
 pub use fuzz::fuzz_serve;
-pub use listen::Listen;
+pub use listen::{Listen, passed_addresses};
 pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
 pub use server::{Options, Reporter, Server, StopHandle};
 pub use tls::{CLIENT_AUTHORITY, TlsMode};

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::File;
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
@@ -55,13 +55,23 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// Opens the listeners that `listen` names, ready for clients.
-pub(crate) fn open(listen: &Listen) -> Result<Vec<Listener>> {
-    match listen {
-        Listen::Unix(path) => Ok(vec![open_unix(path)?]),
-        Listen::Tcp(address) => Ok(vec![open_tcp(address)?]),
-        Listen::Activated => activated(),
+/// Opens the listeners at all these places, ready for clients.
+pub(crate) fn open(listen: &[Listen]) -> Result<Vec<Listener>> {
+    let mut opened = Vec::new();
+    for place in listen {
+        match place {
+            Listen::Unix(path) => opened.push(open_unix(path)?),
+            Listen::Tcp(address) => opened.push(open_tcp(address)?),
+            Listen::Activated => opened.extend(activated()?),
+        }
     }
+    Ok(opened)
+}
+
+/// The network addresses of the sockets that the service manager has passed, which stay for [`Listen::Activated`] to take.
+pub fn passed_addresses() -> Vec<SocketAddr> {
+    let address = |socket: BorrowedFd| SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok();
+    sys::look_at_inherited(passed(), address).into_iter().flatten().collect()
 }
 
 fn open_tcp(address: &str) -> Result<Listener> {
@@ -159,12 +169,16 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-fn activated() -> Result<Vec<Listener>> {
+/// How many sockets the service manager has passed to this process.
+fn passed() -> i32 {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<i32>().ok());
-    let what = "cannot listen on a socket passed by the service manager";
     let ours = number("LISTEN_PID").is_some_and(|pid| u32::try_from(pid) == Ok(std::process::id()));
-    let count = number("LISTEN_FDS").filter(|count| ours && (1..=64).contains(count));
-    let sockets = sys::inherited(count.unwrap_or(0));
+    number("LISTEN_FDS").filter(|count| ours && (1..=64).contains(count)).unwrap_or(0)
+}
+
+fn activated() -> Result<Vec<Listener>> {
+    let what = "cannot listen on a socket passed by the service manager";
+    let sockets = sys::inherited(passed());
     if sockets.is_empty() {
         return Err(Error::new(Kind::Usage, what)
             .found("no sockets")

@@ -15,8 +15,9 @@ const KEPT_BY_PUBLIC: usize = 16 << 20;
 const KEPT_BY_HIDDEN: usize = 8 << 20;
 /// Levels that a disk may have.
 const LEVELS: usize = 8;
-/// What level 0 has for large requests, in shares of each further level.
-const PUBLIC_SHARES: usize = 6;
+/// What level 0 has for large requests, in shares of each further level. Of what a server has by default a share is the
+/// longest request.
+const PUBLIC_SHARES: usize = 3;
 /// How long a request of level 0 waits for memory that the requests of other connections hold. Longer than good clients
 /// make each other wait, and short enough for the client to hear of it before it gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -153,6 +154,7 @@ impl Drop for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::MAX_REQUEST;
 
     #[test]
     fn a_pool_gives_what_it_has() {
@@ -171,12 +173,13 @@ mod tests {
     #[test]
     fn levels_take_nothing_from_one_another() {
         let server = ServerMemory::new(192 << 20);
-        let held: Vec<_> = (1..LEVELS).map(|level| server.of(level).share(32 << 20).unwrap()).collect();
+        let held: Vec<_> =
+            (1..LEVELS).map(|level| server.of(level).share(MAX_REQUEST as usize).unwrap()).collect();
         assert!(server.of(1).large.share(1, Some(Duration::ZERO)).is_none());
         assert!(server.of(0).share(192 << 20).is_some());
         let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(of).sum::<usize>();
         // As docs/threat-model.md says.
-        assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (416 << 20, 72 << 20));
+        assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (640 << 20, 72 << 20));
         drop(held);
     }
 

@@ -37,7 +37,7 @@ pub struct Options {
     pub max_workers: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
-    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each further level has a sixth
+    /// Memory for requests of more than 256 KiB, of all connections to level 0 together; each further level has a third
     /// of as much. A request that finds none in a few seconds fails with ENOMEM.
     pub large_memory: usize,
     /// How long a client may be silent before it has chosen an export.
@@ -105,7 +105,7 @@ pub struct Server {
 
 impl Server {
     /// Loads the certificates and begins to listen; clients that connect wait until [`Server::run`].
-    pub fn bind(listen: &Listen, exports: Exports, options: Options) -> Result<Self> {
+    pub fn bind(listen: &[Listen], exports: Exports, options: Options) -> Result<Self> {
         let tls = match (options.tls, &options.certificates) {
             (TlsMode::Off, _) => None,
             (_, Some(directory)) => Some(tls::load(directory)?),
@@ -123,10 +123,11 @@ impl Server {
         Ok(Server { listeners, exports, options, tls, memory })
     }
 
-    /// The URI of the default export, for clients: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in place of `nbd`
-    /// where TLS is required.
-    pub fn uri(&self) -> String {
-        self.listeners.first().map_or_else(String::new, |l| l.uri(self.options.tls == TlsMode::Require))
+    /// The URIs of the default export, for clients, one for each place: `nbd+unix:///?socket=…`, `nbd://…`, or `nbds` in
+    /// place of `nbd` where TLS is required.
+    pub fn uris(&self) -> Vec<String> {
+        let tls = self.options.tls == TlsMode::Require;
+        self.listeners.iter().map(|listener| listener.uri(tls)).collect()
     }
 
     /// Serves until `stop` is used. Then no more requests are read, those already read are carried out and

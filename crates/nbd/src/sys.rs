@@ -2,7 +2,7 @@
 //! has slept.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,6 +68,24 @@ pub(crate) fn times_slept() -> i64 {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init().ru_nvcsw
     }
+}
+
+/// What `look` finds at each of `count` descriptors from 3 on that is open.
+pub(crate) fn look_at_inherited<R>(count: RawFd, look: impl Fn(BorrowedFd) -> R) -> Vec<R> {
+    if INHERITED_TAKEN.load(Ordering::SeqCst) {
+        return Vec::new();
+    }
+    (3..3 + count)
+        .filter(|fd| {
+            // SAFETY: F_GETFD touches no memory; on a closed descriptor it only fails.
+            unsafe { libc::fcntl(*fd, libc::F_GETFD) >= 0 }
+        })
+        .map(|fd| {
+            // SAFETY: the descriptor is open, was passed to this process, and nothing closes it: `inherited` has not
+            // taken it.
+            look(unsafe { BorrowedFd::borrow_raw(fd) })
+        })
+        .collect()
 }
 
 static INHERITED_TAKEN: AtomicBool = AtomicBool::new(false);

@@ -426,3 +426,7 @@ impl<T: Transport> Drop for HangUpOnPanic<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "transmit_tests.rs"]
+mod tests;

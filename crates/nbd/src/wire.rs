@@ -67,7 +67,7 @@ pub(crate) const CONTEXT_NAME: &str = "base:allocation";
 pub(crate) const CONTEXT_ID: u32 = 1;
 
 /// The longest READ or WRITE that is served.
-pub const MAX_REQUEST: u32 = 32 << 20;
+pub const MAX_REQUEST: u32 = 64 << 20;
 /// Bytes in a request header.
 pub const REQUEST_LEN: usize = 28;
 

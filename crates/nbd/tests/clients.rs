@@ -49,7 +49,7 @@ fn nbdinfo_understands_what_is_offered() {
         assert_eq!(export["is_read_only"], false);
         assert_eq!(export["block_size_minimum"], 4096);
         assert_eq!(export["block_size_preferred"], 4096);
-        assert_eq!(export["block_size_maximum"], 32 << 20);
+        assert_eq!(export["block_size_maximum"], 64 << 20);
 
         let list = run("nbdinfo", &["--json", "--list", &server.uri]);
         let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
@@ -225,6 +225,6 @@ fn tls_protects_tcp_and_unix_sockets() {
     // An authority that cannot be read must not let everyone in.
     std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
     let listen = Listen::Tcp("127.0.0.1:0".into());
-    let refused = Server::bind(&listen, Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
+    let refused = Server::bind(&[listen], Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
     assert!(refused.to_string().contains("ca-cert.pem"), "{refused}");
 }

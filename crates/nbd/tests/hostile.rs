@@ -188,7 +188,7 @@ fn a_client_that_takes_no_replies_delays_nobody() {
         for _ in 0..12 {
             client.send(0, READ, 0, 4 << 20, &[]);
         }
-        client.stream.write_all(&Client::header(0, WRITE, 99, 0, 32 << 20)).unwrap();
+        client.stream.write_all(&Client::header(0, WRITE, 99, 0, 64 << 20)).unwrap();
     }
     let mut client = Client::connect(&server.socket(), true);
     for round in 0..100 {
@@ -219,7 +219,7 @@ fn requests_that_find_no_memory_are_answered() {
 
 #[test]
 fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
-    const LARGE: usize = 32 << 20;
+    const LARGE: usize = 64 << 20;
     let (zero, one) = (Memory::new(LARGE / 4096), Memory::new(LARGE / 4096));
     // As hidden writes do that wait for cover.
     one.gate_writes.store(true, Ordering::SeqCst);
@@ -238,7 +238,7 @@ fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
         }
         wait_until("a hidden write", || one.at_gate.load(Ordering::SeqCst) > 0);
         let mut public = to("0");
-        let done: Vec<_> = (0..10).map(|_| public.call(0, WRITE, 0, LARGE as u32, &data)).collect();
+        let done: Vec<_> = (0..4).map(|_| public.call(0, WRITE, 0, LARGE as u32, &data)).collect();
         one.open_gate(true);
         assert!(done.iter().all(|reply| *reply == Reply::Done), "{done:?}");
     });

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 fn bind(listen: &Listen) -> lacuna_core::Result<Server> {
-    Server::bind(listen, Memory::new(4).exports(), Options::default())
+    Server::bind(std::slice::from_ref(listen), Memory::new(4).exports(), Options::default())
 }
 
 #[test]
@@ -63,14 +63,14 @@ fn only_its_own_socket_is_removed() {
 #[test]
 fn addresses_that_cannot_be_had_are_refused() {
     let taken = bind(&Listen::Tcp("127.0.0.1:0".into())).unwrap();
-    let address = taken.uri().replace("nbd://", "");
+    let address = taken.uris()[0].replace("nbd://", "");
     assert_eq!(bind(&Listen::Tcp(address)).err().unwrap().kind(), Kind::Busy);
     for nonsense in ["", "127.0.0.1", "127.0.0.1:x", ":::"] {
         assert_eq!(bind(&Listen::Tcp(nonsense.into())).err().unwrap().kind(), Kind::Usage, "{nonsense}");
     }
     assert_eq!(bind(&Listen::Activated).err().unwrap().kind(), Kind::Usage);
     let no_certificates = Options { tls: TlsMode::Require, ..Options::default() };
-    let listen = Listen::Tcp("127.0.0.1:0".into());
+    let listen = [Listen::Tcp("127.0.0.1:0".into())];
     assert!(Server::bind(&listen, Exports::new(), no_certificates.clone()).is_err());
     let empty = tempfile::tempdir().unwrap();
     let empty = Options { certificates: Some(empty.path().into()), ..no_certificates };

@@ -35,7 +35,7 @@ fn options_are_answered_as_the_protocol_says() {
     assert_eq!(flags & 0x60, 0, "no trim, no write zeroes");
     assert_eq!(
         info[1].1,
-        [&[0, 3][..], &4096u32.to_be_bytes(), &4096u32.to_be_bytes(), &(32u32 << 20).to_be_bytes()].concat()
+        [&[0, 3][..], &4096u32.to_be_bytes(), &4096u32.to_be_bytes(), &(64u32 << 20).to_be_bytes()].concat()
     );
     assert_eq!(info[2].1, b"\0\x011");
 
@@ -211,8 +211,8 @@ fn failures_get_a_number_and_the_connection_goes_on() {
         assert_eq!(client.call(0, 77, 0, 1, &[]), Reply::Failed(22));
         assert_eq!(client.call(0x8000, FLUSH, 0, 0, &[]), Reply::Failed(22));
         assert_eq!(client.call(REQ_ONE, WRITE, 0, 5, b"drain"), Reply::Failed(22));
-        assert_eq!(client.call(0, READ, 0, (32 << 20) + 1, &[]), Reply::Failed(22));
-        let too_long = vec![0x25; (32 << 20) + 1];
+        assert_eq!(client.call(0, READ, 0, (64 << 20) + 1, &[]), Reply::Failed(22));
+        let too_long = vec![0x25; (64 << 20) + 1];
         assert_eq!(client.call(0, WRITE, 0, too_long.len() as u32, &too_long), Reply::Failed(22));
         let df = client.call(DF, READ, 0, 512, &[]);
         assert_eq!(df, if structured { Reply::Data(vec![0; 512]) } else { Reply::Failed(22) });
@@ -233,13 +233,19 @@ fn failures_get_a_number_and_the_connection_goes_on() {
 
 #[test]
 fn the_longest_request_is_served() {
-    let disk = Memory::new(10_000);
-    let server = Running::unix(disk.exports(), Options::default());
+    // At least one of that length finds memory at every level.
+    let disks = [Memory::new(17_000), Memory::new(17_000)];
+    let exports = Exports::levels(disks.iter().map(|disk| disk.byte_disk()));
+    let server = Running::unix(exports, Options::default());
+    let data = noise(5, 64 << 20);
+    for export in ["0", "1"] {
+        let mut client = Client::greet(&server.socket(), 3).unwrap();
+        client.go(export);
+        client.write(4096 + 17, &data);
+        assert!(client.read(4096 + 17, 64 << 20) == data);
+    }
     let mut client = Client::connect(&server.socket(), true);
-    let data = noise(5, 32 << 20);
-    client.write(4096 + 17, &data);
-    assert!(client.read(4096 + 17, 32 << 20) == data);
-    assert!(client.call(DF, READ, 4096 + 17, 32 << 20, &[]) == Reply::Data(data));
+    assert!(client.call(DF, READ, 4096 + 17, 64 << 20, &[]) == Reply::Data(data));
 }
 
 #[test]

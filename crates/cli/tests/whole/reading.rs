@@ -117,6 +117,8 @@ fn completions_and_manual_pages() {
     assert!(scene.lacuna(&["--help"]).code(0).stdout.contains("Write the manual pages"));
     for page in ["lacuna", "lacuna-create", "lacuna-serve", "lacuna-key-add"] {
         let text = fs::read_to_string(scene.path(&format!("man/{page}.1"))).unwrap();
-        assert!(text.contains(".TH"), "{page}");
+        assert!(text.contains(".TH") && text.contains(".SH EXAMPLES"), "{page}");
+        let serves = page == "lacuna-serve";
+        assert!(text.contains(".SH SIGNALS") == serves && (text.contains(".SH FILES") || !serves), "{page}");
     }
 }

@@ -33,7 +33,6 @@ fn words() {
         &["create", "new.img", "--size", "64M", "--kdf-passes", "1", "--key-file", "key"],
         &["create", "new.img", "--size", "64M", "--kdf-memory", "1K", "--key-file", "key"],
         &["serve", "disk.img", "--key-file", "key"],
-        &["serve", "disk.img", "--socket", "a", "--listen", "b:1", "--key-file", "key"],
         &["serve", "disk.img", "--socket", "a", "--cache", "1K", "--key-file", "key"],
         &["info", "rados:pool"],
         &["info", "nand:image"],

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -194,6 +195,19 @@ impl Terminal {
     /// For a program that writes to it. No more than a screen or two, which it holds until it is read.
     pub fn stdio(&self) -> Stdio {
         self.screen.try_clone().unwrap().into()
+    }
+
+    /// What programs write from now on, as they write it.
+    pub fn watch(&self) -> Arc<Mutex<String>> {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let (mut keyboard, into) = (self.keyboard.try_clone().unwrap(), Arc::clone(&seen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(len @ 1..) = keyboard.read(&mut bytes) {
+                into.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..len]));
+            }
+        });
+        seen
     }
 
     /// What all programs wrote, which have ended.

@@ -152,8 +152,8 @@ impl Running {
     }
 
     pub fn start(directory: tempfile::TempDir, listen: &Listen, exports: Exports, options: Options) -> Self {
-        let server = Server::bind(listen, exports, options).unwrap();
-        let (uri, stop) = (server.uri(), StopHandle::new().unwrap());
+        let server = Server::bind(std::slice::from_ref(listen), exports, options).unwrap();
+        let (uri, stop) = (server.uris().remove(0), StopHandle::new().unwrap());
         let handle = stop.clone();
         let thread = Some(std::thread::spawn(move || server.run(&handle)));
         Running { directory, uri, stop, thread }

@@ -1,0 +1,166 @@
+//! What manual pages say beyond the options: examples, files and signals.
+
+/// The sections of a page that the words of the command line do not give.
+#[derive(Default)]
+pub struct Sections {
+    /// Commands, each with what it does.
+    pub examples: &'static [(&'static str, &'static str)],
+    /// Paths, each with what is there.
+    pub files: &'static [(&'static str, &'static str)],
+    /// Signals, each with what it does.
+    pub signals: &'static [(&'static str, &'static str)],
+}
+
+const RUN: (&str, &str) = (
+    "/run/lacuna, $XDG_RUNTIME_DIR/lacuna",
+    "What is open, of root and of other users: locks, and the sockets by which close and status reach a server. Nothing in \
+     it outlives the servers.",
+);
+const ENDS: (&str, &str) = (
+    "INT, TERM, and HUP unless it is ignored at the start",
+    "Everything acknowledged goes to the medium, then the server ends with code 0. On a disk with levels, what is hidden \
+     may wait for cover first. A second signal changes nothing.",
+);
+const KILL: (&str, &str) = (
+    "KILL",
+    "What was flushed is on the medium; what was not may be lost. The next opening repairs the rest by itself.",
+);
+
+/// The sections of the page of this name.
+pub fn of(page: &str) -> Sections {
+    match page {
+        "lacuna" => Sections {
+            examples: &[
+                ("lacuna create disk.img --size 20G", "Make an encrypted disk in a file."),
+                (
+                    "lacuna open disk.img /mnt --mkfs ext4",
+                    "Open it for the first time, and make a file system on it.",
+                ),
+                ("lacuna close /mnt", "Unmount it, and wait until everything is on the medium."),
+            ],
+            files: &[RUN],
+            signals: &[],
+        },
+        "lacuna-create" => Sections { examples: CREATE, ..Sections::default() },
+        "lacuna-open" => Sections {
+            examples: OPEN,
+            files: &[
+                RUN,
+                (
+                    "MOUNTPOINT/disk, MOUNTPOINT/status",
+                    "With --raw: the disk as a file, and its counters as text.",
+                ),
+                ("/dev/fuse, /dev/loop-control", "Needed, the second without --raw."),
+            ],
+            signals: &[
+                (
+                    ENDS.0,
+                    "As close: it unmounts, and ends when everything is on the medium. While something uses the \
+                    file system, what was written is made durable and the disk stays open.",
+                ),
+                KILL,
+            ],
+        },
+        "lacuna-close" => Sections {
+            examples: &[
+                ("lacuna close /mnt", "Unmount what is open there."),
+                ("lacuna close disk.img", "Unmount the disk wherever it is open, the deepest level first."),
+                ("lacuna close /mnt/a '/mnt/b c'", "Several at once."),
+            ],
+            files: &[RUN],
+            signals: &[],
+        },
+        "lacuna-serve" => Sections {
+            examples: SERVE,
+            files: &[
+                RUN,
+                (
+                    "server-cert.pem, server-key.pem, ca-cert.pem",
+                    "In the directory of --tls-dir: what the server shows, and whose certificates clients must show.",
+                ),
+            ],
+            signals: &[ENDS, KILL],
+        },
+        other => Sections { examples: short(other), ..Sections::default() },
+    }
+}
+
+const CREATE: &[(&str, &str)] = &[
+    ("lacuna create disk.img --size 20G", "An encrypted disk that notices altered data."),
+    ("lacuna create /dev/sdb1", "On a block device, as large as fits."),
+    (
+        "lacuna create fast.img --size 20G --cipher xts-random",
+        "The fastest small random writes; altered data is not noticed.",
+    ),
+    (
+        "lacuna create d.img --size 20G --format deniable --levels 2",
+        "A public level and a hidden one, a passphrase for each.",
+    ),
+    ("lacuna create rados:pool/vm1 --size 20G --ceph-id lacuna", "In a pool of Ceph RADOS."),
+];
+
+const OPEN: &[(&str, &str)] = &[
+    ("lacuna open disk.img /mnt --mkfs ext4", "For the first time: make a file system, and mount it."),
+    ("lacuna open disk.img /mnt", "Afterwards."),
+    ("lacuna open d.img /mnt/public /mnt/hidden", "A disk with levels, with the passphrase of level 1."),
+    ("lacuna open disk.img /mnt --raw", "Without root: the disk as the file /mnt/disk."),
+    ("lacuna open disk.img /mnt --read-only --mount-options noload", "Read an ext4 that was not unmounted."),
+];
+
+const SERVE: &[(&str, &str)] = &[
+    ("lacuna serve disk.img --socket disk.sock", "For clients of this user on this machine."),
+    ("lacuna serve disk.img --socket disk.sock --listen 127.0.0.1:10809", "In two places at once."),
+    ("lacuna serve disk.img --listen 0.0.0.0:10809 --tls-dir pki", "For clients that show a certificate."),
+    ("lacuna serve disk.img --socket disk.sock --fork --pid-file disk.pid", "In the background."),
+];
+
+/// The examples of verbs whose pages say nothing else.
+fn short(page: &str) -> &'static [(&'static str, &'static str)] {
+    match page {
+        "lacuna-info" => &[("lacuna info disk.img --json", "What anybody can see of a disk, for a program.")],
+        "lacuna-status" => &[
+            ("lacuna status", "Everything that is open."),
+            ("lacuna status /mnt --json", "The counters of one disk, for a program."),
+        ],
+        "lacuna-check" => &[
+            ("lacuna check disk.img", "Read and verify every block."),
+            ("lacuna check snapshot.img --read-only", "The same of a snapshot, which stays as it is."),
+        ],
+        "lacuna-key-add" => &[(
+            "lacuna key add disk.img",
+            "One more passphrase. All that are to go on working are asked for.",
+        )],
+        "lacuna-key-change" => {
+            &[("lacuna key change disk.img", "Another passphrase in place of the first one given.")]
+        }
+        "lacuna-key-remove" => &[(
+            "lacuna key remove disk.img --remove-key-file old.key",
+            "The passphrase in old.key opens the disk no more.",
+        )],
+        "lacuna-key-refresh" => &[(
+            "lacuna key refresh disk.img",
+            "New salts for the passphrases that are given, and for none else.",
+        )],
+        "lacuna-resize" => &[(
+            "lacuna resize disk.img --size 40G",
+            "A larger disk; the file system on it grows by its own tool.",
+        )],
+        "lacuna-snapshot-create" => {
+            &[("lacuna snapshot create rados:pool/vm1 monday", "Keep the present state.")]
+        }
+        "lacuna-snapshot-list" => &[("lacuna snapshot list rados:pool/vm1", "What is kept.")],
+        "lacuna-snapshot-remove" => &[("lacuna snapshot remove rados:pool/vm1 monday", "Keep it no longer.")],
+        "lacuna-snapshot-rollback" => &[("lacuna snapshot rollback rados:pool/vm1 monday", "Go back to it.")],
+        "lacuna-delete" => {
+            &[("lacuna delete rados:pool/vm1", "Remove the disk, its snapshots and all its data.")]
+        }
+        "lacuna-bench" => {
+            &[("lacuna bench", "How fast the ciphers are here, and what a guess at a passphrase costs.")]
+        }
+        "lacuna-completions" => {
+            &[("lacuna completions bash >~/.local/share/bash-completion/completions/lacuna", "For bash.")]
+        }
+        "lacuna-man" => &[("lacuna man /usr/local/share/man/man1", "Write the pages where man looks.")],
+        _ => &[],
+    }
+}

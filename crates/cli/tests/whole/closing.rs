@@ -1,0 +1,198 @@
+//! What is said while something takes long, to whom, and what `status` says meanwhile.
+
+use crate::nbd_client::Client;
+use crate::scene::{Device, Scene, Serving, Signal, Terminal, can_mount, have, noise, send, wait_until};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// What is never said of a disk without levels.
+const OF_LEVELS: [&str; 3] = ["level", "hidden", "cover"];
+
+/// A block device that answers nothing while the server of the disk below it is stopped.
+struct SlowDevice {
+    device: Option<Device>,
+    server: String,
+    scene: Scene,
+}
+
+impl SlowDevice {
+    /// With a sealed disk on it.
+    fn with_disk() -> Option<SlowDevice> {
+        if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("fusermount3") {
+            return None;
+        }
+        let scene = Scene::new();
+        scene.create("below.img", &["--size", "128M"]).code(0);
+        ["below", "mnt"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+        scene.lacuna(&["open", "below.img", "below", "--raw", "--key-file", "key"]).code(0);
+        let status = scene.lacuna(&["status", "below", "--json"]).code(0).json();
+        let server = status["servers"][0]["pid"].to_string();
+        let device = Some(Device::over(&scene, &["below/disk"]));
+        let slow = SlowDevice { device, server, scene };
+        slow.scene.create(slow.path(), &["--size", "64M"]).code(0);
+        Some(slow)
+    }
+
+    fn path(&self) -> &str {
+        &self.device.as_ref().unwrap().0
+    }
+}
+
+impl Drop for SlowDevice {
+    fn drop(&mut self) {
+        send(Signal::CONT, &self.server);
+        let _ = self.scene.lacuna(&["-q", "close", "mnt"]);
+        drop(self.device.take());
+        let _ = self.scene.lacuna(&["-q", "close", "below"]);
+    }
+}
+
+/// A command with its standard error on a terminal, and what that shows.
+fn on_terminal(scene: &Scene, args: &[&str]) -> (Child, Arc<Mutex<String>>, Terminal) {
+    let terminal = Terminal::new();
+    let seen = terminal.watch();
+    let mut command = scene.command(args);
+    command.env("TERM", "xterm").stdout(Stdio::piped()).stderr(terminal.stdio());
+    (command.spawn().unwrap(), seen, terminal)
+}
+
+#[track_caller]
+fn wait_for(seen: &Mutex<String>, words: &str) {
+    wait_until(words, || seen.lock().unwrap().contains(words));
+}
+
+fn is_closing(scene: &Scene, target: &str) -> bool {
+    scene.lacuna(&["status", target, "--json"]).json()["servers"][0]["closing"] == true
+}
+
+#[test]
+fn a_slow_disk_without_levels_is_closed_without_a_word_of_levels() {
+    let Some(slow) = SlowDevice::with_disk() else { return };
+    let scene = &slow.scene;
+    scene.lacuna(&["open", slow.path(), "mnt", "--raw", "--key-file", "key"]).code(0);
+    let file = fs::OpenOptions::new().write(true).open(scene.path("mnt/disk")).unwrap();
+    file.write_all_at(&noise(1, 1 << 20), 0).unwrap();
+    drop(file);
+    assert!(!is_closing(scene, slow.path()));
+    send(Signal::STOP, &slow.server);
+    let (mut close, seen, terminal) = on_terminal(scene, &["close", "mnt"]);
+    wait_for(&seen, "making what was written durable");
+    wait_until("that status tells of it", || is_closing(scene, "mnt"));
+    let words = scene.lacuna(&["status", slow.path()]).code(0).stdout;
+    send(Signal::CONT, &slow.server);
+    assert_eq!(close.wait().unwrap().code(), Some(0));
+    drop(terminal);
+    assert!(words.contains(", closing)"), "{words}");
+    let seen = seen.lock().unwrap();
+    assert!(!OF_LEVELS.iter().any(|word| seen.contains(word)), "{seen}");
+}
+
+#[test]
+fn a_server_that_takes_long_to_end_is_closing() {
+    let Some(slow) = SlowDevice::with_disk() else { return };
+    let scene = &slow.scene;
+    let server = scene.serve_disk(slow.path(), &[]);
+    Client::connect(&server.socket).unwrap().write_at(0, &noise(1, 1 << 20)).unwrap();
+    assert!(!is_closing(scene, slow.path()));
+    send(Signal::STOP, &slow.server);
+    server.signal(Signal::TERM);
+    wait_until("that status tells of it", || is_closing(scene, slow.path()));
+    send(Signal::CONT, &slow.server);
+    assert_eq!(server.wait(), 0);
+    scene.lacuna(&["status", slow.path()]).code(4);
+}
+
+/// A deniable disk of two levels without cover of its own.
+fn hidden() -> Scene {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+    let shape =
+        ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep", "--cover", "0"];
+    scene.create("disk.img", &shape).code(0);
+    scene
+}
+
+#[test]
+fn a_server_whose_hidden_level_waits_is_closing_too() {
+    let scene = hidden();
+    let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep", "--cover-timeout", "600"];
+    let mut server: Serving = scene.served_by(&mut scene.command(&serve));
+    Client::connect_to(&server.socket, "1").unwrap().write_at(0, &noise(1, 1 << 20)).unwrap();
+    server.signal(Signal::TERM);
+    wait_until("that status tells of it", || is_closing(&scene, "disk.img"));
+    server.kill();
+}
+
+/// Both levels mounted, with something hidden that waits for cover. The cover timeout, which this takes, is how long a close
+/// waits.
+fn waiting() -> Option<Scene> {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return None;
+    }
+    let scene = hidden();
+    let open =
+        ["open", "disk.img", "public", "hidden", "--raw", "--key-file", "deep", "--cover-timeout", "5"];
+    scene.lacuna(&open).code(0);
+    let mut file = fs::OpenOptions::new().write(true).open(scene.path("hidden/disk")).unwrap();
+    file.write_all(&noise(1, 1 << 20)).unwrap();
+    Some(scene)
+}
+
+/// Uses level 0, as far as it is still there.
+fn give_cover(scene: &Scene) {
+    let public = fs::OpenOptions::new().write(true).open(scene.path("public/disk"));
+    let _ = public.and_then(|file| file.write_all_at(&noise(2, 4 << 20), 0).and_then(|()| file.sync_all()));
+}
+
+#[test]
+fn a_terminal_hears_what_closing_waits_for_and_the_deepest_level_is_closed_first() {
+    let Some(scene) = waiting() else { return };
+    let (mut close, seen, terminal) = on_terminal(&scene, &["close", "disk.img"]);
+    wait_for(&seen, "closing: waiting for cover, ");
+    assert!(scene.path("public/disk").exists() && !scene.path("hidden/disk").exists());
+    give_cover(&scene);
+    close.wait().unwrap();
+    drop(terminal);
+    scene.wait_until_free("disk.img");
+}
+
+#[test]
+fn a_log_hears_nothing_of_what_closing_waits_for() {
+    let Some(scene) = waiting() else { return };
+    let close = scene.command(&["close", "disk.img"]).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the close of the hidden level", || !scene.path("hidden/disk").exists());
+    wait_until("more than a moment", {
+        let began = std::time::Instant::now();
+        move || began.elapsed().as_secs() >= 2
+    });
+    give_cover(&scene);
+    let said = close.wait_with_output().unwrap().stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(!OF_LEVELS.iter().any(|word| said.contains(word)) && !said.contains("closing"), "{said}");
+    scene.wait_until_free("disk.img");
+}
+
+#[test]
+fn opening_that_waits_says_what_for_and_quiet_says_nothing() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    for quiet in [false, true] {
+        let scene = hidden();
+        let open = ["open", "disk.img", "public", "hidden", "--mkfs", "ext4", "--key-file", "deep"];
+        let quietly: &[&str] = if quiet { &["-q"] } else { &[] };
+        let (mut child, seen, terminal) =
+            on_terminal(&scene, &[quietly, &open[..], &["--cover-timeout", "2"]].concat());
+        // Nobody can use level 0 yet: the file system of the hidden level gets no cover.
+        assert_ne!(child.wait().unwrap().code(), Some(0));
+        drop(terminal);
+        wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+        let seen = seen.lock().unwrap();
+        let shown = seen.contains("opening: waiting for cover");
+        assert_eq!(shown, !quiet, "{seen}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Rights that the program has and the person who starts it may not have.
+
+use crate::scene::{Scene, can_mount, have, skipped};
+use rustix::fs::StatVfsMountFlags;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skipped("this needs root");
+    }
+    root
+}
+
+#[test]
+fn root_runs_no_program_that_lies_in_the_way() {
+    if !is_root() || !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    for dir in ["bin", "mnt"] {
+        fs::create_dir(scene.path(dir)).unwrap();
+    }
+    for name in ["mount", "umount", "losetup", "blkid", "mkfs.ext4"] {
+        let trap = scene.path("bin").join(name);
+        fs::write(&trap, format!("#!/bin/sh\necho {name} >> '{}'\nexit 1\n", scene.path("ran").display()))
+            .unwrap();
+        fs::set_permissions(&trap, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", scene.path("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let lacuna = |args: &[&str]| scene.command(args).env("PATH", &path).output().unwrap();
+    let opened = lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]);
+    let closed = lacuna(&["close", "mnt"]);
+    let ran = fs::read_to_string(scene.path("ran")).unwrap_or_default();
+    assert_eq!(ran, "", "{}", String::from_utf8_lossy(&opened.stderr));
+    assert!(opened.status.success() && closed.status.success());
+}
+
+#[test]
+fn the_rights_of_a_set_user_id_file_are_refused() {
+    if !is_root() || !have("setpriv") {
+        return;
+    }
+    let scene = Scene::new();
+    let program = scene.path("lacuna");
+    fs::copy(env!("CARGO_BIN_EXE_lacuna"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    fs::set_permissions(scene.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |program: &Path| {
+        let person = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
+        let mut command = Command::new("setpriv");
+        command.args(person).arg(program).arg("status").env("XDG_RUNTIME_DIR", scene.path("."));
+        command.output().unwrap()
+    };
+    let refused = run(&program);
+    if refused.status.success()
+        && rustix::fs::statvfs(&program).unwrap().f_flag.contains(StatVfsMountFlags::NOSUID)
+    {
+        return skipped("set-user-ID bits count for nothing here");
+    }
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("set-user-ID"), "{said}");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(run(&program).status.success());
+}

@@ -1,0 +1,36 @@
+//! A path as a person can paste it into a command line.
+
+use std::path::Path;
+
+/// The path, in quotes if a shell would read it as anything else.
+pub fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| {
+        c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c) || (!c.is_ascii() && c.is_alphanumeric())
+    };
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_it_back() {
+        for (path, word) in [
+            ("/mnt/a", "/mnt/a"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("~", "'~'"),
+            ("Größe", "Größe"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), word);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Which memory a connection keeps between requests, and who has it next.
+
+use super::*;
+use crate::exports::Exports;
+use crate::memory::ServerMemory;
+use crate::negotiate::{Outcome, TlsState, handshake};
+use crate::stream::Replay;
+use lacuna_core::{BlockAddr, ByteDisk, Disk, Extent, Result, Status};
+use std::sync::Arc;
+
+/// A disk of which nothing is asked.
+struct Idle;
+
+impl Disk for Idle {
+    fn blocks(&self) -> u64 {
+        1
+    }
+    fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
+        unreachable!()
+    }
+    fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
+        unreachable!()
+    }
+    fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
+        unreachable!()
+    }
+    fn flush(&self) -> Result<()> {
+        unreachable!()
+    }
+    fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
+        unreachable!()
+    }
+    fn status(&self) -> Status {
+        Status::default()
+    }
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs `test` with a connection to a disk that shares the memory of a server.
+fn with_connection(test: impl FnOnce(&Connection<Replay>, &LevelMemory)) {
+    // Flags, then the default export by its old name.
+    let hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &0u32.to_be_bytes()].concat();
+    let client = Replay::new(&hello);
+    let exports = Exports::levels([ByteDisk::new(Arc::new(Idle))]);
+    let Ok(Outcome::Transmit(session)) = handshake(&mut &client, &exports, TlsState::Unavailable) else {
+        panic!("no session");
+    };
+    let memory = ServerMemory::new(64 << 20);
+    let crew = Crew { workers: 1, max_workers: 1 };
+    let stopping = AtomicBool::new(false);
+    test(&Connection::new(&client, session, None, &stopping, crew, memory.of(0)), memory.of(0));
+}
+
+fn hands<'a, 's>() -> Hands<'a, 's> {
+    Hands {
+        small: PageBuffer::try_new(PAGE).unwrap(),
+        large: None,
+        shared: None,
+        jobs: Vec::new(),
+        batches: 0,
+    }
+}
+
+/// Memory of `len` bytes for a request, and where it lies.
+fn take<'a>(connection: &Connection<'a, Replay>, len: usize) -> (Buffer<'a>, *const u8) {
+    let mut hands = hands();
+    connection.room(&mut hands, len).unwrap();
+    let large = hands.large.take().unwrap();
+    let at = large.bytes.as_ptr();
+    (large, at)
+}
+
+fn spare(connection: &Connection<Replay>) -> usize {
+    connection.spare.lock().unwrap().len()
+}
+
+#[test]
+fn a_spare_buffer_serves_the_next_large_request() {
+    with_connection(|connection, level| {
+        let (first, at) = take(connection, 1 << 20);
+        connection.keep(first);
+        let (second, again) = take(connection, 512 << 10);
+        assert_eq!((again, second.bytes.len(), spare(connection)), (at, 1 << 20, 0));
+        connection.keep(second);
+        // One that is too small gives up its right to be kept, and nothing is granted twice.
+        let (larger, _) = take(connection, 2 << 20);
+        assert_eq!((larger.bytes.len(), larger.kept.bytes(), spare(connection)), (2 << 20, 2 << 20, 0));
+        drop(larger);
+        assert!(level.keep().covers(2 << 20));
+    });
+}
+
+#[test]
+fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
+    with_connection(|connection, _| {
+        for len in [MOST_KEPT + 1, 32 << 20, 64 << 20] {
+            let mut hands = hands();
+            connection.room(&mut hands, len).unwrap();
+            assert!(hands.shared.is_some(), "{len} bytes that nobody accounts for");
+            connection.keep(hands.large.take().unwrap());
+            assert_eq!(spare(connection), 0);
+            // Of what all share another request has as much again when this one has given its part back.
+            hands.shared = None;
+        }
+    });
+}
+
+#[test]
+fn a_connection_keeps_four_buffers_at_most() {
+    with_connection(|connection, level| {
+        let all: Vec<_> = (0..MOST_SPARE + 1).map(|_| take(connection, MOST_KEPT).0).collect();
+        all.into_iter().for_each(|large| connection.keep(large));
+        assert_eq!(spare(connection), MOST_SPARE);
+        let mut rights: Vec<_> = (0..9).map(|_| level.keep()).collect();
+        let granted = rights.iter_mut().filter_map(|right| right.covers(MOST_KEPT).then_some(())).count();
+        assert_eq!(granted, 4, "of 16 MiB four buffers hold a half, and no more");
+    });
+}
+
+#[test]
+fn a_worker_that_starts_takes_the_memory_of_one_that_ended() {
+    with_connection(|connection, _| {
+        connection.input.lock().unwrap().ended = true;
+        let one = || {
+            thread::scope(|scope| connection.serve(scope)).unwrap();
+            let small = connection.small.lock().unwrap();
+            (small.len(), small[0].as_ptr())
+        };
+        let first = one();
+        assert_eq!((first.0, first), (1, one()));
+    });
+}
