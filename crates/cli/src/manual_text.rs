@@ -128,7 +128,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
         ],
         "lacuna-key-add" => &[(
             "lacuna key add disk.img",
-            "One more passphrase. All that are to go on working are asked for.",
+            "One more passphrase; all others keep working. On a disk with levels they are asked for first.",
         )],
         "lacuna-key-change" => {
             &[("lacuna key change disk.img", "Another passphrase in place of the first one given.")]
@@ -145,6 +145,20 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             "lacuna resize disk.img --size 40G",
             "A larger disk; the file system on it grows by its own tool.",
         )],
+        "lacuna-header-backup" => &[
+            ("lacuna header backup files.img files.hdr", "Keep the header elsewhere."),
+            ("lacuna header backup /dev/sdb1 sdb1.hdr", "Of a block device; also while it is open."),
+        ],
+        "lacuna-header-restore" => &[
+            ("lacuna header restore files.img files.hdr", "Bring it back."),
+            (
+                "lacuna header restore files.img old.hdr --older",
+                "Bring back one that is older: removed passphrases work again.",
+            ),
+        ],
+        "lacuna-header-repair" => {
+            &[("lacuna header repair files.img", "Write all copies anew from the one that is whole.")]
+        }
         "lacuna-snapshot-create" => {
             &[("lacuna snapshot create rados:pool/vm1 monday", "Keep the present state.")]
         }
