@@ -66,10 +66,12 @@ fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
 
 fn create(golden: &Golden) -> MemoryMedium {
     let params = fixture::params(golden.cipher, golden.layout, BLOCKS);
-    let medium = Arc::new(MemoryMedium::new(params.geometry().medium_len()));
+    let end = params.geometry().medium_len();
+    let medium = Arc::new(MemoryMedium::new(lacuna_volume::medium_len(end)));
     let new = CreateHeader {
         format: FormatId::SEALED,
         params: params.encode().to_vec(),
+        end,
         cost: Argon2Cost::new(8, 1, 1).unwrap(),
         levels: &[vec![SecretVec::new(PASSPHRASE.into())]],
         uuid: Some(Uuid(std::array::from_fn(|i| i as u8))),

@@ -100,3 +100,42 @@ fn other_programs_see_that_a_disk_is_there() {
         }
     }
 }
+
+/// The bytes of a golden disk: the length, and then every run that is not zeros (offset, length, bytes).
+fn golden_disk(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sealed/tests/golden").join(name);
+    let sparse = fs::read(path).unwrap();
+    let number = |at: &[u8]| at.iter().rev().fold(0usize, |n, byte| n << 8 | usize::from(*byte));
+    let mut disk = vec![0; number(&sparse[8..16])];
+    let mut rest = &sparse[16..];
+    while !rest.is_empty() {
+        let (at, len) = (number(&rest[..8]), number(&rest[8..12]));
+        disk[at..at + len].copy_from_slice(&rest[12..12 + len]);
+        rest = &rest[12 + len..];
+    }
+    disk
+}
+
+#[test]
+fn a_disk_of_the_first_version_keeps_its_header_and_its_rules() {
+    let scene = Scene::new();
+    fs::write(scene.path("key"), "golden").unwrap();
+    fs::write(scene.path("second"), "second").unwrap();
+    fs::write(scene.path("disk.img"), golden_disk("sealed-v1-gcm.sparse")).unwrap();
+    let before = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
+    assert_eq!((&before["header"]["version"], &before["notes"]), (&1.into(), &serde_json::json!([])));
+    let add = ["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "second"];
+    assert!(scene.lacuna(&add).code(1).stderr.contains("rewrites all key slots"));
+    scene.lacuna(&[&add[..], &["--yes", "--keep", "1"]].concat()).code(0);
+    scene.lacuna(&["header", "backup", "disk.img", "backup"]).code(0);
+    let server = scene.serve(&[]);
+    assert_eq!(server.stop(), 0);
+    scene.lacuna(&["resize", "disk.img", "--size", "64M", "--key-file", "second"]).code(0);
+    scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
+    scene
+        .lacuna(&["header", "restore", "disk.img", "backup", "--older", "--yes", "--key-file", "key"])
+        .code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "second"]).code(0);
+    let after = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
+    assert_eq!((&after["header"]["version"], &after["size"]), (&1.into(), &before["size"]));
+}
