@@ -5,7 +5,7 @@ use crate::model::*;
 use lacuna_core::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
 use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS};
-use lacuna_sim::{CrashMedium, Fault, FaultMedium, Rng};
+use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -173,6 +173,91 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     let disk = open_with(medium, &params, options(5)).unwrap();
     model.assert_allows(&disk, "reserve");
     disk.close().unwrap();
+}
+
+/// A full medium on which `image` lies: the ring, the map and the first home have their space, nothing else has.
+fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
+    let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image.clone()))));
+    let g = params.geometry();
+    let touched = g.data + g.stride;
+    medium.add(Fault::Quota { bytes: touched });
+    for at in (0..touched).step_by(1 << 20) {
+        let mut bytes = vec![0; (touched - at).min(1 << 20) as usize];
+        medium.read_at(at, &mut bytes).unwrap();
+        medium.write_at(at, &bytes).unwrap();
+    }
+    medium.sync().unwrap();
+    medium
+}
+
+/// Opens a disk on a full medium and writes over and over to a few blocks, more than the ring has room for at once.
+/// Whether all went well; `retired` learns how often the ring was retired in part.
+fn rewrite(
+    medium: &Arc<FaultMedium<CrashMedium>>,
+    params: &Params,
+    model: &mut Model,
+    retired: &mut u64,
+) -> bool {
+    let Ok(disk) = open_with(medium.clone(), params, options(9)) else { return false };
+    for n in 0..700 {
+        let block = 5 * SEGMENT_BLOCKS + n * 37 % 300;
+        let (op, stamp) =
+            if n % 50 == 49 { (Op::Discard(block, 2), 0) } else { (Op::Write(block, 1), 5000 + n) };
+        let done = perform(&disk, op, stamp, model);
+        match op {
+            Op::Write(..) if done.is_ok() => model.flushed(),
+            _ => {}
+        }
+        if done.is_err() {
+            return false;
+        }
+    }
+    assert!(disk.is_medium_full());
+    *retired = status(&disk, "ring_retirements");
+    disk.close().unwrap();
+    model.flushed();
+    true
+}
+
+/// The power fails while a disk lives in its ring: what was acknowledged is there, wherever the ring stood.
+#[test]
+fn a_power_cut_on_a_full_medium_loses_nothing() {
+    for (cipher, layout) in [(Cipher::XtsRandom, Layout::SegmentEnd), (Cipher::Xts, Layout::SegmentEnd)] {
+        let params = params(cipher, layout, 40 * SEGMENT_BLOCKS);
+        let start = Arc::new(CrashMedium::new(params.geometry().medium_len()));
+        create(&*start, &params);
+        let medium = full_with(&params, &start.image());
+        let mut model = Model::default();
+        let disk = open_with(medium.clone(), &params, options(2)).unwrap();
+        for n in 1.. {
+            let done = perform(&disk, Op::Write(5 * SEGMENT_BLOCKS + n * 37 % 300, 1), n, &mut model)
+                .and_then(|()| perform(&disk, Op::Flush, 0, &mut model));
+            if done.is_err() {
+                break;
+            }
+        }
+        drop(disk);
+        let image = medium.inner().image();
+        let (mut retired, mut whole) = (0, model.clone());
+        let uncut = full_with(&params, &image);
+        let before = uncut.inner().ops();
+        assert!(rewrite(&uncut, &params, &mut whole, &mut retired));
+        assert!(retired > 2, "retired {retired} times");
+        let ops = uncut.inner().ops() - before;
+        for cut in (0..ops).step_by(1 + ops as usize / 60) {
+            let medium = full_with(&params, &image);
+            medium.inner().cut_after(cut);
+            let mut model = model.clone();
+            rewrite(&medium, &params, &mut model, &mut 0);
+            let left = medium.inner().after_cut(&mut Rng::new(cut));
+            let disk = open_with(full_with(&params, &left), &params, options(3)).unwrap();
+            model.assert_allows(&disk, &format!("{}, cut {cut} of {ops}", cipher.name()));
+            drop(disk);
+            let disk = open_with(Arc::new(CrashMedium::from_image(left)), &params, options(4)).unwrap();
+            assert!(!disk.is_medium_full());
+            model.assert_allows(&disk, &format!("{}, cut {cut} of {ops}, space", cipher.name()));
+        }
+    }
 }
 
 /// The same if it is a stream that finds the medium full: small writes acknowledged before it are kept.
