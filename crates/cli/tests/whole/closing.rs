@@ -1,12 +1,14 @@
 //! What is said while something takes long, to whom, and what `status` says meanwhile.
 
 use crate::nbd_client::Client;
-use crate::scene::{Device, Scene, Serving, Signal, Terminal, can_mount, have, noise, send, wait_until};
+use crate::scene::{
+    Device, Scene, Serving, Signal, Terminal, all_devices, can_mount, have, noise, send, wait_until,
+};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What is never said of a disk without levels.
 const OF_LEVELS: [&str; 3] = ["level", "hidden", "cover"];
@@ -16,6 +18,7 @@ struct SlowDevice {
     device: Option<Device>,
     server: String,
     scene: Scene,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl SlowDevice {
@@ -24,6 +27,7 @@ impl SlowDevice {
         if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("fusermount3") {
             return None;
         }
+        let alone = all_devices();
         let scene = Scene::new();
         scene.create("below.img", &["--size", "128M"]).code(0);
         ["below", "mnt"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
@@ -31,7 +35,7 @@ impl SlowDevice {
         let status = scene.lacuna(&["status", "below", "--json"]).code(0).json();
         let server = status["servers"][0]["pid"].to_string();
         let device = Some(Device::over(&scene, &["below/disk"]));
-        let slow = SlowDevice { device, server, scene };
+        let slow = SlowDevice { device, server, scene, _alone: alone };
         slow.scene.create(slow.path(), &["--size", "64M"]).code(0);
         Some(slow)
     }
