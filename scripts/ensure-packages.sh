@@ -22,6 +22,7 @@ need fio fio
 need fuse3 fusermount3
 need e2fsprogs mke2fs mkfs.ext4
 need util-linux fstrim setsid blkid
+need bsdutils script
 need mount losetup mount umount
 need diffutils diff cmp
 need strace strace
