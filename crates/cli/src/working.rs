@@ -129,7 +129,7 @@ pub fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -
             if waiting.recv_timeout(MOMENT) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
-            let spinner = console.spinner();
+            let spinner = console.spinner().with_elapsed(MOMENT);
             if spinner.is_hidden() {
                 // A terminal on which nothing can be drawn.
                 return console.note(&format!("still at it: {}", line.words()));
