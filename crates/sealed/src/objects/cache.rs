@@ -163,6 +163,11 @@ impl Cache {
             .is_ok()
     }
 
+    /// Takes room that may not be there, for what gives more of it back in the end.
+    pub(crate) fn take_room(&self, cost: u64) {
+        self.dirty.fetch_add(cost, Ordering::AcqRel);
+    }
+
     fn free(&self, cost: u64) {
         self.dirty.fetch_sub(cost, Ordering::AcqRel);
     }
@@ -330,6 +335,11 @@ impl Cache {
             let touched: Vec<u64> = here.slots.range(range).map(|(index, _)| *index).collect();
             touched.into_iter().for_each(|index| self.free(here.settle(index, version)));
         })
+    }
+
+    /// A flight did not happen: everything stays as it was when it began, `absent` too. True: list the segment again.
+    pub(crate) fn put_back(&self, segment: u64, absent: bool) -> bool {
+        self.finish(segment, absent, |_| ())
     }
 
     fn finish(&self, segment: u64, absent: bool, settle: impl FnOnce(&mut Segment)) -> bool {

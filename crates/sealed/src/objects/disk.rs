@@ -102,6 +102,8 @@ pub(crate) struct Counters {
     pub(crate) transactions: AtomicU64,
     pub(crate) blocks: AtomicU64,
     pub(crate) direct: AtomicU64,
+    /// Objects that were refused, and written anew.
+    pub(crate) renewed: AtomicU64,
 }
 
 impl Core {
@@ -338,6 +340,7 @@ impl Disk for ObjectDisk {
                 item("transactions", count(&core.counters.transactions), "transactions"),
                 item("transacted", count(&core.counters.blocks), "blocks"),
                 item("written_past_the_cache", count(&core.counters.direct), "transactions"),
+                item("written_anew_after_refusal", count(&core.counters.renewed), "objects"),
                 item("metadata_cache_hits", hits, "pages"),
                 item("metadata_cache_misses", misses, "pages"),
                 item("snapshots_made", u64::from(core.snapshots.number()), "snapshots"),
