@@ -35,7 +35,7 @@ pub fn run(background: bool, secret: bool, serve: impl FnOnce(&mut Ready) -> Res
             let result = serve(&mut ready);
             let code = match &result {
                 Ok(()) => 0,
-                Err(e) => i32::from(console::exit_code(e)),
+                Err(e) => console::exit_code(e),
             };
             match (result, ready.0.take()) {
                 (Err(e), Some(pipe)) => pipe.failed(&e),
@@ -43,7 +43,7 @@ pub fn run(background: bool, secret: bool, serve: impl FnOnce(&mut Ready) -> Res
                 (Err(_), None) | (Ok(()), _) => {}
             }
             // The parent tells the person; a second voice on the same terminal would only repeat it.
-            std::process::exit(code)
+            console::leave(code)
         }
     }
 }

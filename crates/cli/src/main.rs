@@ -64,13 +64,14 @@ fn main() -> ExitCode {
         Err(e) => return usage(&e),
     };
     let console = Console::new(cli.quiet, cli.verbose);
-    match run(cli.verb, console) {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match run(cli.verb, console) {
+        Ok(()) => 0,
         Err(e) => {
             console.error(&e);
-            ExitCode::from(console::exit_code(&e))
+            console::exit_code(&e)
         }
-    }
+    };
+    console::leave(code)
 }
 
 fn run(verb: Verb, console: Console) -> Result<()> {

@@ -21,5 +21,6 @@ mod rados_kills;
 mod rados_writers;
 mod reading;
 mod refused;
+mod robbed;
 mod scene;
 mod traces;
