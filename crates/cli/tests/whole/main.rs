@@ -18,6 +18,7 @@ mod rados;
 mod rados_clients;
 mod rados_faults;
 mod rados_kills;
+mod rados_refused;
 mod rados_writers;
 mod reading;
 mod refused;
