@@ -257,7 +257,7 @@ impl Key {
         let masters: Vec<Secret<32>> = self.masters.clone();
         let master = masters.first().ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
         let random = Arc::new(SystemRandom::new()?);
-        if self.has_levels {
+        if self.has_levels || matches!(self.place, Place::Objects(_)) {
             allocator::keep_large_apart();
         }
         match self.place {

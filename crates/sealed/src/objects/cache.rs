@@ -18,7 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 256;
 /// What a hole, or a segment to be emptied, costs the budget.
-pub(crate) const HOLE_COST: u64 = 64;
+pub(crate) const HOLE_COST: u64 = 160;
+/// What a block of data costs it beside its bytes: its place here, which is most if it is alone in its segment.
+const PLACE_COST: u64 = 512;
 
 /// What a block holds.
 #[derive(Clone)]
@@ -31,7 +33,7 @@ pub(crate) enum Content {
 impl Content {
     pub(crate) fn cost(&self) -> u64 {
         match self {
-            Content::Data(_) => BLOCK_SIZE as u64,
+            Content::Data(_) => BLOCK_SIZE as u64 + PLACE_COST,
             Content::Hole => HOLE_COST,
         }
     }

@@ -47,8 +47,10 @@ impl Core {
         let Some((version, absent)) = self.cache.begin_direct(segment, range.clone()) else {
             return Ok(false);
         };
+        let passage = self.transit.enter(data.len() / BLOCK_SIZE * self.placement.slot());
         let change = self.seal_run(segment, index, data, absent);
         let performed = self.perform(&change);
+        drop(passage);
         self.buffers.give(change.sealed);
         let ended = match performed {
             Ok(_) => Ok(self.cache.end_direct(segment, range, version)),
