@@ -1,6 +1,6 @@
 # make demo       see what lacuna is for
 # make test       everything that must hold, in some minutes
-# make test-long  the same with thousands of power cuts and killed clients more
+# make test-long  the same with thousands of power cuts, killed clients and robbed servers more
 # make bench      measure against peers, write tables and plots
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
@@ -15,6 +15,8 @@ CUTS ?= 20000
 # test-long.
 KILLS ?= 250
 SEED ?= 1
+# Servers robbed of a disk in RADOS while they write, in test-long.
+ROBBED ?= 200
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
@@ -39,7 +41,7 @@ test: packages
 
 test-long: packages all
 	scripts/tree.sh $(LACUNA)
-	LACUNA_KILLS=$(KILLS) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
+	LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-deniable --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-oblivious --test crash -- --nocapture

@@ -72,7 +72,7 @@ pub fn run(
             let result = serve(&mut ready);
             let code = match &result {
                 Ok(()) => 0,
-                Err(e) => i32::from(console::exit_code(e)),
+                Err(e) => console::exit_code(e),
             };
             match (result, ready.0.take()) {
                 (Err(e), Some(pipe)) => pipe.failed(&e),
@@ -80,7 +80,7 @@ pub fn run(
                 (Err(_), None) | (Ok(()), _) => {}
             }
             // The parent tells the person; a second voice on the same terminal would only repeat it.
-            std::process::exit(code)
+            console::leave(code)
         }
     }
 }

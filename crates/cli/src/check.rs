@@ -6,7 +6,7 @@ use crate::console::{self, Console};
 use crate::serve::budget;
 use crate::unlock::{self, Opening};
 use lacuna_core::{BLOCK_SIZE, Disk, Error, Kind, Result};
-use lacuna_sealed::{BadBlock, CheckReport};
+use lacuna_sealed::{BadBlock, CheckReport, is_of_the_ledger};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -53,12 +53,13 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let mut named = Vec::new();
     let mut runs = BadRuns::default();
     let mut unsaid = Ok(());
-    let mut hidden = false;
+    let (mut hidden, mut uncounted) = (false, false);
     let report = disk.check(
         |done| bar.set_position(done * BLOCK_SIZE as u64),
         |level, bad| {
             let object = disk.object_of(bad.block);
             hidden |= level.is_some_and(|level| level > 0);
+            uncounted |= is_of_the_ledger(&bad.error);
             if !args.json {
                 let place = object.or_else(|| level.map(|level| format!("level {level}")));
                 let line = runs.push(bad, place);
@@ -93,13 +94,19 @@ pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     if report.bad > 0 {
         return Err(Error::new(Kind::Corrupt, format!("{} has bad blocks", args.location))
             .found(format!("{} that cannot be read", blocks(report.bad)))
-            .remedy(remedy(hidden)));
+            .remedy(remedy(hidden, uncounted)));
     }
     closed
 }
 
-/// What to do about bad blocks; `hidden`: some are on levels above 0.
-fn remedy(hidden: bool) -> String {
+/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their ledger is bad.
+fn remedy(hidden: bool, uncounted: bool) -> String {
+    if uncounted {
+        return "put the objects of the book that are named above back as they were, or roll the disk back to a snapshot: \
+            until then the blocks that they count can neither be read nor written; any other bad block is good again once \
+            it is written anew"
+            .to_owned();
+    }
     let restore = "restore what lies there from a backup: a block that is written anew is good again; all other blocks \
         can be read";
     // Elsewhere it would tell a log that there are hidden levels (deniability contract).

@@ -285,10 +285,12 @@ impl Connection {
         self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
     }
 
-    /// Keeps the lock for as long as this process lives. Whoever wants it then takes it over from the dead, and the
-    /// cluster refuses what of ours may still be on its way.
+    /// Leaves the lock to whoever takes it over as from the dead: then the cluster refuses what of ours may still be on
+    /// its way.
     pub fn abandon_lock(&self) {
-        std::mem::forget(self.lock().take());
+        if let Some(lock) = self.lock().take() {
+            lock.abandon();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<WriterLock>> {

@@ -93,6 +93,15 @@ pub fn exit_code(e: &Error) -> u8 {
     if hides(e) { Kind::Other.exit_code() } else { e.kind().exit_code() }
 }
 
+/// Ends the process. Everything written to the streams is out by now: nothing here keeps it back.
+pub fn leave(code: u8) -> ! {
+    if lacuna_medium::librados_is_in_use() {
+        // A thread waits in it for a cluster that does not answer.
+        lacuna_medium::exit_at_once(code);
+    }
+    std::process::exit(i32::from(code))
+}
+
 /// Whether standard error is what a person looks at, not a file, a pipe or a log.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()

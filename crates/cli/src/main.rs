@@ -69,13 +69,14 @@ fn main() -> ExitCode {
         Err(e) => return usage(&e),
     };
     let console = Console::new(cli.quiet, cli.verbose);
-    match refuse_borrowed_rights().and_then(|()| run(cli.verb, console)) {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match refuse_borrowed_rights().and_then(|()| run(cli.verb, console)) {
+        Ok(()) => 0,
         Err(e) => {
             console.error(&e);
-            ExitCode::from(console::exit_code(&e))
+            console::exit_code(&e)
         }
-    }
+    };
+    console::leave(code)
 }
 
 /// Refuses to run with more rights than the person has who started it, as an installation with the set-user-ID bit would:

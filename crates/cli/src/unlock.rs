@@ -275,7 +275,7 @@ impl Key {
         if self.has_levels && write_through {
             return Err(no_write_through());
         }
-        if self.has_levels {
+        if self.has_levels || matches!(self.place, Place::Objects(_)) {
             allocator::keep_large_apart();
         }
         match self.place {

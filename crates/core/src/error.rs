@@ -143,6 +143,11 @@ impl Error {
         format!("{}{found}", self.what)
     }
 
+    /// What to do about it, if it says so.
+    pub fn advice(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
     /// Marks it as one that no log may keep: its words or its mere kind may tell of hidden levels (deniability contract).
     pub fn private(mut self) -> Self {
         self.private = true;

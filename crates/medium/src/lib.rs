@@ -24,6 +24,7 @@ pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
 pub use rados::{ClusterOptions, RadosObjects, RadosPool, WriterLock};
+pub use rados::{exit_at_once, is_in_use as librados_is_in_use};
 pub use striped::StripedMedium;
 
 use lacuna_core::Result;

@@ -121,6 +121,78 @@ fn one_who_was_stolen_from_is_fenced() {
     assert_eq!(locked(&three, &object, false), None);
 }
 
+/// The cluster as it is when it has forgotten whom it shut out: the lock is another's, and nobody is on the blocklist.
+#[test]
+fn one_who_was_stolen_from_long_ago_writes_to_nothing_that_was_written_since() {
+    for connect in [ceph::pool, ceph::erasure_coded_pool] {
+        let (Some(one), Some(two)) = (connect(), connect()) else { return };
+        let prefix = ceph::unique("epoch");
+        let [of_one, of_two] = [&one, &two].map(|pool| pool.objects(&prefix).unwrap());
+        let swept = ceph::Swept(of_two.clone());
+        let object = format!("{prefix}.{:016x}", 9);
+        let lost = one.lock_writer(&object, false).unwrap();
+        write(&*of_one, b"one").unwrap();
+        let conf = ceph::options().unwrap().conf.unwrap();
+        let rados = |words: &[&str]| {
+            let output =
+                Command::new("rados").arg("-c").arg(&conf).args(["-p", one.name()]).args(words).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let info = rados(&["lock", "info", &object, "lacuna.writer", "--format", "json"]);
+        let field = |name: &str| {
+            let (_, lockers) = info.split_once("\"lockers\"").unwrap();
+            let (_, rest) = lockers.split_once(&format!("\"{name}\":\"")).unwrap();
+            rest.split('"').next().unwrap().to_owned()
+        };
+        let (holder, cookie) = (field("name"), field("cookie"));
+        rados(&["lock", "break", &object, "lacuna.writer", &holder, "--lock-cookie", &cookie]);
+        let held = two.lock_writer(&object, false).unwrap();
+        // What nobody has written since is not kept from it; only the blocklist does that.
+        write(&*of_one, b"one again").unwrap();
+        write(&*of_two, b"two").unwrap();
+        let error = write(&*of_one, b"one, late").unwrap_err();
+        assert_eq!(error.kind(), Kind::Fenced, "{error}");
+        assert_eq!(read(&*of_two, 9).unwrap(), b"two again");
+        assert_eq!(write(&*of_one, b"one, later").unwrap_err().kind(), Kind::Fenced);
+        drop((lost, held, swept));
+    }
+}
+
+/// Everything that may happen to objects that are there, and to such as are not, happens to the holder of a lock too.
+#[test]
+fn a_holder_writes_to_objects_that_are_there_or_not() {
+    for connect in [ceph::pool, ceph::erasure_coded_pool] {
+        let Some(pool) = connect() else { return };
+        let store = ceph::store(&pool, "held");
+        let lock = pool.lock_writer(&ceph::unique("held-lock"), false).unwrap();
+        let apply = |steps: Vec<Step<'_>>| store.0.apply_one(Transaction { object: 0, steps });
+        let kind = |answer: lacuna_core::Result<u64>| answer.err().map(|e| e.kind());
+        apply(vec![Step::Remove]).unwrap();
+        apply(vec![Step::Zero { offset: 0, len: 10 }, Step::Truncate(0)]).unwrap();
+        assert_eq!(store.0.list().unwrap(), []);
+        assert_eq!(
+            kind(apply(vec![Step::Expect(7), Step::Write { offset: 0, data: b"x" }])),
+            Some(Kind::Changed)
+        );
+        assert_eq!(store.0.list().unwrap(), []);
+        let first = apply(vec![Step::Truncate(0), Step::Write { offset: 0, data: b"first" }]).unwrap();
+        assert_eq!(
+            kind(apply(vec![Step::Create, Step::Write { offset: 0, data: b"x" }])),
+            Some(Kind::Exists)
+        );
+        apply(vec![Step::Expect(first), Step::Write { offset: 0, data: b"later" }]).unwrap();
+        assert_eq!(read(&*store.0, 5).unwrap(), b"later");
+        assert_eq!(kind(apply(vec![Step::Expect(first), Step::Remove])), Some(Kind::Changed));
+        apply(vec![Step::Remove]).unwrap();
+        assert_eq!(store.0.list().unwrap(), []);
+        apply(vec![Step::Create, Step::Write { offset: 0, data: b"made" }]).unwrap();
+        assert_eq!(read(&*store.0, 4).unwrap(), b"made");
+        drop(lock);
+    }
+}
+
 #[test]
 fn one_who_lives_elsewhere_is_left_alone_and_stolen_from() {
     let Some(pool) = ceph::pool() else { return };

@@ -249,7 +249,7 @@ impl BlockCipher {
                         let opened = bound
                             .parse(addr, entry)
                             .map(|(nonce, data, tag)| key.open_in_place(nonce, data.bytes(), block, tag));
-                        verdict(addr, opened)?;
+                        verdict(addr, opened).map_err(|e| if is_lost(entry) { lost(addr) } else { e })?;
                     }
                 }
             }
@@ -341,6 +341,21 @@ fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> R
         .found("data or metadata that was altered, moved or spliced")
         .expected("what this disk wrote there")
         .remedy("restore this block from a backup; `lacuna check` lists all such blocks"))
+}
+
+/// Whether the entry is the mark of a block that went with its object.
+fn is_lost(entry: &[u8]) -> bool {
+    entry.iter().all(|byte| *byte == u8::MAX)
+}
+
+/// The complaint about a block that carries the mark.
+fn lost(addr: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("block {addr} is lost"))
+        .found(
+            "the mark of a block whose object was missing, older or altered when others of it were written",
+        )
+        .expected("what this disk wrote there")
+        .remedy("restore this block from a backup: it is good again once it is written or discarded")
 }
 
 fn address(addr: u64) -> [u8; 16] {

@@ -59,7 +59,7 @@ pub use geometry::{Geometry, Params, SEGMENT_BLOCKS};
 pub use layout::Layout;
 pub use objects::{
     ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, SnapshotRecord, SnapshotState, Stores,
-    list_snapshots,
+    is_of_the_ledger, list_snapshots,
 };
 #[doc(hidden)]
 pub use objects::{fuzz_parse_ledger_page, fuzz_parse_snapshots};

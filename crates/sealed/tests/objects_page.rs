@@ -453,3 +453,30 @@ fn what_a_tebibyte_costs() {
     assert_eq!(costs["which objects were compared, in memory"], 64 * pages);
     assert_eq!(costs["heads of the ledger, in memory"], heads * constant("ledger page"));
 }
+
+#[test]
+fn what_is_lost_has_the_metadata_that_the_page_says() {
+    let mark = vec![u8::try_from(constant("lost")).unwrap(); 32];
+    for layout in ObjectLayout::ALL {
+        let scene = Scene::new(Cipher::Gcm, layout, BLOCKS);
+        scene.session(|disk| (0..BLOCKS).step_by(7).for_each(|block| write(disk, block, 1, 1)));
+        scene.data.replace(0, None);
+        scene.data.replace(2, None);
+        scene.session(|disk| {
+            write(disk, 5, 1, 2);
+            write(disk, 2048, 1, 2);
+            disk.discard(BlockAddr(6), 1).unwrap();
+        });
+        let [first, last] = [0, 2].map(|n| scene.data.object(n).unwrap());
+        let meta = |block| meta_of(if block < 1024 { &first } else { &last }, &scene.params, block);
+        for block in (0..1024).chain(2048..BLOCKS).filter(|block| ![5, 6, 2048].contains(block)) {
+            assert_eq!(meta(block), mark, "block {block}");
+        }
+        assert!(meta(5) != mark && meta(2048) != mark);
+        assert!(scene.open().read(BlockAddr(6), &mut [1; BLOCK_SIZE]).is_ok());
+        // Nothing is said of blocks that the disk does not have.
+        if layout == ObjectLayout::SegmentEnd {
+            assert_eq!(meta(BLOCKS), vec![0; 32]);
+        }
+    }
+}

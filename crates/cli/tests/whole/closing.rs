@@ -1,58 +1,15 @@
 //! What is said while something takes long, to whom, and what `status` says meanwhile.
 
 use crate::nbd_client::Client;
-use crate::scene::{
-    Device, Scene, Serving, Signal, Terminal, all_devices, can_mount, have, noise, send, wait_until,
-};
+use crate::scene::{Scene, Serving, Signal, Terminal, can_mount, have, noise, wait_until};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 /// What is never said of a disk without levels.
 const OF_LEVELS: [&str; 3] = ["level", "hidden", "cover"];
-
-/// A block device that answers nothing while the server of the disk below it is stopped.
-struct SlowDevice {
-    device: Option<Device>,
-    server: String,
-    scene: Scene,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl SlowDevice {
-    /// With a sealed disk on it.
-    fn with_disk() -> Option<SlowDevice> {
-        if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("fusermount3") {
-            return None;
-        }
-        let alone = all_devices();
-        let scene = Scene::new();
-        scene.create("below.img", &["--size", "128M"]).code(0);
-        ["below", "mnt"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
-        scene.lacuna(&["open", "below.img", "below", "--raw", "--key-file", "key"]).code(0);
-        let status = scene.lacuna(&["status", "below", "--json"]).code(0).json();
-        let server = status["servers"][0]["pid"].to_string();
-        let device = Some(Device::over(&scene, &["below/disk"]));
-        let slow = SlowDevice { device, server, scene, _alone: alone };
-        slow.scene.create(slow.path(), &["--size", "64M"]).code(0);
-        Some(slow)
-    }
-
-    fn path(&self) -> &str {
-        &self.device.as_ref().unwrap().0
-    }
-}
-
-impl Drop for SlowDevice {
-    fn drop(&mut self) {
-        send(Signal::CONT, &self.server);
-        let _ = self.scene.lacuna(&["-q", "close", "mnt"]);
-        drop(self.device.take());
-        let _ = self.scene.lacuna(&["-q", "close", "below"]);
-    }
-}
 
 /// A command with its standard error on a terminal, and what that shows.
 fn on_terminal(scene: &Scene, args: &[&str]) -> (Child, Arc<Mutex<String>>, Terminal) {
@@ -70,43 +27,6 @@ fn wait_for(seen: &Mutex<String>, words: &str) {
 
 fn is_closing(scene: &Scene, target: &str) -> bool {
     scene.lacuna(&["status", target, "--json"]).json()["servers"][0]["closing"] == true
-}
-
-#[test]
-fn a_slow_disk_without_levels_is_closed_without_a_word_of_levels() {
-    let Some(slow) = SlowDevice::with_disk() else { return };
-    let scene = &slow.scene;
-    scene.lacuna(&["open", slow.path(), "mnt", "--raw", "--key-file", "key"]).code(0);
-    let file = fs::OpenOptions::new().write(true).open(scene.path("mnt/disk")).unwrap();
-    file.write_all_at(&noise(1, 1 << 20), 0).unwrap();
-    drop(file);
-    assert!(!is_closing(scene, slow.path()));
-    send(Signal::STOP, &slow.server);
-    let (mut close, seen, terminal) = on_terminal(scene, &["close", "mnt"]);
-    wait_for(&seen, "making what was written durable");
-    wait_until("that status tells of it", || is_closing(scene, "mnt"));
-    let words = scene.lacuna(&["status", slow.path()]).code(0).stdout;
-    send(Signal::CONT, &slow.server);
-    assert_eq!(close.wait().unwrap().code(), Some(0));
-    drop(terminal);
-    assert!(words.contains(", closing)"), "{words}");
-    let seen = seen.lock().unwrap();
-    assert!(!OF_LEVELS.iter().any(|word| seen.contains(word)), "{seen}");
-}
-
-#[test]
-fn a_server_that_takes_long_to_end_is_closing() {
-    let Some(slow) = SlowDevice::with_disk() else { return };
-    let scene = &slow.scene;
-    let server = scene.serve_disk(slow.path(), &[]);
-    Client::connect(&server.socket).unwrap().write_at(0, &noise(1, 1 << 20)).unwrap();
-    assert!(!is_closing(scene, slow.path()));
-    send(Signal::STOP, &slow.server);
-    server.signal(Signal::TERM);
-    wait_until("that status tells of it", || is_closing(scene, slow.path()));
-    send(Signal::CONT, &slow.server);
-    assert_eq!(server.wait(), 0);
-    scene.lacuna(&["status", slow.path()]).code(4);
 }
 
 /// A deniable disk of two levels without cover of its own.

@@ -1,6 +1,6 @@
 //! What people do by habit or by accident while a disk is in use: it costs them nothing.
 
-use crate::scene::{Device, Scene, Signal, all_devices, can_mount, have, noise, send, skipped};
+use crate::scene::{Device, Scene, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
 use std::process::Command;
 
@@ -20,7 +20,6 @@ fn no_tool_destroys_a_device_that_is_open() {
     if !can_mount("/dev/loop-control") {
         return;
     }
-    let _alone = all_devices();
     let scene = Scene::new();
     fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
     let device = Device::over(&scene, &["backing"]);

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -284,13 +284,6 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("never happened: {what}");
-}
-
-/// Holds back other tests that read every block device of the machine, or let one hang: programs such as `pvcreate` scan
-/// all of them.
-pub fn all_devices() -> MutexGuard<'static, ()> {
-    static ALL: Mutex<()> = Mutex::new(());
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says that a test skips itself, past the capture of the test runner.

@@ -18,6 +18,8 @@ impl Code {
     pub(super) const NO_ENTRY: Code = code(rustix::io::Errno::NOENT);
     pub(super) const BUSY: Code = code(rustix::io::Errno::BUSY);
     pub(super) const EXISTS: Code = code(rustix::io::Errno::EXIST);
+    pub(super) const CANCELED: Code = code(rustix::io::Errno::CANCELED);
+    pub(super) const NO_DATA: Code = code(rustix::io::Errno::NODATA);
     pub(super) const RANGE: Code = code(rustix::io::Errno::RANGE);
     pub(super) const OVERFLOW: Code = code(rustix::io::Errno::OVERFLOW);
     pub(super) const NO_SPACE: Code = code(rustix::io::Errno::NOSPC);

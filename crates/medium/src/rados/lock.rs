@@ -5,6 +5,7 @@
 //! holder's will, the cluster is told to answer its connection no more: what it may still have under way can never
 //! arrive later.
 
+use super::epoch::Epoch;
 use super::error::Code;
 use super::ffi::{IoContext, Locker, Watch, WriteOp};
 use super::pool::RadosPool;
@@ -23,8 +24,9 @@ const LOCK: &CStr = c"lacuna.writer";
 const ANSWER_MS: u64 = 5000;
 /// Seconds for which the cluster keeps a watch whose client cannot be reached.
 const WATCH_SECONDS: u32 = 30;
-/// Seconds for which a client that was shut out stays so: longer than anything it left under way may linger.
-const FENCE_SECONDS: u32 = 30 * 24 * 3600;
+/// Seconds for which a client that was shut out stays so: twenty years. What it left under way may be sent whenever its
+/// machine goes on, be that after a pause of months; see `epoch.rs` for what holds even then.
+const FENCE_SECONDS: u32 = 20 * 365 * 24 * 3600;
 /// How often the lock is tried again while it changes hands under us.
 const TRIES: u32 = 8;
 /// How long a lost watch waits between tries to renew it.
@@ -47,6 +49,8 @@ struct Claim {
 enum Event {
     Lost,
     Stop,
+    /// Stop, and keep the lock.
+    Abandon,
     /// Leave nothing of the lock, and say how that went.
     Remove(Sender<Result<()>>),
 }
@@ -76,6 +80,13 @@ impl RadosPool {
         // Watching comes first: a holder must be able to answer from the first moment on.
         let watch = claim.first_watch(&events)?;
         claim.take(steal)?;
+        match claim.next_epoch() {
+            Ok(epoch) => claim.pool.enter(epoch),
+            Err(e) => {
+                claim.give_back();
+                return Err(e);
+            }
+        }
         claim.keep(watch, events, inbox)
     }
 }
@@ -144,6 +155,16 @@ impl Claim {
             self.take_from(holder)?;
         }
         Err(Error::new(Kind::Busy, self.what()).found("it keeps changing hands").remedy("try again"))
+    }
+
+    /// Begins an epoch that is later than those of all who held the lock before. Only its holder may.
+    fn next_epoch(&self) -> Result<Epoch> {
+        let stands = self.context.attribute(&self.object, Epoch::NAME).map_err(|code| self.failed(code))?;
+        let epoch = Epoch::after(&stands);
+        let mut op = WriteOp::new()?;
+        epoch.stamp(&mut op);
+        let stamped = self.context.write_all(std::iter::once(Ok((self.object.clone(), op)))).remove(0)?;
+        stamped.map(|_| epoch).map_err(|code| self.failed(code))
     }
 
     fn lockers(&self) -> Result<Vec<Locker>> {
@@ -241,8 +262,13 @@ fn keep_watching(claim: &Claim, watch: Watch, events: &Sender<Event>, inbox: &Re
             Renewed::Gone => break,
         };
     }
-    if let Ok(Event::Remove(answer)) = event {
-        let _nobody_waits_any_more = answer.send(claim.remove());
+    match event {
+        Ok(Event::Remove(answer)) => {
+            let _nobody_waits_any_more = answer.send(claim.remove());
+        }
+        Ok(Event::Stop) | Err(_) => {}
+        // It is to be taken over from the dead, or is another's already.
+        Ok(Event::Abandon | Event::Lost) => return,
     }
     // The watch goes last: as long as we hold the lock we answer for it.
     claim.give_back();
@@ -288,17 +314,26 @@ impl WriterLock {
         }
         answered.recv().unwrap_or(Ok(()))
     }
+
+    /// Keeps the lock, and stops answering for it: whoever wants it takes it over as from the dead, and the cluster
+    /// refuses from then on what of ours may still be on its way.
+    pub fn abandon(mut self) {
+        self.end(Event::Abandon);
+    }
+
+    /// Tells the thread to end, and waits for it: the process may not end while it is in librados.
+    fn end(&mut self, event: Event) {
+        let Some(keeper) = self.keeper.take() else { return };
+        let _ended_already = self.events.send(event);
+        // A cluster that does not answer keeps the thread waiting, but not us: see `exit_at_once`.
+        if self.ended.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Disconnected) {
+            let _panicked = keeper.join();
+        }
+    }
 }
 
 impl Drop for WriterLock {
     fn drop(&mut self) {
-        let _ended_already = self.events.send(Event::Stop);
-        let waited = self.ended.recv_timeout(FAREWELL);
-        // A cluster that does not answer keeps the thread waiting, but not us.
-        if waited == Err(RecvTimeoutError::Disconnected)
-            && let Some(keeper) = self.keeper.take()
-        {
-            let _panicked = keeper.join();
-        }
+        self.end(Event::Stop);
     }
 }

@@ -8,10 +8,12 @@
 //! - A client that lost the lock which it holds through this module performs nothing any more ([`Kind::Fenced`]).
 //! - A full pool answers; it lets nobody wait.
 //!
-//! librados starts threads when it connects, so connect after forking.
+//! librados starts threads when it connects, so connect after forking. They end when everything taken from a pool is
+//! dropped, and a process that cannot wait for that ends by [`exit_at_once`].
 //!
 //! [`Kind::Fenced`]: lacuna_core::Kind::Fenced
 
+mod epoch;
 mod error;
 #[allow(unsafe_code)]
 mod ffi;
@@ -21,6 +23,7 @@ mod objects;
 mod pool;
 mod settings;
 
+pub use ffi::{exit_at_once, is_in_use};
 pub use lock::WriterLock;
 pub use objects::RadosObjects;
 pub use pool::RadosPool;

@@ -81,9 +81,15 @@ impl RadosObjects {
         Err(error::failed(Code::UNSUPPORTED, self.doing("use keys of", object), self.pool.name()))
     }
 
-    fn write_op(&self, transaction: &Transaction<'_>) -> Result<(CString, WriteOp)> {
+    fn write_op(&self, transaction: &Transaction<'_>, target: Target) -> Result<(CString, WriteOp)> {
         let mut op = WriteOp::new()?;
-        for step in &transaction.steps {
+        let (steps, epoch) = (&transaction.steps, self.pool.epoch());
+        match (epoch, target) {
+            (Some(epoch), Target::There) if !makes(steps) => epoch.assert(&mut op),
+            (Some(_), Target::NotThere) if leaves_something(steps) => op.create(true),
+            _ => {}
+        }
+        for step in steps {
             match step {
                 Step::Create => op.create(true),
                 // No object has version 0, and librados does not take it.
@@ -100,7 +106,37 @@ impl RadosObjects {
                 }
             }
         }
+        if let Some(epoch) = epoch
+            && (target == Target::There || leaves_something(steps))
+            && !steps.iter().any(|step| matches!(step, Step::Remove))
+        {
+            epoch.stamp(&mut op);
+        }
         Ok((self.c_name(transaction.object), op))
+    }
+
+    /// Performs transactions, each on an object that is there or is to be made, in the epoch of this client. Only objects
+    /// that are there can be asked for their epoch: who finds none begins again.
+    fn write_all(&self, batch: &[Transaction<'_>]) -> Vec<Result<Answer<u64>>> {
+        let context = self.context();
+        let mut answers = context.write_all(batch.iter().map(|t| self.write_op(t, Target::There)));
+        let mut target = Target::NotThere;
+        for _ in 0..TRIES {
+            let again = |answer: &Result<Answer<u64>>| match target {
+                Target::NotThere => matches!(answer, Ok(Err(Code::NO_ENTRY))),
+                Target::There => matches!(answer, Ok(Err(Code::EXISTS))),
+            };
+            let begun = |t: &Transaction<'_>| !makes(&t.steps);
+            let tried: Vec<usize> =
+                (0..batch.len()).filter(|&n| again(&answers[n]) && begun(&batch[n])).collect();
+            if self.pool.epoch().is_none() || tried.is_empty() || !self.pool.is_there() {
+                break;
+            }
+            let renewed = context.write_all(tried.iter().map(|&n| self.write_op(&batch[n], target)));
+            tried.into_iter().zip(renewed).for_each(|(n, answer)| answers[n] = answer);
+            target = if target == Target::There { Target::NotThere } else { Target::There };
+        }
+        answers
     }
 
     /// A read operation for a query.
@@ -211,6 +247,30 @@ impl RadosObjects {
     }
 }
 
+/// What a transaction is tried on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// An object that is there.
+    There,
+    /// One that is not.
+    NotThere,
+}
+
+/// Whether a transaction makes its object itself, and fails if it is there.
+fn makes(steps: &[Step<'_>]) -> bool {
+    matches!(steps.first(), Some(Step::Create))
+}
+
+/// Whether there is an object after a transaction on one that is not there.
+fn leaves_something(steps: &[Step<'_>]) -> bool {
+    steps.iter().fold(false, |there, step| match step {
+        Step::Create | Step::Write { .. } => true,
+        Step::SetKeys(pairs) => there || !pairs.is_empty(),
+        Step::Remove => false,
+        _ => there,
+    })
+}
+
 /// A step about keys, of which an empty one does nothing.
 fn add_keys_step(op: &mut WriteOp, step: &Step<'_>) {
     match step {
@@ -238,11 +298,19 @@ impl ObjectStore for RadosObjects {
         if let Err(e) = self.refuse_if_read_only("write") {
             return batch.iter().map(|_| Err(e.clone())).collect();
         }
-        let answers = self.context().write_all(batch.iter().map(|transaction| self.write_op(transaction)));
+        let answers = self.write_all(batch);
         let explained = |(transaction, answer): (&Transaction<'_>, Result<Answer<u64>>)| {
             answer?.map_err(|code| {
                 let what = self.doing("write", transaction.object);
-                if code.is_guard() { error::changed(code, what) } else { self.pool.failed(code, what) }
+                match code {
+                    // The epoch of a later holder of the lock stands in the object.
+                    Code::CANCELED => {
+                        self.pool.fence();
+                        error::fenced(what)
+                    }
+                    _ if code.is_guard() => error::changed(code, what),
+                    _ => self.pool.failed(code, what),
+                }
             })
         };
         batch.iter().zip(answers).map(explained).collect()

@@ -1,13 +1,14 @@
 //! One connection to one pool.
 
+use super::epoch::Epoch;
 use super::error::{self, Code};
 use super::ffi::{Cluster, IoContext, WriteOp};
 use super::objects::RadosObjects;
 use super::settings::{ClusterOptions, c_string};
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::CString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// A pool of a RADOS cluster, over one connection, which is closed when the pool and everything taken from it is
 /// dropped.
@@ -21,6 +22,7 @@ pub struct RadosPool {
     object_limit: u64,
     fenced: AtomicBool,
     in_doubt: AtomicBool,
+    epoch: RwLock<Option<Epoch>>,
 }
 
 impl RadosPool {
@@ -54,6 +56,7 @@ impl RadosPool {
             object_limit,
             fenced: AtomicBool::new(false),
             in_doubt: AtomicBool::new(false),
+            epoch: RwLock::new(None),
         };
         found.has_keys = found.find_out_about_keys()?;
         Ok(Arc::new(found))
@@ -133,6 +136,16 @@ impl RadosPool {
     /// Whether the pool is still there.
     pub(super) fn is_there(&self) -> bool {
         self.cluster.has_pool(self.number)
+    }
+
+    /// From now on every write is one of this epoch. A connection holds one lock at a time.
+    pub(super) fn enter(&self, epoch: Epoch) {
+        *self.epoch.write().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+    }
+
+    /// The epoch of writes, if this client holds a lock, or has held one.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        *self.epoch.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on nothing is performed any more.

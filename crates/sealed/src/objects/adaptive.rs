@@ -13,7 +13,9 @@
 //! change in one transaction.
 
 use super::pages::{Page, Pages};
-use super::placement::{CHUNK_BLOCKS, Change, Chunks, Learned, Placement, Source, strange_key};
+use super::placement::{
+    CHUNK_BLOCKS, Change, Chunks, LOST, Learned, Placement, Source, can_refuse, strange_key,
+};
 use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -163,32 +165,50 @@ impl Adaptive {
         for (key, value) in pairs {
             let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
             match key.as_slice() {
-                [b'p', chunk] if value.len() == self.page_len() => {
-                    if page_of(*chunk) {
-                        page_mut(&mut learned, *chunk).entries.copy_from_slice(value);
+                [b'p', chunk] if page_of(*chunk) => {
+                    let page = page_mut(&mut learned, *chunk);
+                    if value.len() == self.page_len() {
+                        page.entries.copy_from_slice(value);
+                    } else {
+                        self.refuse_page(page, key, value)?;
                     }
                 }
                 // Keys are sorted: the page came first, and what is apart comes last.
-                [b'p', chunk, b'a'] => {
-                    if page_of(*chunk) {
-                        let amended = self.amend(page_mut(&mut learned, *chunk), value);
-                        amended.ok_or_else(|| strange_key(key, value))?;
+                [b'p', chunk, b'a'] if page_of(*chunk) => {
+                    let page = page_mut(&mut learned, *chunk);
+                    if self.amend(page, value).is_none() {
+                        self.refuse_page(page, key, value)?;
                     }
                 }
-                [b'p', chunk, b'd', index]
-                    if value.len() == self.meta && u64::from(*index) < CHUNK_BLOCKS =>
-                {
-                    if page_of(*chunk) {
-                        let page = page_mut(&mut learned, *chunk);
-                        let at = usize::from(*index) * self.meta;
-                        page.entries[at..at + self.meta].copy_from_slice(value);
-                        page.apart |= 1 << index;
+                [b'p', chunk, b'd', index] if page_of(*chunk) && u64::from(*index) < CHUNK_BLOCKS => {
+                    let page = page_mut(&mut learned, *chunk);
+                    let at = usize::from(*index) * self.meta;
+                    let entry = &mut page.entries[at..at + self.meta];
+                    if value.len() == self.meta {
+                        entry.copy_from_slice(value);
+                    } else if can_refuse(self.meta) {
+                        entry.fill(LOST);
+                    } else {
+                        return Err(strange_key(key, value));
                     }
+                    page.apart |= 1 << index;
                 }
-                _ => return Err(strange_key(key, value)),
+                // Keys of other pages, and such as mean nothing.
+                _ => {}
             }
         }
         Ok(learned)
+    }
+
+    /// What stands under the key of a page or of its amendment is neither: none of the blocks can be believed, until
+    /// they are written. The next write of any of them sets the whole page.
+    fn refuse_page(&self, page: &mut Page, key: &[u8], value: &[u8]) -> Result<()> {
+        if !can_refuse(self.meta) {
+            return Err(strange_key(key, value));
+        }
+        page.entries.fill(LOST);
+        page.amended = u128::MAX;
+        Ok(())
     }
 
     /// Calls `f(chunk, range of blocks in the chunk, range of bytes of the entries)` for each chunk of a range.

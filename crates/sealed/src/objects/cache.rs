@@ -18,7 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 256;
 /// What a hole, or a segment to be emptied, costs the budget.
-pub(crate) const HOLE_COST: u64 = 64;
+pub(crate) const HOLE_COST: u64 = 160;
+/// What a block of data costs it beside its bytes: its place here, which is most if it is alone in its segment.
+const PLACE_COST: u64 = 512;
 
 /// What a block holds.
 #[derive(Clone)]
@@ -31,7 +33,7 @@ pub(crate) enum Content {
 impl Content {
     pub(crate) fn cost(&self) -> u64 {
         match self {
-            Content::Data(_) => BLOCK_SIZE as u64,
+            Content::Data(_) => BLOCK_SIZE as u64 + PLACE_COST,
             Content::Hole => HOLE_COST,
         }
     }
@@ -161,6 +163,11 @@ impl Cache {
                 (now == 0 || now + cost <= limit).then_some(now + cost)
             })
             .is_ok()
+    }
+
+    /// Takes room that may not be there, for what gives more of it back in the end.
+    pub(crate) fn take_room(&self, cost: u64) {
+        self.dirty.fetch_add(cost, Ordering::AcqRel);
     }
 
     fn free(&self, cost: u64) {
@@ -330,6 +337,11 @@ impl Cache {
             let touched: Vec<u64> = here.slots.range(range).map(|(index, _)| *index).collect();
             touched.into_iter().for_each(|index| self.free(here.settle(index, version)));
         })
+    }
+
+    /// A flight did not happen: everything stays as it was when it began, `absent` too. True: list the segment again.
+    pub(crate) fn put_back(&self, segment: u64, absent: bool) -> bool {
+        self.finish(segment, absent, |_| ())
     }
 
     fn finish(&self, segment: u64, absent: bool, settle: impl FnOnce(&mut Segment)) -> bool {

@@ -81,7 +81,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     fn of(budget: Budget) -> Limits {
-        let dirty = budget.share(1, 2).get().max(64 * BLOCK_SIZE as u64);
+        let dirty = budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
         let batch = in_transit(budget) / (FULL_BATCHES * BLOCK_SIZE);
         Limits { dirty, dirty_low: dirty / 2, batch_blocks: batch.clamp(8, 256) }
     }
@@ -90,9 +90,10 @@ impl Limits {
 /// So many transactions of the largest kind are on their way at once; more, if they are smaller.
 const FULL_BATCHES: usize = 16;
 
-/// The share of the budget for ciphertext on its way, in bytes.
+/// The share of the budget for ciphertext on its way, in bytes. The store's client copies it, for which there is another
+/// share like it.
 fn in_transit(budget: Budget) -> usize {
-    budget.share(3, 16).get() as usize
+    budget.share(1, 8).get() as usize
 }
 
 /// Counts for `status`.
@@ -102,6 +103,8 @@ pub(crate) struct Counters {
     pub(crate) transactions: AtomicU64,
     pub(crate) blocks: AtomicU64,
     pub(crate) direct: AtomicU64,
+    /// Objects that were refused, and written anew.
+    pub(crate) renewed: AtomicU64,
 }
 
 impl Core {
@@ -124,7 +127,7 @@ impl Core {
             placement: placement(params, budget.share(1, 4)),
             cache: Cache::new(params.segments()),
             schedule: Schedule::new(),
-            buffers: Buffers::new(in_transit(budget)),
+            buffers: Buffers::new(budget.share(1, 16).get() as usize),
             transit: Transit::new(in_transit(budget)),
             ledger: None,
             snapshots,
@@ -338,6 +341,7 @@ impl Disk for ObjectDisk {
                 item("transactions", count(&core.counters.transactions), "transactions"),
                 item("transacted", count(&core.counters.blocks), "blocks"),
                 item("written_past_the_cache", count(&core.counters.direct), "transactions"),
+                item("written_anew_after_refusal", count(&core.counters.renewed), "objects"),
                 item("metadata_cache_hits", hits, "pages"),
                 item("metadata_cache_misses", misses, "pages"),
                 item("snapshots_made", u64::from(core.snapshots.number()), "snapshots"),

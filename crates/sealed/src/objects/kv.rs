@@ -3,7 +3,7 @@
 //! The key is the index of the block in its segment, two bytes, most significant first, so that the keys of
 //! consecutive blocks are consecutive.
 
-use super::placement::{Change, Chunks, Learned, Placement, Source, strange_key};
+use super::placement::{Change, Chunks, Fill, LOST, Learned, Placement, Source, can_refuse, strange_key};
 use lacuna_core::Result;
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -28,10 +28,9 @@ impl Placement for Kv {
         let (mut set, mut removed) = (vec![], vec![]);
         for run in &change.runs {
             for (index, entry) in (run.index..run.index + run.count).zip(entries.by_ref()) {
-                if run.written {
-                    set.push((key(index), entry.to_vec()));
-                } else {
-                    removed.push(key(index));
+                match run.fill {
+                    Fill::Data | Fill::Lost => set.push((key(index), entry.to_vec())),
+                    Fill::Hole => removed.push(key(index)),
                 }
             }
         }
@@ -57,12 +56,16 @@ impl Placement for Kv {
         entries.fill(0);
         for (key, value) in pairs {
             let index = key.as_slice().try_into().map(u16::from_be_bytes).map(u64::from);
-            match index {
-                Ok(index) if range.contains(&index) && value.len() == self.meta => {
-                    let at = (index - range.start) as usize * self.meta;
-                    entries[at..at + self.meta].copy_from_slice(value);
-                }
-                _ => return Err(strange_key(key, value)),
+            // Keys that are no index mean nothing.
+            let Some(index) = index.ok().filter(|index| range.contains(index)) else { continue };
+            let at = (index - range.start) as usize * self.meta;
+            let entry = &mut entries[at..at + self.meta];
+            if value.len() == self.meta {
+                entry.copy_from_slice(value);
+            } else if can_refuse(self.meta) {
+                entry.fill(LOST);
+            } else {
+                return Err(strange_key(key, value));
             }
         }
         Ok(Learned::new())

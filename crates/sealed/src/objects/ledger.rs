@@ -5,6 +5,14 @@
 //! counters. At the first touch of an object in a session its seal is fetched and compared; what is found to be
 //! older, missing or forged makes every block of the object unreadable.
 //!
+//! # Objects that change behind our back
+//! With the counters the ledger remembers the version that the store gave each object when it was found good or
+//! written. Every transaction asserts that version, or that there is still no object: one that was removed or put
+//! back meanwhile makes the transaction fail instead of getting a new seal. Its seal is then compared again.
+//!
+//! An object that is refused is written anew all the same: [`Ticket::refusal`] tells the writer to keep nothing of
+//! it, and to mark what it does not write as lost.
+//!
 //! # The order of transactions
 //! One transaction per object is in flight at a time: [`Ledger::begin`] waits for the one before it. So counters
 //! are given in the order in which transactions are performed, and the seal only grows.
@@ -22,13 +30,12 @@
 //!
 //! # What it does not notice
 //! The medium has no trusted storage: who puts back an older object *and* the page of the ledger's object of that
-//! time is not noticed, nor who puts back an older object after it was touched in this session, nor who puts back
-//! single blocks with their metadata under the present seal.
+//! time is not noticed, nor who puts back single blocks with their metadata under the present seal.
 
 use super::ledger_book::{LedgerBook, PAGE_SEGMENTS, PageNumber, page_of};
-use super::ledger_page::{PAGE_LEN, PageKey};
-use super::ledger_pages::{Entry, LedgerPages};
-use super::seal::{REMEDY, SEAL_KEY, SEAL_LEN, Seal, SealKey, SealPlace};
+use super::ledger_page::PageKey;
+use super::ledger_pages::{Entry, LedgerPages, PAGE_COST, Seen};
+use super::seal::{REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use lacuna_medium::{ObjectStore, Step};
 use std::collections::{HashMap, HashSet};
@@ -96,6 +103,21 @@ impl Objects {
         let bit = object % PAGE_SEGMENTS;
         self.verified.entry(page_of(object)).or_default()[bit as usize / 64] |= 1 << (bit % 64);
     }
+
+    fn set_doubtful(&mut self, object: u64) {
+        let bit = object % PAGE_SEGMENTS;
+        if let Some(bits) = self.verified.get_mut(&page_of(object)) {
+            bits[bit as usize / 64] &= !(1 << (bit % 64));
+        }
+    }
+}
+
+/// What a look at an object for a transaction found.
+enum State {
+    /// It is as it should be.
+    Good(Seen),
+    /// It is not. If its seal is genuine, it has this counter.
+    Refused(Error, u64),
 }
 
 /// What the seal of an object is compared with.
@@ -124,7 +146,7 @@ impl Ledger {
     pub(crate) fn open(options: LedgerOptions, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Ledger> {
         let LedgerOptions { book, data, place, segments, budget, read_only, view, number } = options;
         let book = LedgerBook::open(book, segments, read_only, PageKey::new(master, uuid))?;
-        let most = (budget.get() / PAGE_LEN as u64).max(LEAST_PAGES) as usize;
+        let most = (budget.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
         Ok(Ledger {
             pages: LedgerPages::new(book, most, read_only),
             data,
@@ -168,40 +190,60 @@ impl Ledger {
         if self.objects().is_verified(object) {
             return Ok(None);
         }
-        let entry = self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))?;
-        Ok(Some(Expected(entry)))
+        Ok(Some(Expected(self.entry(object)?)))
     }
 
     /// How many transactions of an object are counted.
     pub(crate) fn counter(&self, object: u64) -> Result<u64> {
-        let entry = self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))?;
-        Ok(entry.counter)
+        Ok(self.entry(object)?.counter)
     }
 
-    /// Compares a seal with what was expected. `None`: the object has none, or is not there.
+    fn entry(&self, object: u64) -> Result<Entry> {
+        self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))
+    }
+
+    /// Compares a seal with what was expected. `None`: the object, whose version came with it, has none, or is not
+    /// there.
     ///
     /// Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
     pub(crate) fn verify(
         &self,
         object: u64,
         expected: &Expected,
+        version: Option<u64>,
         seal: Option<&[u8; SEAL_LEN]>,
     ) -> Result<()> {
+        let mut expected = expected.0;
         if self.objects().is_verified(object) {
-            // Somebody was faster, and may have written since the expectation was formed.
-            return Ok(());
+            // Somebody was faster, and may have written since the expectation was formed: the seal may be newer. It may
+            // not be older, for they may have written an object anew that was refused when this was fetched.
+            expected.exact = false;
+            let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
+            return self.compare(object, expected, version, found);
         }
+        self.admit(object, expected, version, seal)
+    }
+
+    /// Compares, and remembers an object that is as it should be.
+    fn admit(
+        &self,
+        object: u64,
+        expected: Entry,
+        version: Option<u64>,
+        seal: Option<&[u8; SEAL_LEN]>,
+    ) -> Result<()> {
         let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
-        self.compare(object, expected.0, found)?;
+        self.compare(object, expected, version, found)?;
         let counter = found.map_or(0, |seal| seal.counter);
-        if counter > expected.0.counter {
+        if counter > expected.counter {
             self.pages.raise(object, counter)?;
         }
+        self.pages.see(object, Seen::of(version));
         self.objects().set_verified(object);
         Ok(())
     }
 
-    fn compare(&self, object: u64, expected: Entry, found: Option<Seal>) -> Result<()> {
+    fn compare(&self, object: u64, expected: Entry, version: Option<u64>, found: Option<Seal>) -> Result<()> {
         let bad = |what: &str, found: Option<Seal>, expected: String| {
             let found = found.map_or("no object, or one without a seal".into(), |seal| {
                 format!("write number {}, made after snapshot number {}", seal.counter, seal.snapshot)
@@ -211,10 +253,14 @@ impl Ledger {
                 .expected(expected)
                 .remedy(REMEDY))
         };
-        let Entry { counter, exact } = expected;
+        let Entry { counter, exact, .. } = expected;
         let expects = format!("write number {counter}{}", if exact { "" } else { " or a later one" });
         let Some(seal) = found else {
-            return if counter == 0 { Ok(()) } else { bad("is missing", None, expects) };
+            return match (counter, version) {
+                (0, None) => Ok(()),
+                (0, Some(_)) => bad("is not one that this disk wrote", None, "no object yet".into()),
+                _ => bad("is missing", None, expects),
+            };
         };
         if seal.counter < counter {
             return bad("is an older version", found, expects);
@@ -236,31 +282,87 @@ impl Ledger {
     /// Fetches and compares the seal of an object, unless this session has done it.
     pub(crate) fn touch(&self, object: u64) -> Result<()> {
         let Some(expected) = self.expect(object)? else { return Ok(()) };
-        let seal = self.fetch(object)?;
-        self.verify(object, &expected, seal.as_ref())
+        let (version, seal) = self.fetch(object)?;
+        self.verify(object, &expected, version, seal.as_ref())
     }
 
-    fn fetch(&self, object: u64) -> Result<Option<[u8; SEAL_LEN]>> {
+    /// The version of an object and its seal, as far as it has them.
+    fn fetch(&self, object: u64) -> Result<(Option<u64>, Option<[u8; SEAL_LEN]>)> {
         let mut buf = [0; SEAL_LEN];
         let found = self
             .data
             .query_one(self.place.query(object, &mut buf))
             .map_err(|e| e.context(format!("reading the seal of object {object:016x}")))?;
-        Ok(self.place.found(&found, &buf))
+        Ok((found.version, self.place.found(&found, &buf)))
     }
 
-    /// Begins a transaction on an object whose seal is, or is made sure to be, as expected. Waits for the one
-    /// before it; who needs several begins them in ascending order of their objects.
+    /// Looks at an object whose next transaction is the caller's alone, without asking the store if its version is
+    /// remembered.
+    ///
+    /// Errors: if the ledger itself cannot be read there, or the store.
+    fn state(&self, object: u64) -> Result<State> {
+        let mut entry = self.entry(object)?;
+        let verified = self.objects().is_verified(object);
+        if verified && entry.seen != Seen::UNKNOWN {
+            return Ok(State::Good(entry.seen));
+        }
+        // What this session has found good, or written, has the counter that the ledger holds.
+        entry.exact |= verified;
+        let (version, seal) = self.fetch(object)?;
+        match self.admit(object, entry, version, seal.as_ref()) {
+            Ok(()) => Ok(State::Good(Seen::of(version))),
+            Err(e) if e.kind() == Kind::Corrupt => {
+                self.objects().set_doubtful(object);
+                let genuine = seal.and_then(|bytes| self.seals.read(object, &bytes).ok());
+                Ok(State::Refused(e, genuine.map_or(0, |seal| seal.counter)))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether there is no object, and never was one.
+    pub(crate) fn is_new(&self, object: u64) -> Result<bool> {
+        Ok(matches!(self.state(object)?, State::Good(Seen::ABSENT)))
+    }
+
+    /// Whether an object is the one that this session saw or wrote last, by the version that came with an answer.
+    /// If not, its seal is compared again before anything of it is believed. Only while no transaction of it is
+    /// under way; true where nothing is remembered.
+    pub(crate) fn is_same(&self, object: u64, version: Option<u64>) -> bool {
+        let seen = self.pages.seen(object);
+        let same = self.view.is_some() || seen == Seen::UNKNOWN || seen == Seen::of(version);
+        if !same {
+            self.doubt(object);
+        }
+        same
+    }
+
+    /// Nothing of an object is believed until its seal was compared again.
+    fn doubt(&self, object: u64) {
+        self.pages.see(object, Seen::UNKNOWN);
+        self.objects().set_doubtful(object);
+    }
+
+    /// Begins a transaction on an object. Waits for the one before it; who needs several begins them in ascending
+    /// order of their objects. If the object is not as it should be, the ticket says so.
     pub(crate) fn begin(&self, object: u64) -> Result<Ticket<'_>> {
-        let ticket = self.take(object);
-        self.touch(object)?;
-        ticket.ready(0)
+        let mut ticket = self.take(object);
+        match self.state(object)? {
+            State::Good(seen) => {
+                ticket.seen = seen;
+                ticket.ready(0)
+            }
+            State::Refused(why, counter) => {
+                ticket.refusal = Some(why);
+                ticket.ready(counter)
+            }
+        }
     }
 
     /// Begins a transaction that makes an object good whatever its seal is: the caller vouches for the rest.
     pub(crate) fn begin_anew(&self, object: u64) -> Result<Ticket<'_>> {
         let ticket = self.take(object);
-        let seal = self.fetch(object)?.and_then(|bytes| self.seals.read(object, &bytes).ok());
+        let seal = self.fetch(object)?.1.and_then(|bytes| self.seals.read(object, &bytes).ok());
         ticket.ready(seal.map_or(0, |seal| seal.counter))
     }
 
@@ -270,13 +372,13 @@ impl Ledger {
             Err(e) if e.kind() == Kind::Corrupt => return Ok(false),
             other => other?,
         }
-        let now = self.fetch(object)?;
-        Ok(now.is_some() && now == past.fetch(object)?)
+        let now = self.fetch(object)?.1;
+        Ok(now.is_some() && now == past.fetch(object)?.1)
     }
 
     /// Whether an object has a seal: every object that is there has one.
     pub(crate) fn is_sealed(&self, object: u64) -> Result<bool> {
-        Ok(self.fetch(object)?.is_some())
+        Ok(self.fetch(object)?.1.is_some())
     }
 
     fn take(&self, object: u64) -> Ticket<'_> {
@@ -285,7 +387,15 @@ impl Ledger {
             objects = self.idle.wait(objects).unwrap_or_else(PoisonError::into_inner);
         }
         drop(objects);
-        Ticket { ledger: self, object, seal: [0; SEAL_LEN], counter: None, outcome: Outcome::Unknown }
+        Ticket {
+            ledger: self,
+            object,
+            seal: [0; SEAL_LEN],
+            seen: Seen::UNKNOWN,
+            refusal: None,
+            counter: None,
+            outcome: Outcome::Unknown,
+        }
     }
 
     /// Writes what changed. May be called at any time.
@@ -313,8 +423,9 @@ impl Ledger {
         drop(queries);
         for ((object, seal), found) in untouched.into_iter().zip(&seals).zip(answers) {
             let Some(expected) = self.expect(object)? else { continue };
-            let seal = self.place.found(&found?, seal);
-            match self.verify(object, &expected, seal.as_ref()) {
+            let found = found?;
+            let seal = self.place.found(&found, seal);
+            match self.verify(object, &expected, found.version, seal.as_ref()) {
                 Err(e) if e.kind() == Kind::Corrupt => all = false,
                 other => other?,
             }
@@ -328,6 +439,9 @@ pub(crate) struct Ticket<'a> {
     ledger: &'a Ledger,
     object: u64,
     seal: [u8; SEAL_LEN],
+    /// The object as it must still be.
+    seen: Seen,
+    refusal: Option<Error>,
     /// Its counter, from the moment when the transaction may happen.
     counter: Option<u64>,
     outcome: Outcome,
@@ -336,7 +450,10 @@ pub(crate) struct Ticket<'a> {
 /// How a transaction ended.
 enum Outcome {
     Unknown,
-    Acknowledged,
+    /// It happened, and gave the object this version.
+    Acknowledged(Seen),
+    /// It did not happen and will not. Whether the object is still as it was seen.
+    Declined(bool),
     Condemned,
 }
 
@@ -354,24 +471,54 @@ impl<'a> Ticket<'a> {
         Ok(self)
     }
 
+    /// Why nothing of the object may be kept: the transaction must leave only what it writes itself.
+    pub(crate) fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
+    }
+
+    /// Whether there is no object yet, nor ever was.
+    pub(crate) fn is_first(&self) -> bool {
+        self.seen == Seen::ABSENT
+    }
+
+    /// The step that every transaction begins with which keeps anything of the object.
+    pub(crate) fn guard_step(&self) -> Option<Step<'static>> {
+        self.seen.guard()
+    }
+
     /// The step that every transaction on the object contains.
     pub(crate) fn place_step(&self) -> Step<'_> {
         self.ledger.place.step(&self.seal)
     }
 
-    /// A whole transaction: nothing is left of the object but its seal.
-    pub(crate) fn emptying_steps(&self) -> Vec<Step<'_>> {
+    /// Steps after which nothing is left of the object.
+    pub(crate) fn clearing_steps(&self) -> Vec<Step<'static>> {
         let mut steps = vec![Step::Truncate(0)];
         if self.ledger.place == SealPlace::Key {
-            steps.push(Step::RemoveKeyRange(Vec::new(), SEAL_KEY.to_vec()));
+            steps.push(Step::RemoveKeyRange(Vec::new(), vec![u8::MAX]));
         }
+        steps
+    }
+
+    /// A whole transaction: nothing is left of the object but its seal.
+    pub(crate) fn emptying_steps(&self) -> Vec<Step<'_>> {
+        let mut steps: Vec<Step<'_>> = self.clearing_steps();
         steps.push(self.place_step());
         steps
     }
 
-    /// The transaction was acknowledged. A ticket dropped otherwise is of unknown outcome.
-    pub(crate) fn applied(mut self) {
-        self.outcome = Outcome::Acknowledged;
+    /// Notes how the transaction ended, by the store's answer to it, which is given back. A ticket dropped otherwise
+    /// is of unknown outcome.
+    pub(crate) fn ended(mut self, answer: Result<u64>) -> Result<u64> {
+        self.outcome = match &answer {
+            Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
+            Err(e) => match e.kind() {
+                Kind::Changed | Kind::Exists => Outcome::Declined(false),
+                Kind::NoSpace => Outcome::Declined(true),
+                _ => Outcome::Unknown,
+            },
+        };
+        answer
     }
 
     /// There is no transaction, and what is there must not be believed: the ledger counts one all the same.
@@ -388,14 +535,23 @@ impl Drop for Ticket<'_> {
                 Outcome::Unknown => {
                     objects.lost.insert(self.object, counter);
                     self.ledger.pages.doubt(self.object);
-                    self.ledger.pages.release(self.object, None);
+                    self.ledger.pages.release(self.object, None, Seen::UNKNOWN);
                 }
-                Outcome::Acknowledged => {
+                Outcome::Acknowledged(seen) => {
                     objects.set_verified(self.object);
                     objects.lost.remove(&self.object);
-                    self.ledger.pages.release(self.object, Some(counter));
+                    self.ledger.pages.release(self.object, Some(counter), seen);
                 }
-                Outcome::Condemned => self.ledger.pages.release(self.object, Some(counter)),
+                Outcome::Declined(same) => {
+                    // Somebody has seen the seal: its counter is not given again.
+                    objects.lost.insert(self.object, counter);
+                    let seen = if same { self.seen } else { Seen::UNKNOWN };
+                    self.ledger.pages.release(self.object, None, seen);
+                }
+                Outcome::Condemned => {
+                    objects.set_doubtful(self.object);
+                    self.ledger.pages.release(self.object, Some(counter), Seen::UNKNOWN);
+                }
             }
         }
         objects.busy.remove(&self.object);

@@ -5,8 +5,7 @@
 //! different times cannot be mixed. The head of the first object also says how many such objects there are, so
 //! that a missing one is noticed.
 
-use super::ledger_page::{LedgerPage, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace};
-use super::seal::REMEDY;
+use super::ledger_page::{LedgerPage, PAGE_ENTRIES, PAGE_LEN, PAGE_REMEDY, PageKey, PagePlace};
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -160,7 +159,7 @@ impl LedgerBook {
             return Err(Error::new(Kind::Corrupt, what)
                 .found(format!("generation {}", read.generation))
                 .expected(format!("generation {generation}"))
-                .remedy(REMEDY));
+                .remedy(PAGE_REMEDY));
         }
         Ok(read)
     }

@@ -15,6 +15,15 @@ const HEAD: usize = 64;
 /// The only flag.
 const OPEN: u32 = 1;
 
+/// What to do about a page that is not what it should be.
+pub(crate) const PAGE_REMEDY: &str = "put that object of the book back as it was, or roll the disk back to a snapshot; until then \
+    nothing that the page counts can be read or written";
+
+/// Whether what an error speaks of is a part of the ledger: the blocks concerned are not mended by writing them.
+pub fn is_of_the_ledger(error: &Error) -> bool {
+    error.advice() == Some(PAGE_REMEDY)
+}
+
 /// What a page says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LedgerPage {
@@ -71,9 +80,10 @@ impl PageKey {
     pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<LedgerPage> {
         let bad = |found: &str| {
             let what = format!("page {} of object {} of the book does not verify", place.page, place.object);
-            Error::new(Kind::Corrupt, what).found(found).expected("what this disk wrote there").remedy(
-                "restore the object from a backup; without this page no data object that it counts is believed",
-            )
+            Error::new(Kind::Corrupt, what)
+                .found(found)
+                .expected("what this disk wrote there")
+                .remedy(PAGE_REMEDY)
         };
         if bytes.len() != PAGE_LEN || bytes[..8] != *MAGIC {
             return Err(bad("no page of a ledger"));

@@ -6,9 +6,9 @@
 //! above its object's.
 
 use super::ledger_book::{LedgerBook, OBJECT_PAGES, PAGE_SEGMENTS, PageNumber, Writing, page_of};
-use super::ledger_page::LedgerPage;
+use super::ledger_page::{LedgerPage, PAGE_ENTRIES, PAGE_LEN};
 use lacuna_core::Result;
-use lacuna_medium::ObjectStore;
+use lacuna_medium::{ObjectStore, Step};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -19,10 +19,41 @@ pub(crate) struct Entry {
     pub(crate) counter: u64,
     /// Whether the object's must be the same, if nothing was written to it since the disk was opened.
     pub(crate) exact: bool,
+    /// What the store said of the object when it was last found good, or written.
+    pub(crate) seen: Seen,
 }
+
+/// The version that the store gave an object, in 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen(u64);
+
+impl Seen {
+    /// Not known, or forgotten. No object has version 0.
+    pub(crate) const UNKNOWN: Seen = Seen(0);
+    /// There is no such object.
+    pub(crate) const ABSENT: Seen = Seen(u64::MAX);
+
+    /// What the answer to a query says.
+    pub(crate) fn of(version: Option<u64>) -> Seen {
+        version.map_or(Seen::ABSENT, Seen)
+    }
+
+    /// The first step of a transaction that must not happen if the object is another by now.
+    pub(crate) fn guard(self) -> Option<Step<'static>> {
+        match self {
+            Seen::UNKNOWN => None,
+            Seen::ABSENT => Some(Step::Create),
+            Seen(version) => Some(Step::Expect(version)),
+        }
+    }
+}
+
+/// What a page in memory takes: its counters, and what the store said of each object.
+pub(crate) const PAGE_COST: usize = PAGE_LEN + PAGE_ENTRIES * size_of::<Seen>();
 
 struct Cached {
     page: LedgerPage,
+    seen: Box<[Seen; PAGE_ENTRIES]>,
     /// Differs from the medium's.
     dirty: bool,
     /// Writings under way. Until they end the page stays here, since the medium may hold either state.
@@ -114,7 +145,8 @@ impl LedgerPages {
             state = self.state();
             state.loading.remove(&number);
             self.loaded.notify_all();
-            state.pages.insert(number, Cached { page: page?, dirty: false, pins: 0, used });
+            let seen = Box::new([Seen::UNKNOWN; PAGE_ENTRIES]);
+            state.pages.insert(number, Cached { page: page?, seen, dirty: false, pins: 0, used });
         }
     }
 
@@ -123,7 +155,20 @@ impl LedgerPages {
         self.with(page_of(segment), |cached| Entry {
             counter: cached.page.entries[slot(segment)],
             exact: !cached.page.open,
+            seen: cached.seen[slot(segment)],
         })
+    }
+
+    /// What the store said of a segment's object, as far as that is in memory.
+    pub(crate) fn seen(&self, segment: u64) -> Seen {
+        self.state().pages.get(&page_of(segment)).map_or(Seen::UNKNOWN, |cached| cached.seen[slot(segment)])
+    }
+
+    /// Remembers what the store said of a segment's object, or forgets it.
+    pub(crate) fn see(&self, segment: u64, seen: Seen) {
+        if let Some(cached) = self.state().pages.get_mut(&page_of(segment)) {
+            cached.seen[slot(segment)] = seen;
+        }
     }
 
     /// Notes the counter of a durable transaction. A lower one changes nothing.
@@ -145,14 +190,16 @@ impl LedgerPages {
         })
     }
 
-    /// Lets go of a page that was held, noting the counter of a transaction if one was acknowledged.
-    pub(crate) fn release(&self, segment: u64, acknowledged: Option<u64>) {
+    /// Lets go of a page that was held, noting the counter of a transaction if one was acknowledged, and what is
+    /// known of the object now.
+    pub(crate) fn release(&self, segment: u64, acknowledged: Option<u64>, seen: Seen) {
         let mut state = self.state();
         let Some(cached) = state.pages.get_mut(&page_of(segment)) else { return };
         if let Some(counter) = acknowledged {
             cached.page.entries[slot(segment)] = counter;
             cached.dirty = true;
         }
+        cached.seen[slot(segment)] = seen;
         cached.pins -= 1;
     }
 

@@ -7,7 +7,7 @@ use super::interleaved::Interleaved;
 use super::kv::Kv;
 use super::segment_end::SegmentEnd;
 use super::{ObjectLayout, ObjectParams};
-use crate::SEGMENT_BLOCKS;
+use crate::{Cipher, SEGMENT_BLOCKS};
 use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -37,18 +37,37 @@ pub(crate) struct Run {
     /// The first, by its index in the segment.
     pub(crate) index: u64,
     pub(crate) count: u64,
-    /// Whether they get data, or become unwritten.
-    pub(crate) written: bool,
+    pub(crate) fill: Fill,
+}
+
+/// What blocks become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// They get data.
+    Data,
+    /// They become unwritten.
+    Hole,
+    /// They held something that is gone: they are refused until they are written or discarded. Their entries are
+    /// [`LOST`].
+    Lost,
+}
+
+/// Every byte of the entry of a block that is lost. No ciphertext goes with such an entry.
+pub(crate) const LOST: u8 = u8::MAX;
+
+/// Whether entries of so many bytes are authenticated, so that one of [`LOST`] is refused.
+pub(crate) fn can_refuse(meta: usize) -> bool {
+    meta == Cipher::Gcm.meta_size()
 }
 
 /// What a transaction does to the blocks of one object.
 pub(crate) struct Change {
     pub(crate) segment: u64,
-    /// Ascending; two that meet differ in `written`.
+    /// Ascending; two that meet differ in `fill`.
     pub(crate) runs: Vec<Run>,
     /// The entries of all blocks of all runs; zeros for those that become unwritten.
     pub(crate) entries: Vec<u8>,
-    /// Ciphertext, `slot` bytes for each block that gets data.
+    /// Ciphertext, `slot` bytes for each block that gets data; where slots hold entries, also for each that is lost.
     pub(crate) sealed: Vec<u8>,
     /// The object is not there: what is not written reads as zeros.
     pub(crate) absent: bool,

@@ -246,11 +246,13 @@ impl Core {
         let mut there = false;
         if let Some(answer) = answer {
             if let (Some(ledger), Some(expected), Some(seal)) = (&self.ledger, &plan.expected, &answer.seal) {
-                let seal = self.seal_place().found(seal, &plan.seal);
-                ledger.verify(piece.segment, expected, seal.as_ref())?;
+                let (version, seal) = (seal.version, self.seal_place().found(seal, &plan.seal));
+                ledger.verify(piece.segment, expected, version, seal.as_ref())?;
             }
             there = answer.found.version.is_some();
-            self.take_entries(piece, &plan, answer.found)?;
+            if !self.take_entries(piece, &plan, answer.found)? {
+                return Ok(None);
+            }
         }
         let meta = self.cipher.meta_size();
         let still = plan.recalled.iter().all(|run| {
@@ -268,8 +270,9 @@ impl Core {
         Ok(Some(written))
     }
 
-    /// Takes the entries that came with an answer, and remembers what else it teaches.
-    fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: Found) -> Result<()> {
+    /// Takes the entries that came with an answer, and remembers what else it teaches. `false`: the object is not the
+    /// one that this session knew.
+    fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: Found) -> Result<bool> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         let fetch = &plan.fetch;
         let mut learned = vec![];
@@ -290,18 +293,22 @@ impl Core {
             self.view.map_or(Ok(()), |view| self.snapshots.confirm(view))?;
             counter = self.ledger.as_ref().map_or(Ok(0), |ledger| ledger.counter(piece.segment))?;
         }
-        let mut is_missing = false;
+        let (mut is_missing, mut is_same) = (false, true);
         if let Some(moment) = plan.seen.moment {
             self.cache.if_quiet(piece.segment, moment, || {
                 // What was counted was there before it was asked for.
                 is_missing = is_absent && counter > 0;
+                is_same = self.ledger.as_ref().is_none_or(|l| l.is_same(piece.segment, found.version));
+                if !is_same {
+                    return;
+                }
                 if is_absent && !is_missing {
                     self.cache.set_absent(piece.segment);
                 }
                 self.placement.learn(piece.segment, learned);
             });
         }
-        if is_missing { Err(missing(piece.segment, counter)) } else { Ok(()) }
+        if is_missing { Err(missing(piece.segment, counter)) } else { Ok(is_same) }
     }
 
     /// Decrypts what came, where it goes, and adds zeros and what the cache holds.

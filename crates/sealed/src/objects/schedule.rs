@@ -4,7 +4,7 @@
 //! Segments are written in the order in which they got their first unwritten block, so that neighbours of that
 //! block have the longest time to join its transaction.
 
-use lacuna_core::{Clock, SystemClock};
+use lacuna_core::{Clock, Error, SystemClock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(crate) const THREADS: usize = 48;
 /// How long a block waits in the cache at most before somebody begins to write its segment.
 const OLDEST: Duration = Duration::from_secs(1);
+/// How long the background waits before it tries a full store again.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Schedule {
     state: Mutex<State>,
@@ -37,11 +39,23 @@ struct State {
     /// A thread waits for the first segment to become old.
     watched: bool,
     stopping: bool,
+    /// The store had no room for the last transaction: its answer, and when the background tries again.
+    full: Option<(Error, Duration)>,
 }
 
 impl State {
     fn is_urgent(&self) -> bool {
         self.drains > 0 || self.crowded > 0
+    }
+
+    /// How long the segment that has waited longest is to wait still. `None`: there is none.
+    fn wait(&self, now: Duration, filling: impl Fn() -> bool) -> Option<Duration> {
+        let (_, since) = self.queue.front()?;
+        if let Some((_, again)) = &self.full {
+            return Some(again.saturating_sub(now));
+        }
+        let left = OLDEST.saturating_sub(now.saturating_sub(*since));
+        Some(if self.is_urgent() || filling() { Duration::ZERO } else { left })
     }
 }
 
@@ -79,18 +93,21 @@ impl Schedule {
     }
 
     /// Takes the segment that has waited longest, as soon as there is a reason to write: a flush, writers that
-    /// wait, a cache that is `filling`, or its age. `None`: it is time to stop.
+    /// wait, a cache that is `filling`, or its age. While the store is full, one is taken now and then. `None`: it is
+    /// time to stop.
     pub(crate) fn next(&self, filling: impl Fn() -> bool) -> Option<u64> {
         let mut state = self.state();
         loop {
             if state.stopping {
                 return None;
             }
-            let age = state.queue.front().map(|(_, since)| self.clock.now().saturating_sub(*since));
-            if let Some(age) = age
-                && (state.is_urgent() || age >= OLDEST || filling())
-            {
+            let now = self.clock.now();
+            let wait = state.wait(now, &filling);
+            if wait == Some(Duration::ZERO) {
                 let next = state.queue.pop_front().map(|(segment, _)| segment);
+                if let Some((_, again)) = &mut state.full {
+                    *again = now + FULL_PAUSE;
+                }
                 if !state.queue.is_empty() {
                     // Another thread goes on with the queue, or watches it.
                     self.work.notify_one();
@@ -98,11 +115,11 @@ impl Schedule {
                 return next;
             }
             self.idle.fetch_add(1, Ordering::AcqRel);
-            state = match age {
-                Some(age) if !state.watched => {
+            state = match wait {
+                Some(wait) if !state.watched => {
                     state.watched = true;
-                    let wait = self.work.wait_timeout(state, OLDEST - age);
-                    let mut state = wait.unwrap_or_else(PoisonError::into_inner).0;
+                    let waited = self.work.wait_timeout(state, wait);
+                    let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
                     state.watched = false;
                     state
                 }
@@ -123,14 +140,33 @@ impl Schedule {
         self.state().drains -= 1;
     }
 
-    /// Waits until `try_enter` succeeds, or `stop` says so; whoever gives up room calls [`Schedule::freed`].
+    /// Notes whether the store had room for a transaction.
+    pub(crate) fn note_room(&self, refused: Option<&Error>) {
+        let mut state = self.state();
+        if state.full.is_none() && refused.is_none() {
+            return;
+        }
+        state.full = refused.map(|e| (e.clone(), self.clock.now() + FULL_PAUSE));
+        drop(state);
+        // Who waits for room learns that there is none, and who waits for work that there is room again.
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+
+    /// What the store answered for lack of room, if it has none.
+    pub(crate) fn full(&self) -> Option<Error> {
+        self.state().full.as_ref().map(|(e, _)| e.clone())
+    }
+
+    /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; whoever gives up room calls
+    /// [`Schedule::freed`].
     pub(crate) fn wait_room(&self, try_enter: impl Fn() -> bool, stop: impl Fn() -> bool) -> bool {
         let mut state = self.state();
         loop {
             if try_enter() {
                 return true;
             }
-            if stop() || state.stopping {
+            if stop() || state.stopping || state.full.is_some() {
                 return false;
             }
             state.crowded += 1;

@@ -114,8 +114,8 @@ impl SealKey {
 }
 
 /// What to do about an object that is not what it should be.
-pub(crate) const REMEDY: &str =
-    "roll the disk back to a snapshot or restore it from a backup; `lacuna check` lists all such objects";
+pub(crate) const REMEDY: &str = "put the object back as it was, or roll the disk back to a snapshot; or restore its blocks \
+    from a backup: each is good again once it is written or discarded; `lacuna check` lists all such objects";
 
 #[cfg(test)]
 mod tests {

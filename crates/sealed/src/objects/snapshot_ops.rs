@@ -166,13 +166,14 @@ impl<'a> Rollback<'a> {
         match verdict {
             Ok(()) if past.is_sealed(object)? => {
                 data.roll_back(object, self.to.data_id)?;
-                data.apply_one(Transaction { object, steps: vec![ticket.place_step()] })?;
-                ticket.applied();
+                let steps = vec![ticket.place_step()];
+                let answer = data.apply_one(Transaction { object, steps });
+                ticket.ended(answer)?;
             }
             // It was not there. If it went now, a cut would leave nothing to find it by.
             Ok(()) => {
-                data.apply_one(Transaction { object, steps: ticket.emptying_steps() })?;
-                ticket.applied();
+                let answer = data.apply_one(Transaction { object, steps: ticket.emptying_steps() });
+                ticket.ended(answer)?;
             }
             Err(e) if e.kind() == Kind::Corrupt => {
                 data.roll_back(object, self.to.data_id)?;

@@ -2,13 +2,15 @@
 
 use super::cache::{Content, Slot, Work};
 use super::disk::Core;
-use super::ledger::missing;
-use super::placement::{Change, Run};
-use super::seal::{SEAL_KEY, SealPlace};
+use super::ledger::{Ledger, Ticket};
+use super::placement::{Change, Fill, LOST, Run};
 use crate::SEGMENT_BLOCKS;
-use lacuna_core::{BLOCK_SIZE, Error, Result};
-use lacuna_medium::{Keys, Query, Step, Transaction};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_medium::{Step, Transaction};
 use std::sync::atomic::Ordering;
+
+/// How often a transaction is tried on an object that changes behind our back.
+const TRIES: u32 = 8;
 
 impl Core {
     /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another thread is at it.
@@ -30,13 +32,13 @@ impl Core {
                 absent
             }
         };
-        // A flight that failed never ends: what is remembered of its object stays in doubt.
-        let absent = absent.map_err(|e| self.give_up(segment, e))?;
-        if self.cache.end(segment, &begun.work, absent) {
-            self.schedule.list(segment);
-        }
-        self.schedule.freed();
-        Ok(())
+        let ended = match absent {
+            Ok(absent) => Ok(self.cache.end(segment, &begun.work, absent)),
+            Err(e) if e.kind() == Kind::NoSpace => Err((e, self.cache.put_back(segment, begun.absent))),
+            // A flight that failed never ends: what is remembered of its object stays in doubt.
+            Err(e) => return Err(self.give_up(segment, e)),
+        };
+        self.after_flight(segment, ended)
     }
 
     /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is under way.
@@ -45,16 +47,38 @@ impl Core {
         let Some((version, absent)) = self.cache.begin_direct(segment, range.clone()) else {
             return Ok(false);
         };
+        let passage = self.transit.enter(data.len() / BLOCK_SIZE * self.placement.slot());
         let change = self.seal_run(segment, index, data, absent);
         let performed = self.perform(&change);
+        drop(passage);
         self.buffers.give(change.sealed);
-        performed.map_err(|e| self.give_up(segment, e))?;
+        let ended = match performed {
+            Ok(_) => Ok(self.cache.end_direct(segment, range, version)),
+            Err(e) if e.kind() == Kind::NoSpace => Err((e, self.cache.put_back(segment, absent))),
+            Err(e) => return Err(self.give_up(segment, e)),
+        };
+        self.after_flight(segment, ended)?;
         self.counters.direct.fetch_add(1, Ordering::Relaxed);
-        if self.cache.end_direct(segment, range, version) {
+        Ok(true)
+    }
+
+    /// Lists a segment that has something to write after a transaction, and tells writers how it ended: it happened,
+    /// or there was no room for it and it did not.
+    fn after_flight(&self, segment: u64, ended: std::result::Result<bool, (Error, bool)>) -> Result<()> {
+        let (list, refused) = match ended {
+            Ok(list) => (list, None),
+            Err((e, list)) => (list, Some(e.context(format!("writing object {segment} of the disk")))),
+        };
+        if refused.is_some() {
+            // What was to be in the store is not.
+            self.placement.forget(segment);
+        }
+        self.schedule.note_room(refused.as_ref());
+        if list {
             self.schedule.list(segment);
         }
         self.schedule.freed();
-        Ok(true)
+        refused.map_or(Ok(()), Err)
     }
 
     /// A transaction may have happened or not.
@@ -73,18 +97,15 @@ impl Core {
         let mut slots = sealed.chunks_exact_mut(slot);
         for (nth, (index, block)) in blocks.iter().enumerate() {
             let entry = &mut entries[nth * meta..(nth + 1) * meta];
-            let written = match &block.content {
+            let fill = match &block.content {
                 Content::Data(data) => {
                     let out = slots.next().expect("a slot for each block with data");
                     self.seal_block(segment * SEGMENT_BLOCKS + index, data, out, entry);
-                    true
+                    Fill::Data
                 }
-                Content::Hole => false,
+                Content::Hole => Fill::Hole,
             };
-            match runs.last_mut() {
-                Some(run) if run.written == written && run.index + run.count == *index => run.count += 1,
-                _ => runs.push(Run { index: *index, count: 1, written }),
-            }
+            extend(&mut runs, *index, fill);
         }
         Change { segment, runs, entries, sealed, absent }
     }
@@ -104,7 +125,7 @@ impl Core {
                 self.seal_block(block, plain, out, entry);
             }
         }
-        let runs = vec![Run { index, count: count as u64, written: true }];
+        let runs = vec![Run { index, count: count as u64, fill: Fill::Data }];
         Change { segment, runs, entries, sealed, absent }
     }
 
@@ -120,16 +141,107 @@ impl Core {
     /// Performs a change whose object the caller has to itself. Says whether the object is known to be absent
     /// afterwards.
     fn perform(&self, change: &Change) -> Result<bool> {
-        if change.absent && change.runs.iter().all(|run| !run.written) {
+        if change.absent && change.runs.iter().all(|run| run.fill == Fill::Hole) {
             return Ok(true);
         }
-        let ticket = self.ledger.as_ref().map(|ledger| ledger.begin(change.segment)).transpose()?;
+        match &self.ledger {
+            Some(ledger) => self.perform_sealed(change, ledger)?,
+            None => self.apply(change.segment, self.steps(change)).map(drop)?,
+        }
+        self.counters.transactions.fetch_add(1, Ordering::Relaxed);
+        let blocks = change.runs.iter().map(|run| run.count).sum();
+        self.counters.blocks.fetch_add(blocks, Ordering::Relaxed);
+        Ok(false)
+    }
+
+    /// Performs a change of an object with a seal. An object that is not as it should be is written anew: what the
+    /// change does not replace is lost.
+    fn perform_sealed(&self, change: &Change, ledger: &Ledger) -> Result<()> {
+        let segment = change.segment;
+        let mut changed = None;
+        for _ in 0..TRIES {
+            let ticket = ledger.begin(segment)?;
+            // One that was told to be absent, and read as zeros, holds nothing that counts.
+            let anew = ticket.refusal().is_some() || change.absent && !ticket.is_first();
+            let answer = if anew { self.write_anew(change, &ticket) } else { self.write_to(change, &ticket) };
+            match ticket.ended(answer) {
+                Ok(_) => return Ok(()),
+                Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => {
+                    // It did not happen, and what was to be in the store is not.
+                    self.placement.forget(segment);
+                    changed = Some(e);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Err(changed.expect("it was tried"))
+    }
+
+    /// Changes an object that must still be as the ticket knows it.
+    fn write_to(&self, change: &Change, ticket: &Ticket<'_>) -> Result<u64> {
+        let mut steps: Vec<Step<'_>> = ticket.guard_step().into_iter().collect();
+        steps.extend(self.steps(change));
+        steps.push(ticket.place_step());
+        self.apply(change.segment, steps)
+    }
+
+    /// Leaves nothing of an object but what the change writes. The other blocks are marked: they were told to be
+    /// written, or may have been.
+    fn write_anew(&self, change: &Change, ticket: &Ticket<'_>) -> Result<u64> {
+        self.counters.renewed.fetch_add(1, Ordering::Relaxed);
+        self.placement.forget(change.segment);
+        let whole = self.made_whole(change, if change.absent { Fill::Hole } else { Fill::Lost });
+        let mut steps: Vec<Step<'_>> = ticket.clearing_steps();
+        steps.extend(self.steps(&whole));
+        steps.push(ticket.place_step());
+        self.apply(change.segment, steps)
+    }
+
+    /// The same change, of an object that is not there, with every other block that the disk has in it.
+    fn made_whole(&self, change: &Change, rest: Fill) -> Change {
+        let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
+        let first = change.segment * SEGMENT_BLOCKS;
+        let count = (self.params.blocks - first).min(SEGMENT_BLOCKS);
+        let between = if rest == Fill::Lost { LOST } else { 0 };
+        let mut entries = vec![between; count as usize * meta];
+        let mut sealed = Vec::with_capacity(change.sealed.len());
+        let mut runs = vec![];
+        let (mut left, mut data) = (change.entries.chunks_exact(meta), change.sealed.chunks_exact(slot));
+        let mut changed =
+            change.runs.iter().flat_map(|run| (0..run.count).map(|n| (run.index + n, run.fill)));
+        let mut next = changed.next();
+        for index in 0..count {
+            let entry = &mut entries[index as usize * meta..][..meta];
+            let fill = match next {
+                Some((at, fill)) if at == index => {
+                    next = changed.next();
+                    entry.copy_from_slice(left.next().expect("an entry for each block"));
+                    fill
+                }
+                _ => rest,
+            };
+            match fill {
+                Fill::Data => sealed.extend_from_slice(data.next().expect("a slot for each block with data")),
+                Fill::Lost if slot > BLOCK_SIZE => {
+                    sealed.resize(sealed.len() + BLOCK_SIZE, 0);
+                    sealed.extend_from_slice(entry);
+                }
+                Fill::Lost | Fill::Hole => {}
+            }
+            extend(&mut runs, index, fill);
+        }
+        Change { segment: change.segment, runs, entries, sealed, absent: true }
+    }
+
+    /// The steps of a change: data, and the entries where the layout keeps them.
+    fn steps<'c>(&self, change: &'c Change) -> Vec<Step<'c>> {
         let slot = self.placement.slot() as u64;
-        let mut steps = Vec::with_capacity(change.runs.len() + 3);
+        let mut steps = Vec::with_capacity(change.runs.len() + 4);
         let mut sealed = &change.sealed[..];
         for run in &change.runs {
             let (offset, len) = (run.index * slot, run.count * slot);
-            if run.written {
+            let has_slots = run.fill == Fill::Data || run.fill == Fill::Lost && slot > BLOCK_SIZE as u64;
+            if has_slots {
                 let (data, rest) = sealed.split_at(len as usize);
                 sealed = rest;
                 steps.push(Step::Write { offset, data });
@@ -138,40 +250,36 @@ impl Core {
             }
         }
         self.placement.write(change, &mut steps);
-        steps.extend(ticket.as_ref().map(|ticket| ticket.place_step()));
-        self.stores.data.apply_one(Transaction { object: change.segment, steps })?;
-        if let Some(ticket) = ticket {
-            ticket.applied();
-        }
-        self.counters.transactions.fetch_add(1, Ordering::Relaxed);
-        let blocks = change.runs.iter().map(|run| run.count).sum();
-        self.counters.blocks.fetch_add(blocks, Ordering::Relaxed);
-        Ok(false)
+        steps
+    }
+
+    fn apply(&self, object: u64, steps: Vec<Step<'_>>) -> Result<u64> {
+        self.stores.data.apply_one(Transaction { object, steps })
     }
 
     /// Empties an object. Says whether it is known to be absent afterwards.
     fn empty(&self, segment: u64) -> Result<bool> {
         self.placement.forget(segment);
-        self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         let Some(ledger) = &self.ledger else {
-            let steps = vec![Step::Remove];
-            return self.stores.data.apply_one(Transaction { object: segment, steps }).map(|_| true);
+            self.counters.transactions.fetch_add(1, Ordering::Relaxed);
+            return self.apply(segment, vec![Step::Remove]).map(|_| true);
         };
         // An object with a seal may not go missing, and one that never was is not made by giving it up.
-        ledger.touch(segment)?;
-        let query = Query { object: segment, extents: vec![], keys: Keys::None };
-        if self.stores.data.query_one(query)?.version.is_none() {
-            let counter = ledger.counter(segment)?;
-            return if counter == 0 { Ok(true) } else { Err(missing(segment, counter)) };
+        if ledger.is_new(segment)? {
+            return Ok(true);
         }
+        self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         let ticket = ledger.begin(segment)?;
-        let mut steps = vec![Step::Truncate(0)];
-        if self.seal_place() == SealPlace::Key {
-            steps.push(Step::RemoveKeyRange(vec![], SEAL_KEY.to_vec()));
-        }
-        steps.push(ticket.place_step());
-        self.stores.data.apply_one(Transaction { object: segment, steps })?;
-        ticket.applied();
-        Ok(false)
+        // Nothing of it is kept, so it does not matter what is there.
+        let answer = self.apply(segment, ticket.emptying_steps());
+        ticket.ended(answer).map(|_| false)
+    }
+}
+
+/// Adds a block to the run before it, if it is of the same kind and follows it.
+fn extend(runs: &mut Vec<Run>, index: u64, fill: Fill) {
+    match runs.last_mut() {
+        Some(run) if run.fill == fill && run.index + run.count == index => run.count += 1,
+        _ => runs.push(Run { index, count: 1, fill }),
     }
 }

@@ -43,18 +43,18 @@ impl Core {
         for (nth, part) in data.chunks(PART * BLOCK_SIZE).enumerate() {
             let contents: Vec<_> =
                 part.chunks_exact(BLOCK_SIZE).map(|block| Content::Data(Arc::from(block))).collect();
-            self.put(segment, index + (nth * PART) as u64, contents)?;
+            self.make_room(contents.iter().map(Content::cost).sum())?;
+            self.put(segment, index + (nth * PART) as u64, contents);
         }
         Ok(())
     }
 
-    fn put(&self, segment: u64, index: u64, contents: Vec<Content>) -> Result<()> {
-        self.make_room(contents.iter().map(Content::cost).sum())?;
+    /// Puts into the cache what room was made for.
+    fn put(&self, segment: u64, index: u64, contents: Vec<Content>) {
         if self.cache.put(segment, index, contents) {
             self.schedule.list(segment);
         }
         self.keep_writing();
-        Ok(())
     }
 
     pub(crate) fn discard(&self, first: u64, count: u64) -> Result<()> {
@@ -65,18 +65,45 @@ impl Core {
                 let whole =
                     range.end - range.start == SEGMENT_BLOCKS || self.is_rest_of_disk(segment, &range);
                 if whole {
-                    self.make_room(HOLE_COST)?;
+                    self.make_room_for_holes(1)?;
                     if self.cache.put_void(segment) {
                         self.schedule.list(segment);
                     }
                     self.schedule.freed();
                     self.keep_writing();
                 } else if !self.cache.is_absent(segment) {
-                    self.put(segment, range.start, range.map(|_| Content::Hole).collect())?;
+                    self.make_room_for_holes(range.end - range.start)?;
+                    self.put(segment, range.start, range.map(|_| Content::Hole).collect());
+                } else {
+                    continue;
                 }
+                self.make_room_in_store(segment)?;
             }
         }
         if self.write_through { self.flush_cache() } else { Ok(()) }
+    }
+
+    /// Room in the cache for holes, which a full store must not be short of: they give it room.
+    fn make_room_for_holes(&self, count: u64) -> Result<()> {
+        match self.make_room(count * HOLE_COST) {
+            Err(e) if e.kind() == Kind::NoSpace => {
+                self.cache.take_room(count * HOLE_COST);
+                Ok(())
+            }
+            made => made,
+        }
+    }
+
+    /// If the store is full, discards in it at once what was just discarded of a segment: what waits in the cache for
+    /// room would otherwise come first.
+    fn make_room_in_store(&self, segment: u64) -> Result<()> {
+        if self.schedule.full().is_none() {
+            return Ok(());
+        }
+        match self.write_segment(segment) {
+            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
+            written => written,
+        }
     }
 
     /// Whether the range covers all blocks that the disk has in its last segment.
@@ -92,7 +119,11 @@ impl Core {
             if self.background {
                 // Who comes too late, when the disk is being closed, finds it closed.
                 let entered = self.schedule.wait_room(enter, || self.has_failed());
-                return if entered { Ok(()) } else { self.check_alive().and(Err(closed())) };
+                if entered {
+                    return Ok(());
+                }
+                self.check_alive()?;
+                return Err(self.schedule.full().unwrap_or_else(closed));
             }
             match self.schedule.pop() {
                 Some(segment) => self.write_segment(segment)?,

@@ -70,6 +70,13 @@ impl Core {
         let last = self.checkpointed.load(Ordering::Acquire);
         let mine = now >= last + every
             && self.checkpointed.compare_exchange(last, now, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if mine { ledger.checkpoint().map_err(|e| self.fail(e)) } else { Ok(()) }
+        if !mine {
+            return Ok(());
+        }
+        match ledger.checkpoint() {
+            // The pages stay changed, and are written when there is room.
+            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
+            written => written.map_err(|e| self.fail(e)),
+        }
     }
 }

@@ -3,11 +3,31 @@
 use super::super::error::Code;
 use super::symbols::{Api, api};
 use super::{Handle, check};
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The longest value of an option that is read back.
 const LONGEST_VALUE: usize = 256;
+
+/// Handles that are not shut down yet: as long as there is one, threads may be in librados.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether librados is in use: a process that ends in the usual way then, by returning from `main` or by `exit`, may
+/// crash, since librados takes down what its threads still use. It ends by [`exit_at_once`] instead.
+pub fn is_in_use() -> bool {
+    LIVE.load(Ordering::SeqCst) > 0
+}
+
+/// Ends the process with this exit code and nothing else: no destructor of librados or of anything else runs. What
+/// buffers hold must have been written.
+pub fn exit_at_once(code: u8) -> ! {
+    // SAFETY: that of unistd.h.
+    unsafe extern "C" {
+        safe fn _exit(status: c_int) -> !;
+    }
+    _exit(c_int::from(code))
+}
 
 /// A cluster handle that is shut down when dropped.
 struct Owned {
@@ -25,6 +45,7 @@ impl Drop for Owned {
         // SAFETY: the handle is ours, is used nowhere else any more, and shutting down one that never got connected
         // only frees it.
         unsafe { (self.api.rados_shutdown)(self.raw) }
+        LIVE.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -40,7 +61,10 @@ impl Draft {
         // SAFETY: `raw` outlives the call; the strings end in NUL. An empty cluster name leaves it to the
         // configuration file.
         let made = unsafe { (api.rados_create2)(&mut raw, c"".as_ptr(), client.as_ptr(), 0) };
-        Ok(check(made).map(|_| Draft(Owned { api, raw })))
+        Ok(check(made).map(|_| {
+            LIVE.fetch_add(1, Ordering::SeqCst);
+            Draft(Owned { api, raw })
+        }))
     }
 
     /// Reads a configuration file, or the first found in the usual places.

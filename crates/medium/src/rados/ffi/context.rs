@@ -8,6 +8,9 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::Arc;
 
+/// The longest attribute that is read.
+const LONGEST_ATTRIBUTE: usize = 64;
+
 /// An I/O context.
 pub(in super::super) struct IoContext {
     cluster: Arc<Cluster>,
@@ -100,6 +103,20 @@ impl IoContext {
     pub(in super::super) fn remove_snapshot(&self, id: u64) -> Result<(), Code> {
         // SAFETY: the context is live.
         check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_remove)(self.raw, id) }).map(drop)
+    }
+
+    /// An attribute of an object, if it has that and it is short; empty if not.
+    pub(in super::super) fn attribute(&self, object: &CStr, name: &CStr) -> Result<Vec<u8>, Code> {
+        let mut value = [0_u8; LONGEST_ATTRIBUTE];
+        let at: *mut c_char = value.as_mut_ptr().cast();
+        // SAFETY: the context is live; the strings end in NUL; librados writes at most as many bytes as the buffer holds.
+        let found =
+            unsafe { (self.api().rados_getxattr)(self.raw, object.as_ptr(), name.as_ptr(), at, value.len()) };
+        match check(found) {
+            Ok(len) => Ok(value[..(len as usize).min(LONGEST_ATTRIBUTE)].to_vec()),
+            Err(Code::NO_DATA | Code::RANGE) => Ok(Vec::new()),
+            Err(code) => Err(code),
+        }
     }
 
     /// Makes an object what it was at a snapshot.

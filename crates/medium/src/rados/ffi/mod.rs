@@ -21,6 +21,7 @@ mod write;
 
 pub(super) use batch::ReadAnswer;
 pub(super) use cluster::{Cluster, Draft};
+pub use cluster::{exit_at_once, is_in_use};
 pub(super) use context::IoContext;
 pub(super) use lock::Locker;
 pub(super) use read::ReadOp;

@@ -85,6 +85,8 @@ functions! {
     rados_write_op_set_flags(Handle, c_int);
     rados_write_op_assert_version(Handle, u64);
     rados_write_op_cmpext(Handle, *const c_char, usize, u64, *mut c_int);
+    rados_write_op_cmpxattr(Handle, *const c_char, u8, *const c_char, usize);
+    rados_write_op_setxattr(Handle, *const c_char, *const c_char, usize);
     rados_write_op_create(Handle, c_int, *const c_char);
     rados_write_op_write(Handle, *const c_char, usize, u64);
     rados_write_op_zero(Handle, u64, u64);
@@ -112,6 +114,7 @@ functions! {
     rados_omap_get_end(Handle);
     rados_aio_read_op_operate(Handle, Handle, Handle, *const c_char, c_int) -> c_int;
 
+    rados_getxattr(Handle, *const c_char, *const c_char, *mut c_char, usize) -> c_int;
     rados_lock_exclusive(
         Handle, *const c_char, *const c_char, *const c_char, *const c_char, *mut c_void, u8
     ) -> c_int;

@@ -2,7 +2,7 @@
 
 use super::Handle;
 use super::symbols::{Api, api};
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
@@ -11,6 +11,8 @@ const CREATE_EXCLUSIVE: c_int = 1;
 const CREATE_IDEMPOTENT: c_int = 0;
 /// `LIBRADOS_OP_FLAG_FAILOK`: the operation succeeds even if this step of it fails.
 const MAY_FAIL: c_int = 0x2;
+/// `LIBRADOS_CMPXATTR_OP_GTE`: what is given is not less than what stands there.
+const NOT_LESS: u8 = 4;
 
 /// A write operation being put together. librados copies everything it is given.
 pub(in super::super) struct WriteOp {
@@ -52,6 +54,30 @@ impl WriteOp {
         self.is_empty = false;
         // SAFETY: the operation is live and only ours.
         unsafe { (self.api.rados_write_op_assert_version)(self.raw, version) }
+    }
+
+    /// Fails if the object, which must be there, has an attribute of this name that is greater than `value`.
+    pub(in super::super) fn assert_attribute_at_most(&mut self, name: &CStr, value: &str) {
+        self.is_empty = false;
+        // SAFETY: as above; name and value are copied.
+        unsafe {
+            (self.api.rados_write_op_cmpxattr)(
+                self.raw,
+                name.as_ptr(),
+                NOT_LESS,
+                value.as_ptr().cast(),
+                value.len(),
+            );
+        }
+    }
+
+    /// Sets an attribute.
+    pub(in super::super) fn set_attribute(&mut self, name: &CStr, value: &str) {
+        self.is_empty = false;
+        // SAFETY: as above; name and value are copied.
+        unsafe {
+            (self.api.rados_write_op_setxattr)(self.raw, name.as_ptr(), value.as_ptr().cast(), value.len());
+        }
     }
 
     /// Fails unless these bytes, zeros past the end of the object, stand there.

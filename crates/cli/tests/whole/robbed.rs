@@ -1,0 +1,85 @@
+//! Servers that another client robs of their disk while they write: each ends by itself, and says so with exit code 5.
+
+use crate::nbd_client::Client;
+use crate::pool::{Cluster, PoolDisk};
+use crate::scene::{Scene, Serving, noise, wait_until};
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Servers that are robbed in all; `make test-long` robs more.
+const ROBBED: &str = "LACUNA_ROBBED";
+/// Clients that write to each server.
+const WRITERS: u64 = 4;
+
+/// Serves the disk by force, and does not show what it says.
+fn rob(disk: &PoolDisk, scene: &Scene, write_through: bool) -> Serving {
+    let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key", "--steal"]);
+    let mut command = scene.command(&words);
+    if write_through {
+        command.arg("--write-through");
+    }
+    scene.served_by_saying(&mut command, Stdio::null())
+}
+
+/// Writes until the server ends, counting.
+fn keep_writing(server: &Serving, seed: u64, written: &AtomicU64) {
+    let Ok(mut client) = Client::connect(&server.socket) else { return };
+    for n in 0.. {
+        let place = (seed * 37 + n * 11) % 900 * 65536;
+        let data = noise(seed + n, 65536 << (n % 5 == 4) as u8);
+        let done =
+            client.write_at(place, &data).and_then(|()| if n % 7 == 6 { client.flush() } else { Ok(()) });
+        if done.is_err() {
+            return;
+        }
+        written.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Each server of a disk is robbed by the next one: the exit codes of all but the last.
+fn chain(disk: &PoolDisk, robbed: usize) -> Vec<i32> {
+    let scenes = [Scene::new(), Scene::new()];
+    let mut server = rob(disk, &scenes[0], false);
+    let codes = (0..robbed).map(|n| {
+        let written = AtomicU64::new(0);
+        let next = std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (server, written) = (&server, &written);
+                scope.spawn(move || keep_writing(server, n as u64 * WRITERS + writer, written));
+            }
+            wait_until("writes", || written.load(Ordering::SeqCst) > 20);
+            std::thread::sleep(Duration::from_millis(n as u64 * 53 % 600));
+            rob(disk, &scenes[(n + 1) % 2], n % 3 == 2)
+        });
+        std::mem::replace(&mut server, next).wait()
+    });
+    let codes = codes.collect();
+    assert_eq!(server.stop(), 0);
+    disk.keyed(&["check"], &[]).code(0);
+    codes
+}
+
+#[test]
+fn servers_that_are_robbed_while_they_write_end_with_exit_code_5() {
+    let count = std::env::var(ROBBED).ok().and_then(|n| n.parse().ok()).unwrap_or(24usize);
+    let mut codes = BTreeMap::<i32, usize>::new();
+    std::thread::scope(|scope| {
+        // Each has its own share of the cluster: none may wait for another's.
+        let chains = ["adaptive", "segment-end", "kv"].map(|layout| {
+            scope.spawn(move || {
+                let Some(cluster) = Cluster::shared() else { return vec![] };
+                let options = ["--size", "64M", "--cipher", "gcm", "--layout", layout];
+                chain(&PoolDisk::create(cluster, &options), count.div_ceil(3))
+            })
+        });
+        for chain in chains {
+            for code in chain.join().expect("a chain of servers") {
+                *codes.entry(code).or_default() += 1;
+            }
+        }
+    });
+    println!("exit codes of robbed servers: {codes:?}");
+    assert!(codes.keys().all(|code| *code == 5), "{codes:?}");
+}
