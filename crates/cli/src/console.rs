@@ -122,7 +122,7 @@ pub fn confirm() -> Result<()> {
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.map_err(|e| Error::io("cannot read the answer", &e))?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
+    if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))

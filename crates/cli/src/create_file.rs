@@ -133,12 +133,14 @@ impl Place {
         let medium = FileMedium::open(path, Access::Write)?;
         let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
         medium.read_at(0, &mut start)?;
-        if force || start.iter().all(|byte| *byte == 0) {
+        // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
+        let alive = lacuna_volume::read_public(&medium).is_ok();
+        if force || !alive && start.iter().all(|byte| *byte == 0) {
             return Ok(medium);
         }
         Err(Error::new(Kind::Usage, format!("cannot create a disk on {}", path.display()))
             .found("a device that holds data")
-            .expected("zeros in its first MiB")
+            .expected("zeros in its first MiB, and no lacuna disk")
             .remedy("make sure that it is the right device, then give --force to overwrite it"))
     }
 
@@ -202,7 +204,7 @@ fn remove(path: &Path) {
 }
 
 /// Makes the name of a new file durable.
-fn sync_directory(path: &Path) -> Result<()> {
+pub fn sync_directory(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(parent).and_then(|dir| dir.sync_all());
     synced.map_err(|e| Error::io(format!("cannot sync the directory {}", parent.display()), &e))

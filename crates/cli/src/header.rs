@@ -4,13 +4,14 @@ use crate::args::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
 use crate::claim;
 use crate::cluster::{self, Connection, Site};
 use crate::console::{self, Console};
+use crate::create_file::sync_directory;
 use crate::look::Look;
 use crate::parameters::Parameters;
 use crate::passphrase;
 use crate::unlock;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, Medium};
-use lacuna_volume::{HEADER_LEN, HeaderBackup, Location, PublicHeader};
+use lacuna_volume::{HEADER_LEN, HeaderBackup, Location, PublicHeader, medium_len};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -56,7 +57,8 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         }
     };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed).inspect_err(|_| {
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed);
+    written.and_then(|()| sync_directory(path)).inspect_err(|_| {
         // Half a backup is none. That the file is ours is sure: it was created here.
         let _ = std::fs::remove_file(path);
     })
@@ -84,32 +86,27 @@ pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
             .remedy("make sure that it is the right medium, and whole"));
     }
     claim::take(public.uuid, &what(), console)?;
-    let change = Change::of(&*medium, public).map_err(|e| e.context(what()))?;
-    if let Change::Older { present } = change
-        && !args.older
-    {
-        return Err(Error::new(Kind::RolledBack, what())
-            .found(format!("generation {} in the backup, {present} on the disk", public.generation))
-            .expected("a backup that is as new as the header of the disk")
-            .remedy(
-                "an older header makes removed passphrases work again and loses those that were added since: if that \
-                 is what you want, give --older",
-            ));
-    }
+    let change = Change::of(&*medium, &backup).map_err(|e| e.context(what()))?;
+    change.check(args, public).map_err(|e| e.context(what()))?;
     let opens = format!("the backup of {}", args.location);
     passphrase::to_open(&args.passphrase, &opens, &|passphrases| backup.open(passphrases))?;
-    if let Some(words) = change.words() {
+    if let Some(words) = change.words(&*medium, public) {
         console.note(&words);
         if !args.yes {
             agree(&what())?;
         }
     }
     backup.restore(&*medium).map_err(|e| e.context(what()))?;
-    if let Location::Rados { .. } = args.location {
-        // Writes the record of the length anew, which lies beside the first two copies.
-        medium.set_len(medium.len()).map_err(|e| e.context(what()))?;
-    }
+    write_record(&args.location, &*medium).map_err(|e| e.context(what()))?;
     console.done(&format!("restored the header of {} (generation {})", args.location, public.generation))
+}
+
+/// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.
+fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
+    match location {
+        Location::Rados { .. } => medium.set_len(medium.len()),
+        Location::Path(_) => Ok(()),
+    }
 }
 
 fn agree(what: &str) -> Result<()> {
@@ -139,44 +136,101 @@ fn medium(args: &HeaderRestoreArgs) -> Result<(Arc<dyn Medium>, Option<Connectio
 
 /// What restoring changes.
 enum Change {
-    /// The header stays, or becomes a newer one of the same disk.
+    /// The header stays as it is; damaged copies are mended.
     Mends,
-    /// The header becomes an older one.
-    Older { present: u64 },
-    /// There is no header.
+    /// The header becomes a newer one of the same disk.
+    Newer,
+    /// The header becomes an older one, or one that is as old and says something else.
+    Older { present: PublicHeader },
+    /// The header of another disk goes.
+    Replaces { other: PublicHeader },
+    /// There is no header that can be read.
     Makes,
 }
 
 impl Change {
-    /// Looks at what is on the medium. Errors: [`Kind::Usage`] if that is another disk.
-    fn of(medium: &dyn Medium, backup: &PublicHeader) -> Result<Change> {
-        match lacuna_volume::read_public(medium) {
-            Ok((present, _)) if present.uuid != backup.uuid => {
-                Err(Error::new(Kind::Usage, "it holds another disk")
-                    .found(format!("UUID {}", present.uuid))
-                    .expected(format!("UUID {}, of which the backup is", backup.uuid))
-                    .remedy("make sure that it is the right medium, and the right backup"))
+    /// Looks at what is on the medium.
+    fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<Change> {
+        let found = HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf));
+        match found.map(|(present, _)| present) {
+            Ok(present) if present.bytes() == backup.bytes() => Ok(Change::Mends),
+            Ok(present) => {
+                let (present, backup) = (present.public().clone(), backup.public());
+                Ok(if present.uuid != backup.uuid {
+                    Change::Replaces { other: present }
+                } else if present.generation >= backup.generation {
+                    Change::Older { present }
+                } else {
+                    Change::Newer
+                })
             }
-            Ok((present, _)) if present.generation > backup.generation => {
-                Ok(Change::Older { present: present.generation })
-            }
-            Ok(_) => Ok(Change::Mends),
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(Change::Makes),
+            // What cannot be read can often be written.
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => Ok(Change::Makes),
             Err(e) => Err(e),
         }
     }
 
-    fn words(&self) -> Option<String> {
+    /// Refuses what loses something, unless the options ask for it.
+    fn check(&self, args: &HeaderRestoreArgs, backup: &PublicHeader) -> Result<()> {
+        match self {
+            Change::Replaces { other } if !args.replace => {
+                Err(Error::new(Kind::Usage, "it holds another disk")
+                    .found(format!("UUID {}", other.uuid))
+                    .expected(format!("UUID {}, of which the backup is", backup.uuid))
+                    .remedy(
+                        "make sure that it is the right medium, and the right backup; to undo the restoring of a wrong \
+                         one, give --replace",
+                    ))
+            }
+            Change::Older { present } if present.end > backup.end => {
+                Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
+                    .found(format!("data up to byte {} in the backup, {} on the disk", backup.end, present.end))
+                    .expected("a backup that was made after `resize`")
+                    .remedy("make a new one with `lacuna header backup`"))
+            }
+            Change::Older { present } if !args.older => {
+                Err(Error::new(Kind::RolledBack, "the backup is older than the header")
+                    .found(format!(
+                        "generation {} in the backup, {} on the disk",
+                        backup.generation, present.generation
+                    ))
+                    .expected("a backup that is as new as the header of the disk")
+                    .remedy(
+                        "an older header makes removed passphrases work again and loses those that were added since: \
+                         if that is what you want, give --older",
+                    ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a person is told before it is done. None if nothing can be lost.
+    fn words(&self, medium: &dyn Medium, backup: &PublicHeader) -> Option<String> {
         match self {
             Change::Mends => None,
+            Change::Newer => Some("this replaces the header by one that is newer".to_owned()),
             Change::Older { present } => Some(format!(
-                "this brings back a header that is older than the present one (generation {present}): passphrases that were \
-                 removed since work again, and those that were added since are lost"
+                "this brings back a header that is older than the present one (generation {}): passphrases that were \
+                 removed since work again, and those that were added since are lost",
+                present.generation
             )),
-            Change::Makes => Some(
-                "there is no whole header there: make sure that it is the right medium, because 48 KiB of it are overwritten"
-                    .to_owned(),
-            ),
+            Change::Replaces { other } => Some(format!(
+                "this overwrites the header of another disk (UUID {}), which is lost unless there is a backup of it",
+                other.uuid
+            )),
+            Change::Makes => {
+                let longer = medium.len() > medium_len(backup.end);
+                let grown = if longer {
+                    "; the medium is longer than the disk was then: if it has grown since, run `lacuna resize` with the \
+                     size it had before you open it"
+                } else {
+                    ""
+                };
+                Some(format!(
+                    "there is no whole header there: make sure that it is the right medium, because 48 KiB of it are \
+                     overwritten, and that this is the newest backup, because nothing can tell{grown}"
+                ))
+            }
         }
     }
 }
@@ -185,7 +239,11 @@ impl Change {
 pub fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     cluster::refuse_snapshot(&args.location, "repair the header of")?;
     let location: &Location = &args.location;
-    let mut volume = unlock::unlock(location, &args.holder, Access::Write, &args.passphrase, console)?;
+    let mut volume =
+        unlock::unlock_with(location, &args.holder, Access::Write, console, |_, shown, open| {
+            passphrase::to_open(&args.passphrase, shown, open)
+        })?;
     lacuna_volume::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
+    write_record(location, &*volume.header)?;
     console.done(&format!("wrote all copies of the header of {location} anew"))
 }

@@ -18,7 +18,7 @@ use lacuna_volume::{
 
 /// `lacuna key add`.
 pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
-    let mut session = Session::start(&args.key, false, console)?;
+    let mut session = Session::start(&args.key, "Passphrase for", false, console)?;
     let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
     let done = "added the passphrase";
     match &mut session.keyring {
@@ -43,7 +43,7 @@ pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
                 "give all of them with --key-file (/dev/fd/N names descriptor N), or all with --key-fd",
             ));
     }
-    let mut session = Session::start(&args.key, false, console)?;
+    let mut session = Session::start(&args.key, "Passphrase to replace for", false, console)?;
     let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
     let done = "changed the passphrase";
     match &mut session.keyring {
@@ -58,7 +58,7 @@ pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
 
 /// `lacuna key remove`.
 pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
-    let session = Session::start(&args.key, false, console)?;
+    let session = Session::start(&args.key, "Passphrase that keeps working for", false, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
     let file = args.remove_key_file.as_deref();
     let gone = passphrase::one(file, args.remove_key_fd, &args.key.passphrase, &prompt)
@@ -90,7 +90,7 @@ pub fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
             .found("one for `key refresh` without --add-level")
             .remedy("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
     }
-    let mut session = Session::start(key, true, console)?;
+    let mut session = Session::start(key, "Passphrase for", true, console)?;
     if *add_level {
         session.add_level(passphrase::another(new, &key.passphrase, &key.location.to_string())?)?;
     }
@@ -120,30 +120,46 @@ struct OneSlot<'a> {
 }
 
 impl Session {
-    /// Unlocks the disk. `all`: the operation rewrites all slots, whatever the format.
-    fn start(args: &KeyArgs, all: bool, console: Console) -> Result<Session> {
+    /// Unlocks the disk. `first`: what the first passphrase is, for a prompt. `all`: the operation rewrites all slots,
+    /// whatever the format.
+    fn start(args: &KeyArgs, first: &str, all: bool, console: Console) -> Result<Session> {
         cluster::refuse_snapshot(&args.location, "change the passphrases of")?;
         let cost = Wanted::from_args(&args.cost)?;
-        let ask = |public: &PublicHeader, shown: &str, open: Opener<'_>| {
+        let shown = std::cell::Cell::new(None);
+        let ask = |public: &PublicHeader, location: &str, open: Opener<'_>| {
+            shown.set(Some(public.format));
+            let prompt = format!("{first} {location}: ");
             if !all && public.keeps_others() {
-                return passphrase::to_open(&args.passphrase, shown, open);
+                return passphrase::opened_by(&args.passphrase, &prompt, open);
             }
             let warning = lost_slots_warning(public.format);
             check_agreement(args, warning)?;
             // Said before anything is asked for, so that the answers are given knowingly.
             console.note(warning);
-            passphrase::to_keep(&args.passphrase, shown, open)
+            passphrase::to_keep(&args.passphrase, &prompt, open)
         };
         let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
-        let kept: Vec<SecretVec> = passphrases.iter().map(copy).collect();
+        let mut kept: Vec<SecretVec> = Vec::new();
+        for passphrase in &passphrases {
+            // One that is given twice is one.
+            if kept.iter().all(|known| !constant_time_eq(known.expose(), passphrase.expose())) {
+                kept.push(copy(passphrase));
+            }
+        }
+        if shown.get() != Some(volume.unlocked.header.format) {
+            // What was asked and said went by a header that nobody had authenticated.
+            return Err(Error::new(Kind::Corrupt, "nothing was changed")
+                .found("header copies of which one names another format: it was altered")
+                .remedy("mend them first with `lacuna header repair`"));
+        }
         if !all && volume.unlocked.header.keeps_others() {
             check_no_cost(&cost)?;
             return Ok(Session { volume, kept, keyring: None, cost: None });
         }
         if let Some(keep) = args.keep.filter(|keep| usize::from(*keep) != kept.len()) {
             return Err(Error::new(Kind::Usage, "nothing was changed")
-                .found(format!("{} passphrases that open the disk", kept.len()))
+                .found(format!("{} passphrases that differ and open the disk", kept.len()))
                 .expected(format!("{keep}, as --keep says"))
                 .remedy("give every passphrase that is to keep working, each with its own --key-file"));
         }
@@ -187,6 +203,8 @@ impl Session {
         let keyring =
             keyring.ok_or_else(|| Error::new(Kind::Other, "no passphrases to rewrite the slots for"))?;
         if !args.yes {
+            let left = keyring.levels().count();
+            console.note(&format!("{left} {} afterwards", work(left)));
             console::confirm()?;
         }
         let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(console));

@@ -23,38 +23,54 @@ pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 
 /// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
 pub fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
+    opened_by(args, &format!("Passphrase for {location}: "), open)
+}
+
+/// [`to_open`] with a prompt of its own.
+pub fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
     let given = given(args)?;
     if !given.is_empty() {
         return Ok((open(&given)?, given));
     }
-    let (unlocked, passphrase) =
-        tried(&format!("Passphrase for {location}: "), open, |prompt| ask(args, prompt))?;
+    let (unlocked, passphrase) = tried(prompt, open, |prompt| ask(args, prompt))?;
     Ok((unlocked, vec![passphrase]))
 }
 
-/// The same for a key operation that loses what is not given: where a person types, one passphrase after another is asked
+/// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
 /// for, and each is tried before the next.
-pub fn to_keep(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
-    let (mut unlocked, mut passphrases) = to_open(args, location, open)?;
+pub fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
+    let (mut unlocked, mut passphrases) = opened_by(args, prompt, open)?;
+    let mut already = "";
     while !args.is_given() {
         let number = passphrases.len() + 1;
-        let prompt = format!("Passphrase {number} that is to keep working (just Enter if there is none): ");
-        let none = std::cell::Cell::new(false);
-        let next = tried(&prompt, open, |prompt| {
-            let typed = typed_in(prompt)?;
-            none.set(typed.expose().is_empty());
-            if none.get() { Err(Error::new(Kind::Usage, "no more passphrases")) } else { Ok(typed) }
-        });
-        match next {
-            Err(_) if none.get() => break,
-            Err(e) => return Err(e),
-            Ok((further, passphrase)) => {
-                unlocked.join(further)?;
-                passphrases.push(passphrase);
-            }
+        let prompt =
+            format!("{already}Passphrase {number} that is to keep working (just Enter if there is none): ");
+        let typed = typed_in(&prompt)?;
+        if typed.expose().is_empty() {
+            break;
         }
+        already = "";
+        if passphrases.iter().any(|known| constant_time_eq(known.expose(), typed.expose())) {
+            already = "You gave that one already. ";
+            continue;
+        }
+        // Enter after a mistake is no answer: who gives up on a passphrase does not mean to lose it.
+        let mut first = Some(typed);
+        let (further, passphrase) = tried_from(&mut first, "the passphrase to keep", open)?;
+        unlocked.join(further)?;
+        passphrases.push(passphrase);
     }
     Ok((unlocked, passphrases))
+}
+
+/// [`tried`], beginning with a passphrase that was typed already.
+fn tried_from(first: &mut Option<SecretVec>, what: &str, open: Opener<'_>) -> Result<(Unlocked, SecretVec)> {
+    let first = std::cell::RefCell::new(first);
+    let prompt = format!("Type {what} again (Ctrl-C: nothing is changed): ");
+    tried(&prompt, open, |prompt| match first.borrow_mut().take() {
+        Some(typed) => Ok(typed),
+        None => checked(typed_in(prompt)?, "the terminal"),
+    })
 }
 
 /// Asks for a passphrase until it opens the header, but not for ever.

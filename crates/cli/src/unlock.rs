@@ -59,10 +59,16 @@ pub fn unlock(
     args: &PassphraseArgs,
     console: Console,
 ) -> Result<Volume> {
-    unlock_with(location, holder, access, console, |_, shown, open| passphrase::to_open(args, shown, open))
+    let ask = |_: &PublicHeader, shown: &str, open: Opener<'_>| passphrase::to_open(args, shown, open);
+    let volume = unlock_with(location, holder, access, console, ask)?;
+    if volume.parameters.has_levels() && access == Access::Write {
+        // In the same words whatever there is (deniability contract).
+        console.note(DEEPER_LEVELS);
+    }
+    Ok(volume)
 }
 
-/// [`unlock`] with passphrases from `ask`, which is given what the header says without one, the location in words, and
+/// [`unlock`] for what writes nothing but the header, with passphrases from `ask`, which is given what the header says without one, the location in words, and
 /// how to open the header.
 pub fn unlock_with(
     location: &Location,
@@ -105,10 +111,6 @@ pub fn unlock_with(
         console.note(&format!("{location}: {note}"));
     }
     let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
-    if parameters.has_levels() && access == Access::Write {
-        // In the same words whatever there is (deniability contract).
-        console.note(DEEPER_LEVELS);
-    }
     if parameters.has_levels() && touches {
         console.note(ACCESS_TIMES);
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// What takes less needs no word.
@@ -150,7 +150,7 @@ pub fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -
 
 /// Does something every second, in a thread of its own, until it is dropped. Nobody waits for the thread: what it looks at
 /// may be stuck.
-pub struct Looking(#[allow(dead_code)] Option<Sender<()>>);
+pub struct Looking(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Looking {
     /// Begins with the first look.
@@ -165,7 +165,17 @@ impl Looking {
             }
         };
         let started = thread::Builder::new().name("lacuna-progress".into()).spawn(looks);
-        Looking(started.ok().map(|_| end))
+        Looking(started.ok().map(|thread| (end, thread)))
+    }
+}
+
+impl Drop for Looking {
+    /// Waits for the last look: it may hold what is about to be closed.
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.0.take() {
+            drop(end);
+            let _ended = thread.join();
+        }
     }
 }
 

@@ -93,7 +93,9 @@ fn for_root(path: &OsStr) -> OsString {
 
 /// The person's search path, and the directories of the system's programs, which theirs may lack.
 fn for_others(path: &OsStr) -> OsString {
-    joined(std::env::split_paths(path).chain(std::env::split_paths(SYSTEM)))
+    // An empty part would be the present directory.
+    let own = std::env::split_paths(path).filter(|dir| !dir.as_os_str().is_empty());
+    joined(own.chain(std::env::split_paths(SYSTEM)))
 }
 
 fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {

@@ -348,7 +348,13 @@ impl Medium for FileMedium {
                 Ok(true)
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
-            Err(e) => Err(self.failed("allocation", offset, len, &e.into())),
+            Err(e) => {
+                let what = format!("cannot take {len} bytes for {}", self.path.display());
+                let error = Error::io(what, &e.into());
+                let full = error.kind() == Kind::NoSpace;
+                let remedy = "free space on the host, or choose a smaller size";
+                Err(if full { error.remedy(remedy) } else { error })
+            }
         }
     }
 
@@ -367,8 +373,16 @@ impl Medium for FileMedium {
             .set_len(len)
             .map_err(|e| Error::io(format!("cannot set the length of {}", self.path.display()), &e))?;
         let before = self.len.swap(len, Ordering::Relaxed);
+        if len == 0 {
+            self.keeps.store(false, Ordering::Relaxed);
+        }
         if self.keeps.load(Ordering::Relaxed) && before > 0 && len > before {
-            self.allocate(before, len - before)?;
+            return self.allocate(before, len - before).map(drop).inspect_err(|_| {
+                // What could not be taken is not there; the length it had can always be had again.
+                if self.file.set_len(before).is_ok() {
+                    self.len.store(before, Ordering::Relaxed);
+                }
+            });
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ fn behaves(store: &Arc<dyn ObjectStore>) {
 
 #[test]
 fn what_is_left_without_object_0_is_reached() {
-    let store: Arc<dyn ObjectStore> = Arc::new(MemoryObjects::new());
+    let store: Arc<dyn ObjectStore> = Arc::new(MemoryObjects::new(true));
     StripedMedium::create(store.clone(), 6 * MIB).unwrap().write_at(5 * MIB, b"left").unwrap();
     store.apply_one(Transaction { object: 0, steps: vec![Step::Remove] }).unwrap();
     assert_eq!(StripedMedium::open(store.clone()).err().unwrap().kind(), Kind::NotFound);

@@ -124,7 +124,8 @@ impl Core {
             return Ok(home);
         }
         let home = self.map.take_first()?;
-        self.store.prepare(home)?;
+        // A full medium refuses this again and again, and must not run out of homes by it.
+        self.store.prepare(home).inspect_err(|_| self.map.release(home, true))?;
         self.map.set(segment, Home::At(home));
         c.moved.insert(segment);
         c.released.remove(&home);

@@ -2,7 +2,7 @@
 //! survives a power cut.
 
 use crate::layout::{self, COPY_A, COPY_B, HEADER_LEN, copy_c};
-use crate::public::{Flaw, PublicHeader, unknown_version};
+use crate::public::{Flaw, PublicHeader, Uuid, unknown_version};
 use crate::seal::HeaderImage;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Medium;
@@ -98,6 +98,7 @@ impl Survey {
                 Err(unsound) => survey.unsound.push((copy, unsound)),
             }
         }
+        survey.disown_foreign(len);
         // Of copies with the same generation the first stays first.
         survey.sound.sort_by_key(|sound| std::cmp::Reverse(sound.public.generation));
         match survey.sound.first() {
@@ -106,12 +107,30 @@ impl Survey {
         }
     }
 
+    /// Leaves a copy C out of account that belongs to no disk or to another: a medium that held a disk before, or a longer
+    /// one, may end in its copy, whole and with a higher generation.
+    fn disown_foreign(&mut self, len: u64) {
+        let own = self.sound.iter().filter(|sound| sound.copy != HeaderCopy::C);
+        let own: Vec<(u32, Uuid)> = own.map(|sound| (sound.public.version, sound.public.uuid)).collect();
+        let place = copy_c(len).unwrap_or(0);
+        let foreign = |last: &SoundCopy| {
+            last.copy == HeaderCopy::C
+                && (last.public.version == 1
+                    || place < last.public.end
+                    || own.iter().any(|(version, uuid)| *version == 1 || *uuid != last.public.uuid))
+        };
+        if let Some(at) = self.sound.iter().position(foreign) {
+            self.sound.remove(at);
+            self.unsound.push((HeaderCopy::C, Unsound::Missing));
+        }
+    }
+
     /// What to say and do about the other copies if the header is taken from `used`; `altered` are copies that it was
     /// not taken from though they are sound.
     pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> Findings {
         let copies = HeaderCopy::of_version(used.public.version);
         let mut bad: Vec<(HeaderCopy, String)> =
-            self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note())).collect();
+            self.unsound.iter().map(|(copy, unsound)| (*copy, unsound.note(*copy))).collect();
         for other in &self.sound {
             let what = if altered.contains(&other.copy) {
                 "was altered"
@@ -167,7 +186,8 @@ fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
     if found.iter().all(|(_, unsound)| matches!(unsound, Unsound::Missing)) {
         return Error::new(Kind::NotFound, "not a lacuna disk")
             .found(format!("no lacuna header at byte 0, at byte {COPY_B} or at the end"))
-            .expected("a medium made by `lacuna create`");
+            .expected("a medium made by `lacuna create`")
+            .remedy("if it was one, `lacuna header restore` brings its header back from a backup");
     }
     let newer = found.iter().find_map(|(_, unsound)| match unsound {
         Unsound::Version(version) => Some(*version),
@@ -198,8 +218,11 @@ impl Unsound {
         }
     }
 
-    fn note(&self) -> String {
+    fn note(&self, copy: HeaderCopy) -> String {
         match self {
+            Unsound::Missing if copy == HeaderCopy::C => {
+                "is missing at the end of the medium (has it grown?)".to_owned()
+            }
             Unsound::Missing => "is missing".to_owned(),
             Unsound::Version(version) => format!("has the unknown version {version}"),
             Unsound::Damaged(_) => "is damaged".to_owned(),

@@ -382,3 +382,37 @@ fn copy_c_is_never_written_into_the_disk() {
     let short = MemoryMedium::new(HEADER_AREA + 70_000);
     assert_eq!(make(&short, &[&["zero"]], 22).err().unwrap().kind(), Kind::Usage);
 }
+
+#[test]
+fn the_last_copy_of_another_disk_counts_for_nothing() {
+    let former = disk(&[&["former"]], 23);
+    let mut opened = open(&former, &secrets(&["former"])).unwrap();
+    for _ in 0..3 {
+        update_params(&mut opened, &former, b"former".to_vec(), HEADER_AREA + 4096).unwrap();
+    }
+    let last = former.snapshot()[copies()[2] as usize..][..HEADER_LEN].to_vec();
+    let medium = MemoryMedium::new(room());
+    let levels = [secrets(&["present"])];
+    let new = CreateHeader {
+        format: FormatId::DENIABLE,
+        params: vec![],
+        cost: cost(),
+        levels: &levels,
+        end: HEADER_AREA,
+        uuid: None,
+    };
+    NewHeader::build(new, &SeededRandom::new(24)).unwrap().write(&medium, |_| Ok(())).unwrap();
+    medium.write_at(copies()[2], &last).unwrap();
+    let mut opened = open(&medium, &secrets(&["present"])).unwrap();
+    assert!(opened.notes[0].starts_with("header copy C is missing"), "{:?}", opened.notes);
+    assert_eq!(read_public(&medium).unwrap().0.uuid, opened.header.uuid);
+    repair(&medium, &mut opened).unwrap();
+    assert!(open(&medium, &secrets(&["present"])).unwrap().notes.is_empty());
+    // A disk of the first version has no copy there, whatever lies in the place.
+    let golden = include_bytes!("golden/header-v1.bin");
+    medium.write_at(0, golden).unwrap();
+    medium.write_at(copies()[1], golden).unwrap();
+    medium.write_at(copies()[2], &last).unwrap();
+    let opened = open(&medium, &secrets(&["level zero"])).unwrap();
+    assert!(opened.header.version == 1 && opened.notes.is_empty());
+}

@@ -46,9 +46,12 @@ pub struct HeaderRestoreArgs {
     /// The file that `header backup` wrote
     pub file: PathBuf,
     /// Restore a header that is older than the one on the disk. Passphrases that were removed since work again, those that
-    /// were added since are lost, and so is what the disk grew by since
+    /// were added since are lost
     #[arg(long)]
     pub older: bool,
+    /// Overwrite the header of another disk, for example one whose backup was restored here by mistake
+    #[arg(long)]
+    pub replace: bool,
     /// Do not ask whether to go on
     #[arg(long)]
     pub yes: bool,

@@ -36,7 +36,8 @@ pub struct KeyArgs {
     /// Do not ask whether to go on; needs --keep where all key slots are rewritten
     #[arg(long)]
     pub yes: bool,
-    /// How many existing passphrases this command keeps; it is refused if a different number is given
+    /// How many existing passphrases you give, with the one that `change` replaces; nothing is done if you give another
+    /// number. Only where all key slots are rewritten: otherwise all keep working
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub keep: Option<u8>,
     /// Cost of the passphrases; as before if not given.

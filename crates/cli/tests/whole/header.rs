@@ -72,7 +72,15 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
 
     // The backup of another disk, and what is none.
     scene.create("disk.img", &["--size", "64M", "--force"]).code(0);
+    backup("present").code(0);
     assert!(restore("new", &["--yes"]).code(1).stderr.contains("another disk"));
+    restore("new", &["--replace"]).code(1);
+    restore("new", &["--replace", "--yes"]).code(0);
+    restore("present", &["--replace", "--yes"]).code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    // What the disk grew by would be lost.
+    scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(0);
+    assert!(restore("present", &["--older", "--yes"]).code(11).stderr.contains("has grown"));
     assert!(restore("key", &["--yes"]).code(4).stderr.contains("no backup of a header"));
     fs::write(scene.path("damaged"), [&fs::read(scene.path("new")).unwrap()[..9000], &[0; 7384]].concat())
         .unwrap();
@@ -130,7 +138,6 @@ fn a_disk_of_the_first_version_keeps_its_header_and_its_rules() {
     scene.lacuna(&["header", "backup", "disk.img", "backup"]).code(0);
     let server = scene.serve(&[]);
     assert_eq!(server.stop(), 0);
-    scene.lacuna(&["resize", "disk.img", "--size", "64M", "--key-file", "second"]).code(0);
     scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
     scene
         .lacuna(&["header", "restore", "disk.img", "backup", "--older", "--yes", "--key-file", "key"])

@@ -49,6 +49,8 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
     // One of two was forgotten.
     let forgotten = key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1).stderr;
     assert!(forgotten.contains("1 passphrases") && forgotten.contains("2, as --keep says"), "{forgotten}");
+    // Nor does one that was given twice count for two.
+    key(&scene, &["add", "--key-file", "key", "--new-key-file", "third", "--yes", "--keep", "2"]).code(1);
     works([true, true, false]);
     key(&scene, &["add", "--key-file", "second", "--new-key-file", "third", "--yes", "--keep", "2"]).code(0);
     works([true, true, true]);
@@ -180,8 +182,9 @@ fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
         typist.answer("Passphrase for disk.img: ", "correct hose");
         typist.answer("That passphrase opens nothing. Passphrase for disk.img: ", "correct horse");
         if level {
-            typist.answer("Passphrase 2 that is to keep working", "sekond");
-            typist.answer("That passphrase opens nothing. Passphrase 2", "second");
+            typist.answer("Passphrase 2 that is to keep working", "correct horse");
+            typist.answer("You gave that one already. Passphrase 2", "sekond");
+            typist.answer("That passphrase opens nothing. Type the passphrase to keep again", "second");
             typist.answer("Passphrase 3 that is to keep working", "");
         }
         typist.answer("New passphrase for disk.img: ", "third");
