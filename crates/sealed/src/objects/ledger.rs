@@ -37,11 +37,16 @@ use super::ledger_page::PageKey;
 use super::ledger_pages::{Entry, LedgerPages, PAGE_COST, Seen};
 use super::seal::{REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
-use lacuna_medium::{ObjectStore, Step};
+use lacuna_medium::ObjectStore;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+#[path = "ledger_ticket.rs"]
+mod ticket;
+
+pub(crate) use ticket::Ticket;
 
 /// The fewest pages kept in memory, whatever the budget.
 const LEAST_PAGES: u64 = 8;
@@ -346,16 +351,10 @@ impl Ledger {
     /// Begins a transaction on an object. Waits for the one before it; who needs several begins them in ascending
     /// order of their objects. If the object is not as it should be, the ticket says so.
     pub(crate) fn begin(&self, object: u64) -> Result<Ticket<'_>> {
-        let mut ticket = self.take(object);
+        let ticket = self.take(object);
         match self.state(object)? {
-            State::Good(seen) => {
-                ticket.seen = seen;
-                ticket.ready(0)
-            }
-            State::Refused(why, counter) => {
-                ticket.refusal = Some(why);
-                ticket.ready(counter)
-            }
+            State::Good(seen) => ticket.keeping(seen),
+            State::Refused(why, counter) => ticket.refused(why, counter),
         }
     }
 
@@ -387,15 +386,7 @@ impl Ledger {
             objects = self.idle.wait(objects).unwrap_or_else(PoisonError::into_inner);
         }
         drop(objects);
-        Ticket {
-            ledger: self,
-            object,
-            seal: [0; SEAL_LEN],
-            seen: Seen::UNKNOWN,
-            refusal: None,
-            counter: None,
-            outcome: Outcome::Unknown,
-        }
+        Ticket::new(self, object)
     }
 
     /// Writes what changed. May be called at any time.
@@ -431,132 +422,6 @@ impl Ledger {
             }
         }
         Ok(all)
-    }
-}
-
-/// The only transaction of an object in flight.
-pub(crate) struct Ticket<'a> {
-    ledger: &'a Ledger,
-    object: u64,
-    seal: [u8; SEAL_LEN],
-    /// The object as it must still be.
-    seen: Seen,
-    refusal: Option<Error>,
-    /// Its counter, from the moment when the transaction may happen.
-    counter: Option<u64>,
-    outcome: Outcome,
-}
-
-/// How a transaction ended.
-enum Outcome {
-    Unknown,
-    /// It happened, and gave the object this version.
-    Acknowledged(Seen),
-    /// It did not happen and will not. Whether the object is still as it was seen.
-    Declined(bool),
-    Condemned,
-}
-
-impl<'a> Ticket<'a> {
-    /// Gives the ticket a counter above every one given before.
-    fn ready(mut self, at_least: u64) -> Result<Ticket<'a>> {
-        let ledger = self.ledger;
-        ledger.pages.open_for(self.object)?;
-        let held = ledger.pages.hold(self.object)?;
-        let lost = ledger.objects().lost.get(&self.object).copied().unwrap_or(0);
-        let counter = held.max(lost).max(at_least) + 1;
-        let seal = Seal { counter, snapshot: ledger.number.load(Ordering::Acquire) };
-        self.seal = ledger.seals.make(self.object, seal);
-        self.counter = Some(counter);
-        Ok(self)
-    }
-
-    /// Why nothing of the object may be kept: the transaction must leave only what it writes itself.
-    pub(crate) fn refusal(&self) -> Option<&Error> {
-        self.refusal.as_ref()
-    }
-
-    /// Whether there is no object yet, nor ever was.
-    pub(crate) fn is_first(&self) -> bool {
-        self.seen == Seen::ABSENT
-    }
-
-    /// The step that every transaction begins with which keeps anything of the object.
-    pub(crate) fn guard_step(&self) -> Option<Step<'static>> {
-        self.seen.guard()
-    }
-
-    /// The step that every transaction on the object contains.
-    pub(crate) fn place_step(&self) -> Step<'_> {
-        self.ledger.place.step(&self.seal)
-    }
-
-    /// Steps after which nothing is left of the object.
-    pub(crate) fn clearing_steps(&self) -> Vec<Step<'static>> {
-        let mut steps = vec![Step::Truncate(0)];
-        if self.ledger.place == SealPlace::Key {
-            steps.push(Step::RemoveKeyRange(Vec::new(), vec![u8::MAX]));
-        }
-        steps
-    }
-
-    /// A whole transaction: nothing is left of the object but its seal.
-    pub(crate) fn emptying_steps(&self) -> Vec<Step<'_>> {
-        let mut steps: Vec<Step<'_>> = self.clearing_steps();
-        steps.push(self.place_step());
-        steps
-    }
-
-    /// Notes how the transaction ended, by the store's answer to it, which is given back. A ticket dropped otherwise
-    /// is of unknown outcome.
-    pub(crate) fn ended(mut self, answer: Result<u64>) -> Result<u64> {
-        self.outcome = match &answer {
-            Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
-            Err(e) => match e.kind() {
-                Kind::Changed | Kind::Exists => Outcome::Declined(false),
-                Kind::NoSpace => Outcome::Declined(true),
-                _ => Outcome::Unknown,
-            },
-        };
-        answer
-    }
-
-    /// There is no transaction, and what is there must not be believed: the ledger counts one all the same.
-    pub(crate) fn condemn(mut self) {
-        self.outcome = Outcome::Condemned;
-    }
-}
-
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        let mut objects = self.ledger.objects();
-        if let Some(counter) = self.counter {
-            match self.outcome {
-                Outcome::Unknown => {
-                    objects.lost.insert(self.object, counter);
-                    self.ledger.pages.doubt(self.object);
-                    self.ledger.pages.release(self.object, None, Seen::UNKNOWN);
-                }
-                Outcome::Acknowledged(seen) => {
-                    objects.set_verified(self.object);
-                    objects.lost.remove(&self.object);
-                    self.ledger.pages.release(self.object, Some(counter), seen);
-                }
-                Outcome::Declined(same) => {
-                    // Somebody has seen the seal: its counter is not given again.
-                    objects.lost.insert(self.object, counter);
-                    let seen = if same { self.seen } else { Seen::UNKNOWN };
-                    self.ledger.pages.release(self.object, None, seen);
-                }
-                Outcome::Condemned => {
-                    objects.set_doubtful(self.object);
-                    self.ledger.pages.release(self.object, Some(counter), Seen::UNKNOWN);
-                }
-            }
-        }
-        objects.busy.remove(&self.object);
-        drop(objects);
-        self.ledger.idle.notify_all();
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::objects::ledger_book::OBJECT_PAGES;
 use crate::objects::ledger_page::PAGE_LEN;
-use lacuna_medium::{MemoryObject, MemoryObjects, Transaction};
+use lacuna_medium::{MemoryObject, MemoryObjects, Step, Transaction};
 
 const MASTER: [u8; 32] = [5; 32];
 const UUID: [u8; 16] = [6; 16];
