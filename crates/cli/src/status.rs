@@ -5,7 +5,7 @@ use crate::cluster::Target;
 use crate::console::{self, Console};
 use crate::size::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
-use lacuna_fuse::{Record, shell_word};
+use lacuna_fuse::{Counters, Record, shell_word};
 use lacuna_nbd::StopHandle;
 use lacuna_volume::Location;
 use serde_json::{Value, json};
@@ -37,8 +37,10 @@ pub struct Account {
     uris: Vec<String>,
     /// With which the server is told to end.
     stop: StopHandle,
-    /// The disk, or each of its open levels.
-    levels: Vec<ByteDisk>,
+    /// Of level 0.
+    read_only: bool,
+    size: u64,
+    counters: Counters,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
@@ -55,7 +57,9 @@ impl Account {
         let location = canonical(location);
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
-        Account { location, identity, namespace, uris, stop, levels, last_error }
+        let (read_only, size) = (levels[0].read_only(), levels[0].len());
+        let counters = Counters::of(levels);
+        Account { location, identity, namespace, uris, stop, read_only, size, counters, last_error }
     }
 
     fn to_json(&self) -> Value {
@@ -65,10 +69,10 @@ impl Account {
             "uri": self.uris.first(),
             "uris": self.uris,
             "pid": std::process::id(),
-            "read_only": self.levels[0].read_only(),
-            "size": self.levels[0].len(),
+            "read_only": self.read_only,
+            "size": self.size,
             "closing": self.stop.stopped(),
-            "items": self.levels.iter().flat_map(|level| level.status().items).collect::<Vec<_>>(),
+            "items": self.counters.now(),
             "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
         });
         if let Some(namespace) = &self.namespace {

@@ -1,5 +1,6 @@
 //! The control socket: how `close` and `status` reach a running server. One word in, one line of JSON out.
 
+use crate::counters::Counters;
 use crate::open::Event;
 use crate::outcome;
 use crate::watch::Watch;
@@ -55,6 +56,7 @@ impl Control {
         let _ = std::fs::remove_file(path);
         let listener = Arc::new(UnixListener::bind(path).map_err(failed)?);
         let ending = Arc::new(AtomicBool::new(false));
+        let counters = Counters::of(vec![disk]);
         let (theirs, told) = (Arc::clone(&listener), Arc::clone(&ending));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
@@ -62,7 +64,7 @@ impl Control {
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
-                        Ok((stream, _)) => _ = serve(stream, &disk, &watch, &events),
+                        Ok((stream, _)) => _ = serve(stream, &counters, &watch, &events),
                         Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
@@ -82,7 +84,12 @@ impl Drop for Control {
     }
 }
 
-fn serve(mut stream: UnixStream, disk: &ByteDisk, watch: &Watch, events: &Sender<Event>) -> io::Result<()> {
+fn serve(
+    mut stream: UnixStream,
+    counters: &Counters,
+    watch: &Watch,
+    events: &Sender<Event>,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut word = String::new();
@@ -96,7 +103,7 @@ fn serve(mut stream: UnixStream, disk: &ByteDisk, watch: &Watch, events: &Sender
         STATUS => {
             let last_error = watch.last_failure().map(|e| e.to_string());
             let answer = serde_json::json!({
-                "items": disk.status().items,
+                "items": counters.now(),
                 "last_error": last_error,
                 "closing": watch.closing(),
             });

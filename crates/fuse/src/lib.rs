@@ -19,6 +19,7 @@
 
 mod close;
 mod control;
+mod counters;
 mod daemon;
 mod filesystem;
 mod loop_device;
@@ -35,6 +36,7 @@ mod users;
 mod watch;
 
 pub use close::{Closed, close, died, running, status};
+pub use counters::Counters;
 pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use open::{Log, OpenRequest, Opened, Stopper, check_mountpoint};
 pub use run_directory::{Record, default_run_base, fnv1a};

@@ -26,7 +26,8 @@ fn wait_for(seen: &Mutex<String>, words: &str) {
 }
 
 fn is_closing(scene: &Scene, target: &str) -> bool {
-    scene.lacuna(&["status", target, "--json"]).json()["servers"][0]["closing"] == true
+    let status = scene.lacuna(&["status", target, "--json"]);
+    status.code == 0 && status.json()["servers"][0]["closing"] == true
 }
 
 /// A deniable disk of two levels without cover of its own.
