@@ -126,7 +126,7 @@ mod tests {
             for_root(path).to_str(),
             Some("/usr/sbin:/usr/bin:/sbin:/bin:/home/me/bin:/opt/bin:/usr/local/sbin")
         );
-        assert!(for_others(path).to_str().unwrap().starts_with("/home/me/bin::.:bin:/opt/bin:/usr/sbin:"));
+        assert!(for_others(path).to_str().unwrap().starts_with("/home/me/bin:.:bin:/opt/bin:/usr/sbin:"));
         assert_eq!(for_root(OsStr::new("")).to_str(), Some("/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin"));
     }
 

@@ -263,14 +263,28 @@ fn damaged_headers_and_books() {
     let (a, b) = (lacuna_volume::COPY_A as usize + 20, lacuna_volume::COPY_B as usize + 20);
     flipped(&header, &[a]);
     let ran = disk.keyed(&["check"], &[]).code(0);
-    assert!(ran.stderr.contains("key refresh"), "{}", ran.stderr);
-    disk.keyed(&["key", "refresh"], &["--yes", "--keep", "1"]).code(0);
+    assert!(ran.stderr.contains("header repair"), "{}", ran.stderr);
+    disk.keyed(&["header", "repair"], &[]).code(0);
     assert_eq!(disk.verb(&["info"], &[]).code(0).stderr, "");
+    let last = format!("lacuna.{name}.{:016x}", 1);
     flipped(&header, &[a, b]);
+    disk.keyed(&["check"], &[]).code(0);
+    flipped(&last, &[20]);
     disk.keyed(&["check"], &[]).code(10);
     disk.verb(&["info"], &[]).code(10);
     flipped(&header, &[a, b]);
+    flipped(&last, &[20]);
+    assert_eq!(disk.keyed(&["check"], &[]).code(0).stderr, "");
+    // The object with the first two copies is gone, with the record of the length.
+    rados(&["rm", &header]);
     disk.keyed(&["check"], &[]).code(0);
+    disk.keyed(&["header", "repair"], &[]).code(0);
+    assert_eq!(disk.keyed(&["check"], &[]).code(0).stderr, "");
+    disk.verb(&["header", "backup"], &["backup"]).code(0);
+    rados(&["rm", &header, &last]);
+    disk.keyed(&["check"], &[]).code(4);
+    disk.keyed(&["header", "restore"], &["backup", "--yes"]).code(0);
+    assert_eq!(disk.keyed(&["check"], &[]).code(0).stderr, "");
 
     // The table of snapshots is under the key; without it nothing is opened for writing.
     let table = objects[0].replace(".data.", ".book.");

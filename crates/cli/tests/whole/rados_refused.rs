@@ -112,8 +112,14 @@ fn trim_works_on_a_full_pool_and_makes_room() {
             pools.lines().any(|l| l.contains(&format!("'{pool}'")) && l.contains("full_quota"))
         };
         wait_until("the quota", is_full);
+        // The OSDs learn of it a moment later.
+        let mut next = 40 * 4 * MIB;
+        wait_until("a refusal", || {
+            client.write_at(next, &noise(50, BLOCK)).unwrap();
+            next += BLOCK as u64;
+            client.flush().is_err()
+        });
         // Every flush says the same, and what was written is not forgotten.
-        client.write_at(40 * 4 * MIB, &noise(50, BLOCK)).unwrap();
         for _ in 0..3 {
             let error = client.flush().expect_err("a full pool takes a new object");
             assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{layout}: {error}");
