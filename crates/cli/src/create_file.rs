@@ -54,13 +54,21 @@ pub fn run(
 struct Whole {
     /// Whether it must be.
     wanted: bool,
-    /// Whether it is where the file system can.
+    /// Whether it is where the file system can, and has it.
     taken: bool,
 }
 
 impl Whole {
     fn take(self, medium: &FileMedium, len: u64) -> Result<()> {
-        if !self.taken || medium.allocate(0, len)? || !self.wanted {
+        if !self.taken {
+            return Ok(());
+        }
+        let taken = match medium.allocate(0, len) {
+            // It is taken as it is written, until there is none left.
+            Err(e) if e.kind() == Kind::NoSpace && !self.wanted => return Ok(()),
+            taken => taken?,
+        };
+        if taken || !self.wanted {
             return Ok(());
         }
         Err(Error::new(Kind::Usage, "cannot take the space of the disk ahead (--preallocate)")

@@ -123,6 +123,23 @@ impl FileMedium {
         if error.kind() == Kind::NoSpace { error.remedy(FREE_SPACE) } else { error }
     }
 
+    /// Refuses to take more space than the file system has: one that tries fills the host first.
+    fn check_room(&self, len: u64) -> Result<()> {
+        let taken = self.file.metadata().map_or(0, |about| about.blocks() * 512);
+        match fstatvfs(&self.file) {
+            Ok(fs) if len.saturating_sub(taken) > fs.f_bavail.saturating_mul(fs.f_frsize) => {
+                Err(self.not_taken(len, &Errno::NOSPC.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn not_taken(&self, len: u64, e: &std::io::Error) -> Error {
+        let error = Error::io(format!("cannot take {len} bytes for {}", self.path.display()), e);
+        let full = error.kind() == Kind::NoSpace;
+        if full { error.remedy("free space on the host, or choose a smaller size") } else { error }
+    }
+
     /// Makes a range read as zeros and keeps its space.
     fn zero(&self, offset: u64, len: u64) -> Result<()> {
         match fallocate(&self.file, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len) {
@@ -341,6 +358,7 @@ impl Medium for FileMedium {
         if self.device || len == 0 {
             return Ok(true);
         }
+        self.check_room(len)?;
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len) {
             Ok(()) => {
                 let whole = offset == 0 && len >= self.len();
@@ -348,13 +366,7 @@ impl Medium for FileMedium {
                 Ok(true)
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
-            Err(e) => {
-                let what = format!("cannot take {len} bytes for {}", self.path.display());
-                let error = Error::io(what, &e.into());
-                let full = error.kind() == Kind::NoSpace;
-                let remedy = "free space on the host, or choose a smaller size";
-                Err(if full { error.remedy(remedy) } else { error })
-            }
+            Err(e) => Err(self.not_taken(len, &e.into())),
         }
     }
 
