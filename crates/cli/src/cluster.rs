@@ -285,7 +285,7 @@ impl Connection {
         self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
     }
 
-    /// Leaves the lock to whoever takes it over as from the dead: then the cluster refuses what of ours may still be on
+    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours may still be on
     /// its way.
     pub fn abandon_lock(&self) {
         if let Some(lock) = self.lock().take() {

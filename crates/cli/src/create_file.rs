@@ -6,6 +6,7 @@ use crate::console::Console;
 use crate::cost::Wanted;
 use crate::create::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
+use crate::size::human;
 use crate::working;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
@@ -16,7 +17,7 @@ use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_volume::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,6 +38,12 @@ pub fn run(
 ) -> Result<(Parameters, PublicHeader)> {
     let place = Place::look(path, args.force)?;
     place.claim(path, console)?;
+    if args.preallocate && matches!(place, Place::Device(_)) {
+        return Err(Error::new(Kind::Usage, format!("cannot create {}", path.display()))
+            .found("--preallocate for a block device, whose space is not for lacuna to take")
+            .expected("--preallocate for a file")
+            .remedy("leave it away; on a thin volume, see to its space with the tools that made it"));
+    }
     let parameters = plan(args, &place)?;
     let len = medium_len(parameters.end());
     let header = draft(args, &parameters, wanted, console)?;
@@ -45,7 +52,16 @@ pub fn run(
     // written at all when the host has no space for the next write.
     let whole = Whole { wanted: args.preallocate, taken: args.preallocate || parameters.has_levels() };
     let laying = format!("laying out {}", path.display());
+    let is_file = !matches!(place, Place::Device(_));
     working::show(console, &laying, |_| place.write(path, &parameters, (len, whole), header))?;
+    let taken = std::fs::metadata(path).map_or(len, |about| about.blocks() * 512);
+    if is_file && whole.taken && taken < len {
+        console.note(&format!(
+            "the host did not give {} all of its space: it will want {} more as it is written",
+            path.display(),
+            human(len - taken)
+        ));
+    }
     Ok((parameters, public))
 }
 
@@ -167,8 +183,9 @@ impl Place {
         match self {
             Place::Device(medium) => lay(&medium),
             Place::File(medium) => {
-                // A length that the file system refuses shall cost nothing of what is there, nor shall space.
+                // If the file system refuses the length or the space, what is there stays.
                 let before = medium.len();
+                medium.forget_space();
                 let possible = medium.set_len(before.max(len)).and_then(|()| whole.take(&medium, len));
                 let possible = possible.inspect_err(|_| drop(medium.set_len(before)));
                 let emptied = possible.and_then(|()| medium.set_len(0));

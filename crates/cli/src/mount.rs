@@ -234,7 +234,7 @@ fn mounted(target: &Path) -> Vec<PathBuf> {
     if found.is_empty() { vec![target.to_owned()] } else { deepest_first(found) }
 }
 
-/// Mount points of one disk, those of deeper levels before others: what waits there for cover gets it while level 0 is still
+/// Mount points of one disk, those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still
 /// in use.
 fn deepest_first(mut mountpoints: Vec<PathBuf>) -> Vec<PathBuf> {
     let level = |mountpoint: &PathBuf| {

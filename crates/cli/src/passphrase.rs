@@ -5,6 +5,7 @@ use crate::descriptor;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::constant_time_eq;
 use lacuna_volume::Unlocked;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -54,9 +55,8 @@ pub fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<
             already = "You gave that one already. ";
             continue;
         }
-        // Enter after a mistake is no answer: who gives up on a passphrase does not mean to lose it.
-        let mut first = Some(typed);
-        let (further, passphrase) = tried_from(&mut first, "the passphrase to keep", open)?;
+        // Enter after a mistake is no answer: a person who gives up on a passphrase does not mean to lose it.
+        let (further, passphrase) = tried_from(typed, open)?;
         unlocked.join(further)?;
         passphrases.push(passphrase);
     }
@@ -64,10 +64,10 @@ pub fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<
 }
 
 /// [`tried`], beginning with a passphrase that was typed already.
-fn tried_from(first: &mut Option<SecretVec>, what: &str, open: Opener<'_>) -> Result<(Unlocked, SecretVec)> {
-    let first = std::cell::RefCell::new(first);
-    let prompt = format!("Type {what} again (Ctrl-C: nothing is changed): ");
-    tried(&prompt, open, |prompt| match first.borrow_mut().take() {
+fn tried_from(typed: SecretVec, open: Opener<'_>) -> Result<(Unlocked, SecretVec)> {
+    let typed = RefCell::new(Some(typed));
+    let prompt = "Type the passphrase to keep again (Ctrl-C: nothing is changed): ";
+    tried(prompt, open, |prompt| match typed.take() {
         Some(typed) => Ok(typed),
         None => checked(typed_in(prompt)?, "the terminal"),
     })

@@ -1,6 +1,6 @@
 //! A word on the terminal while something takes longer than a moment: what it is, for how long, and what is left of it.
 //!
-//! Nothing is said with `--quiet`, nor where standard error is no terminal. Deniability contract: what waits there may be
+//! Nothing is said with `--quiet`, nor where standard error is no terminal. Deniability contract: what is being waited for may be
 //! hidden, and a log stays.
 
 use crate::console::Console;

@@ -99,6 +99,8 @@ fn what_cannot_grow_says_so() {
         }
         levels.scene.lacuna(&["check", &levels.device.0, "--key-file", "key"]).code(0);
     }
+    let refused = kv.scene.create(&kv.device.0, &["--preallocate", "--force"]).code(1).stderr;
+    assert!(refused.contains("thin volume"), "{refused}");
     let file = Scene::with_disk(&["--size", "64M"]);
     assert!(file.lacuna(&["resize", "disk.img", "--key-file", "key"]).code(1).stderr.contains("--size"));
 }

@@ -10,8 +10,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const LIBRARY: &str = "librados.so.2";
 
 /// Called by librados when an operation is done.
+// SAFETY: only a type; each call says why it is sound.
 pub(super) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
 /// Called by librados for a notification on a watched object.
+// SAFETY: only a type; each call says why it is sound.
 pub(super) type WatchCallback = unsafe extern "C" fn(
     argument: *mut c_void,
     notify_id: u64,
@@ -21,6 +23,7 @@ pub(super) type WatchCallback = unsafe extern "C" fn(
     len: usize,
 );
 /// Called by librados when a watch is lost.
+// SAFETY: only a type; each call says why it is sound.
 pub(super) type WatchErrorCallback = unsafe extern "C" fn(argument: *mut c_void, watch: u64, error: c_int);
 
 /// Declares the functions as they stand in `librados.h` and how to find them, under an older name if need be.
@@ -28,6 +31,7 @@ macro_rules! functions {
     ($($name:ident($($argument:ty),*) $(-> $result:ty)? $(, formerly $older:literal)?;)*) => {
         /// The functions of librados that are used here.
         pub(super) struct Api {
+            // SAFETY: only types; each call says why it is sound.
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
