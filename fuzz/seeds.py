@@ -76,7 +76,7 @@ def book():
 
 
 def objects():
-    for selector in range(20):
+    for selector in range(22):
         put("sealed_objects", f"untouched-{selector}", [selector, 0])
         put("sealed_objects", f"rollback-{selector}", [selector, 3])
         for operation in range(8):

@@ -55,10 +55,12 @@ pub fn image(selector: u8) -> &'static Image {
     let images = IMAGES.get_or_init(|| {
         let kinds = Cipher::ALL.into_iter().flat_map(|cipher| {
             let layouts = if cipher.meta_size() == 0 { &ObjectLayout::ALL[1..2] } else { &ObjectLayout::ALL };
-            layouts.iter().map(move |layout| (cipher, *layout))
+            layouts.iter().map(move |layout| ObjectParams::plan(cipher, *layout, BLOCKS))
         });
-        let made = kinds.flat_map(|(cipher, layout)| {
-            [false, true].map(|closed| Image::make(cipher, layout, closed).expect("a store without faults"))
+        let old = ObjectParams::plan_version_1(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
+        let made = kinds.chain([old]).flat_map(|params| {
+            let params = params.expect("a size that every disk may have");
+            [false, true].map(|closed| Image::make(params, closed).expect("a store without faults"))
         });
         made.collect()
     });
@@ -88,9 +90,8 @@ pub fn write(disk: &ObjectDisk, phase: u8, first: u64, count: u64) -> Result<()>
 }
 
 impl Image {
-    fn make(cipher: Cipher, layout: ObjectLayout, closed: bool) -> Result<Image> {
-        let params = ObjectParams::plan(cipher, layout, BLOCKS)?;
-        let pool = Pool::new(layout.needs_keys());
+    fn make(params: ObjectParams, closed: bool) -> Result<Image> {
+        let pool = Pool::new(params.layout.needs_keys());
         ObjectDisk::create(&pool.stores(), &params, &Secret::copy_from(&[5; 32]), &[6; 16])?;
         let mut moments = vec![pool.copied()];
 

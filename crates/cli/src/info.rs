@@ -157,7 +157,8 @@ impl Facts {
         let version = match parameters {
             Parameters::Deniable(params) => format!(" version {}", params.version.number()),
             Parameters::Oblivious(params) => format!(" version {}", params.format_version()),
-            Parameters::Flat(_) | Parameters::Objects(_) => String::new(),
+            Parameters::Objects(params) => format!(" version {}", params.format_version()),
+            Parameters::Flat(_) => String::new(),
         };
         rows.push(("format", format!("{}{version}, header version {}", header.format, header.version)));
         rows.push(("size", exact(parameters.size())));

@@ -199,7 +199,11 @@ impl Parameters {
     pub fn as_of(&self, blocks: u64) -> Parameters {
         match self {
             Parameters::Flat(params) => Parameters::Flat(Params { blocks, ..*params }),
-            Parameters::Objects(params) => Parameters::Objects(ObjectParams { blocks, ..*params }),
+            Parameters::Objects(params) => {
+                let mut resized = *params;
+                resized.blocks = blocks;
+                Parameters::Objects(resized)
+            }
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
             Parameters::Oblivious(params) => {
                 let mut resized = *params;

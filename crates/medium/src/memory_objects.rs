@@ -259,17 +259,14 @@ impl MemoryObjects {
             object.bytes.read(extent.offset, extent.buf);
         }
         let owned = |(key, value): (&Key, &Vec<u8>)| (key.clone(), value.clone());
-        let pairs = match &query.keys {
-            Keys::None => Vec::new(),
-            Keys::These(keys) => {
-                let wanted: BTreeSet<&Key> = keys.iter().collect();
-                wanted.into_iter().filter_map(|key| object.keys.get_key_value(key)).map(owned).collect()
-            }
-            Keys::Range(first, end, most) if first < end => {
-                object.keys.range(first.clone()..end.clone()).take(*most).map(owned).collect()
-            }
-            Keys::Range(..) => Vec::new(),
-        };
+        let in_range = query
+            .keys
+            .range()
+            .into_iter()
+            .flat_map(|(first, end, most)| object.keys.range(first.clone()..end.clone()).take(most));
+        let named: BTreeSet<&Key> = query.keys.named().iter().collect();
+        let named = named.into_iter().filter_map(|key| object.keys.get_key_value(key));
+        let pairs = in_range.chain(named).map(owned).collect();
         Ok(Found { version: Some(object.version), pairs })
     }
 }

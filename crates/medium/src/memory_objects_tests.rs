@@ -89,6 +89,10 @@ fn keys_come_sorted_in_half_open_ranges() {
     assert_eq!(names(Keys::Range(key("a"), key("z"), 3)), [key("a"), key("b"), key("c")]);
     assert!(names(Keys::Range(key("z"), key("a"), 3)).is_empty());
     assert_eq!(names(Keys::These(vec![key("d"), key("x"), key("a")])), [key("a"), key("d")]);
+    let and_d = |end: &str, most| Keys::RangeAnd(key("a"), key(end), most, vec![key("x"), key("d")]);
+    assert_eq!(names(and_d("c", 9)), [key("a"), key("b"), key("d")]);
+    assert_eq!(names(and_d("d", 1)), [key("a"), key("d")]);
+    assert_eq!(names(and_d("a", 9)), [key("d")]);
     let steps =
         vec![Step::RemoveKeyRange(key("b"), key("d")), Step::RemoveKeys(vec![key("d"), key("nothing")])];
     store.apply_one(Transaction { object: 1, steps }).unwrap();

@@ -66,6 +66,28 @@ pub enum Keys {
     These(Vec<Key>),
     /// Every key from the first (included) to the second (excluded), at most so many.
     Range(Key, Key, usize),
+    /// A range as above, and these keys, as far as they are there. All of them lie behind the range.
+    RangeAnd(Key, Key, usize, Vec<Key>),
+}
+
+impl Keys {
+    /// The range that is asked for, with the most keys of it.
+    pub fn range(&self) -> Option<(&Key, &Key, usize)> {
+        match self {
+            Keys::Range(first, end, most) | Keys::RangeAnd(first, end, most, _) if first < end => {
+                Some((first, end, *most))
+            }
+            _ => None,
+        }
+    }
+
+    /// The keys that are asked for one by one.
+    pub fn named(&self) -> &[Key] {
+        match self {
+            Keys::These(keys) | Keys::RangeAnd(_, _, _, keys) => keys,
+            Keys::None | Keys::Range(..) => &[],
+        }
+    }
 }
 
 /// What is read from one object, in one round trip and of one version of it.

@@ -400,6 +400,11 @@ fn key_ranges(store: &dyn ObjectStore) {
                 let keys: Vec<_> = answer.pairs.iter().map(|(key, _)| key).collect();
                 assert_eq!(keys, expected, "from {first:?} to {end:?}, {most} at most");
                 assert!(answer.pairs.iter().all(|(key, value)| key == value));
+                let behind = all.last().filter(|last| *last >= end).unwrap();
+                let and = vec![behind.clone(), vec![0xff, 0xff, 0xff]];
+                let answer = found(store, 0, Keys::RangeAnd(first.clone(), end.clone(), most, and));
+                let keys: Vec<_> = answer.pairs.iter().map(|(key, _)| key).collect();
+                assert_eq!(keys, expected.into_iter().chain([behind]).collect::<Vec<_>>());
             }
         }
     }

@@ -343,17 +343,15 @@ fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> R
         .remedy("restore this block from a backup; `lacuna check` lists all such blocks"))
 }
 
-/// Whether the entry is the mark of a block that went with its object.
+/// Whether the entry is the mark of a block that is lost.
 fn is_lost(entry: &[u8]) -> bool {
     entry.iter().all(|byte| *byte == u8::MAX)
 }
 
-/// The complaint about a block that carries the mark.
+/// The complaint about a block that carries the mark, or whose entry is not the one that its object's seal binds.
 fn lost(addr: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {addr} is lost"))
-        .found(
-            "the mark of a block whose object was missing, older or altered when others of it were written",
-        )
+        .found("metadata other than its object's seal says, or the mark that this was found earlier")
         .expected("what this disk wrote there")
         .remedy("restore this block from a backup: it is good again once it is written or discarded")
 }

@@ -4,7 +4,7 @@
 mod objects_stage;
 
 use lacuna_core::{BlockAddr, Disk, Kind, Result};
-use lacuna_sealed::{Cipher, ObjectDisk, ObjectLayout, ObjectParams, SEGMENT_BLOCKS};
+use lacuna_sealed::{ObjectDisk, SEGMENT_BLOCKS};
 use lacuna_sim::Rng;
 use objects_stage::*;
 use std::sync::atomic::Ordering;
@@ -105,13 +105,9 @@ fn act(rng: &mut Rng, disk: &ObjectDisk, model: &mut Model, stamp: u64) -> Resul
     }
 }
 
-fn params(kind: (Cipher, ObjectLayout)) -> ObjectParams {
-    ObjectParams::plan(kind.0, kind.1, BLOCKS).unwrap()
-}
-
 /// A session that ends well, then one whose client is killed, and so on. Gives a digest of all transactions.
-fn sessions(kind: (Cipher, ObjectLayout), seed: u64, rounds: u64, write_through: bool) -> u64 {
-    let params = params(kind);
+fn sessions(kind: Sort, seed: u64, rounds: u64, write_through: bool) -> u64 {
+    let params = plan(kind, BLOCKS);
     let mut rng = Rng::new(seed);
     let mut stage = Stage::new();
     stage.create(&params);
@@ -178,7 +174,7 @@ fn the_same_seed_gives_the_same_transactions() {
 fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
     for kind in kinds() {
         for seed in 0..3 {
-            let params = params(kind);
+            let params = plan(kind, BLOCKS);
             let mut rng = Rng::new(seed);
             let stage = Stage::new();
             stage.create(&params);
@@ -216,7 +212,7 @@ fn a_failed_transaction_stops_all_writing_and_costs_nothing_that_was_flushed() {
 #[test]
 fn a_read_that_fails_fails_alone() {
     for kind in kinds() {
-        let params = params(kind);
+        let params = plan(kind, BLOCKS);
         let stage = Stage::new();
         stage.create(&params);
         let disk = stage.open(&params, 1);

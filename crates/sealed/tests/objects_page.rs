@@ -182,8 +182,8 @@ impl Page {
     }
 
     /// The metadata of a block, zeros if there is none.
-    fn meta(&self, object: &MemoryObject, x: u64) -> Vec<u8> {
-        let m = self.m() as usize;
+    fn meta(&self, object: &MemoryObject, block: u64) -> Vec<u8> {
+        let (x, m) = (block % 1024, self.m() as usize);
         match self.params.layout {
             ObjectLayout::Kv => {
                 assert!(self.layout[2].contains("x in 2 bytes, most significant first"));
@@ -191,6 +191,9 @@ impl Page {
             }
             ObjectLayout::Adaptive => {
                 let per_page = constant("page blocks");
+                if self.params.binds_entries() {
+                    return self.chained(object, block / 1024, x / per_page, x % per_page);
+                }
                 let patterns = rows("Layouts");
                 let (c, i) = ((x / per_page) as u8, (x % per_page) as u8);
                 let at = usize::from(i) * m;
@@ -209,6 +212,34 @@ impl Page {
                 bytes[at..at + m].to_vec()
             }
         }
+    }
+
+    /// The metadata of a block that a chain has, each link of which must have its tag.
+    fn chained(&self, object: &MemoryObject, number: u64, c: u64, i: u64) -> Vec<u8> {
+        let (seal, m) = (self.seal(object), self.m() as usize);
+        let (fields, delta_fields) = (Fields::of("Seal", 168), Fields::of("Chains", 16 + 1 + m));
+        let chain: Secret<32> = derive(&master(), "sealed objects chain", &UUID);
+        let tag = |n: u8, value: &[u8]| {
+            let place = [&number.to_le_bytes()[..], &[c as u8, n]].concat();
+            keyed_hash(&chain, &[&place, value])[..16].to_vec()
+        };
+        let mut wanted = fields.get(&seal, "tags")[c as usize * 16..][..16].to_vec();
+        let deltas = fields.get(&seal, "deltas")[c as usize];
+        let mut found = None;
+        for n in (0..deltas).rev() {
+            let value = &object.keys()[&[b'p', c as u8, b'd', n][..]];
+            assert_eq!(tag(n, value), wanted, "delta {n} of page {c}");
+            let first = delta_fields.0["entry"].start;
+            let entry = value[first..].chunks_exact(1 + m).find(|entry| u64::from(entry[0]) == i);
+            found = found.or(entry.map(|entry| entry[1..].to_vec()));
+            wanted = delta_fields.get(value, "before").to_vec();
+        }
+        if wanted == [0; 16] {
+            return found.unwrap_or(vec![0; m]);
+        }
+        let page = &object.keys()[&[b'p', c as u8][..]];
+        assert_eq!(tag(255, page), wanted, "page {c}");
+        found.unwrap_or_else(|| page[i as usize * m..][..m].to_vec())
     }
 
     fn seal(&self, object: &MemoryObject) -> Vec<u8> {
@@ -238,7 +269,12 @@ fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
     });
     // Again, by who remembers nothing of it.
     scene.session(|disk| write(disk, 1020, 1, 2));
-    if layout == ObjectLayout::Adaptive && cipher.meta_size() > 0 {
+    if scene.params.binds_entries() {
+        let object = scene.data.object(0).unwrap();
+        for key in [&b"p\x02"[..], b"p\x02d\0", b"p\x07d\0", b"p\x07d\x01"] {
+            assert!(object.keys().contains_key(key), "no key {key:?}");
+        }
+    } else if layout == ObjectLayout::Adaptive && cipher.meta_size() > 0 {
         let (object, chunk) = (scene.data.object(0).unwrap(), |x| (x / constant("page blocks")) as u8);
         for (pattern, x) in rows("Layouts").iter().zip([256, 258, 1020]) {
             let (c, i) = (chunk(x), (x % constant("page blocks")) as u8);
@@ -263,7 +299,8 @@ fn constants_and_parameters() {
             for blocks in [1, 70_000, 1 << 32] {
                 let bytes = ObjectParams::plan(cipher, layout, blocks).unwrap().encode();
                 let number = |name| fields.number(&bytes, name);
-                assert_eq!((number("version"), number("cipher"), number("blocks")), (1, c, blocks));
+                let version = if (cipher, layout) == (Cipher::Gcm, ObjectLayout::Adaptive) { 2 } else { 1 };
+                assert_eq!((number("version"), number("cipher"), number("blocks")), (version, c, blocks));
                 assert_eq!(number("layout"), if cipher.meta_size() > 0 { l } else { 1 });
                 fields.assert_zeros(&bytes);
             }
@@ -292,7 +329,7 @@ fn blocks_and_their_metadata_lie_where_the_page_says() {
             [(3, 1, 0), (64, 1, 0), (127, 1, 0), (1020, 2, 1), (1023, 2, 1), (BLOCKS - 1, 2, 1)]
         {
             let object = scene.data.object(block / 1024).unwrap();
-            let (data, meta) = (page.data(&object, block % 1024), page.meta(&object, block % 1024));
+            let (data, meta) = (page.data(&object, block % 1024), page.meta(&object, block));
             assert!(decrypt(cipher, block, &data, &meta) == content(block, stamp), "{layout:?} {block}");
             if cipher == Cipher::Gcm {
                 assert_eq!(Fields::of("Metadata of gcm", 32).number(&meta, "snapshot"), snapshot);
@@ -312,18 +349,22 @@ fn seals_lie_where_the_page_says() {
     for layout in ObjectLayout::ALL {
         let scene = scene(Cipher::Gcm, layout);
         let page = Page::of(scene.params);
-        let fields = Fields::of("Seal", 32);
-        let key: Secret<32> = derive(&master(), "sealed objects seal", &UUID);
+        let fields = Fields::of("Seal", 168);
+        let (label, len) = match scene.params.binds_entries() {
+            true => ("sealed objects seal 2", 168),
+            false => ("sealed objects seal", 32),
+        };
+        let key: Secret<32> = derive(&master(), label, &UUID);
         for (number, least) in [(0u64, 3), (1, 2), (2, 1)] {
             let object = scene.data.object(number).unwrap();
             let seal = page.seal(&object);
-            assert_eq!(seal.len(), 32, "nothing is behind the seal");
-            let tag = keyed_hash(&key, &[&number.to_le_bytes(), &seal[..16]]);
+            assert_eq!(seal.len(), len, "nothing is behind the seal");
+            let tag = keyed_hash(&key, &[&number.to_le_bytes(), &seal[..16], &seal[32..]]);
             assert_eq!(fields.get(&seal, "tag"), &tag[..16]);
             assert!(fields.number(&seal, "counter") >= least);
             assert_eq!(fields.number(&seal, "counter"), ledger_counter(&scene, number));
             assert_eq!(fields.number(&seal, "snapshot"), 1);
-            fields.assert_zeros(&seal);
+            assert!(seal[12..16].iter().all(|b| *b == 0));
         }
         // What was discarded whole is its seal alone.
         let emptied = scene.data.object(1).unwrap();
@@ -447,7 +488,8 @@ fn what_a_tebibyte_costs() {
     let heads = pages.div_ceil(constant("object pages"));
     assert_eq!(costs["metadata of xts-random in the store"], 16 * blocks);
     assert_eq!(costs["metadata of gcm in the store"], 32 * blocks);
-    assert_eq!(costs["seals in the store"], 32 * segments);
+    assert_eq!(costs["seals of version 1 in the store"], 32 * segments);
+    assert_eq!(costs["seals of version 2 in the store"], 168 * segments);
     assert_eq!(costs["ledger in the store"], (pages + heads) * constant("ledger page"));
     assert_eq!(costs["what is known of objects, in memory"], segments / 8);
     assert_eq!(costs["which objects were compared, in memory"], 64 * pages);

@@ -138,9 +138,9 @@ fn options_for(seed: u64, background: bool) -> ObjectOptions {
     ObjectOptions { budget, background, random: Arc::new(SeededRandom::new(seed)), ..options(seed) }
 }
 
-fn scene(kind: (Cipher, ObjectLayout), seed: u64, acts: u64, killed: bool, options: ObjectOptions) {
+fn scene(kind: Sort, seed: u64, acts: u64, killed: bool, options: ObjectOptions) {
     println!("{kind:?}, seed {seed}, killed {killed}, background {}", options.background);
-    let params = ObjectParams::plan(kind.0, kind.1, BLOCKS).unwrap();
+    let params = plan(kind, BLOCKS);
     let stage = Stage::new();
     stage.create(&params);
     stage.script.seed(seed);
@@ -238,7 +238,7 @@ fn pending_blocks_are_written_without_being_asked() {
 #[test]
 fn a_snapshot_reads_as_the_disk_did() {
     for kind in kinds() {
-        let params = ObjectParams::plan(kind.0, kind.1, BLOCKS).unwrap();
+        let params = plan(kind, BLOCKS);
         let stage = Stage::new();
         stage.create(&params);
         let disk = stage.open(&params, 1);

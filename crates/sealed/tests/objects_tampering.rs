@@ -6,6 +6,7 @@ mod objects_fixture;
 use lacuna_core::{BlockAddr, Disk, Kind};
 use lacuna_medium::{MemoryObject, ObjectStore, Step, Transaction};
 use lacuna_sealed::{Cipher, ObjectLayout};
+use lacuna_sim::Rng;
 use objects_fixture::*;
 use std::collections::BTreeSet;
 
@@ -61,6 +62,11 @@ fn assert_bad(scene: &Scene, bad: &BTreeSet<u64>, words: &str) {
 
 fn object(number: u64) -> BTreeSet<u64> {
     (number * 1024..(number * 1024 + 1024).min(BLOCKS)).collect()
+}
+
+/// The blocks whose metadata makes one page with that of a block.
+fn page_of(block: u64) -> BTreeSet<u64> {
+    (block / 128 * 128..block / 128 * 128 + 128).collect()
 }
 
 fn blocks(blocks: &[u64]) -> BTreeSet<u64> {
@@ -135,18 +141,23 @@ fn bits_flipped_in_data_metadata_and_seals() {
             }
         }
         let x = 1500 - 1024;
+        // Where the seal binds entries, none is believed that hangs on one that was altered.
+        let (with_it, words) = match scene.params.binds_entries() {
+            true => (page_of(1500), "is lost"),
+            false => (blocks(&[1500]), "does not verify"),
+        };
         for byte in [0, 13, 31] {
-            after(&scene, &blocks(&[1500]), "does not verify", |left| match layout {
+            after(&scene, &with_it, words, |left| match layout {
                 ObjectLayout::Interleaved => left.flip(1, x * 4128 + 4096 + byte),
                 ObjectLayout::SegmentEnd => left.flip(1, (4 << 20) + x * 32 + byte),
                 ObjectLayout::Kv => left.flip_key(1, &(x as u16).to_be_bytes(), byte as usize),
                 ObjectLayout::Adaptive => {
-                    let (key, at) = adaptive_place(&left.data.object(1).unwrap(), 32, x as usize);
+                    let (key, at) = adaptive_place(&left.data.object(1).unwrap(), &left.params, x as usize);
                     left.flip_key(1, &key, at + byte as usize);
                 }
             });
         }
-        for byte in 0..32 {
+        for byte in 0..if scene.params.binds_entries() { 168 } else { 32 } {
             after(&scene, &object(1), "its seal does not verify", |left| {
                 if layout.needs_keys() {
                     left.flip_key(1, b"s", byte);
@@ -156,6 +167,122 @@ fn bits_flipped_in_data_metadata_and_seals() {
             });
         }
     }
+}
+
+/// One key of an object, or several, put back as they were, or taken away, under the present seal.
+#[test]
+fn no_object_is_reverted_or_thinned_under_its_seal() {
+    let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
+    // A page with deltas, deltas without a page, and a page alone.
+    scene.write(1024, 128, 1);
+    scene.write(1030, 1, 1);
+    scene.write(1200, 1, 1);
+    scene.write(1024 + 256, 128, 1);
+    let old = scene.data.object(1).unwrap();
+    for block in [1024, 1030, 1200, 1201, 1280] {
+        scene.write(block, 1, 2);
+    }
+    let now = scene.data.object(1).unwrap();
+    let changed: BTreeSet<u64> = [1024, 1030, 1200, 1201, 1280].into();
+    let keys: BTreeSet<&Vec<u8>> =
+        now.keys().keys().chain(old.keys().keys()).filter(|key| key[0] == b'p').collect();
+    assert!(keys.len() > 6, "{keys:?}");
+    let look = |left: &Scene, what: &str| {
+        let disk = left.open();
+        let mut refused = 0;
+        for block in 1024..2048 {
+            match read(&disk, block) {
+                Ok(data) => {
+                    let written =
+                        block < 1024 + 128 || (1280..1408).contains(&block) || [1200, 1201].contains(&block);
+                    let stamp = if changed.contains(&block) { 2 } else { u64::from(written) };
+                    assert!(data == content(block, stamp), "{what}: block {block}");
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::Corrupt);
+                    refused += 1;
+                }
+            }
+        }
+        refused
+    };
+    assert_eq!(look(&scene, "as it is"), 0);
+    for key in &keys {
+        let thinned = scene.copied();
+        thinned.change(1, vec![Step::RemoveKeys(vec![key.to_vec()])]);
+        assert_eq!(look(&thinned, "thinned") > 0, now.keys().contains_key(*key), "{key:?}");
+        let reverted = scene.copied();
+        // With the ciphertext of that time, which belongs to that metadata.
+        let bytes = old.bytes();
+        let steps = vec![match old.keys().get(*key) {
+            Some(value) => Step::SetKeys(vec![(key.to_vec(), value.clone())]),
+            None => Step::RemoveKeys(vec![key.to_vec()]),
+        }];
+        reverted.change(1, [vec![Step::Write { offset: 0, data: &bytes }], steps].concat());
+        look(&reverted, "reverted");
+    }
+    // All of it as it was, but for the seal.
+    let whole = scene.copied();
+    whole.data.replace(1, Some(old));
+    whole.change(1, vec![Step::SetKeys(vec![(b"s".to_vec(), now.keys()[b"s".as_slice()].clone())])]);
+    look(&whole, "put back whole");
+    assert!(changed.iter().all(|block| read(&whole.open(), *block).is_err()));
+}
+
+/// Several such changes at a time, with ciphertext of any time beside them: nothing but the present is ever read.
+#[test]
+fn nothing_old_is_read_whatever_is_done_to_an_object_under_its_seal() {
+    let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, 1024);
+    let mut rng = Rng::new(1);
+    let (mut stamps, mut moments) = (vec![0; 1024], vec![]);
+    for stamp in 1..60 {
+        let count = if rng.chance(1, 6) { 1 + rng.below(300) } else { 1 + rng.below(5) };
+        let first = rng.below(1024 - count);
+        let new = if rng.chance(1, 5) { 0 } else { stamp };
+        stamps[first as usize..(first + count) as usize].fill(new);
+        scene.session(|disk| match new {
+            0 => disk.discard(BlockAddr(first), count).unwrap(),
+            _ => write(disk, first, count, new),
+        });
+        moments.push(scene.data.object(0).unwrap());
+    }
+    let now = moments.last().unwrap();
+    let mut refused = 0;
+    for _ in 0..200 {
+        let left = scene.copied();
+        for _ in 0..1 + rng.below(3) {
+            let then = &moments[rng.below(moments.len() as u64) as usize];
+            let pick = |rng: &mut Rng, object: &MemoryObject| {
+                let keys: Vec<_> = object.keys().keys().filter(|key| key[0] == b'p').cloned().collect();
+                keys[rng.below(keys.len() as u64) as usize].clone()
+            };
+            let of = if rng.chance(1, 2) { now } else { then };
+            let (key, other) = (pick(&mut rng, of), pick(&mut rng, then));
+            let set = |value: Option<&Vec<u8>>| match value {
+                Some(value) => Step::SetKeys(vec![(key.clone(), value.clone())]),
+                None => Step::RemoveKeys(vec![key.clone()]),
+            };
+            let bytes = then.bytes();
+            let step = match rng.below(4) {
+                0 => set(None),
+                1 => set(then.keys().get(&key)),
+                2 => set(then.keys().get(&other)),
+                _ => Step::Write { offset: 0, data: &bytes },
+            };
+            left.change(0, vec![step]);
+        }
+        let disk = left.open();
+        for (block, stamp) in (0..).zip(&stamps) {
+            match read(&disk, block) {
+                Ok(data) => assert!(data == content(block, *stamp), "block {block}"),
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::Corrupt);
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 10_000, "{refused}");
 }
 
 #[test]

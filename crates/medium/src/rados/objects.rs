@@ -149,14 +149,11 @@ impl RadosObjects {
         for extent in &mut query.extents {
             op.read(extent.offset, extent.buf);
         }
-        match &query.keys {
-            Keys::These(wanted) if !wanted.is_empty() => {
-                op.these_keys(&wanted.iter().map(|key| keys::written(key)).collect::<Vec<_>>());
-            }
-            Keys::Range(first, end, most) if first < end && *most > 0 => {
-                op.keys_after(&text(keys::before(first)), &text(keys::shared(first, end)), *most as u64);
-            }
-            Keys::None | Keys::These(_) | Keys::Range(..) => {}
+        if let Some((first, end, most)) = query.keys.range().filter(|(.., most)| *most > 0) {
+            op.keys_after(&text(keys::before(first)), &text(keys::shared(first, end)), most as u64);
+        }
+        if !query.keys.named().is_empty() {
+            op.these_keys(&query.keys.named().iter().map(|key| keys::written(key)).collect::<Vec<_>>());
         }
         Ok((name, op))
     }
@@ -172,14 +169,15 @@ impl RadosObjects {
             Err(Code::NO_ENTRY) if self.pool.is_there() => return Ok(Some(Found::default())),
             Err(code) => return Err(self.pool.failed(code, self.doing("read", query.object))),
         };
-        if let Keys::Range(first, end, most) = &query.keys {
-            let unchanged = self.fetch_held_back(query.object, (first, end), *most, &mut answer)?;
+        if let Some((first, end, most)) = query.keys.range() {
+            let unchanged = self.fetch_held_back(query.object, (first, end), most, &mut answer)?;
             if !unchanged {
                 return Ok(None);
             }
             let end = keys::written(end);
             answer.pairs.retain(|(key, _)| *key < end);
         }
+        answer.pairs.append(&mut answer.named);
         let ours = |(key, value): (Vec<u8>, _)| match keys::read(&key) {
             Some(key) => Ok((key, value)),
             None => Err(self.strange_key(query.object, &key)),

@@ -12,39 +12,22 @@
 //! in the chunk for an entry apart. What stands apart is newer than the amendment, and that newer than the page: they
 //! change in one transaction.
 
+use super::chain::Tails;
+use super::chunks::{
+    KeySteps, MOST_AMENDED, Part, copy_learned, each_changed, mask, ones, overlay, page_key, page_mut, pick,
+    picked,
+};
 use super::pages::{Page, Pages};
 use super::placement::{
-    CHUNK_BLOCKS, Change, Chunks, LOST, Learned, Placement, Source, can_refuse, strange_key,
+    Answered, CHUNK_BLOCKS, Change, Chunks, LOST, Learned, Placement, Source, can_refuse, strange_key,
 };
 use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
 
-/// As many entries an amendment may have before the page takes them in.
-const MOST_AMENDED: u32 = 32;
-
 pub(crate) struct Adaptive {
     meta: usize,
     pages: Pages,
-}
-
-/// The part of a change that falls into one chunk: the entries of consecutive blocks.
-struct Part<'a> {
-    /// The first, by its index in the chunk.
-    index: u64,
-    entries: &'a [u8],
-}
-
-/// The steps on keys of one transaction, gathered.
-#[derive(Default)]
-struct KeySteps {
-    set: Vec<(Key, Vec<u8>)>,
-    removed: Vec<Key>,
-    cleared: Vec<(Key, Key)>,
-}
-
-fn page_key(chunk: u64) -> Key {
-    vec![b'p', chunk as u8]
 }
 
 fn amendment_key(chunk: u64) -> Key {
@@ -73,21 +56,20 @@ impl Adaptive {
     fn write_chunk(&self, change: &Change, chunk: u64, parts: &[Part<'_>], keys: &mut KeySteps) {
         let blocks: usize = parts.iter().map(|part| part.entries.len() / self.meta).sum();
         let known = self.pages.with(change.segment, chunk, |page| {
-            let fresh = parts.iter().fold(0, |set, part| set | part.mask(self.meta));
-            self.overlay(parts, &mut page.entries);
-            self.write_known(chunk, page, fresh, keys);
+            overlay(parts, self.meta, &mut page.entries);
+            self.write_known(chunk, page, mask(parts, self.meta), keys);
         });
         if known.is_some() {
             return;
         }
         if change.absent || blocks == CHUNK_BLOCKS as usize {
             let mut entries = vec![0; self.page_len()].into_boxed_slice();
-            self.overlay(parts, &mut entries);
+            overlay(parts, self.meta, &mut entries);
             keys.set.push((page_key(chunk), entries.to_vec()));
             if !change.absent {
                 keys.cleared.push(newer_range(chunk));
             }
-            self.pages.put(change.segment, chunk, Page { entries, amended: 0, apart: 0 });
+            self.pages.put(change.segment, chunk, Page { entries, ..Page::default() });
         } else {
             self.set_apart(chunk, parts, keys);
         }
@@ -115,38 +97,18 @@ impl Adaptive {
     /// What is newer than the page, each entry behind its index.
     fn amendment(&self, page: &Page) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.amended.count_ones() as usize * (1 + self.meta));
-        for index in ones(page.amended) {
-            let at = index as usize * self.meta;
-            out.push(index as u8);
-            out.extend_from_slice(&page.entries[at..at + self.meta]);
-        }
+        pick(page.amended, self.meta, &page.entries, &mut out);
         out
     }
 
     /// Lets an amendment count. `None`: it is not one.
     fn amend(&self, page: &mut Page, amendment: &[u8]) -> Option<()> {
-        let entries = amendment.chunks_exact(1 + self.meta);
-        if !entries.remainder().is_empty() {
-            return None;
-        }
-        for entry in entries {
-            let index = u64::from(entry[0]);
-            let ascends = index < CHUNK_BLOCKS && page.amended >> index == 0;
-            if !ascends {
-                return None;
-            }
+        for (index, entry) in picked(amendment, self.meta)? {
             let at = index as usize * self.meta;
-            page.entries[at..at + self.meta].copy_from_slice(&entry[1..]);
+            page.entries[at..at + self.meta].copy_from_slice(entry);
             page.amended |= 1 << index;
         }
         Some(())
-    }
-
-    fn overlay(&self, parts: &[Part<'_>], page: &mut [u8]) {
-        for part in parts {
-            let at = part.index as usize * self.meta;
-            page[at..at + part.entries.len()].copy_from_slice(part.entries);
-        }
     }
 
     fn set_apart(&self, chunk: u64, parts: &[Part<'_>], keys: &mut KeySteps) {
@@ -160,7 +122,7 @@ impl Adaptive {
     /// The pages of the chunks `missing`, from the pairs of an answer that covers them.
     fn assemble(&self, missing: Chunks, pairs: &[(Key, Vec<u8>)]) -> Result<Learned> {
         let mut learned: Learned = ones(u128::from(missing))
-            .map(|chunk| (chunk, Page { entries: vec![0; self.page_len()].into(), amended: 0, apart: 0 }))
+            .map(|chunk| (chunk, Page { entries: vec![0; self.page_len()].into(), ..Page::default() }))
             .collect();
         for (key, value) in pairs {
             let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
@@ -210,45 +172,12 @@ impl Adaptive {
         page.amended = u128::MAX;
         Ok(())
     }
-
-    /// Calls `f(chunk, range of blocks in the chunk, range of bytes of the entries)` for each chunk of a range.
-    fn each_chunk(&self, range: &Range<u64>, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
-        let mut at = range.start;
-        while at < range.end {
-            let chunk = at / CHUNK_BLOCKS;
-            let end = ((chunk + 1) * CHUNK_BLOCKS).min(range.end);
-            let within = (at % CHUNK_BLOCKS) as usize * self.meta;
-            let (from, to) = ((at - range.start) as usize, (end - range.start) as usize);
-            let bytes = from * self.meta..to * self.meta;
-            f(chunk, within..within + bytes.len(), bytes);
-            at = end;
-        }
-    }
 }
 
 impl Placement for Adaptive {
-    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>) {
+    fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
         let mut keys = KeySteps::default();
-        let mut left = &change.entries[..];
-        let mut open: Option<(u64, Vec<Part<'a>>)> = None;
-        for run in &change.runs {
-            self.each_chunk(&(run.index..run.index + run.count), |chunk, within, bytes| {
-                let (entries, rest) = left.split_at(bytes.len());
-                left = rest;
-                let part = Part { index: (within.start / self.meta) as u64, entries };
-                match &mut open {
-                    Some((same, parts)) if *same == chunk => parts.push(part),
-                    _ => {
-                        if let Some((chunk, parts)) = open.replace((chunk, vec![part])) {
-                            self.write_chunk(change, chunk, &parts, &mut keys);
-                        }
-                    }
-                }
-            });
-        }
-        if let Some((chunk, parts)) = open {
-            self.write_chunk(change, chunk, &parts, &mut keys);
-        }
+        each_changed(change, self.meta, |chunk, parts| self.write_chunk(change, chunk, parts, &mut keys));
         keys.into_steps(steps);
     }
 
@@ -260,49 +189,21 @@ impl Placement for Adaptive {
     }
 
     fn recall(&self, segment: u64, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
-        let mut missing = 0;
-        self.each_chunk(range, |chunk, within, bytes| {
-            let found = self.pages.with(segment, chunk, |page| {
-                entries[bytes].copy_from_slice(&page.entries[within]);
-            });
-            self.pages.count(found.is_some());
-            if found.is_none() {
-                missing |= 1 << chunk;
-            }
-        });
-        missing
+        self.pages.recall(segment, range, self.meta, entries)
     }
 
     fn is_still(&self, segment: u64, range: &Range<u64>, entries: &[u8]) -> bool {
-        let mut same = true;
-        self.each_chunk(range, |chunk, within, bytes| {
-            let equal = |page: &mut Page| page.entries[within] == entries[bytes];
-            same &= self.pages.with(segment, chunk, equal).unwrap_or(false);
-        });
-        same
+        self.pages.is_still(segment, range, self.meta, entries)
     }
 
-    fn take(
-        &self,
-        range: &Range<u64>,
-        missing: Chunks,
-        pairs: &[(Key, Vec<u8>)],
-        entries: &mut [u8],
-    ) -> Result<Learned> {
-        let learned = self.assemble(missing, pairs)?;
-        let mut pages = learned.iter().peekable();
-        self.each_chunk(range, |chunk, within, bytes| {
-            if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
-                entries[bytes].copy_from_slice(&page.entries[within]);
-            }
-        });
+    fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
+        let learned = self.assemble(answer.missing, answer.pairs)?;
+        copy_learned(&learned, answer.range, self.meta, entries);
         Ok(learned)
     }
 
     fn learn(&self, segment: u64, learned: Learned) {
-        for (chunk, page) in learned {
-            self.pages.put(segment, chunk, page);
-        }
+        self.pages.put_all(segment, learned);
     }
 
     fn forget(&self, segment: u64) {
@@ -318,43 +219,6 @@ impl Placement for Adaptive {
     }
 }
 
-impl Part<'_> {
-    /// The blocks of the chunk that it changes.
-    fn mask(&self, meta: usize) -> u128 {
-        let blocks = self.entries.len() / meta;
-        (u128::MAX >> (CHUNK_BLOCKS as usize - blocks)) << self.index
-    }
-}
-
-impl KeySteps {
-    /// Removals first: a page set in the same transaction must stand.
-    fn into_steps(self, steps: &mut Vec<Step<'_>>) {
-        steps.extend(self.cleared.into_iter().map(|(first, end)| Step::RemoveKeyRange(first, end)));
-        if !self.removed.is_empty() {
-            steps.push(Step::RemoveKeys(self.removed));
-        }
-        if !self.set.is_empty() {
-            steps.push(Step::SetKeys(self.set));
-        }
-    }
-}
-
-fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
-    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
-    &mut place.expect("the chunk is among those asked for").1
-}
-
-/// The numbers of the bits that are set, ascending.
-fn ones(mut set: u128) -> impl Iterator<Item = u64> {
-    std::iter::from_fn(move || {
-        (set != 0).then(|| {
-            let lowest = set.trailing_zeros();
-            set &= set - 1;
-            u64::from(lowest)
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,7 +226,7 @@ mod tests {
     #[test]
     fn an_amendment_is_taken_whole_or_refused() {
         let adaptive = Adaptive::new(2, Budget::bytes(1 << 20));
-        let blank = || Page { entries: vec![0; 256].into(), amended: 0, apart: 0 };
+        let blank = || Page { entries: vec![0; 256].into(), ..Page::default() };
         let mut page = blank();
         adaptive.amend(&mut page, &[3, 7, 8, 127, 9, 10]).expect("two entries");
         assert_eq!((page.entries[6], page.entries[255], page.amended), (7, 10, 1 << 3 | 1 << 127));

@@ -3,6 +3,7 @@
 
 use super::buffers::{Buffers, Transit};
 use super::cache::Cache;
+use super::chain::ChainKey;
 use super::ledger::{Ledger, LedgerOptions};
 use super::placement::{Placement, placement};
 use super::read::segments;
@@ -124,7 +125,7 @@ impl Core {
         let mut core = Core {
             params: *params,
             cipher,
-            placement: placement(params, budget.share(1, 4)),
+            placement: placement(params, budget.share(1, 4), ChainKey::new(&keys.0, &keys.1)),
             cache: Cache::new(params.segments()),
             schedule: Schedule::new(),
             buffers: Buffers::new(budget.share(1, 16).get() as usize),
@@ -151,6 +152,7 @@ impl Core {
                 data: core.stores.data.clone(),
                 place: core.seal_place(),
                 segments: params.segments(),
+                binds: params.binds_entries(),
                 budget: budget.share(1, 16),
                 read_only,
                 view,
@@ -253,7 +255,7 @@ impl ObjectDisk {
         let mut view = None;
         if let Some(name) = &options.snapshot {
             let record = snapshots.find(name)?;
-            params = ObjectParams::plan(params.cipher, params.layout, record.blocks)?;
+            params = params.with_blocks(record.blocks)?;
             stores = Stores {
                 data: stores.data.at_snapshot(record.data_id)?,
                 book: stores.book.at_snapshot(record.book_id)?,

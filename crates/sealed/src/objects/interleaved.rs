@@ -1,6 +1,7 @@
 //! The layout `interleaved`: the entry of each block right behind it (the paper's *unaligned*).
 
-use super::placement::{Change, Chunks, Placement, Source};
+use super::chain::Tails;
+use super::placement::{Change, Chunks, Learned, Placement, Source};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_medium::Step;
 use std::ops::Range;
@@ -20,7 +21,7 @@ impl Placement for Interleaved {
         BLOCK_SIZE + self.meta
     }
 
-    fn write<'a>(&self, _: &'a Change, _: &mut Vec<Step<'a>>) {
+    fn write<'a>(&self, _: &'a Change, _: Learned, _: &mut Tails, _: &mut Vec<Step<'a>>) {
         // The slots hold the entries.
     }
 

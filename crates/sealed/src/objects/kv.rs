@@ -3,7 +3,10 @@
 //! The key is the index of the block in its segment, two bytes, most significant first, so that the keys of
 //! consecutive blocks are consecutive.
 
-use super::placement::{Change, Chunks, Fill, LOST, Learned, Placement, Source, can_refuse, strange_key};
+use super::chain::Tails;
+use super::placement::{
+    Answered, Change, Chunks, Fill, LOST, Learned, Placement, Source, can_refuse, strange_key,
+};
 use lacuna_core::Result;
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -23,7 +26,7 @@ fn key(index: u64) -> Key {
 }
 
 impl Placement for Kv {
-    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>) {
+    fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
         let mut entries = change.entries.chunks_exact(self.meta);
         let (mut set, mut removed) = (vec![], vec![]);
         for run in &change.runs {
@@ -46,15 +49,10 @@ impl Placement for Kv {
         Source::Keys(Keys::Range(key(range.start), key(range.end), (range.end - range.start) as usize))
     }
 
-    fn take(
-        &self,
-        range: &Range<u64>,
-        _: Chunks,
-        pairs: &[(Key, Vec<u8>)],
-        entries: &mut [u8],
-    ) -> Result<Learned> {
+    fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
+        let range = answer.range;
         entries.fill(0);
-        for (key, value) in pairs {
+        for (key, value) in answer.pairs {
             let index = key.as_slice().try_into().map(u16::from_be_bytes).map(u64::from);
             // Keys that are no index mean nothing.
             let Some(index) = index.ok().filter(|index| range.contains(index)) else { continue };

@@ -30,8 +30,10 @@
 //!
 //! # What it does not notice
 //! The medium has no trusted storage: who puts back an older object *and* the page of the ledger's object of that
-//! time is not noticed, nor who puts back single blocks with their metadata under the present seal.
+//! time is not noticed. Nor is, where seals bind no entries, who puts back single blocks with their metadata under the
+//! present seal.
 
+use super::chain::{KnownTails, Tails};
 use super::ledger_book::{LedgerBook, PAGE_SEGMENTS, PageNumber, page_of};
 use super::ledger_page::PageKey;
 use super::ledger_pages::{Entry, LedgerPages, PAGE_COST, Seen};
@@ -63,6 +65,8 @@ pub(crate) struct LedgerOptions {
     pub(crate) place: SealPlace,
     /// How many segments the disk has.
     pub(crate) segments: u64,
+    /// Whether seals bind entries.
+    pub(crate) binds: bool,
     /// For pages in memory.
     pub(crate) budget: Budget,
     /// Nothing is written.
@@ -79,6 +83,7 @@ pub(crate) struct Ledger {
     data: Arc<dyn ObjectStore>,
     place: SealPlace,
     seals: SealKey,
+    known: KnownTails,
     segments: u64,
     view: Option<u32>,
     number: Arc<AtomicU32>,
@@ -119,8 +124,8 @@ impl Objects {
 
 /// What a look at an object for a transaction found.
 enum State {
-    /// It is as it should be.
-    Good(Seen),
+    /// It is as it should be; its seal says this of its entries.
+    Good(Seen, Box<Tails>),
     /// It is not. If its seal is genuine, it has this counter.
     Refused(Error, u64),
 }
@@ -149,14 +154,17 @@ impl Ledger {
 
     /// Opens the ledger of a disk. Errors: [`Kind::Corrupt`] if it is not there or does not verify.
     pub(crate) fn open(options: LedgerOptions, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Ledger> {
-        let LedgerOptions { book, data, place, segments, budget, read_only, view, number } = options;
+        let LedgerOptions { book, data, place, segments, binds, budget, read_only, view, number } = options;
         let book = LedgerBook::open(book, segments, read_only, PageKey::new(master, uuid))?;
-        let most = (budget.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
+        // A page tells of 504 objects what the tails tell of one.
+        let pages = if binds { budget.share(2, 3) } else { budget };
+        let most = (pages.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
         Ok(Ledger {
             pages: LedgerPages::new(book, most, read_only),
             data,
             place,
-            seals: SealKey::new(master, uuid),
+            seals: SealKey::new(master, uuid, binds),
+            known: KnownTails::new(budget.share(1, 3)),
             segments,
             view,
             number,
@@ -177,6 +185,7 @@ impl Ledger {
             data,
             place: self.place,
             seals: self.seals.clone(),
+            known: KnownTails::new(Budget::bytes(0)),
             segments: self.segments,
             view: Some(view),
             number: self.number.clone(),
@@ -195,7 +204,12 @@ impl Ledger {
         if self.objects().is_verified(object) {
             return Ok(None);
         }
-        Ok(Some(Expected(self.entry(object)?)))
+        self.expect_again(object).map(Some)
+    }
+
+    /// The same, whether this session has compared it or not.
+    pub(crate) fn expect_again(&self, object: u64) -> Result<Expected> {
+        Ok(Expected(self.entry(object)?))
     }
 
     /// How many transactions of an object are counted.
@@ -208,7 +222,7 @@ impl Ledger {
     }
 
     /// Compares a seal with what was expected. `None`: the object, whose version came with it, has none, or is not
-    /// there.
+    /// there. Gives what the seal says of the object's entries.
     ///
     /// Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
     pub(crate) fn verify(
@@ -216,15 +230,16 @@ impl Ledger {
         object: u64,
         expected: &Expected,
         version: Option<u64>,
-        seal: Option<&[u8; SEAL_LEN]>,
-    ) -> Result<()> {
+        seal: Option<&[u8]>,
+    ) -> Result<Tails> {
         let mut expected = expected.0;
         if self.objects().is_verified(object) {
             // Somebody was faster, and may have written since the expectation was formed: the seal may be newer. It may
             // not be older, for they may have written an object anew that was refused when this was fetched.
             expected.exact = false;
             let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
-            return self.compare(object, expected, version, found);
+            self.compare(object, expected, version, found)?;
+            return Ok(found.unwrap_or_default().tails);
         }
         self.admit(object, expected, version, seal)
     }
@@ -235,17 +250,35 @@ impl Ledger {
         object: u64,
         expected: Entry,
         version: Option<u64>,
-        seal: Option<&[u8; SEAL_LEN]>,
-    ) -> Result<()> {
+        seal: Option<&[u8]>,
+    ) -> Result<Tails> {
         let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
         self.compare(object, expected, version, found)?;
-        let counter = found.map_or(0, |seal| seal.counter);
+        let Seal { counter, tails, .. } = found.unwrap_or_default();
         if counter > expected.counter {
             self.pages.raise(object, counter)?;
         }
         self.pages.see(object, Seen::of(version));
+        self.know(object, Seen::of(version), tails);
         self.objects().set_verified(object);
-        Ok(())
+        Ok(tails)
+    }
+
+    /// Remembers what the seal of an object says of its entries.
+    fn know(&self, object: u64, seen: Seen, tails: Tails) {
+        if self.seals.binds() && ![Seen::ABSENT, Seen::UNKNOWN].contains(&seen) {
+            self.known.put(object, seen, tails);
+        }
+    }
+
+    /// What the seal of an object says of its entries, as far as that is remembered.
+    fn tails(&self, object: u64, seen: Seen) -> Option<Tails> {
+        match seen {
+            Seen::UNKNOWN => None,
+            Seen::ABSENT => Some(Tails::default()),
+            _ if !self.seals.binds() => Some(Tails::default()),
+            _ => self.known.get(object, seen),
+        }
     }
 
     fn compare(&self, object: u64, expected: Entry, version: Option<u64>, found: Option<Seal>) -> Result<()> {
@@ -288,11 +321,11 @@ impl Ledger {
     pub(crate) fn touch(&self, object: u64) -> Result<()> {
         let Some(expected) = self.expect(object)? else { return Ok(()) };
         let (version, seal) = self.fetch(object)?;
-        self.verify(object, &expected, version, seal.as_ref())
+        self.verify(object, &expected, version, seal.as_deref()).map(drop)
     }
 
     /// The version of an object and its seal, as far as it has them.
-    fn fetch(&self, object: u64) -> Result<(Option<u64>, Option<[u8; SEAL_LEN]>)> {
+    fn fetch(&self, object: u64) -> Result<(Option<u64>, Option<Vec<u8>>)> {
         let mut buf = [0; SEAL_LEN];
         let found = self
             .data
@@ -308,14 +341,14 @@ impl Ledger {
     fn state(&self, object: u64) -> Result<State> {
         let mut entry = self.entry(object)?;
         let verified = self.objects().is_verified(object);
-        if verified && entry.seen != Seen::UNKNOWN {
-            return Ok(State::Good(entry.seen));
+        if let Some(tails) = self.tails(object, entry.seen).filter(|_| verified) {
+            return Ok(State::Good(entry.seen, Box::new(tails)));
         }
         // What this session has found good, or written, has the counter that the ledger holds.
         entry.exact |= verified;
         let (version, seal) = self.fetch(object)?;
-        match self.admit(object, entry, version, seal.as_ref()) {
-            Ok(()) => Ok(State::Good(Seen::of(version))),
+        match self.admit(object, entry, version, seal.as_deref()) {
+            Ok(tails) => Ok(State::Good(Seen::of(version), Box::new(tails))),
             Err(e) if e.kind() == Kind::Corrupt => {
                 self.objects().set_doubtful(object);
                 let genuine = seal.and_then(|bytes| self.seals.read(object, &bytes).ok());
@@ -327,7 +360,7 @@ impl Ledger {
 
     /// Whether there is no object, and never was one.
     pub(crate) fn is_new(&self, object: u64) -> Result<bool> {
-        Ok(matches!(self.state(object)?, State::Good(Seen::ABSENT)))
+        Ok(matches!(self.state(object)?, State::Good(Seen::ABSENT, _)))
     }
 
     /// Whether an object is the one that this session saw or wrote last, by the version that came with an answer.
@@ -353,7 +386,7 @@ impl Ledger {
     pub(crate) fn begin(&self, object: u64) -> Result<Ticket<'_>> {
         let ticket = self.take(object);
         match self.state(object)? {
-            State::Good(seen) => ticket.keeping(seen),
+            State::Good(seen, tails) => ticket.keeping(seen, *tails),
             State::Refused(why, counter) => ticket.refused(why, counter),
         }
     }
@@ -375,9 +408,10 @@ impl Ledger {
         Ok(now.is_some() && now == past.fetch(object)?.1)
     }
 
-    /// Whether an object has a seal: every object that is there has one.
-    pub(crate) fn is_sealed(&self, object: u64) -> Result<bool> {
-        Ok(self.fetch(object)?.1.is_some())
+    /// What the seal of an object says of its entries. `None`: there is no object, for every one has a seal.
+    pub(crate) fn sealed(&self, object: u64) -> Result<Option<Tails>> {
+        let seal = self.fetch(object)?.1;
+        seal.map(|bytes| self.seals.read(object, &bytes).map(|seal| seal.tails)).transpose()
     }
 
     fn take(&self, object: u64) -> Ticket<'_> {
@@ -416,9 +450,9 @@ impl Ledger {
             let Some(expected) = self.expect(object)? else { continue };
             let found = found?;
             let seal = self.place.found(&found, seal);
-            match self.verify(object, &expected, found.version, seal.as_ref()) {
+            match self.verify(object, &expected, found.version, seal.as_deref()) {
                 Err(e) if e.kind() == Kind::Corrupt => all = false,
-                other => other?,
+                other => drop(other?),
             }
         }
         Ok(all)

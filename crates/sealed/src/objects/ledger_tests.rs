@@ -31,6 +31,7 @@ impl Fixture {
             data: self.data.clone(),
             place: self.place,
             segments: self.segments,
+            binds: self.place == SealPlace::Key,
             budget: Budget::bytes(0),
             read_only,
             view: None,
@@ -50,9 +51,9 @@ impl Fixture {
 
     /// One transaction on an object.
     fn write(&self, ledger: &Ledger, object: u64) -> Result<()> {
-        let ticket = ledger.begin(object)?;
+        let mut ticket = ledger.begin(object)?;
         let data = object.to_le_bytes();
-        let steps = vec![Step::Write { offset: 0, data: &data }, ticket.place_step()];
+        let steps = vec![Step::Write { offset: 0, data: &data }, ticket.place_step(Tails::default())];
         let answer = self.data.apply_one(Transaction { object, steps });
         ticket.ended(answer).map(drop)
     }
@@ -151,9 +152,11 @@ fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
         let ledger = f.open();
         f.write(&ledger, 5).unwrap();
         let before = f.data.object(5);
-        let ticket = ledger.begin(5).unwrap();
+        let mut ticket = ledger.begin(5).unwrap();
         let lost = ticket.counter.unwrap();
-        f.data.apply_one(Transaction { object: 5, steps: vec![ticket.place_step()] }).unwrap();
+        f.data
+            .apply_one(Transaction { object: 5, steps: vec![ticket.place_step(Tails::default())] })
+            .unwrap();
         drop(ticket);
         if !happened {
             f.data.replace(5, before);

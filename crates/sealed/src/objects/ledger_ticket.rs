@@ -1,7 +1,8 @@
 //! The right to one transaction on an object: its seal, what it must assert, and how it ended.
 
+use super::super::chain::Tails;
 use super::super::ledger_pages::Seen;
-use super::super::seal::{SEAL_LEN, Seal, SealPlace};
+use super::super::seal::{Seal, SealPlace};
 use super::Ledger;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Step;
@@ -11,7 +12,9 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Ticket<'a> {
     ledger: &'a Ledger,
     object: u64,
-    seal: [u8; SEAL_LEN],
+    /// The head of the next seal; the tails are those of the object as it is, or of the seal that was placed last.
+    seal: Seal,
+    placed: Vec<u8>,
     /// The object as it must still be.
     seen: Seen,
     refusal: Option<Error>,
@@ -36,7 +39,8 @@ impl<'a> Ticket<'a> {
         Ticket {
             ledger,
             object,
-            seal: [0; SEAL_LEN],
+            seal: Seal::default(),
+            placed: Vec::new(),
             seen: Seen::UNKNOWN,
             refusal: None,
             counter: None,
@@ -45,8 +49,9 @@ impl<'a> Ticket<'a> {
     }
 
     /// The object is as it should be, and must still be so when the transaction happens.
-    pub(super) fn keeping(mut self, seen: Seen) -> Result<Ticket<'a>> {
+    pub(super) fn keeping(mut self, seen: Seen, tails: Tails) -> Result<Ticket<'a>> {
         self.seen = seen;
+        self.seal.tails = tails;
         self.ready(0)
     }
 
@@ -63,8 +68,8 @@ impl<'a> Ticket<'a> {
         let held = ledger.pages.hold(self.object)?;
         let lost = ledger.objects().lost.get(&self.object).copied().unwrap_or(0);
         let counter = held.max(lost).max(at_least) + 1;
-        let seal = Seal { counter, snapshot: ledger.number.load(Ordering::Acquire) };
-        self.seal = ledger.seals.make(self.object, seal);
+        self.seal.counter = counter;
+        self.seal.snapshot = ledger.number.load(Ordering::Acquire);
         self.counter = Some(counter);
         Ok(self)
     }
@@ -84,9 +89,16 @@ impl<'a> Ticket<'a> {
         self.seen.guard()
     }
 
-    /// The step that every transaction on the object contains.
-    pub(crate) fn place_step(&self) -> Step<'_> {
-        self.ledger.place.step(&self.seal)
+    /// What the seal says of the entries of the object as it is; nothing of one that is refused.
+    pub(crate) fn tails(&self) -> Tails {
+        self.seal.tails
+    }
+
+    /// The step that every transaction on the object contains: the seal, which says this of the entries.
+    pub(crate) fn place_step(&mut self, tails: Tails) -> Step<'_> {
+        self.seal.tails = tails;
+        self.placed = self.ledger.seals.make(self.object, &self.seal);
+        self.ledger.place.step(&self.placed)
     }
 
     /// Steps after which nothing is left of the object.
@@ -99,9 +111,9 @@ impl<'a> Ticket<'a> {
     }
 
     /// A whole transaction: nothing is left of the object but its seal.
-    pub(crate) fn emptying_steps(&self) -> Vec<Step<'_>> {
+    pub(crate) fn emptying_steps(&mut self) -> Vec<Step<'_>> {
         let mut steps: Vec<Step<'_>> = self.clearing_steps();
-        steps.push(self.place_step());
+        steps.push(self.place_step(Tails::default()));
         steps
     }
 
@@ -138,6 +150,7 @@ impl Drop for Ticket<'_> {
                 Outcome::Acknowledged(seen) => {
                     objects.set_verified(self.object);
                     objects.lost.remove(&self.object);
+                    self.ledger.know(self.object, seen, self.seal.tails);
                     self.ledger.pages.release(self.object, Some(counter), seen);
                 }
                 Outcome::Declined(same) => {

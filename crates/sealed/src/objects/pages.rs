@@ -1,12 +1,15 @@
-//! Pages of metadata kept in memory for the adaptive layout: the entries of 128 blocks each, in a bounded number.
+//! Pages of metadata kept in memory for the layout adaptive: the entries of 128 blocks each, in a bounded number.
 //!
 //! A page here equals what the store holds, or will hold once the transaction in flight on its object is
 //! acknowledged. So any page may be given up at any time.
 
-use super::placement::CHUNK_BLOCKS;
+use super::chain::Tag;
+use super::chunks::each_chunk;
+use super::placement::{CHUNK_BLOCKS, Chunks, Learned};
 use crate::SEGMENT_BLOCKS;
 use lacuna_core::Budget;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,13 +19,16 @@ const CHUNKS: u64 = SEGMENT_BLOCKS / CHUNK_BLOCKS;
 const PAGE_COST: usize = 128;
 
 /// The entries of one chunk.
+#[derive(Default)]
 pub(crate) struct Page {
     /// One after the other, zeros where nothing is written.
     pub(crate) entries: Box<[u8]>,
-    /// The blocks of the chunk whose entry stands in the amendment, newer than the page's.
+    /// The blocks of the chunk whose entry is newer than the stored page's: it stands in the amendment, or in deltas.
     pub(crate) amended: u128,
-    /// The blocks of the chunk whose entry stands under a key of its own, newer still.
+    /// Without a chain: the blocks of the chunk whose entry stands under a key of its own, newer still.
     pub(crate) apart: u128,
+    /// With a chain: the tag of the stored page; zeros if there is none.
+    pub(crate) base: Tag,
 }
 
 #[derive(Default)]
@@ -74,6 +80,36 @@ impl Pages {
         self.shard(number).put(number, page, self.per_shard);
     }
 
+    /// Puts pages of a segment.
+    pub(crate) fn put_all(&self, segment: u64, learned: Learned) {
+        learned.into_iter().for_each(|(chunk, page)| self.put(segment, chunk, page));
+    }
+
+    /// Fills the entries of a range of a segment, `meta` bytes each, from pages that are here. Gives the chunks that are
+    /// not.
+    pub(crate) fn recall(&self, segment: u64, range: &Range<u64>, meta: usize, entries: &mut [u8]) -> Chunks {
+        let mut missing = 0;
+        each_chunk(range, meta, |chunk, within, bytes| {
+            let found =
+                self.with(segment, chunk, |page| entries[bytes].copy_from_slice(&page.entries[within]));
+            self.count(found.is_some());
+            if found.is_none() {
+                missing |= 1 << chunk;
+            }
+        });
+        missing
+    }
+
+    /// Whether the entries of a range are still those of pages that are here.
+    pub(crate) fn is_still(&self, segment: u64, range: &Range<u64>, meta: usize, entries: &[u8]) -> bool {
+        let mut same = true;
+        each_chunk(range, meta, |chunk, within, bytes| {
+            let equal = |page: &mut Page| page.entries[within] == entries[bytes];
+            same &= self.with(segment, chunk, equal).unwrap_or(false);
+        });
+        same
+    }
+
     /// Drops the pages of a segment.
     pub(crate) fn forget(&self, segment: u64) {
         (segment * CHUNKS..(segment + 1) * CHUNKS).for_each(|number| self.shard(number).drop_page(number));
@@ -87,7 +123,7 @@ impl Pages {
     }
 
     /// Counts a page that a reader found here, or did not.
-    pub(crate) fn count(&self, found: bool) {
+    fn count(&self, found: bool) {
         if found { &self.hits } else { &self.misses }.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -148,7 +184,7 @@ mod tests {
     use super::*;
 
     fn page(stamp: u64) -> Page {
-        Page { entries: stamp.to_le_bytes().into(), amended: 0, apart: stamp.into() }
+        Page { entries: stamp.to_le_bytes().into(), apart: stamp.into(), ..Page::default() }
     }
 
     #[test]

@@ -7,7 +7,10 @@ use lacuna_medium::ObjectStore;
 
 /// Length of the encoded parameters.
 const PARAMS_LEN: usize = 32;
-const PARAMS_VERSION: u16 = 1;
+/// Of disks whose seals bind no entries.
+const VERSION_PLAIN: u16 = 1;
+/// Of disks whose seals bind all entries of their objects.
+const VERSION_BINDING: u16 = 2;
 /// The largest disk: 16 TiB.
 const MAX_BLOCKS: u64 = 1 << 32;
 /// What an object of any layout fits into.
@@ -66,11 +69,24 @@ pub struct ObjectParams {
     pub layout: ObjectLayout,
     /// Length of the disk in blocks.
     pub blocks: u64,
+    version: u16,
 }
 
 impl ObjectParams {
-    /// Plans a disk of `blocks` blocks. Errors: [`Kind::Usage`] for a size out of bounds.
+    /// Plans a disk of `blocks` blocks, in the newest version. Errors: [`Kind::Usage`] for a size out of bounds.
     pub fn plan(cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
+        let is_binding = (cipher, layout) == (Cipher::Gcm, ObjectLayout::Adaptive);
+        let version = if is_binding { VERSION_BINDING } else { VERSION_PLAIN };
+        ObjectParams::of_version(version, cipher, layout, blocks)
+    }
+
+    /// The same in version 1, as earlier programs made all disks.
+    #[doc(hidden)]
+    pub fn plan_version_1(cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
+        ObjectParams::of_version(VERSION_PLAIN, cipher, layout, blocks)
+    }
+
+    fn of_version(version: u16, cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot lay out a disk of this size")
                 .found(format!("{blocks} blocks of 4096 bytes"))
@@ -78,7 +94,22 @@ impl ObjectParams {
                 .remedy("choose a size in that range"));
         }
         let layout = if cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { layout };
-        Ok(ObjectParams { cipher, layout, blocks })
+        Ok(ObjectParams { cipher, layout, blocks, version })
+    }
+
+    /// The same disk of another length. Errors: [`Kind::Usage`] for a size out of bounds.
+    pub(crate) fn with_blocks(&self, blocks: u64) -> Result<ObjectParams> {
+        ObjectParams::of_version(self.version, self.cipher, self.layout, blocks)
+    }
+
+    /// The version of the format.
+    pub fn format_version(&self) -> u16 {
+        self.version
+    }
+
+    /// Whether the seal of an object binds all its entries.
+    pub fn binds_entries(&self) -> bool {
+        self.version == VERSION_BINDING
     }
 
     /// The same disk with more blocks. Errors: [`Kind::Usage`] for fewer, or more than any disk may have.
@@ -89,7 +120,7 @@ impl ObjectParams {
                 .expected(format!("{} blocks or more", self.blocks))
                 .remedy("make a new disk of that size and copy what you need"));
         }
-        ObjectParams::plan(self.cipher, self.layout, blocks)
+        self.with_blocks(blocks)
     }
 
     /// Whether a store can hold such a disk. Errors: [`Kind::Usage`] with what to choose instead.
@@ -120,7 +151,7 @@ impl ObjectParams {
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        out[0..2].copy_from_slice(&PARAMS_VERSION.to_le_bytes());
+        out[0..2].copy_from_slice(&self.version.to_le_bytes());
         out[2] = self.cipher.code();
         out[3] = self.layout.code();
         out[8..16].copy_from_slice(&self.blocks.to_le_bytes());
@@ -139,8 +170,8 @@ impl ObjectParams {
         let bytes: &[u8; PARAMS_LEN] =
             bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "32 bytes"))?;
         let version = u16::from_le_bytes([bytes[0], bytes[1]]);
-        if version != PARAMS_VERSION {
-            return Err(bad(format!("version {version}"), "version 1"));
+        if ![VERSION_PLAIN, VERSION_BINDING].contains(&version) {
+            return Err(bad(format!("version {version}"), "version 1 or 2"));
         }
         let params = ObjectParams {
             cipher: Cipher::from_code(bytes[2])
@@ -150,9 +181,11 @@ impl ObjectParams {
                 .find(|layout| layout.code() == bytes[3])
                 .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 3"))?,
             blocks: u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes")),
+            version,
         };
-        let planned = ObjectParams::plan(params.cipher, params.layout, params.blocks);
-        if planned.is_ok_and(|planned| planned.encode() == *bytes) {
+        let may_bind = ObjectParams::plan(params.cipher, params.layout, 1)?.binds_entries();
+        let planned = params.with_blocks(params.blocks).ok().filter(|p| may_bind || !p.binds_entries());
+        if planned.is_some_and(|planned| planned.encode() == *bytes) {
             Ok(params)
         } else {
             Err(bad(format!("{params:?}"), "values within the format's limits"))

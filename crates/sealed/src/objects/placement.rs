@@ -3,6 +3,8 @@
 //! Every layout keeps block `i` at `i * slot` of its object and writes it with its metadata in one transaction.
 
 use super::adaptive::Adaptive;
+use super::chain::{ChainKey, Tails};
+use super::chained::Chained;
 use super::interleaved::Interleaved;
 use super::kv::Kv;
 use super::segment_end::SegmentEnd;
@@ -86,6 +88,18 @@ pub(crate) enum Source {
 /// What an answer taught beyond what was asked: whole pages of entries.
 pub(crate) type Learned = Vec<(u64, super::pages::Page)>;
 
+/// What the store answered about entries of some blocks of one object.
+pub(crate) struct Answered<'a> {
+    pub(crate) segment: u64,
+    /// The blocks whose entries are wanted.
+    pub(crate) range: &'a Range<u64>,
+    /// The chunks of the range that were asked for.
+    pub(crate) missing: Chunks,
+    pub(crate) pairs: &'a [(Key, Vec<u8>)],
+    /// What the object's seal, which came with them and verified, says of them.
+    pub(crate) tails: &'a Tails,
+}
+
 /// How one layout keeps metadata. Blocks are numbered within their segment.
 pub(crate) trait Placement: Send + Sync {
     /// Bytes from one block to the next in an object.
@@ -93,9 +107,19 @@ pub(crate) trait Placement: Send + Sync {
         BLOCK_SIZE
     }
 
-    /// Adds what a transaction must do beside writing the slots. The caller has the object to itself, and the
-    /// transaction has not begun.
-    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>);
+    /// Whether the seal binds entries: then it comes with the keys of every [`Source`], and is compared.
+    fn is_chained(&self) -> bool {
+        false
+    }
+
+    /// The chunks whose pages must be fetched before a change can be written.
+    fn unready(&self, _change: &Change, _tails: &Tails) -> Chunks {
+        0
+    }
+
+    /// Adds what a transaction must do beside writing the slots, and changes what the seal will say of the entries. The
+    /// caller has the object to itself, and the transaction has not begun. `fetched`: what was [`Placement::unready`].
+    fn write<'a>(&self, change: &'a Change, fetched: Learned, tails: &mut Tails, steps: &mut Vec<Step<'a>>);
 
     /// Where to ask for the entries of `range`, of which those in `missing` are wanted.
     fn source(&self, range: &Range<u64>, missing: Chunks) -> Source;
@@ -110,15 +134,9 @@ pub(crate) trait Placement: Send + Sync {
         true
     }
 
-    /// Fills entries of the chunks `missing` of `range` from the pairs of an answer, and says what else they
-    /// teach. Errors: [`Kind::Corrupt`] for what no transaction of this disk left.
-    fn take(
-        &self,
-        _range: &Range<u64>,
-        _missing: Chunks,
-        _pairs: &[(Key, Vec<u8>)],
-        _entries: &mut [u8],
-    ) -> Result<Learned> {
+    /// Fills the entries that an answer has, and says what else it teaches. Errors: [`Kind::Corrupt`] for what no
+    /// transaction of this disk left.
+    fn take(&self, _answer: &Answered<'_>, _entries: &mut [u8]) -> Result<Learned> {
         Ok(Learned::new())
     }
 
@@ -137,13 +155,14 @@ pub(crate) trait Placement: Send + Sync {
     }
 }
 
-/// The layout of a disk. `budget` is for what it remembers.
-pub(crate) fn placement(params: &ObjectParams, budget: Budget) -> Box<dyn Placement> {
+/// The layout of a disk. `budget` is for what it remembers; `key` makes the tags of what a seal binds.
+pub(crate) fn placement(params: &ObjectParams, budget: Budget, key: ChainKey) -> Box<dyn Placement> {
     let meta = params.cipher.meta_size();
     match params.layout {
         ObjectLayout::Interleaved => Box::new(Interleaved::new(meta)),
         ObjectLayout::SegmentEnd => Box::new(SegmentEnd::new(meta)),
         ObjectLayout::Kv => Box::new(Kv::new(meta)),
+        ObjectLayout::Adaptive if params.binds_entries() => Box::new(Chained::new(meta, budget, key)),
         ObjectLayout::Adaptive => Box::new(Adaptive::new(meta, budget)),
     }
 }

@@ -9,9 +9,10 @@
 //! 3. Entries that come with the data are of the same version of the object, whatever happens meanwhile.
 
 use super::cache::{Content, Lookup};
+use super::chain::Tails;
 use super::disk::Core;
 use super::ledger::{Expected, missing};
-use super::placement::{Chunks, Source, chunks_of, has_chunk};
+use super::placement::{Answered, Chunks, Source, chunks_of, has_chunk};
 use super::seal::SEAL_LEN;
 use crate::SEGMENT_BLOCKS;
 use crate::cipher::is_zero;
@@ -45,8 +46,9 @@ struct Try {
     /// Blocks whose entries were recalled, as runs.
     recalled: Vec<Range<u64>>,
     fetch: Fetch,
-    /// The seal must come too, and be compared with this.
+    /// The seal must come too, and be compared with this: asked for apart, or with the entries that it binds.
     expected: Option<Expected>,
+    seal_apart: bool,
     seal: [u8; SEAL_LEN],
 }
 
@@ -162,12 +164,15 @@ impl Core {
             _ => 0..0,
         };
         let missing = wanted.iter().fold(0, |chunks, run| chunks | chunks_of(run)) & missing;
+        let is_bound = missing != 0 && self.placement.is_chained();
         let expected = match &self.ledger {
+            Some(ledger) if is_bound => Some(ledger.expect_again(piece.segment)?),
             Some(ledger) if !wanted.is_empty() => ledger.expect(piece.segment)?,
             _ => None,
         };
+        let seal_apart = expected.is_some() && !is_bound;
         let fetch = Fetch { missing, span, extents, slots: vec![] };
-        Ok(Try { seen, wanted, recalled, fetch, expected, seal: [0; SEAL_LEN] })
+        Ok(Try { seen, wanted, recalled, fetch, expected, seal_apart, seal: [0; SEAL_LEN] })
     }
 
     /// Asks the store, all pieces at once. A try that wants nothing gets no answer.
@@ -180,11 +185,11 @@ impl Core {
         let mut shape = vec![];
         for (piece, plan) in tries {
             let asks = !plan.wanted.is_empty();
-            shape.push((asks, plan.expected.is_some()));
+            shape.push((asks, plan.seal_apart));
             if !asks {
                 continue;
             }
-            if plan.expected.is_some() {
+            if plan.seal_apart {
                 queries.push(self.seal_place().query(piece.segment, &mut plan.seal));
             }
             queries.push(self.query(piece, &mut plan.fetch));
@@ -245,12 +250,14 @@ impl Core {
     fn settle(&self, piece: &mut Piece<'_>, plan: Try, answer: Option<Answer>) -> Result<Option<Vec<bool>>> {
         let mut there = false;
         if let Some(answer) = answer {
-            if let (Some(ledger), Some(expected), Some(seal)) = (&self.ledger, &plan.expected, &answer.seal) {
-                let (version, seal) = (seal.version, self.seal_place().found(seal, &plan.seal));
-                ledger.verify(piece.segment, expected, version, seal.as_ref())?;
+            let mut tails = Tails::default();
+            if let (Some(ledger), Some(expected)) = (&self.ledger, &plan.expected) {
+                let beside = answer.seal.as_ref().unwrap_or(&answer.found);
+                let seal = self.seal_place().found(beside, &plan.seal);
+                tails = ledger.verify(piece.segment, expected, beside.version, seal.as_deref())?;
             }
             there = answer.found.version.is_some();
-            if !self.take_entries(piece, &plan, answer.found)? {
+            if !self.take_entries(piece, &plan, answer.found, &tails)? {
                 return Ok(None);
             }
         }
@@ -272,7 +279,7 @@ impl Core {
 
     /// Takes the entries that came with an answer, and remembers what else it teaches. `false`: the object is not the
     /// one that this session knew.
-    fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: Found) -> Result<bool> {
+    fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: Found, tails: &Tails) -> Result<bool> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         let fetch = &plan.fetch;
         let mut learned = vec![];
@@ -284,7 +291,9 @@ impl Core {
             }
         } else if fetch.missing != 0 && meta > 0 {
             let entries = &mut piece.entries[within(&piece.range, &fetch.span, meta)];
-            learned = self.placement.take(&fetch.span, fetch.missing, &found.pairs, entries)?;
+            let (segment, pairs) = (piece.segment, &found.pairs);
+            let answer = Answered { segment, range: &fetch.span, missing: fetch.missing, pairs, tails };
+            learned = self.placement.take(&answer, entries)?;
         }
         let is_absent = found.version.is_none();
         let mut counter = 0;

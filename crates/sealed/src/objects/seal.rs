@@ -2,11 +2,12 @@
 //! none, is told from the newest.
 
 use super::ObjectLayout;
+use super::chain::{TAILS_LEN, Tails};
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::{Found, Keys, Query, ReadExtent, Step};
 
-/// Bytes of a seal.
+/// Bytes of a seal that binds no entries, and of the first part of one that does.
 pub(crate) const SEAL_LEN: usize = 32;
 /// The key under which the layouts with keys hold it. It sorts behind every key of metadata.
 pub(crate) const SEAL_KEY: &[u8] = b"s";
@@ -45,19 +46,18 @@ impl SealPlace {
     }
 
     /// The seal in the answer to such a query. `None`: there is none. A seal of zeros is none.
-    pub(crate) fn found(self, found: &Found, buf: &[u8; SEAL_LEN]) -> Option<[u8; SEAL_LEN]> {
+    pub(crate) fn found(self, found: &Found, buf: &[u8; SEAL_LEN]) -> Option<Vec<u8>> {
         match self {
             SealPlace::Key => {
-                let (_, value) = found.pairs.iter().find(|(key, _)| key == SEAL_KEY)?;
-                // A value of another length is a seal that cannot verify, not a missing one.
-                Some(value.as_slice().try_into().unwrap_or([0xff; SEAL_LEN]))
+                let (_, value) = found.pairs.iter().rfind(|(key, _)| key == SEAL_KEY)?;
+                Some(value.clone())
             }
-            SealPlace::At(_) => (*buf != [0; SEAL_LEN]).then_some(*buf),
+            SealPlace::At(_) => (*buf != [0; SEAL_LEN]).then(|| buf.to_vec()),
         }
     }
 
     /// The step that puts it there.
-    pub(crate) fn step(self, seal: &[u8; SEAL_LEN]) -> Step<'_> {
+    pub(crate) fn step(self, seal: &[u8]) -> Step<'_> {
         match self {
             SealPlace::Key => Step::SetKeys(vec![(SEAL_KEY.to_vec(), seal.to_vec())]),
             SealPlace::At(offset) => Step::Write { offset, data: seal },
@@ -72,44 +72,62 @@ pub(crate) struct Seal {
     pub(crate) counter: u64,
     /// The newest snapshot at the time of the last one.
     pub(crate) snapshot: u32,
+    /// The ends of the chains of its entries, if the seal binds them.
+    pub(crate) tails: Tails,
 }
 
 /// Makes and reads the seals of one disk.
 #[derive(Clone)]
-pub(crate) struct SealKey(Secret<32>);
+pub(crate) struct SealKey {
+    key: Secret<32>,
+    binds: bool,
+}
 
 impl SealKey {
-    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16]) -> SealKey {
-        SealKey(derive(master, "sealed objects seal", uuid))
+    /// The seals of a disk bind the entries of their objects, or do not.
+    pub(crate) fn new(master: &Secret<32>, uuid: &[u8; 16], binds: bool) -> SealKey {
+        let label = if binds { "sealed objects seal 2" } else { "sealed objects seal" };
+        SealKey { key: derive(master, label, uuid), binds }
     }
 
-    fn tag(&self, object: u64, signed: &[u8]) -> [u8; 16] {
-        let hash = keyed_hash(&self.0, &[&object.to_le_bytes(), signed]);
+    /// Whether seals bind entries.
+    pub(crate) fn binds(&self) -> bool {
+        self.binds
+    }
+
+    fn tag(&self, object: u64, signed: &[u8], tails: &[u8]) -> [u8; 16] {
+        let hash = keyed_hash(&self.key, &[&object.to_le_bytes(), signed, tails]);
         *hash.first_chunk().expect("a hash is longer than a tag")
     }
 
     /// The bytes of a seal.
-    pub(crate) fn make(&self, object: u64, seal: Seal) -> [u8; SEAL_LEN] {
-        let mut bytes = [0; SEAL_LEN];
+    pub(crate) fn make(&self, object: u64, seal: &Seal) -> Vec<u8> {
+        let mut bytes = vec![0; SIGNED];
         bytes[..8].copy_from_slice(&seal.counter.to_le_bytes());
         bytes[8..12].copy_from_slice(&seal.snapshot.to_le_bytes());
-        let tag = self.tag(object, &bytes[..SIGNED]);
-        bytes[SIGNED..].copy_from_slice(&tag);
-        bytes
+        let tails = if self.binds { seal.tails.encode().to_vec() } else { vec![] };
+        let tag = self.tag(object, &bytes, &tails);
+        [&bytes[..], &tag, &tails].concat()
     }
 
     /// What the bytes say. Errors: [`Kind::Corrupt`] if this disk did not make them for this object.
-    pub(crate) fn read(&self, object: u64, bytes: &[u8; SEAL_LEN]) -> Result<Seal> {
-        let (signed, tag) = bytes.split_at(SIGNED);
-        if !constant_time_eq(&self.tag(object, signed), tag) {
+    pub(crate) fn read(&self, object: u64, bytes: &[u8]) -> Result<Seal> {
+        let len = SEAL_LEN + if self.binds { TAILS_LEN } else { 0 };
+        let parts = bytes.split_at_checked(SEAL_LEN).filter(|_| bytes.len() == len);
+        let genuine = parts.filter(|(head, tails)| {
+            let (signed, tag) = head.split_at(SIGNED);
+            constant_time_eq(&self.tag(object, signed, tails), tag)
+        });
+        let Some((head, tails)) = genuine else {
             return Err(Error::new(Kind::Corrupt, format!("object {object:016x}: its seal does not verify"))
                 .found("a seal that was altered or that belongs to another object")
                 .expected("the seal of the last write to this object")
                 .remedy(REMEDY));
-        }
-        let counter = u64::from_le_bytes(*bytes.first_chunk().expect("8 of 32 bytes"));
-        let snapshot = u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes"));
-        Ok(Seal { counter, snapshot })
+        };
+        let counter = u64::from_le_bytes(*head.first_chunk().expect("8 of 32 bytes"));
+        let snapshot = u32::from_le_bytes(head[8..12].try_into().expect("4 bytes"));
+        let tails = tails.try_into().map_or_else(|_| Tails::default(), Tails::decode);
+        Ok(Seal { counter, snapshot, tails })
     }
 }
 
@@ -120,26 +138,40 @@ pub(crate) const REMEDY: &str = "put the object back as it was, or roll the disk
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::chain::Tail;
     use lacuna_medium::{MemoryObjects, ObjectStore, Transaction};
+
+    fn key(binds: bool) -> SealKey {
+        SealKey::new(&Secret::copy_from(&[1; 32]), &[2; 16], binds)
+    }
 
     #[test]
     fn a_seal_is_good_for_its_object_and_in_every_bit() {
-        let key = SealKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
-        let seal = Seal { counter: 1 << 40, snapshot: 7 };
-        let bytes = key.make(5, seal);
-        assert_eq!(key.read(5, &bytes).unwrap(), seal);
-        assert_eq!(key.read(6, &bytes).unwrap_err().kind(), Kind::Corrupt);
-        for bit in 0..SEAL_LEN * 8 {
-            let mut bad = bytes;
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(key.read(5, &bad).is_err(), "bit {bit}");
+        for (key, other) in [(key(false), key(true)), (key(true), key(false))] {
+            let mut seal = Seal { counter: 1 << 40, snapshot: 7, tails: Tails::default() };
+            if key.binds() {
+                seal.tails.set(3, Tail { tag: [9; 16], deltas: 4 });
+            }
+            let bytes = key.make(5, &seal);
+            assert_eq!(key.read(5, &bytes).unwrap(), seal);
+            assert_eq!(key.read(6, &bytes).unwrap_err().kind(), Kind::Corrupt);
+            assert!(other.read(5, &bytes).is_err());
+            for bit in 0..bytes.len() * 8 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(key.read(5, &bad).is_err(), "bit {bit}");
+            }
+            for len in [0, 16, 31, 32, 33, bytes.len() - 1, bytes.len() + 1] {
+                let mut bad = bytes.clone();
+                bad.resize(len, 0);
+                assert!(len == bytes.len() || key.read(5, &bad).is_err(), "{len} bytes");
+            }
         }
     }
 
     #[test]
     fn a_seal_is_found_where_it_was_put() {
-        let key = SealKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
-        for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
+        for (place, key) in [(SealPlace::Key, key(true)), (SealPlace::At(1024 * 4128), key(false))] {
             let store = MemoryObjects::new(true);
             let look = || {
                 let mut buf = [0; SEAL_LEN];
@@ -147,7 +179,7 @@ mod tests {
                 place.found(&found, &buf)
             };
             assert_eq!(look(), None);
-            let bytes = key.make(3, Seal { counter: 1, snapshot: 0 });
+            let bytes = key.make(3, &Seal { counter: 1, ..Seal::default() });
             store.apply_one(Transaction { object: 3, steps: vec![place.step(&bytes)] }).unwrap();
             assert_eq!(look(), Some(bytes));
             let short = Step::SetKeys(vec![(SEAL_KEY.to_vec(), vec![1, 2, 3])]);

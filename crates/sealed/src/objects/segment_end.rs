@@ -1,6 +1,7 @@
 //! The layout `segment-end`: the entries of an object behind all its blocks (the paper's *object end*).
 
-use super::placement::{Change, Chunks, DATA_END, Placement, Source};
+use super::chain::Tails;
+use super::placement::{Change, Chunks, DATA_END, Learned, Placement, Source};
 use lacuna_medium::Step;
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ impl SegmentEnd {
 }
 
 impl Placement for SegmentEnd {
-    fn write<'a>(&self, change: &'a Change, steps: &mut Vec<Step<'a>>) {
+    fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
         if self.meta == 0 {
             return;
         }

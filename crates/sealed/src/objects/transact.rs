@@ -1,12 +1,13 @@
 //! One transaction on one object: blocks are encrypted, their metadata is placed, and the seal goes with them.
 
 use super::cache::{Content, Slot, Work};
+use super::chain::Tails;
 use super::disk::Core;
 use super::ledger::{Ledger, Ticket};
-use super::placement::{Change, Fill, LOST, Run};
+use super::placement::{Answered, CHUNK_BLOCKS, Change, Fill, LOST, Learned, Run, Source};
 use crate::SEGMENT_BLOCKS;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_medium::{Step, Transaction};
+use lacuna_medium::{Query, Step, Transaction};
 use std::sync::atomic::Ordering;
 
 /// How often a transaction is tried on an object that changes behind our back.
@@ -146,7 +147,10 @@ impl Core {
         }
         match &self.ledger {
             Some(ledger) => self.perform_sealed(change, ledger)?,
-            None => self.apply(change.segment, self.steps(change)).map(drop)?,
+            None => {
+                let steps = self.steps(change, vec![], &mut Tails::default());
+                self.apply(change.segment, steps).map(drop)?;
+            }
         }
         self.counters.transactions.fetch_add(1, Ordering::Relaxed);
         let blocks = change.runs.iter().map(|run| run.count).sum();
@@ -160,10 +164,11 @@ impl Core {
         let segment = change.segment;
         let mut changed = None;
         for _ in 0..TRIES {
-            let ticket = ledger.begin(segment)?;
+            let mut ticket = ledger.begin(segment)?;
             // One that was told to be absent, and read as zeros, holds nothing that counts.
             let anew = ticket.refusal().is_some() || change.absent && !ticket.is_first();
-            let answer = if anew { self.write_anew(change, &ticket) } else { self.write_to(change, &ticket) };
+            let answer =
+                if anew { self.write_anew(change, &mut ticket) } else { self.write_to(change, &mut ticket) };
             match ticket.ended(answer) {
                 Ok(_) => return Ok(()),
                 Err(e) if matches!(e.kind(), Kind::Changed | Kind::Exists) => {
@@ -178,22 +183,42 @@ impl Core {
     }
 
     /// Changes an object that must still be as the ticket knows it.
-    fn write_to(&self, change: &Change, ticket: &Ticket<'_>) -> Result<u64> {
+    fn write_to(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
+        let mut tails = ticket.tails();
+        let fetched = self.fetch_unready(change, &tails)?;
         let mut steps: Vec<Step<'_>> = ticket.guard_step().into_iter().collect();
-        steps.extend(self.steps(change));
-        steps.push(ticket.place_step());
+        steps.extend(self.steps(change, fetched, &mut tails));
+        steps.push(ticket.place_step(tails));
         self.apply(change.segment, steps)
+    }
+
+    /// The pages that a change needs and that are not in memory. Of another version of the object they do no harm: the
+    /// change is of this one, or does not happen.
+    fn fetch_unready(&self, change: &Change, tails: &Tails) -> Result<Learned> {
+        let missing = self.placement.unready(change, tails);
+        if missing == 0 {
+            return Ok(vec![]);
+        }
+        let segment = change.segment;
+        let range = u64::from(missing.trailing_zeros()) * CHUNK_BLOCKS
+            ..(u64::from(missing.ilog2()) + 1) * CHUNK_BLOCKS;
+        let Source::Keys(keys) = self.placement.source(&range, missing) else { return Ok(vec![]) };
+        let found = self.stores.data.query_one(Query { object: segment, extents: vec![], keys })?;
+        let mut entries = vec![0; (range.end - range.start) as usize * self.cipher.meta_size()];
+        let answer = Answered { segment, range: &range, missing, pairs: &found.pairs, tails };
+        self.placement.take(&answer, &mut entries)
     }
 
     /// Leaves nothing of an object but what the change writes. The other blocks are marked: they were told to be
     /// written, or may have been.
-    fn write_anew(&self, change: &Change, ticket: &Ticket<'_>) -> Result<u64> {
+    fn write_anew(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
         self.counters.renewed.fetch_add(1, Ordering::Relaxed);
         self.placement.forget(change.segment);
         let whole = self.made_whole(change, if change.absent { Fill::Hole } else { Fill::Lost });
+        let mut tails = Tails::default();
         let mut steps: Vec<Step<'_>> = ticket.clearing_steps();
-        steps.extend(self.steps(&whole));
-        steps.push(ticket.place_step());
+        steps.extend(self.steps(&whole, vec![], &mut tails));
+        steps.push(ticket.place_step(tails));
         self.apply(change.segment, steps)
     }
 
@@ -233,8 +258,8 @@ impl Core {
         Change { segment: change.segment, runs, entries, sealed, absent: true }
     }
 
-    /// The steps of a change: data, and the entries where the layout keeps them.
-    fn steps<'c>(&self, change: &'c Change) -> Vec<Step<'c>> {
+    /// The steps of a change: data, and the entries where the layout keeps them, which change what the seal says.
+    fn steps<'c>(&self, change: &'c Change, fetched: Learned, tails: &mut Tails) -> Vec<Step<'c>> {
         let slot = self.placement.slot() as u64;
         let mut steps = Vec::with_capacity(change.runs.len() + 4);
         let mut sealed = &change.sealed[..];
@@ -249,7 +274,7 @@ impl Core {
                 steps.push(Step::Zero { offset, len });
             }
         }
-        self.placement.write(change, &mut steps);
+        self.placement.write(change, fetched, tails, &mut steps);
         steps
     }
 
@@ -269,7 +294,7 @@ impl Core {
             return Ok(true);
         }
         self.counters.transactions.fetch_add(1, Ordering::Relaxed);
-        let ticket = ledger.begin(segment)?;
+        let mut ticket = ledger.begin(segment)?;
         // Nothing of it is kept, so it does not matter what is there.
         let answer = self.apply(segment, ticket.emptying_steps());
         ticket.ended(answer).map(|_| false)

@@ -32,8 +32,12 @@ pub fn all_kinds() -> Vec<(Cipher, ObjectLayout)> {
 impl Scene {
     /// A new disk.
     pub fn new(cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Scene {
-        let keys = layout.needs_keys() && cipher.meta_size() > 0;
-        let params = ObjectParams::plan(cipher, layout, blocks).unwrap();
+        Scene::of(ObjectParams::plan(cipher, layout, blocks).unwrap())
+    }
+
+    /// A new disk with these parameters.
+    pub fn of(params: ObjectParams) -> Scene {
+        let keys = params.layout.needs_keys();
         let scene = Scene {
             params,
             data: Arc::new(MemoryObjects::new(keys)),
@@ -141,15 +145,25 @@ pub fn meta_of(object: &MemoryObject, params: &ObjectParams, block: u64) -> Vec<
         ObjectLayout::SegmentEnd => bytes(1024 * 4096 + x * m),
         ObjectLayout::Kv => object.keys()[&(x as u16).to_be_bytes().to_vec()].clone(),
         ObjectLayout::Adaptive => {
-            let (key, at) = adaptive_place(object, m, x);
+            let (key, at) = adaptive_place(object, params, x);
             object.keys()[&key][at..at + m].to_vec()
         }
     }
 }
 
 /// The key, and the place in its value, where the layout adaptive has the metadata of block `x` of an object.
-pub fn adaptive_place(object: &MemoryObject, m: usize, x: usize) -> (Vec<u8>, usize) {
-    let (chunk, index) = ((x / 128) as u8, x % 128);
+pub fn adaptive_place(object: &MemoryObject, params: &ObjectParams, x: usize) -> (Vec<u8>, usize) {
+    let (chunk, index, m) = ((x / 128) as u8, x % 128, params.cipher.meta_size());
+    if params.binds_entries() {
+        let deltas = (0..=255).rev().map(|n| vec![b'p', chunk, b'd', n]);
+        for (key, delta) in deltas.filter_map(|key| object.keys().get(&key).map(|delta| (key, delta))) {
+            let mut entries = delta[16..].chunks_exact(1 + m);
+            if let Some(nth) = entries.position(|entry| usize::from(entry[0]) == index) {
+                return (key, 16 + nth * (1 + m) + 1);
+            }
+        }
+        return (vec![b'p', chunk], index * m);
+    }
     let apart = vec![b'p', chunk, b'd', index as u8];
     if object.keys().contains_key(&apart) {
         return (apart, 0);

@@ -13,13 +13,25 @@ use std::time::Duration;
 pub const MASTER: [u8; 32] = [5; 32];
 pub const UUID: [u8; 16] = [6; 16];
 
-/// Every cipher with every layout that makes a difference to it.
-pub fn kinds() -> Vec<(Cipher, ObjectLayout)> {
-    let mut all = vec![(Cipher::Xts, ObjectLayout::SegmentEnd), (Cipher::Hctr2, ObjectLayout::SegmentEnd)];
-    for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
-        all.extend(ObjectLayout::ALL.map(|layout| (cipher, layout)));
-    }
+/// A kind of disk: its cipher, its layout, and whether it is of version 1 though there is a newer one.
+pub type Sort = (Cipher, ObjectLayout, bool);
+
+/// Every cipher with every layout that makes a difference to it, and what earlier programs made otherwise.
+pub fn kinds() -> Vec<Sort> {
+    let layouts = |cipher| ObjectLayout::ALL.map(|layout| (cipher, layout, false));
+    let mut all = vec![
+        (Cipher::Xts, ObjectLayout::SegmentEnd, false),
+        (Cipher::Hctr2, ObjectLayout::SegmentEnd, false),
+    ];
+    all.extend([Cipher::XtsRandom, Cipher::Gcm].into_iter().flat_map(layouts));
+    all.push((Cipher::Gcm, ObjectLayout::Adaptive, true));
     all
+}
+
+/// The parameters of such a disk.
+pub fn plan((cipher, layout, old): Sort, blocks: u64) -> ObjectParams {
+    let plan = if old { ObjectParams::plan_version_1 } else { ObjectParams::plan };
+    plan(cipher, layout, blocks).unwrap()
 }
 
 /// The content of a block that `stamp` names; stamp 0 is zeros.

@@ -48,8 +48,10 @@ impl Completion {
 pub(in super::super) struct ReadAnswer {
     /// The version of the object.
     pub(in super::super) version: u64,
-    /// Keys and values, sorted.
+    /// Keys of the range that was asked for, with their values, sorted.
     pub(in super::super) pairs: Pairs,
+    /// The keys that were named, likewise.
+    pub(in super::super) named: Pairs,
     /// Whether the store held back keys that were asked for.
     pub(in super::super) more: bool,
 }
@@ -67,7 +69,7 @@ impl Reading<'_> {
         self.done = true;
         // SAFETY: it has completed with this result.
         let found = unsafe { self.op.collect(result.map(drop)) }?;
-        Ok(ReadAnswer { version: result?, pairs: found.pairs, more: found.more })
+        Ok(ReadAnswer { version: result?, pairs: found.pairs, named: found.named, more: found.more })
     }
 }
 

@@ -20,6 +20,13 @@ struct KeysCell {
     result: c_int,
 }
 
+impl KeysCell {
+    /// An empty cell, which the operation frees.
+    fn new() -> *mut KeysCell {
+        Box::into_raw(Box::new(KeysCell { iterator: ptr::null_mut(), more: 0, result: 0 }))
+    }
+}
+
 /// A buffer to fill, and what was filled.
 struct Extent {
     buf: *mut u8,
@@ -27,10 +34,12 @@ struct Extent {
     cell: *mut ReadCell,
 }
 
-/// Keys with their values, and whether the store held more back.
+/// Keys with their values: those of the range, whether the store held more of them back, and those that were named.
+#[derive(Default)]
 pub(super) struct FoundKeys {
     pub(super) pairs: Pairs,
     pub(super) more: bool,
+    pub(super) named: Pairs,
 }
 
 /// A read operation being put together. It borrows the buffers that it will fill.
@@ -38,7 +47,10 @@ pub(in super::super) struct ReadOp<'a> {
     api: &'static Api,
     pub(super) raw: Handle,
     extents: Vec<Extent>,
-    keys: *mut KeysCell,
+    /// Null, or where the answer to the one step about a range of keys goes.
+    range: *mut KeysCell,
+    /// Null, or where the answer to the one step about named keys goes.
+    named: *mut KeysCell,
     buffers: PhantomData<&'a mut [u8]>,
 }
 
@@ -51,8 +63,8 @@ impl Drop for ReadOp<'_> {
             for extent in &self.extents {
                 drop(Box::from_raw(extent.cell));
             }
-            if !self.keys.is_null() {
-                let keys = Box::from_raw(self.keys);
+            for cell in [self.range, self.named].into_iter().filter(|cell| !cell.is_null()) {
+                let keys = Box::from_raw(cell);
                 if !keys.iterator.is_null() {
                     (self.api.rados_omap_get_end)(keys.iterator);
                 }
@@ -67,7 +79,14 @@ impl<'a> ReadOp<'a> {
         let api = api()?;
         // SAFETY: no arguments; librados aborts rather than give null.
         let raw = unsafe { (api.rados_create_read_op)() };
-        Ok(ReadOp { api, raw, extents: Vec::new(), keys: ptr::null_mut(), buffers: PhantomData })
+        Ok(ReadOp {
+            api,
+            raw,
+            extents: Vec::new(),
+            range: ptr::null_mut(),
+            named: ptr::null_mut(),
+            buffers: PhantomData,
+        })
     }
 
     /// Fails unless the object is there; what reads bytes or keys does so anyway.
@@ -104,16 +123,11 @@ impl<'a> ReadOp<'a> {
         self.extents.push(extent);
     }
 
-    /// A cell for the one step about keys that an operation may have.
-    fn keys_cell(&mut self) -> *mut KeysCell {
-        assert!(self.keys.is_null(), "one step about keys in an operation");
-        self.keys = Box::into_raw(Box::new(KeysCell { iterator: ptr::null_mut(), more: 0, result: 0 }));
-        self.keys
-    }
-
     /// Fetches these keys.
     pub(in super::super) fn these_keys(&mut self, keys: &[Vec<u8>]) {
-        let cell = self.keys_cell();
+        assert!(self.named.is_null(), "one step about named keys in an operation");
+        let cell = KeysCell::new();
+        self.named = cell;
         let (at, lens): (Vec<*const c_char>, Vec<usize>) =
             keys.iter().map(|key| (key.as_ptr().cast(), key.len())).unzip();
         // SAFETY: as for reading bytes; the keys are copied.
@@ -131,7 +145,9 @@ impl<'a> ReadOp<'a> {
 
     /// Fetches, in order, keys that follow `after` and begin with `prefix`, at most `most`.
     pub(in super::super) fn keys_after(&mut self, after: &CStr, prefix: &CStr, most: u64) {
-        let cell = self.keys_cell();
+        assert!(self.range.is_null(), "one step about a range of keys in an operation");
+        let cell = KeysCell::new();
+        self.range = cell;
         // SAFETY: as for reading bytes; the strings are copied.
         unsafe {
             (self.api.rados_read_op_omap_get_vals2)(
@@ -148,7 +164,7 @@ impl<'a> ReadOp<'a> {
 
     /// Whether it reads neither bytes nor keys.
     pub(super) fn reads_nothing(&self) -> bool {
-        self.extents.is_empty() && self.keys.is_null()
+        self.extents.is_empty() && self.range.is_null() && self.named.is_null()
     }
 
     /// Puts zeros where nothing was read, and hands out the keys.
@@ -168,16 +184,21 @@ impl<'a> ReadOp<'a> {
             // SAFETY: as above.
             check(unsafe { (*extent.cell).result })?;
         }
+        let mut found = FoundKeys::default();
         // SAFETY: as above.
-        match unsafe { self.keys.as_ref() } {
-            None => Ok(FoundKeys { pairs: Vec::new(), more: false }),
-            Some(cell) => {
-                check(cell.result)?;
-                // SAFETY: the operation succeeded, so librados has made the iterator ready.
-                let pairs = unsafe { pairs(self.api, cell.iterator)? };
-                Ok(FoundKeys { pairs, more: cell.more != 0 })
-            }
+        if let Some(cell) = unsafe { self.range.as_ref() } {
+            check(cell.result)?;
+            // SAFETY: the operation succeeded, so librados has made the iterator ready.
+            found.pairs = unsafe { pairs(self.api, cell.iterator)? };
+            found.more = cell.more != 0;
         }
+        // SAFETY: as above.
+        if let Some(cell) = unsafe { self.named.as_ref() } {
+            check(cell.result)?;
+            // SAFETY: likewise.
+            found.named = unsafe { pairs(self.api, cell.iterator)? };
+        }
+        Ok(found)
     }
 }
 

@@ -1,0 +1,151 @@
+//! The layouts that keep the entries of 128 blocks, a *chunk*, together: changes and ranges cut at the bounds of chunks,
+//! and the steps on keys that they lead to.
+
+use super::pages::Page;
+use super::placement::{CHUNK_BLOCKS, Change, Learned};
+use lacuna_medium::{Key, Step};
+use std::ops::Range;
+
+/// As many entries may be newer than their page before it is written anew.
+pub(super) const MOST_AMENDED: u32 = 32;
+
+/// The part of a change that falls into one chunk: the entries of consecutive blocks.
+pub(super) struct Part<'a> {
+    /// The first, by its index in the chunk.
+    pub(super) index: u64,
+    pub(super) entries: &'a [u8],
+}
+
+impl Part<'_> {
+    /// The blocks of the chunk that it changes.
+    pub(super) fn mask(&self, meta: usize) -> u128 {
+        let blocks = self.entries.len() / meta;
+        (u128::MAX >> (CHUNK_BLOCKS as usize - blocks)) << self.index
+    }
+}
+
+/// The blocks of the chunk that parts change.
+pub(super) fn mask(parts: &[Part<'_>], meta: usize) -> u128 {
+    parts.iter().fold(0, |set, part| set | part.mask(meta))
+}
+
+/// Puts the entries of parts into a page of `meta` bytes for each block.
+pub(super) fn overlay(parts: &[Part<'_>], meta: usize, page: &mut [u8]) {
+    for part in parts {
+        let at = part.index as usize * meta;
+        page[at..at + part.entries.len()].copy_from_slice(part.entries);
+    }
+}
+
+/// Appends the entries of some blocks of a page, each behind its index.
+pub(super) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
+    for index in ones(blocks) {
+        let at = index as usize * meta;
+        out.push(index as u8);
+        out.extend_from_slice(&page[at..at + meta]);
+    }
+}
+
+/// What [`pick`] wrote: index and entry of each block. `None`: the indexes do not ascend, or it is not that at all.
+pub(super) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
+    let entries = bytes.chunks_exact(1 + meta);
+    let whole = entries.remainder().is_empty();
+    let picked: Vec<_> = entries.map(|entry| (u64::from(entry[0]), &entry[1..])).collect();
+    let ascend = picked.is_sorted_by(|(a, _), (b, _)| a < b);
+    (whole && ascend && picked.last().is_none_or(|(index, _)| *index < CHUNK_BLOCKS)).then_some(picked)
+}
+
+/// Calls `f` with each chunk that a change touches and the parts that fall into it.
+pub(super) fn each_changed<'a>(change: &'a Change, meta: usize, mut f: impl FnMut(u64, &[Part<'a>])) {
+    let mut left = &change.entries[..];
+    let mut open: Option<(u64, Vec<Part<'a>>)> = None;
+    for run in &change.runs {
+        each_chunk(&(run.index..run.index + run.count), meta, |chunk, within, bytes| {
+            let (entries, rest) = left.split_at(bytes.len());
+            left = rest;
+            let part = Part { index: (within.start / meta) as u64, entries };
+            match &mut open {
+                Some((same, parts)) if *same == chunk => parts.push(part),
+                _ => {
+                    if let Some((chunk, parts)) = open.replace((chunk, vec![part])) {
+                        f(chunk, &parts);
+                    }
+                }
+            }
+        });
+    }
+    if let Some((chunk, parts)) = open {
+        f(chunk, &parts);
+    }
+}
+
+/// Calls `f(chunk, range of bytes in the chunk's page, range of bytes of the range's entries)` for each chunk of a range.
+pub(super) fn each_chunk(
+    range: &Range<u64>,
+    meta: usize,
+    mut f: impl FnMut(u64, Range<usize>, Range<usize>),
+) {
+    let mut at = range.start;
+    while at < range.end {
+        let chunk = at / CHUNK_BLOCKS;
+        let end = ((chunk + 1) * CHUNK_BLOCKS).min(range.end);
+        let within = (at % CHUNK_BLOCKS) as usize * meta;
+        let (from, to) = ((at - range.start) as usize, (end - range.start) as usize);
+        let bytes = from * meta..to * meta;
+        f(chunk, within..within + bytes.len(), bytes);
+        at = end;
+    }
+}
+
+/// Copies the entries of the blocks of a range out of the pages that were learned, which ascend.
+pub(super) fn copy_learned(learned: &Learned, range: &Range<u64>, meta: usize, entries: &mut [u8]) {
+    let mut pages = learned.iter().peekable();
+    each_chunk(range, meta, |chunk, within, bytes| {
+        if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
+            entries[bytes].copy_from_slice(&page.entries[within]);
+        }
+    });
+}
+
+/// The key of a page.
+pub(super) fn page_key(chunk: u64) -> Key {
+    vec![b'p', chunk as u8]
+}
+
+/// The page of a chunk among those that were asked for.
+pub(super) fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
+    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
+    &mut place.expect("the chunk is among those asked for").1
+}
+
+/// The steps on keys of one transaction, gathered.
+#[derive(Default)]
+pub(super) struct KeySteps {
+    pub(super) set: Vec<(Key, Vec<u8>)>,
+    pub(super) removed: Vec<Key>,
+    pub(super) cleared: Vec<(Key, Key)>,
+}
+
+impl KeySteps {
+    /// Removals first: a page set in the same transaction must stand.
+    pub(super) fn into_steps(self, steps: &mut Vec<Step<'_>>) {
+        steps.extend(self.cleared.into_iter().map(|(first, end)| Step::RemoveKeyRange(first, end)));
+        if !self.removed.is_empty() {
+            steps.push(Step::RemoveKeys(self.removed));
+        }
+        if !self.set.is_empty() {
+            steps.push(Step::SetKeys(self.set));
+        }
+    }
+}
+
+/// The numbers of the bits that are set, ascending.
+pub(super) fn ones(mut set: u128) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        (set != 0).then(|| {
+            let lowest = set.trailing_zeros();
+            set &= set - 1;
+            u64::from(lowest)
+        })
+    })
+}
