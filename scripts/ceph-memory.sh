@@ -1,12 +1,12 @@
 #!/bin/sh
-# Memory of a server of a disk in a Ceph pool, idle on a small disk and under random 4 KiB reads and writes all over one of
-# 10 TiB. The difference is what the disk and its load take; the idle server is the program and the client library of Ceph.
+# Memory of a server of a disk in a Ceph pool: idle, and under random 4 KiB reads and writes all over a disk of 10 TiB, with
+# little cache and with more. What the cache adds must be what --cache says; the rest is the program, Ceph's client library
+# and what they need for requests under way.
 #
-# scripts/ceph-cluster.sh run -- scripts/ceph-memory.sh LACUNA [SECONDS] [CACHE]
+# scripts/ceph-cluster.sh run -- scripts/ceph-memory.sh LACUNA [SECONDS]
 set -eu
 lacuna=$(realpath "$1")
 seconds=${2:-30}
-cache=${3:-64M}
 [ -n "${LACUNA_CEPH_CONF:-}" ] || { echo "ceph-memory: no cluster: run it by scripts/ceph-cluster.sh run --" >&2; exit 1; }
 export CEPH_CONF="$LACUNA_CEPH_CONF"
 work=$(mktemp -d)
@@ -14,10 +14,12 @@ server=
 trap '[ -z "$server" ] || kill "$server" 2>/dev/null; wait; rm -rf "$work"' EXIT
 cd "$work"
 echo "a passphrase" >key
-for case in "idle 1G" "busy 10T"; do
-    name=${case% *}
-    disk="rados:lacuna/memory-$name"
-    "$lacuna" -q create "$disk" --size "${case#* }" --key-file key --kdf-memory 8M --kdf-passes 1
+for case in "idle 1G 64M" "busy 10T 8M" "busy 10T 64M"; do
+    # shellcheck disable=SC2086
+    set -- $case
+    name=$1 size=$2 cache=$3
+    disk="rados:lacuna/memory-$name-$cache"
+    "$lacuna" -q create "$disk" --size "$size" --key-file key --kdf-memory 8M --kdf-passes 1
     "$lacuna" serve "$disk" --socket s --key-file key --cache "$cache" >/dev/null 2>&1 &
     server=$!
     while [ ! -S s ]; do sleep 0.1; done
@@ -28,7 +30,7 @@ for case in "idle 1G" "busy 10T"; do
     else
         sleep 2
     fi
-    awk -v what="$name, ${case#* }" '/VmHWM/ { hwm = $2 } /VmRSS/ { rss = $2 } /Threads/ { threads = $2 }
+    awk -v what="$name, $size, --cache $cache" '/VmHWM/ { hwm = $2 } /VmRSS/ { rss = $2 } /Threads/ { threads = $2 }
         END { printf "%s: at most %d MiB, now %d MiB, %d threads\n", what, hwm / 1024, rss / 1024, threads }' "/proc/$server/status"
     kill "$server"
     wait "$server" || true
