@@ -5,11 +5,11 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    lacuna_sealed::fuzz_parse_snapshots(input);
-    lacuna_sealed::fuzz_parse_ledger_page(input);
+    lacuna_sealed_objects::fuzz_parse_snapshots(input);
+    lacuna_sealed_objects::fuzz_parse_ledger_page(input);
     // Real tables and pages are longer than the input; zeros stand for the rest.
     let mut whole = input.to_vec();
     whole.resize(4096, 0);
-    lacuna_sealed::fuzz_parse_snapshots(&whole);
-    lacuna_sealed::fuzz_parse_ledger_page(&whole);
+    lacuna_sealed_objects::fuzz_parse_snapshots(&whole);
+    lacuna_sealed_objects::fuzz_parse_ledger_page(&whole);
 });

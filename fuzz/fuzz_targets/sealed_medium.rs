@@ -3,10 +3,11 @@
 //! back as long as nobody alters the medium again.
 #![no_main]
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::sealed_image::{BLOCKS, image, is_content, open, was_written, write};
-use lacuna_sealed::{Cipher, Layout, SEGMENT_BLOCKS, Sealed};
+use lacuna_sealed::{Layout, Sealed};
+use lacuna_crypto::Cipher;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     let authenticated = image.params.cipher == Cipher::Gcm;
 
     let mut seen = 0;
-    let report = disk.check(|done| seen = done, |_| {}).expect("memory for 1 MiB");
+    let report = lacuna_core::check(&disk, |done| seen = done, |_| {}).expect("memory for 1 MiB");
     assert_eq!((seen, report.good + report.unwritten + report.bad), (BLOCKS, BLOCKS));
     each_readable_block(&disk, 0, BLOCKS, |block, data| {
         let known = !authenticated || was_written(block, data);

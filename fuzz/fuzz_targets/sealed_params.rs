@@ -2,7 +2,8 @@
 //! a geometry that adds up.
 #![no_main]
 
-use lacuna_sealed::{ObjectParams, Params};
+use lacuna_sealed::Params;
+use lacuna_sealed_objects::ObjectParams;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

@@ -3,12 +3,10 @@
 
 use crate::bytes::Bytes;
 use crate::sealed_image::{BLOCKS, filler};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
-use lacuna_crypto::SeededRandom;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret, SEGMENT_BLOCKS};
+use lacuna_crypto::{SeededRandom, Cipher};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
-use lacuna_sealed::{
-    Cipher, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, SEGMENT_BLOCKS, Stores, list_snapshots,
-};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
 use std::sync::{Arc, OnceLock};
 
 /// The name of the snapshot that every disk has, made after phase 2 of its history.

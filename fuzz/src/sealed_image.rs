@@ -5,10 +5,10 @@
 
 use crate::bytes::Bytes;
 use crate::sparse::SparseMedium;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
-use lacuna_crypto::SeededRandom;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret, SEGMENT_BLOCKS};
+use lacuna_crypto::{SeededRandom, Cipher};
 use lacuna_medium::Medium;
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks of each disk: one whole segment and a little of a second one.

@@ -6,10 +6,11 @@ use crate::in_process;
 use crate::subject::SPARE_PERMILLE;
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Budget, Disk, Result};
+use lacuna_crypto::Cipher;
 use lacuna_deniable::Geometry;
 use lacuna_medium::Medium;
 use lacuna_oblivious::Plan;
-use lacuna_sealed::{Cipher, Layout};
+use lacuna_sealed::Layout;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -16,9 +16,10 @@ pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lacuna_sealed::{Cipher, ObjectLayout};
+use lacuna_crypto::Cipher;
+use lacuna_sealed_objects::ObjectLayout;
 
-use lacuna_volume::Location;
+use lacuna_header::Location;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \

@@ -3,7 +3,7 @@
 use crate::console::{self, Console};
 use crate::working::{self, Looking, Stage};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_fuse::{ReadyPipe, Side, daemonize};
+use lacuna_service::{ReadyPipe, Side, daemonize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::net::UnixDatagram;

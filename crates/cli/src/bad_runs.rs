@@ -1,7 +1,6 @@
 //! Bad blocks as a person reads them: one line for each run of neighbours with one verdict.
 
-use lacuna_core::{Error, Kind};
-use lacuna_sealed::BadBlock;
+use lacuna_core::{BadBlock, Error, Kind};
 
 /// The run that is being gathered, in the order of the blocks.
 #[derive(Default)]

@@ -5,8 +5,8 @@ use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
 use crate::serve::budget;
 use crate::unlock::{self, Opening};
-use lacuna_core::{BLOCK_SIZE, Disk, Error, Kind, Result};
-use lacuna_sealed::{BadBlock, CheckReport, is_of_the_ledger};
+use lacuna_core::{BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, Result};
+use lacuna_sealed_objects::is_of_the_ledger;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -9,7 +9,7 @@
 
 use crate::console::Console;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_volume::Uuid;
+use lacuna_header::Uuid;
 use rustix::net::{listen, sockopt::socket_peercred};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;

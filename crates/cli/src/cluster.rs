@@ -13,11 +13,10 @@
 use crate::args::{ClusterArgs, HolderArgs, WritingArgs};
 use crate::unlock;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{
-    ClusterOptions, Keys, Medium, ObjectStore, Query, RadosPool, Step, StripedMedium, Transaction, WriterLock,
-};
-use lacuna_sealed::{SnapshotRecord, Stores, list_snapshots};
-use lacuna_volume::{Location, TAIL_AREA, Uuid};
+use lacuna_header::{Location, TAIL_AREA, Uuid};
+use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
+use lacuna_rados::{ClusterOptions, RadosPool, WriterLock};
+use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -227,7 +226,7 @@ impl Connection {
         let objects = self.objects(&self.target.header_prefix())?;
         let opened = StripedMedium::open(objects.clone()).or_else(|e| {
             let left = StripedMedium::with_len(objects, HEADER_LEN);
-            if e.kind() == Kind::NotFound && lacuna_volume::read_public(&left).is_ok() {
+            if e.kind() == Kind::NotFound && lacuna_header::read_public(&left).is_ok() {
                 Ok(left)
             } else {
                 Err(e)

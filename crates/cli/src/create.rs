@@ -15,9 +15,8 @@ use crate::passphrase;
 use crate::size::{Size, human};
 use crate::working;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_crypto::SystemRandom;
-use lacuna_sealed::Cipher;
-use lacuna_volume::{CreateHeader, NewHeader};
+use lacuna_crypto::{Cipher, SystemRandom};
+use lacuna_header::{CreateHeader, NewHeader};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

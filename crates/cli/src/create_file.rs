@@ -11,10 +11,10 @@ use crate::working;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
+use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, Params, Sealed};
-use lacuna_volume::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -145,7 +145,7 @@ impl Place {
     /// Claims the disk that is there already: it may be open under another name.
     fn claim(&self, path: &Path, console: Console) -> Result<()> {
         let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(()) };
-        match lacuna_volume::read_public(&**medium) {
+        match lacuna_header::read_public(&**medium) {
             Ok((there, _)) => {
                 claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), console)
             }
@@ -158,7 +158,7 @@ impl Place {
         let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
         medium.read_at(0, &mut start)?;
         // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
-        let alive = lacuna_volume::read_public(&medium).is_ok();
+        let alive = lacuna_header::read_public(&medium).is_ok();
         if force || !alive && start.iter().all(|byte| *byte == 0) {
             return Ok(medium);
         }

@@ -12,9 +12,9 @@ use crate::create::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
 use crate::working;
 use lacuna_core::{Error, Kind, Result};
+use lacuna_header::{NewHeader, PublicHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
-use lacuna_sealed::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
-use lacuna_volume::{NewHeader, PublicHeader, Uuid};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
 
 /// Makes the disk.
 pub fn run(
@@ -108,7 +108,7 @@ fn clear(connection: &Connection, args: &CreateArgs, console: Console) -> Result
 }
 
 fn uuid_of(connection: &Connection) -> Result<Uuid> {
-    Ok(lacuna_volume::read_public(&*connection.header()?)?.0.uuid)
+    Ok(lacuna_header::read_public(&*connection.header()?)?.0.uuid)
 }
 
 /// Lays the disk down, the header last.

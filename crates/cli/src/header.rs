@@ -10,8 +10,8 @@ use crate::parameters::Parameters;
 use crate::passphrase;
 use crate::unlock;
 use lacuna_core::{Error, Kind, Result};
+use lacuna_header::{HEADER_LEN, HeaderBackup, Location, PublicHeader, medium_len};
 use lacuna_medium::{Access, FileMedium, Medium};
-use lacuna_volume::{HEADER_LEN, HeaderBackup, Location, PublicHeader, medium_len};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -243,7 +243,7 @@ pub fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
         unlock::unlock_with(location, &args.holder, Access::Write, console, |_, shown, open| {
             passphrase::to_open(&args.passphrase, shown, open)
         })?;
-    lacuna_volume::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
+    lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     write_record(location, &*volume.header)?;
     console.done(&format!("wrote all copies of the header of {location} anew"))
 }

@@ -11,8 +11,8 @@ use crate::look::Look;
 use crate::parameters::{self, Parameters};
 use crate::size::human;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_sealed::list_snapshots;
-use lacuna_volume::{Location, PublicHeader};
+use lacuna_header::{Location, PublicHeader};
+use lacuna_sealed_objects::list_snapshots;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -54,7 +54,7 @@ pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
 impl Facts {
     fn of_file(location: &Location, path: &Path) -> Result<Facts> {
         let look = Look::at(path)?;
-        let header = lacuna_volume::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
+        let header = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
         Self::read(location, header, |_, _| {
             Ok(MediumFacts::File { len: look.len, used: look.used, in_use: look.in_use })
         })
@@ -63,7 +63,7 @@ impl Facts {
     fn in_pool(location: &Location, target: &Target) -> Result<Facts> {
         let connection = Connection::open(target)?;
         let medium = connection.header()?;
-        Self::read(location, lacuna_volume::read_public(&*medium), |header, parameters| {
+        Self::read(location, lacuna_header::read_public(&*medium), |header, parameters| {
             if let Some(name) = target.snapshot() {
                 let then = cluster::snapshot(&connection, header.uuid, name)?;
                 *parameters = parameters.as_of(then.blocks);

@@ -11,10 +11,10 @@ use crate::passphrase::{self, Opener};
 use crate::unlock::{self, Volume};
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
-use lacuna_medium::{Access, Medium};
-use lacuna_volume::{
+use lacuna_header::{
     Keyring, PublicHeader, Unlocked, add_passphrase, change_passphrase, lost_slots_warning, remove_passphrase,
 };
+use lacuna_medium::{Access, Medium};
 
 /// `lacuna key add`.
 pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
@@ -74,7 +74,7 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
             .one_slot(console, done, |at| remove_passphrase(at.header, at.unlocked, &gone, at.random));
     }
     // With a typing error here, a person would believe that a passphrase is gone which still works.
-    lacuna_volume::open(&*session.volume.header, &[gone]).map_err(|e| match e.kind() {
+    lacuna_header::open(&*session.volume.header, &[gone]).map_err(|e| match e.kind() {
         Kind::Passphrase => Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk")
             .remedy("to be rid of all but those you know, use `lacuna key refresh`"),
         _ => e,
@@ -209,7 +209,7 @@ impl Session {
         }
         let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(console));
         let random = SystemRandom::new()?;
-        lacuna_volume::change_keys(&*volume.header, &mut volume.unlocked, &keyring, cost, &random)?;
+        lacuna_header::change_keys(&*volume.header, &mut volume.unlocked, &keyring, cost, &random)?;
         let left = keyring.levels().count();
         console.done(&format!("{done}; from now on {left} {}, of those given now", work(left)))
     }

@@ -17,7 +17,6 @@ mod background;
 mod bad_runs;
 mod bench;
 mod check;
-mod check_level;
 mod claim;
 mod cluster;
 mod console;

@@ -10,8 +10,9 @@ use crate::status;
 use crate::unlock::{self, Key, Opening};
 use crate::working::{self, Looking, Stage};
 use lacuna_core::{Disk, Error, Kind, Result};
-use lacuna_fuse::{Closed, Log, OpenRequest, Opened, become_io_flusher, shell_word};
-use lacuna_volume::Location;
+use lacuna_fuse::{OpenRequest, Opened};
+use lacuna_header::Location;
+use lacuna_service::{Closed, Log, become_io_flusher, shell_word};
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     cluster::check_writing(&args.location, &args.writing)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
-    for left in lacuna_fuse::died(None).unwrap_or_default() {
+    for left in lacuna_service::died(None).unwrap_or_default() {
         if left.location == shown && !args.mountpoints.contains(&left.mountpoint) && !secretive {
             let (at, word) = (left.mountpoint.display(), shell_word(&left.mountpoint));
             console.note(&format!(
@@ -62,7 +63,7 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
     }
     for at in 0..args.mountpoints.len() {
         // The path by which it will be known when other mounts have come and gone.
-        let mountpoint = lacuna_fuse::check_mountpoint(&args.mountpoints[at], None)?;
+        let mountpoint = lacuna_service::check_mountpoint(&args.mountpoints[at], None)?;
         let shown = mountpoint.display();
         if args.mountpoints[..at].contains(&mountpoint) {
             return Err(Error::new(Kind::Usage, "cannot mount two levels in one place")
@@ -220,8 +221,8 @@ pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
 /// The mount points that a person means: the one given, or those of the disk at that location.
 fn mounted(target: &Path) -> Vec<PathBuf> {
     let records = || {
-        let running = lacuna_fuse::running(None).unwrap_or_default();
-        running.into_iter().chain(lacuna_fuse::died(None).unwrap_or_default())
+        let running = lacuna_service::running(None).unwrap_or_default();
+        running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
     };
     let path = status::canonical(&Location::Path(target.to_owned()));
     if records().any(|record| record.mountpoint == Path::new(&path)) {
@@ -238,7 +239,7 @@ fn mounted(target: &Path) -> Vec<PathBuf> {
 /// in use.
 fn deepest_first(mut mountpoints: Vec<PathBuf>) -> Vec<PathBuf> {
     let level = |mountpoint: &PathBuf| {
-        let status = lacuna_fuse::status(mountpoint, None).unwrap_or_default();
+        let status = lacuna_service::status(mountpoint, None).unwrap_or_default();
         let found = working::counters(&status["items"]).find(|(name, _)| *name == "level");
         found.map_or(0, |(_, level)| level)
     };
@@ -253,7 +254,7 @@ fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
         let (working, at) = (working.clone(), mountpoint.to_owned());
         let _looking = console.draws().then(|| {
             Looking::start(move || {
-                if let Ok(status) = lacuna_fuse::status(&at, None) {
+                if let Ok(status) = lacuna_service::status(&at, None) {
                     working.tell(
                         working::unfinished(working::counters(&status["items"]))
                             .within("closing", &at.to_string_lossy()),
@@ -261,7 +262,7 @@ fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
                 }
             })
         });
-        lacuna_fuse::close(mountpoint, None)
+        lacuna_service::close(mountpoint, None)
     });
     match closed? {
         Closed::Cleanly => console.detail("the server has ended"),

@@ -1,12 +1,14 @@
 //! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
 
 use crate::check::OVERWRITTEN;
-use crate::check_level;
 use crate::cluster::Connection;
 use crate::private_disk::PrivateDisk;
-use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
+use lacuna_core::{
+    BadBlock, BlockAddr, CheckReport, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Status, check,
+};
 use lacuna_levels::{LevelDisk, Levels, level_disks};
-use lacuna_sealed::{BadBlock, CheckReport, ObjectDisk, SEGMENT_BLOCKS, Sealed};
+use lacuna_sealed::Sealed;
+use lacuna_sealed_objects::ObjectDisk;
 use std::sync::{Arc, OnceLock};
 
 /// An open disk.
@@ -74,18 +76,16 @@ impl OpenDisk {
         mut bad: impl FnMut(Option<u8>, BadBlock),
     ) -> Result<CheckReport> {
         match self {
-            OpenDisk::Flat(disk) => disk.check(progress, |found| bad(None, found)),
+            OpenDisk::Flat(disk) => check(disk, progress, |found| bad(None, found)),
             OpenDisk::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
             OpenDisk::Levels(on) => {
                 let (mut total, mut before) = (CheckReport::default(), 0);
                 for level in &on.levels {
                     let found = |found| bad(Some(level.level()), found);
-                    let report = check_level::run(&**level, |done| progress(before + done), found)
+                    let report = check(&**level, |done| progress(before + done), found)
                         .map_err(|e| level_error(level.level(), e).private())?;
                     before += level.blocks();
-                    total.good += report.good;
-                    total.unwritten += report.unwritten;
-                    total.bad += report.bad;
+                    total.add(report);
                 }
                 Ok(total)
             }

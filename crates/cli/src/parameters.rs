@@ -2,10 +2,12 @@
 
 use crate::size::human;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
+use lacuna_header::{FormatId, HEADER_AREA, Location, PublicHeader};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams};
-use lacuna_sealed::{Cipher, ObjectParams, Params};
-use lacuna_volume::{FormatId, HEADER_AREA, Location, PublicHeader};
+use lacuna_sealed::Params;
+use lacuna_sealed_objects::ObjectParams;
 
 /// The most blocks of a disk on objects: 16 TiB.
 const MOST_ON_OBJECTS: u64 = 1 << 32;
@@ -159,7 +161,7 @@ impl Parameters {
     /// The size to which `resize` can take the disk, in bytes.
     pub fn largest(&self) -> u64 {
         let blocks = match self {
-            Parameters::Flat(params) => u64::from(params.map_capacity) * lacuna_sealed::SEGMENT_BLOCKS,
+            Parameters::Flat(params) => u64::from(params.map_capacity) * lacuna_core::SEGMENT_BLOCKS,
             Parameters::Objects(_) => MOST_ON_OBJECTS,
             Parameters::Deniable(params) => params.blocks,
             Parameters::Oblivious(params) => params.blocks,
@@ -235,7 +237,8 @@ pub fn hiding(params: &ObliviousParams) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_sealed::{Layout, ObjectLayout};
+    use lacuna_sealed::Layout;
+    use lacuna_sealed_objects::ObjectLayout;
 
     #[test]
     fn grows_within_the_map_and_never_shrinks() {

@@ -4,7 +4,7 @@ use crate::args::{NewPassphraseArgs, PassphraseArgs};
 use crate::descriptor;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::constant_time_eq;
-use lacuna_volume::Unlocked;
+use lacuna_header::Unlocked;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;

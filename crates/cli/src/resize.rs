@@ -13,9 +13,9 @@ use crate::parameters::Parameters;
 use crate::size::human;
 use crate::unlock;
 use lacuna_core::{Error, Kind, Result};
+use lacuna_header::{Location, copy_c, medium_len};
 use lacuna_medium::Access;
 use lacuna_sealed::Sealed;
-use lacuna_volume::{Location, copy_c, medium_len};
 use std::os::unix::fs::FileTypeExt;
 
 /// `lacuna resize`.
@@ -56,7 +56,7 @@ pub fn run(args: &ResizeArgs, console: Console) -> Result<()> {
         Sealed::reserve_map(&*volume.header, params)?;
         volume.header.sync()?;
     }
-    lacuna_volume::update_params(
+    lacuna_header::update_params(
         &mut volume.unlocked,
         &*volume.header,
         parameters.encode(),

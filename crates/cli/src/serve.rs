@@ -8,11 +8,12 @@ use crate::network;
 use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
 use crate::size::Size;
-use crate::status::{Account, StatusSocket};
+use crate::status::Account;
 use crate::unlock::{self, Opening};
 use crate::working::{self, Looking};
 use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_service::StatusSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -223,7 +224,7 @@ fn serve_disk(
     let uris = server.uris();
     let account =
         Account::of(&args.location, site.target(), (uris.clone(), stop.clone()), levels, last_error);
-    signs.status = StatusSocket::start(account, console);
+    signs.status = account.publish(console);
     signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.tell()?;

@@ -10,9 +10,9 @@ use crate::size::human;
 use crate::unlock::{self, Opening};
 use crate::utc::utc;
 use lacuna_core::{BLOCK_SIZE, Budget, Disk, Error, Kind, Result};
+use lacuna_header::Location;
 use lacuna_medium::Access;
-use lacuna_sealed::{ObjectDisk, SnapshotRecord, SnapshotState, list_snapshots};
-use lacuna_volume::Location;
+use lacuna_sealed_objects::{ObjectDisk, SnapshotRecord, SnapshotState, list_snapshots};
 use serde_json::json;
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub fn list(args: &SnapshotListArgs) -> Result<()> {
     };
     let connection = Connection::open(&target)?;
     let naming = |e: Error| e.context(&args.location);
-    let (header, _) = lacuna_volume::read_public(&*connection.header()?).map_err(naming)?;
+    let (header, _) = lacuna_header::read_public(&*connection.header()?).map_err(naming)?;
     let snapshots = list_snapshots(&*connection.stores(header.uuid)?.book).map_err(naming)?;
     if args.json {
         let facts = |s: &SnapshotRecord| {
@@ -77,7 +77,7 @@ fn check_exists(args: &SnapshotArgs) -> Result<()> {
     let Site::Pool(target) = Site::held(&args.location, &args.holder)? else { return Ok(()) };
     cluster::refuse_snapshot(&args.location, "take or change snapshots of")?;
     let connection = Connection::open(&target)?;
-    let found = lacuna_volume::read_public(&*connection.header()?)
+    let found = lacuna_header::read_public(&*connection.header()?)
         .and_then(|(header, _)| cluster::snapshot(&connection, header.uuid, &args.name));
     found.map(drop).map_err(|e| e.context(&args.location))
 }

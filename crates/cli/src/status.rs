@@ -1,31 +1,16 @@
-//! `status`: what running servers say of themselves, and the socket on which a `serve` says it.
+//! `status`: what running servers say of themselves.
 
 use crate::args::StatusArgs;
 use crate::cluster::Target;
 use crate::console::{self, Console};
 use crate::size::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
-use lacuna_fuse::{Counters, Record, shell_word};
+use lacuna_header::Location;
 use lacuna_nbd::StopHandle;
-use lacuna_volume::Location;
+use lacuna_service::{Counters, Record, StatusSocket, shell_word};
 use serde_json::{Value, json};
-use std::fs::{self, DirBuilder};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// Longest answer that is read.
-const LIMIT: u64 = 1 << 20;
-/// How long one side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait after a failure to accept.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How old a socket must be before it is taken for a dead server's.
-const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// What a server knows of itself.
 pub struct Account {
@@ -62,6 +47,19 @@ impl Account {
         Account { location, identity, namespace, uris, stop, read_only, size, counters, last_error }
     }
 
+    /// Answers for this server as long as what is given back lives, if that can be had: a disk is served without it just as
+    /// well.
+    pub fn publish(self, console: Console) -> Option<StatusSocket> {
+        let identity = self.identity.clone();
+        match StatusSocket::start(&identity, move || self.to_json()) {
+            Ok(socket) => Some(socket),
+            Err(e) => {
+                console.note(&format!("`lacuna status` will not see this server: {e}"));
+                None
+            }
+        }
+    }
+
     fn to_json(&self) -> Value {
         let mut out = json!({
             "location": self.location,
@@ -82,79 +80,6 @@ impl Account {
     }
 }
 
-/// The socket that answers every connection with one JSON document. Its file goes when this is dropped, and so does
-/// what it holds of the disk.
-pub struct StatusSocket {
-    path: PathBuf,
-    listener: Arc<UnixListener>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl StatusSocket {
-    /// Listens, if that can be had: a disk is served without it just as well.
-    pub fn start(account: Account, console: Console) -> Option<Self> {
-        match Self::try_start(account) {
-            Ok(socket) => Some(socket),
-            Err(e) => {
-                console.note(&format!("`lacuna status` will not see this server: {e}"));
-                None
-            }
-        }
-    }
-
-    fn try_start(account: Account) -> Result<Self> {
-        let dir = socket_dir()?;
-        let failed = |e: &io::Error| Error::io(format!("cannot listen in {}", dir.display()), e);
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed(&e))?;
-        let owner = fs::metadata(&dir).map_err(|e| failed(&e))?.uid();
-        if owner != rustix::process::geteuid().as_raw() {
-            return Err(Error::new(Kind::Permission, format!("cannot use {}", dir.display()))
-                .found(format!("a directory of user {owner}")));
-        }
-        let path = socket_path(&dir, &account.identity);
-        // Two servers share a location only if both read; the first one keeps the name.
-        if UnixStream::connect(&path).is_ok() {
-            return Err(Error::new(Kind::Busy, "another server of this location answers already"));
-        }
-        let _ = fs::remove_file(&path);
-        let listener = Arc::new(UnixListener::bind(&path).map_err(|e| failed(&e))?);
-        let accepting = Arc::clone(&listener);
-        let thread = std::thread::Builder::new().name("lacuna-status".into());
-        let answer = move || {
-            loop {
-                match accepting.accept() {
-                    Ok((mut stream, _)) => {
-                        let _ = stream.set_write_timeout(Some(PATIENCE));
-                        let _ = stream.write_all(account.to_json().to_string().as_bytes());
-                    }
-                    // Shut down.
-                    Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
-                    // A system that has, for example, no more file descriptors is left alone for a while.
-                    Err(_) => std::thread::sleep(PAUSE),
-                }
-            }
-        };
-        let thread = thread.spawn(answer).map_err(|e| failed(&e))?;
-        Ok(StatusSocket { path, listener, thread: Some(thread) })
-    }
-}
-
-impl Drop for StatusSocket {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-        // Wakes the thread. One that cannot be woken ends with the process.
-        if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok()
-            && let Some(thread) = self.thread.take()
-        {
-            let _panicked = thread.join();
-        }
-    }
-}
-
-fn socket_dir() -> Result<PathBuf> {
-    lacuna_fuse::default_run_base().map(|base| base.join("serve"))
-}
-
 /// A location as a server says it: of a path, the one that does not depend on where somebody stands.
 pub fn canonical(location: &Location) -> String {
     match location {
@@ -170,16 +95,11 @@ fn canonical_path(path: &Path) -> PathBuf {
     found.unwrap_or_else(|| path.to_owned())
 }
 
-/// A short name for a location: the path of a socket has room for 107 bytes.
-fn socket_path(dir: &Path, identity: &str) -> PathBuf {
-    dir.join(format!("{:016x}.sock", lacuna_fuse::fnv1a(identity.as_bytes())))
-}
-
 /// `lacuna status`.
 pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = args.target.as_deref().map(Location::parse).transpose()?;
     // Where no server can be seen, none is not what is being served.
-    socket_dir()?;
+    lacuna_service::default_run_base()?;
     let mut servers = all(console);
     if let Some(target) = &target {
         servers = those_of(servers, target);
@@ -218,52 +138,22 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
 }
 
 fn nbd_servers(console: Console) -> Vec<Value> {
-    let Ok(dir) = socket_dir() else { return Vec::new() };
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    paths.sort();
-    let answers = paths.into_iter().filter_map(|path| match ask(&path) {
-        Ok(answer) => Some(answer),
-        Err(e) => {
-            if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
-                // Nobody listens any more: its server died.
-                let _ = fs::remove_file(&path);
-            }
-            console.detail(&format!("no answer from {}: {e}", path.display()));
-            None
-        }
-    });
-    answers.collect()
-}
-
-/// Whether it is a socket, and older than the moment that a server needs between making it and listening on it.
-fn is_old(path: &Path) -> bool {
-    let meta = fs::symlink_metadata(path).ok().filter(|meta| meta.file_type().is_socket());
-    let made = meta.and_then(|meta| meta.modified().ok());
-    made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > STALE_AFTER)
-}
-
-fn ask(path: &Path) -> io::Result<Value> {
-    let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut answer = String::new();
-    stream.take(LIMIT).read_to_string(&mut answer)?;
-    Ok(serde_json::from_str(&answer)?)
+    lacuna_service::accounts(|path, e| console.detail(&format!("no answer from {}: {e}", path.display())))
 }
 
 fn mounts(console: Console) -> Vec<Value> {
-    let answered = |record: Record| match lacuna_fuse::status(&record.mountpoint, None) {
+    let answered = |record: Record| match lacuna_service::status(&record.mountpoint, None) {
         Ok(status) => Some(mount(&record, status)),
         Err(e) => {
             console.detail(&e.to_string());
             (e.kind() == Kind::TimedOut).then(|| mount(&record, json!({ "silent": true })))
         }
     };
-    let running = lacuna_fuse::running(None).unwrap_or_default();
+    let running = lacuna_service::running(None).unwrap_or_default();
     let mut servers: Vec<Value> = running.into_iter().filter_map(answered).collect();
     servers.sort_by_key(order);
     let died =
-        lacuna_fuse::died(None).unwrap_or_default().into_iter().map(|record| mount(&record, Value::Null));
+        lacuna_service::died(None).unwrap_or_default().into_iter().map(|record| mount(&record, Value::Null));
     servers.extend(died);
     servers
 }

@@ -17,11 +17,12 @@ use crate::working;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::{Deniable, Params as DeniableParams};
+use lacuna_header::{Location, PublicHeader, Unlocked};
 use lacuna_levels::{OpenOptions as LevelOptions, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
-use lacuna_sealed::{ObjectDisk, ObjectOptions, ObjectParams, OpenOptions, Params, Sealed};
-use lacuna_volume::{Location, PublicHeader, Unlocked};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed_objects::{ObjectDisk, ObjectOptions, ObjectParams};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,14 +98,14 @@ pub fn unlock_with(
     };
     let mut connection = connection;
     let naming = |e: Error| e.context(location);
-    let (public, _) = lacuna_volume::read_public(&*header).map_err(naming)?;
+    let (public, _) = lacuna_header::read_public(&*header).map_err(naming)?;
     Parameters::of(&public, location).map_err(naming)?;
     if connection.is_none() && access == Access::Write {
         claim::take(public.uuid, &format!("cannot open {location}"), console)?;
     }
     let trying = format!("trying the passphrase of {location}");
     let open = |passphrases: &[SecretVec]| {
-        working::show(console, &trying, |_| lacuna_volume::open(&*header, passphrases)).map_err(naming)
+        working::show(console, &trying, |_| lacuna_header::open(&*header, passphrases)).map_err(naming)
     };
     let (unlocked, passphrases) = ask(&public, &location.to_string(), &open)?;
     for note in &unlocked.notes {
@@ -134,7 +135,7 @@ pub fn unlock_with(
 pub fn peek(location: &Location) -> Option<Parameters> {
     let Location::Path(path) = location else { return None };
     let medium = FileMedium::open(path, Access::Read).ok()?;
-    let (public, _) = lacuna_volume::read_public(&medium).ok()?;
+    let (public, _) = lacuna_header::read_public(&medium).ok()?;
     Parameters::of(&public, location).ok()
 }
 
@@ -143,7 +144,7 @@ fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Med
     let connection = Connection::open(target)?;
     let header = connection.header()?;
     if let Some(name) = target.snapshot() {
-        let found = lacuna_volume::read_public(&*header)
+        let found = lacuna_header::read_public(&*header)
             .and_then(|(public, _)| cluster::snapshot(&connection, public.uuid, name));
         found.map(drop).map_err(|e| e.context(location))?;
     }
@@ -157,7 +158,7 @@ fn hold(connection: &mut Connection, steal: bool) -> Result<()> {
 
 /// Refuses a header that is no longer what was unlocked.
 fn check_unchanged(header: &dyn Medium, unlocked: &PublicHeader, location: &Location) -> Result<()> {
-    let (public, _) = lacuna_volume::read_public(header).map_err(|e| e.context(location))?;
+    let (public, _) = lacuna_header::read_public(header).map_err(|e| e.context(location))?;
     if public == *unlocked {
         return Ok(());
     }

@@ -2,12 +2,12 @@
 //! the formats, what is found is what the medium holds, and what is flushed on top of it stays.
 
 use lacuna_core::{Budget, Disk, Result, Secret};
-use lacuna_crypto::SeededRandom;
+use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
 use lacuna_levels::{Levels, OpenOptions as LevelOptions, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use lacuna_sim::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
 use std::time::Duration;

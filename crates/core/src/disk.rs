@@ -6,6 +6,9 @@ use serde::Serialize;
 /// Bytes in a block: the unit of encryption and of every map.
 pub const BLOCK_SIZE: usize = 4096;
 
+/// Blocks of a segment: consecutive blocks of a disk that keep together where a format moves or numbers them.
+pub const SEGMENT_BLOCKS: u64 = 1024;
+
 /// The number of a block on a disk, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockAddr(pub u64);

@@ -12,15 +12,19 @@
 
 mod budget;
 mod bytedisk;
+mod check;
 mod clock;
 mod disk;
 mod error;
+mod fail_stop;
 mod locked;
 mod secret;
 
 pub use budget::Budget;
 pub use bytedisk::ByteDisk;
+pub use check::{BadBlock, CheckReport, check, check_buffer};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, Status, StatusItem};
+pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
+pub use fail_stop::{FailStop, OnPanic, closed, defect};
 pub use secret::{Secret, SecretVec};

@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod block_cipher;
 #[allow(unsafe_code)]
 mod ffi;
 mod gcm;
@@ -26,6 +27,7 @@ mod wrap;
 mod xaes;
 mod xts;
 
+pub use block_cipher::{BlockCipher, Cipher, is_zero};
 pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
 pub use kdf::{Argon2Cost, derive, derive_ciphers, measure_cost, stretch};

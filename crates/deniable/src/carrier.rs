@@ -7,14 +7,14 @@
 //!
 //! Invariant: a stripe is read between its own sync and the write that overwrites it, so it does not change meanwhile.
 
-use crate::core::{Core, FailOnPanic, LOOK_AGAIN};
+use crate::core::{Core, LOOK_AGAIN};
 use crate::keys::open_slot;
 use crate::log::{Log, Plain};
 use crate::place::live_slots;
 use crate::source::Source;
 use crate::summary::{Listed, Summary};
-use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, FailStop, Tree, WriteKey, warm};
+use lacuna_core::{BLOCK_SIZE, FailStop, OnPanic, Result, defect};
+use lacuna_levels::{Entry, Tree, WriteKey, warm};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -128,7 +128,7 @@ impl Core {
 
     /// The work of the thread that reads ahead, from stripe `seq` on. It tells `to_warm` of the hidden blocks that it found.
     pub(crate) fn read_ahead(&self, mut seq: u64, to_warm: SyncSender<Vec<(u8, u64)>>) {
-        let _guard = FailOnPanic(self);
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
         let mut found = Vec::new();
         loop {
             let carried = match self.log.read_carried(seq, |from, listed| self.still_live(from, listed)) {
@@ -153,7 +153,7 @@ impl Core {
     /// The work of the thread that brings leaves of hidden maps into memory before their blocks are carried on. Nothing
     /// waits for it.
     pub(crate) fn warm_hidden(&self, found: Receiver<Vec<(u8, u64)>>) {
-        let _guard = FailOnPanic(self);
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
         for blocks in found {
             for (level, addr) in blocks {
                 let source = Source::strict(&self.log, level);

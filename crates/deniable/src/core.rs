@@ -5,9 +5,9 @@ use crate::hidden::Echo;
 use crate::log::Log;
 use crate::pipeline::Pipeline;
 use crate::public::Public;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Error, FailStop, Kind, Result, defect};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::{FailStop, HiddenLevels, SALT_LEN, Wait, defect, no_sync};
+use lacuna_levels::{HiddenLevels, SALT_LEN, Wait, no_sync};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -211,17 +211,6 @@ impl Core {
             (false, _) => Some(Duration::ZERO),
             (true, 0) => Some(self.cover_timeout),
             (true, _) => None,
-        }
-    }
-}
-
-/// Fails the disk when its thread panics: nobody shall wait for a thread that is gone.
-pub(crate) struct FailOnPanic<'a>(pub(crate) &'a Core);
-
-impl Drop for FailOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(defect());
         }
     }
 }

@@ -141,7 +141,7 @@ impl Deniable {
     fn stop(&self) -> Result<()> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(threads);
-        self.core.fail(Error::new(Kind::FailStop, "the disk is closed"));
+        self.core.fail(lacuna_core::closed());
         Ok(())
     }
 }

@@ -2,13 +2,13 @@
 //! threads one encrypts and writes, and one syncs; without, the thread that closes a stripe does all.
 
 use crate::checkpoint::Checkpoint;
-use crate::core::{Core, FailOnPanic, LOOK_AGAIN};
+use crate::core::{Core, LOOK_AGAIN};
 use crate::hidden::HiddenPart;
 use crate::keys::{domain, seal_slot, stripe_key};
 use crate::log::Flying;
 use crate::summary::{self, PublicPart, ROOTS_AT};
-use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{FailStop, SALT_LEN};
+use lacuna_core::{BLOCK_SIZE, FailStop, OnPanic, Result, defect};
+use lacuna_levels::SALT_LEN;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -121,7 +121,7 @@ impl Core {
 
     /// The work of the thread that encrypts and writes, until there is nothing more to come.
     pub(crate) fn write_stripes(&self, closed: Receiver<Closed>, to_sync: SyncSender<u64>) {
-        let _guard = FailOnPanic(self);
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
         for closed in closed {
             let seq = closed.part.seq;
             let written =
@@ -138,7 +138,7 @@ impl Core {
 
     /// The work of the syncing thread, which is ahead of the writing one's need.
     pub(crate) fn sync_stripes(&self, due: Receiver<u64>) {
-        let _guard = FailOnPanic(self);
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
         for seq in due {
             if let Err(e) = self.sync_to(seq) {
                 return drop(self.fail(e));

@@ -6,14 +6,14 @@
 //! public operations and the paced clock, under a lock that hidden operations never take.
 
 use crate::carrier::Carried;
-use crate::core::{Core, FailOnPanic};
+use crate::core::Core;
 use crate::log::{Flying, Log, Plain};
 use crate::pipeline::Closed;
 use crate::place::Place;
 use crate::source::Source;
 use crate::summary::{PublicPart, name_of};
 use crate::trims;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, OnPanic, Result, defect};
 use lacuna_levels::{Entry, LOST, SALT_LEN, Tree, warm};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -383,7 +383,7 @@ impl Core {
     /// Fills the hidden slots of a closed stripe and sends it to the medium.
     fn fill_and_send(&self, to_fill: ToFill) -> Result<()> {
         // The stripe has its number: no other can take its place.
-        let _guard = FailOnPanic(self);
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
         let ToFill { flying, carried, salt, checkpoint, part } = to_fill;
         let hidden = self.fill_hidden(&flying, carried)?;
         self.send(Closed { flying, hidden, salt, checkpoint, part })

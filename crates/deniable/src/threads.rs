@@ -1,9 +1,9 @@
 //! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden maps, one encrypts closed
 //! stripes and writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
 
-use crate::core::{Core, FailOnPanic};
+use crate::core::Core;
 use crate::pipeline::MOST_DUE;
-use lacuna_core::{Error, Result};
+use lacuna_core::{Error, OnPanic, Result, defect};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl Threads {
         if !interval.is_zero() {
             let covering = Arc::clone(core);
             let beat = move || {
-                let _guard = FailOnPanic(&covering);
+                let _guard = OnPanic::new(|| drop(covering.fail(defect())));
                 covering.counters.refreshes.fetch_add(1, Ordering::Relaxed);
                 covering.refresh().map(drop)
             };

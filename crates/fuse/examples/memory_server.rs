@@ -5,7 +5,8 @@
 mod memory;
 
 use lacuna_core::{Error, Result};
-use lacuna_fuse::{OpenRequest, Opened, ReadyPipe, Side, daemonize};
+use lacuna_fuse::{OpenRequest, Opened};
+use lacuna_service::{ReadyPipe, Side, daemonize};
 use memory::MemoryDisk;
 use std::process::ExitCode;
 use std::sync::Arc;

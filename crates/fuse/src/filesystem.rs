@@ -3,8 +3,6 @@
 //! Like a block device, `disk` has a fixed length: writes stop at its end, and truncating it to nothing (as
 //! shells and `cp` do on opening) changes nothing.
 
-use crate::open::{Event, Log};
-use crate::watch::Watch;
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
@@ -12,6 +10,7 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
+use lacuna_service::{DISK_NAME, Event, Log, Watch};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -21,8 +20,6 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Name of the file that is the disk.
-pub(crate) const DISK_NAME: &str = "disk";
 const STATUS_NAME: &str = "status";
 
 const DISK: INodeNo = INodeNo(2);

@@ -1,21 +1,15 @@
 //! A FUSE mount and the threads that serve it.
 
-use crate::filesystem::{DISK_NAME, DiskFilesystem};
-use crate::open::RELEASE_LIMIT;
-use crate::system_call::become_io_flusher;
-use crate::watch::Watch;
-use crate::{mount_table, tool, users};
+use crate::filesystem::DiskFilesystem;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use lacuna_core::{Error, Kind, Result};
-use std::ffi::OsStr;
+use lacuna_service::{DISK_NAME, FUSE_SOURCE, RELEASE_LIMIT, Watch, become_io_flusher, unmount_fuse};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where FUSE is reached.
 const DEVICE: &str = "/dev/fuse";
-/// What mount tables show as the source of every FUSE mount of lacuna.
-pub(crate) const SOURCE: &str = "lacuna";
 
 /// A mounted FUSE file system. Dropping it unmounts it if nobody uses it.
 pub(crate) struct FuseMount {
@@ -72,7 +66,7 @@ impl FuseMount {
         if self.session.is_none() {
             return Ok(());
         }
-        unmount(&self.mountpoint)?;
+        unmount_fuse(&self.mountpoint)?;
         // The session's own unmount on drop would hit whatever is mounted here next. Forgetting it costs one
         // file descriptor of a dead connection; the threads end by themselves.
         if let Some(session) = self.session.take() {
@@ -93,64 +87,11 @@ impl Drop for FuseMount {
     }
 }
 
-/// Unmounts the FUSE file system at `mountpoint` if there is one.
-fn unmount(mountpoint: &Path) -> Result<()> {
-    if !mounted(mountpoint)? {
-        return Ok(());
-    }
-    let finished = unmount_tool(mountpoint, false)?;
-    if finished.success() || !mounted(mountpoint)? {
-        return Ok(());
-    }
-    Err(busy_or_failed(mountpoint, &finished))
-}
-
-/// Removes the mount that a server left when it died: nothing behind it can be read or written any more, so
-/// here, and only here, the unmount may be lazy.
-pub(crate) fn unmount_dead(mountpoint: &Path) -> Result<()> {
-    if !mounted(mountpoint)? || unmount_tool(mountpoint, false)?.success() {
-        return Ok(());
-    }
-    let finished = unmount_tool(mountpoint, true)?;
-    if finished.success() { Ok(()) } else { Err(busy_or_failed(mountpoint, &finished)) }
-}
-
-/// The error for an unmount that did not work.
-pub(crate) fn busy_or_failed(mountpoint: &Path, finished: &tool::Finished) -> Error {
-    let what = format!("cannot unmount {}", mountpoint.display());
-    let users = users::describe(mountpoint);
-    if users.is_none() && !finished.stderr.contains("busy") {
-        let kind = if tool::denied(&finished.stderr) { Kind::Permission } else { Kind::Other };
-        return Error::new(kind, what).found(finished.words());
-    }
-    Error::new(Kind::Busy, what)
-        .found(match users {
-            Some(users) => format!("in use by {users}"),
-            None => format!("in use by something that cannot be seen from here ({})", finished.words()),
-        })
-        .remedy("end what uses it, or leave the directory, then close it again")
-}
-
-fn mounted(mountpoint: &Path) -> Result<bool> {
-    Ok(mount_table::at(mountpoint)?.is_some_and(|e| e.is_our_fuse()))
-}
-
-fn unmount_tool(mountpoint: &Path, lazy: bool) -> Result<tool::Finished> {
-    let (program, mut args): (_, Vec<&OsStr>) = match (rustix::process::geteuid().is_root(), lazy) {
-        (true, false) => ("umount", vec![]),
-        (true, true) => ("umount", vec![OsStr::new("--lazy")]),
-        (false, false) => ("fusermount3", vec![OsStr::new("-u")]),
-        (false, true) => ("fusermount3", vec![OsStr::new("-u"), OsStr::new("-z")]),
-    };
-    args.extend([OsStr::new("--"), mountpoint.as_os_str()]);
-    tool::run(program, &args)
-}
-
 fn config(read_only: bool, device_opens: bool) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(SOURCE.to_owned()),
-        MountOption::Subtype(SOURCE.to_owned()),
+        MountOption::FSName(FUSE_SOURCE.to_owned()),
+        MountOption::Subtype(FUSE_SOURCE.to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
         MountOption::NoSuid,

@@ -3,11 +3,10 @@
 //! Deniability contract: nothing here decides that, when or where anything is written. A stripe or batch that the public
 //! or the paced clock caused passes by and is filled by the format; whoever waits for that is woken.
 
-use crate::failstop::{FailStop, defect};
 use crate::queue::{Queue, Ticket, Waiting};
 use crate::tree::{PageSource, Tree};
 use crate::warm::warm;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, StatusItem};
+use lacuna_core::{BLOCK_SIZE, Error, FailStop, Kind, Result, StatusItem, defect};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -17,7 +17,6 @@
 mod clock;
 mod disk;
 mod entry;
-mod failstop;
 mod hidden;
 mod keys;
 mod leaves;
@@ -31,7 +30,6 @@ mod warm;
 pub use clock::PacedClock;
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
 pub use entry::{Entry, LOST, MOST_DEPTHS};
-pub use failstop::{FailStop, defect};
 pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Wait, no_cover, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};

@@ -1,10 +1,9 @@
 //! The disks that front ends see, and waiting for cover, over a format that keeps nothing.
 #![forbid(unsafe_code)]
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result, StatusItem};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, FailStop, Kind, Result, StatusItem, defect};
 use lacuna_levels::{
-    Entry, FailStop, HiddenLevel, HiddenLevels, Levels, PageSource, Tree, Wait, check_length, defect,
-    level_disks, no_cover,
+    Entry, HiddenLevel, HiddenLevels, Levels, PageSource, Tree, Wait, check_length, level_disks, no_cover,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

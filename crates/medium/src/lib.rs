@@ -6,7 +6,7 @@
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
 //! - Reading a file leaves its access time alone wherever the system lets us.
-//! - `unsafe` is confined to the seam to librados, and to one request to block devices.
+//! - `unsafe` is confined to one request to block devices.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -16,15 +16,12 @@ mod memory;
 mod memory_objects;
 mod memory_pages;
 mod object;
-mod rados;
 mod striped;
 
 pub use file::{Access, FileMedium, open_to_look};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
-pub use rados::{ClusterOptions, RadosObjects, RadosPool, WriterLock};
-pub use rados::{exit_at_once, is_in_use as librados_is_in_use};
 pub use striped::StripedMedium;
 
 use lacuna_core::Result;

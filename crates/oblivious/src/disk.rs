@@ -8,10 +8,10 @@ use crate::public::Public;
 use crate::recovery;
 use crate::store::Store;
 use crate::threads::Threads;
-use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result, Secret, StatusItem};
+use lacuna_core::{BLOCK_SIZE, Budget, Error, FailStop, Kind, Result, Secret, StatusItem};
 use lacuna_crypto::RandomSource;
 use lacuna_levels::{
-    FailStop, HiddenLevel, HiddenLevels, LevelDisk, Levels, OpenOptions, Tree, check_length, level_disks,
+    HiddenLevel, HiddenLevels, LevelDisk, Levels, OpenOptions, Tree, check_length, level_disks,
 };
 use lacuna_medium::Medium;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -141,7 +141,7 @@ impl Oblivious {
     fn stop(&self) {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(threads);
-        self.core.fail(Error::new(Kind::FailStop, "the disk is closed"));
+        self.core.fail(lacuna_core::closed());
     }
 }
 

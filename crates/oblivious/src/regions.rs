@@ -5,8 +5,7 @@
 //! parameters alone (deniability contract).
 
 use crate::params::{GROUP, Plan};
-use lacuna_core::BLOCK_SIZE;
-use lacuna_core::Secret;
+use lacuna_core::{BLOCK_SIZE, Secret};
 use lacuna_crypto::derive;
 use lacuna_levels::pages_of;
 

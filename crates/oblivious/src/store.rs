@@ -11,8 +11,8 @@
 use crate::head::{Head, PublicPart};
 use crate::params::{META_LEN, Params};
 use crate::progress::{Claims, Progress};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
-use lacuna_levels::{FailStop, again, defect};
+use lacuna_core::{BLOCK_SIZE, Error, FailStop, Kind, Result, Secret, defect};
+use lacuna_levels::again;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 use rustc_hash::FxHashMap;
 use std::ops::RangeInclusive;

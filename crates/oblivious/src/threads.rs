@@ -7,8 +7,8 @@
 
 use crate::core::Core;
 use crate::progress::Progress;
-use lacuna_core::{Error, Result};
-use lacuna_levels::{PacedClock, defect};
+use lacuna_core::{Error, OnPanic, Result, defect};
+use lacuna_levels::PacedClock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -19,17 +19,6 @@ pub(crate) struct Threads {
     core: Arc<Core>,
     clock: Option<PacedClock>,
     homeward: Vec<JoinHandle<()>>,
-}
-
-/// Fails the disk when its thread panics: a thread that is gone keeps nobody waiting.
-pub(crate) struct FailOnPanic<'a>(pub(crate) &'a Core);
-
-impl Drop for FailOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(defect());
-        }
-    }
 }
 
 impl Core {
@@ -80,7 +69,7 @@ impl Core {
 
     /// Runs what a thread does; the disk fails with it.
     fn run(&self, work: impl Fn(&Core) -> Result<()>) {
-        let _guard = FailOnPanic(self);
+        let _guard = OnPanic::new(|| drop(self.fail(defect())));
         if let Err(e) = work(self) {
             self.fail(e);
         }
@@ -100,7 +89,7 @@ impl Threads {
         if !interval.is_zero() {
             let covering = Arc::clone(core);
             threads.clock = Some(PacedClock::start(interval, move || {
-                let _guard = FailOnPanic(&covering);
+                let _guard = OnPanic::new(|| drop(covering.fail(defect())));
                 covering.counters.refreshes.fetch_add(1, Ordering::Relaxed);
                 covering.refresh().map(drop)
             })?);

@@ -2,9 +2,9 @@
 //! Usage: engine_speed FILE [xts|xts-random|gcm|hctr2] [job …]
 
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
-use lacuna_crypto::SystemRandom;
+use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_medium::FileMedium;
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, Sealed};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use std::sync::Arc;
 use std::time::Instant;
 

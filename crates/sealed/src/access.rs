@@ -2,10 +2,10 @@
 
 use crate::cache::Committed;
 use crate::disk::Core;
-use crate::geometry::{CHUNK_BLOCKS, SEGMENT_BLOCKS};
+use crate::geometry::CHUNK_BLOCKS;
 use crate::map::Home;
 use crate::shadow::{Shadow, Stream};
-use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_core::{BLOCK_SIZE, Result, SEGMENT_BLOCKS};
 use std::cell::RefCell;
 use std::sync::Arc;
 

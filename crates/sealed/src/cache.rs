@@ -4,8 +4,7 @@
 //! (encrypted, in the ring, not yet home). Invariant: a committed version leaves its slot only when it is home,
 //! when a later committed version replaces it, or when its segment moved.
 
-use crate::geometry::SEGMENT_BLOCKS;
-use lacuna_core::BLOCK_SIZE;
+use lacuna_core::{BLOCK_SIZE, SEGMENT_BLOCKS};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -6,13 +6,13 @@
 //! record is durable. What comes after, the way home, is in `homeward.rs`.
 
 use crate::cache::{Committed, Content};
-use crate::cipher::is_zero;
 use crate::disk::Core;
-use crate::geometry::{CHUNK_BLOCKS, SEGMENT_BLOCKS};
+use crate::geometry::CHUNK_BLOCKS;
 use crate::map::Home;
 use crate::ring::{Batch, Ring};
 use crate::shadow::{Shadow, Stream};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::is_zero;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

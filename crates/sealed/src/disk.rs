@@ -2,9 +2,8 @@
 
 use crate::Layout;
 use crate::cache::Cache;
-use crate::cipher::BlockCipher;
 use crate::commit::Committer;
-use crate::geometry::{MAP_ENTRY, Params, SEGMENT_BLOCKS};
+use crate::geometry::{MAP_ENTRY, Params};
 use crate::layout::Store;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
@@ -16,9 +15,10 @@ use crate::shadow::Shadows;
 use crate::stream::StreamDetector;
 use crate::worker::{Signals, Worker};
 use lacuna_core::{
-    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status, StatusItem,
+    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, FailStop, Kind, Result, SEGMENT_BLOCKS, Secret,
+    Status, StatusItem, defect,
 };
-use lacuna_crypto::{RandomSource, derive};
+use lacuna_crypto::{BlockCipher, RandomSource, derive};
 use lacuna_medium::Medium;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,7 +58,7 @@ pub(crate) struct Core {
     pub(crate) write_through: bool,
     pub(crate) background: bool,
     pub(crate) medium_full: MediumFull,
-    failed: Mutex<Option<Error>>,
+    health: FailStop,
 }
 
 /// Bounds on what waits in memory, in bytes.
@@ -88,16 +88,14 @@ pub(crate) struct Counters {
 impl Core {
     pub(crate) fn committer(&self) -> MutexGuard<'_, Committer> {
         self.committer.lock().unwrap_or_else(|poisoned| {
-            self.fail(Error::new(Kind::Other, "a commit was cut short by a defect of lacuna (a panic)"));
+            self.fail(defect());
             poisoned.into_inner()
         })
     }
 
     /// Enters fail-stop for good and gives the error back.
     pub(crate) fn fail(&self, e: Error) -> Error {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.get_or_insert_with(|| e.clone());
-        drop(failed);
+        let e = self.health.fail(e);
         self.signals.wake_writers();
         self.signals.wake_worker();
         e
@@ -105,24 +103,11 @@ impl Core {
 
     /// The standing refusal after a failure on the write path.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            None => Ok(()),
-            Some(cause) => {
-                let mend = if cause.kind() == Kind::NoSpace {
-                    "free space on the file system that holds the medium"
-                } else {
-                    "mend the medium"
-                };
-                Err(Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
-                    .found(cause.to_string())
-                    .expected("a medium that takes every write")
-                    .remedy(format!("{mend}, close the disk and open it again; what was flushed is safe")))
-            }
-        }
+        self.health.check()
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.health.cause()
     }
 }
 
@@ -209,7 +194,7 @@ impl Sealed {
             write_through: options.write_through,
             medium_full: MediumFull::default(),
             background: options.background && !options.read_only,
-            failed: Mutex::new(None),
+            health: FailStop::default(),
             params: *params,
         };
         recovery::recover(&core)?;
@@ -226,10 +211,6 @@ impl Sealed {
     /// Whether the medium was found full when the disk was opened, and not everything is where it belongs since.
     pub fn is_medium_full(&self) -> bool {
         self.core.medium_full.is_so()
-    }
-
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
     }
 
     fn stop_worker(&self) {
@@ -303,7 +284,7 @@ impl Disk for Sealed {
             return Ok(());
         }
         let closed = self.core.close();
-        self.core.fail(Error::new(Kind::FailStop, "the disk is closed"));
+        self.core.fail(lacuna_core::closed());
         closed
     }
 

@@ -1,11 +1,10 @@
 //! Where everything lies on the medium, and the public parameters from which that follows.
 //! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
 
-use crate::{Cipher, Layout};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use crate::Layout;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
 
-/// Blocks in a segment.
-pub const SEGMENT_BLOCKS: u64 = 1024;
 /// Blocks under one chunk lock.
 pub(crate) const CHUNK_BLOCKS: u64 = 64;
 /// Bytes of the medium that belong to the volume header.

@@ -5,10 +5,10 @@
 use crate::cache::Committed;
 use crate::commit::{Committer, Scope};
 use crate::disk::Core;
-use crate::geometry::{CHUNK_BLOCKS, SEGMENT_BLOCKS};
+use crate::geometry::CHUNK_BLOCKS;
 use crate::map::Home;
 use crate::shadow::Shadow;
-use lacuna_core::{BLOCK_SIZE, Error, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -102,7 +102,7 @@ impl KvStore {
             let mut table = change.open_table(TABLE).map_err(|e| failed("commit", e))?;
             for (key, value) in waiting.iter() {
                 let value = &value[..self.meta_size];
-                if crate::cipher::is_zero(value) {
+                if lacuna_crypto::is_zero(value) {
                     table.remove(key).map_err(|e| failed("commit", e))?;
                 } else {
                     table.insert(key, value).map_err(|e| failed("commit", e))?;

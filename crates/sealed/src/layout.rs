@@ -3,11 +3,11 @@
 //! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at offsets that
 //! are multiples of their size, so none straddles 512 bytes.
 
-use crate::geometry::{Geometry, SEGMENT_BLOCKS};
+use crate::Params;
+use crate::geometry::Geometry;
 use crate::kv::KvStore;
 use crate::meta_cache::MetaCache;
-use crate::{Params, cipher};
-use lacuna_core::{BLOCK_SIZE, Budget, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Budget, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
@@ -219,7 +219,7 @@ impl Store {
         }
         let mut meta = vec![0; count as usize * self.meta_size];
         self.read_meta(home, index, &mut meta)?;
-        Ok(meta.chunks_exact(self.meta_size).map(|entry| !cipher::is_zero(entry)).collect())
+        Ok(meta.chunks_exact(self.meta_size).map(|entry| !lacuna_crypto::is_zero(entry)).collect())
     }
 
     fn read_slots(&self, home: u32, index: u64, data: &mut [u8], meta: Option<&mut [u8]>) -> Result<()> {

@@ -2,7 +2,7 @@
 //! without writing streamed data twice (paper 004, sections 1 to 3).
 //!
 //! A disk is a row of segments of 1024 blocks. Every segment has a *home* on the medium; blocks keep their
-//! place inside it, and each block carries the metadata of its cipher ([`Cipher`]) where its layout
+//! place inside it, and each block carries the metadata of its cipher ([`lacuna_crypto::Cipher`]) where its layout
 //! ([`Layout`]) keeps it. Three ways lead to the medium:
 //!
 //! - **The ring.** Small writes wait in a bounded write-back cache. A flush appends them, encrypted and with
@@ -32,8 +32,6 @@
 
 mod access;
 mod cache;
-mod check;
-mod cipher;
 mod commit;
 mod disk;
 mod geometry;
@@ -44,7 +42,6 @@ mod locks;
 mod map;
 mod medium_full;
 mod meta_cache;
-mod objects;
 mod overlay;
 mod recovery;
 mod ring;
@@ -52,16 +49,8 @@ mod shadow;
 mod stream;
 mod worker;
 
-pub use check::{BadBlock, CheckReport};
-pub use cipher::Cipher;
 pub use disk::{OpenOptions, Sealed};
-pub use geometry::{Geometry, Params, SEGMENT_BLOCKS};
+pub use geometry::{Geometry, Params};
 pub use layout::Layout;
-pub use objects::{
-    ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, SnapshotRecord, SnapshotState, Stores,
-    is_of_the_ledger, list_snapshots,
-};
-#[doc(hidden)]
-pub use objects::{fuzz_parse_ledger_page, fuzz_parse_snapshots};
 #[doc(hidden)]
 pub use ring::fuzz_parse as fuzz_parse_ring;

@@ -1,6 +1,7 @@
 //! The chunk locks: who may touch which part of a segment on the medium.
 
-use crate::geometry::{CHUNK_BLOCKS, SEGMENT_BLOCKS};
+use crate::geometry::CHUNK_BLOCKS;
+use lacuna_core::SEGMENT_BLOCKS;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const CHUNKS: usize = (SEGMENT_BLOCKS / CHUNK_BLOCKS) as usize;

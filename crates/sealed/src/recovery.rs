@@ -12,10 +12,9 @@
 
 use crate::cache::Committed;
 use crate::disk::Core;
-use crate::geometry::SEGMENT_BLOCKS;
 use crate::map::Home;
 use crate::ring::{Entry, ParsedBatch};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

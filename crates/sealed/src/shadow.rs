@@ -3,7 +3,7 @@
 //! Invariants: a shadow's covered blocks are later than anything but the cache's newest; a frozen shadow is
 //! written by the committer alone; a segment's shadow appears and disappears only under all its chunk locks.
 
-use crate::geometry::SEGMENT_BLOCKS;
+use lacuna_core::SEGMENT_BLOCKS;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

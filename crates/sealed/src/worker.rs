@@ -2,7 +2,7 @@
 
 use crate::commit::Scope;
 use crate::disk::Core;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Error, OnPanic, Result, defect};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -151,23 +151,11 @@ impl Worker {
     }
 }
 
-/// A panic of the background thread stops all writing, instead of leaving writers to wait for it.
-struct FailOnPanic<'a>(&'a Core);
-
-impl Drop for FailOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(Error::new(
-                Kind::Other,
-                "the background thread of the disk ended by a defect (a panic)",
-            ));
-            self.0.signals.stop();
-        }
-    }
-}
-
 fn run(core: &Core) {
-    let _guard = FailOnPanic(core);
+    let _guard = OnPanic::new(|| {
+        core.fail(defect());
+        core.signals.stop();
+    });
     let mut quiet_before = false;
     loop {
         let (wanted, spare_wanted) = {

@@ -3,9 +3,10 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, CheckReport, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{CheckReport, Cipher, Layout, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_sim::Rng;
 use std::sync::Arc;
 
@@ -40,16 +41,16 @@ fn written_disk(layout: Layout) -> (Params, Arc<MemoryMedium>) {
 /// The blocks that a check finds bad, and its sums.
 fn check(disk: &Sealed) -> (Vec<u64>, CheckReport) {
     let mut bad = vec![];
-    let report = disk
-        .check(
-            |_| {},
-            |b| {
-                assert_eq!(b.error.kind(), Kind::Corrupt);
-                assert!(b.error.to_string().contains(&format!("block {} ", b.block.0)), "{}", b.error);
-                bad.push(b.block.0);
-            },
-        )
-        .unwrap();
+    let report = lacuna_core::check(
+        disk,
+        |_| {},
+        |b| {
+            assert_eq!(b.error.kind(), Kind::Corrupt);
+            assert!(b.error.to_string().contains(&format!("block {} ", b.block.0)), "{}", b.error);
+            bad.push(b.block.0);
+        },
+    )
+    .unwrap();
     (bad, report)
 }
 

@@ -4,9 +4,10 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
 use lacuna_medium::{FileMedium, Medium};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use lacuna_sim::Rng;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -196,7 +197,7 @@ fn assert_all(disk: &Sealed, stamps: &[u64]) {
             "block {block} after reopening"
         );
     }
-    let report = disk.check(|_| {}, |b| panic!("{}", b.error)).unwrap();
+    let report = lacuna_core::check(disk, |_| {}, |b| panic!("{}", b.error)).unwrap();
     assert_eq!(report.bad, 0);
 }
 

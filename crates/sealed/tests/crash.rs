@@ -6,9 +6,9 @@
 //!
 //! `LACUNA_CUTS` sets the cuts per cipher and layout (default 500), `LACUNA_SEED` the seed.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
-use lacuna_crypto::SeededRandom;
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
+use lacuna_crypto::{Cipher, SeededRandom};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use lacuna_sim::{CrashMedium, Image, Rng};
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
-use lacuna_crypto::{AesBlock, GcmKey, XtsKey, derive, keyed_hash};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
+use lacuna_crypto::{AesBlock, Cipher, GcmKey, XtsKey, derive, keyed_hash};
 use lacuna_medium::MemoryMedium;
-use lacuna_sealed::{Cipher, Layout, Params, SEGMENT_BLOCKS};
+use lacuna_sealed::{Layout, Params};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;

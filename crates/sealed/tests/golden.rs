@@ -4,11 +4,11 @@
 mod fixture;
 
 use fixture::{content, options, read, stamp_of};
-use lacuna_core::{BlockAddr, Disk, Result, Secret, SecretVec};
-use lacuna_crypto::{Argon2Cost, SeededRandom};
+use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS, Secret, SecretVec};
+use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
+use lacuna_header::{CreateHeader, FormatId, NewHeader, Uuid};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
-use lacuna_volume::{CreateHeader, FormatId, NewHeader, Uuid};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ fn fill(disk: &Sealed, reopen: impl FnOnce() -> Sealed) -> Result<Sealed> {
 fn create(golden: &Golden) -> MemoryMedium {
     let params = fixture::params(golden.cipher, golden.layout, BLOCKS);
     let end = params.geometry().medium_len();
-    let medium = Arc::new(MemoryMedium::new(lacuna_volume::medium_len(end)));
+    let medium = Arc::new(MemoryMedium::new(lacuna_header::medium_len(end)));
     let new = CreateHeader {
         format: FormatId::SEALED,
         params: params.encode().to_vec(),
@@ -89,7 +89,7 @@ fn create(golden: &Golden) -> MemoryMedium {
 
 /// Opens by the header alone, as a program does that knows nothing but the passphrase.
 fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<Sealed> {
-    let unlocked = lacuna_volume::open(&*medium, &[SecretVec::new(PASSPHRASE.into())])?;
+    let unlocked = lacuna_header::open(&*medium, &[SecretVec::new(PASSPHRASE.into())])?;
     let params = Params::parse(&unlocked.header.params)?;
     let master: &Secret<32> = &unlocked.master_keys[0];
     Sealed::open(medium, &params, master, &unlocked.header.uuid.0, options)
@@ -153,7 +153,10 @@ fn every_golden_disk_opens_and_reads() {
         assert_eq!((disk.params().cipher, disk.params().layout), (golden.cipher, golden.layout));
         assert_eq!(fixture::status(&disk, "batches_replayed") > 0, !golden.closed);
         assert_contents(&disk, golden.name);
-        assert_eq!(disk.check(|_| {}, |b| panic!("{}: {}", golden.name, b.error)).unwrap().bad, 0);
+        assert_eq!(
+            lacuna_core::check(&disk, |_| {}, |b| panic!("{}: {}", golden.name, b.error)).unwrap().bad,
+            0
+        );
         fixture::write(&disk, 7, 1, 9).unwrap();
         disk.close().unwrap();
         assert!(read(&open(medium, options(10)).unwrap(), 7).unwrap() == content(7, 9));

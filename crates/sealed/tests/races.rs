@@ -3,9 +3,10 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_core::{BlockAddr, Disk, Result};
+use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
 use lacuna_sim::CrashMedium;
 use std::sync::{Arc, Barrier, Mutex};
 

@@ -5,8 +5,9 @@ mod fixture;
 
 use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_crypto::Cipher;
 use lacuna_medium::MemoryMedium;
-use lacuna_sealed::{Cipher, Layout, Params};
+use lacuna_sealed::{Layout, Params};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -3,8 +3,9 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_core::{BlockAddr, Disk};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, SEGMENT_BLOCKS};
+use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::{Layout, OpenOptions};
 use lacuna_sim::{CrashMedium, Rng};
 use std::sync::Arc;
 

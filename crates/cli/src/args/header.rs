@@ -2,7 +2,7 @@
 
 use super::{ClusterArgs, HolderArgs, PassphraseArgs};
 use clap::{Args, Subcommand};
-use lacuna_volume::Location;
+use lacuna_header::Location;
 use std::path::PathBuf;
 
 /// Keep the header of a disk elsewhere, bring it back, and mend its copies.

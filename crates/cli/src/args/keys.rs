@@ -2,7 +2,7 @@
 
 use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs};
 use clap::{Args, Subcommand};
-use lacuna_volume::Location;
+use lacuna_header::Location;
 use std::path::PathBuf;
 
 /// What to do with passphrases.

@@ -2,7 +2,7 @@
 
 use super::{ClusterArgs, HolderArgs, PassphraseArgs};
 use clap::{Args, Subcommand};
-use lacuna_volume::Location;
+use lacuna_header::Location;
 
 /// Snapshots of a disk in RADOS.
 ///

@@ -2,7 +2,8 @@
 
 use crate::nbd_client::Client;
 use crate::scene::{Scene, can_mount, noise};
-use lacuna_sealed::{Cipher, Layout, Params};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::{Layout, Params};
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;

@@ -260,7 +260,7 @@ fn damaged_headers_and_books() {
         fs::write(file, bytes).unwrap();
         rados(&["put", object, file]);
     };
-    let (a, b) = (lacuna_volume::COPY_A as usize + 20, lacuna_volume::COPY_B as usize + 20);
+    let (a, b) = (lacuna_header::COPY_A as usize + 20, lacuna_header::COPY_B as usize + 20);
     flipped(&header, &[a]);
     let ran = disk.keyed(&["check"], &[]).code(0);
     assert!(ran.stderr.contains("header repair"), "{}", ran.stderr);

@@ -161,8 +161,8 @@ fn headers_that_are_damaged_or_not_ours() {
         at.iter().for_each(|at| bytes[*at] ^= 0x10);
         bytes
     };
-    let last = lacuna_volume::copy_c(good.len() as u64).unwrap();
-    let copies = [lacuna_volume::COPY_A, lacuna_volume::COPY_B, last].map(|at| at as usize + 20);
+    let last = lacuna_header::copy_c(good.len() as u64).unwrap();
+    let copies = [lacuna_header::COPY_A, lacuna_header::COPY_B, last].map(|at| at as usize + 20);
     for one in copies {
         let ran = check(&flipped(&[one])).code(0);
         assert!(ran.stderr.contains("header repair"), "{}", ran.stderr);
@@ -182,7 +182,7 @@ fn headers_that_are_damaged_or_not_ours() {
     assert!(info.stdout.contains("UUID") && info.stderr.contains("1048576 bytes"), "{}", info.stderr);
     let info = scene.lacuna(&["info", "disk.img", "--json"]).code(10).json();
     let needed = info["medium"]["needed"].as_u64().unwrap() as usize;
-    assert_eq!(lacuna_volume::medium_len(needed as u64), good.len() as u64);
+    assert_eq!(lacuna_header::medium_len(needed as u64), good.len() as u64);
     assert_eq!((&info["medium"]["size"], &info["medium"]["needed"]), (&(1 << 20).into(), &needed.into()));
     check(&good[..needed - 4096]).code(10);
     fs::remove_file(scene.path("disk.img")).unwrap();

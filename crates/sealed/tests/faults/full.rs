@@ -2,9 +2,10 @@
 
 use crate::fixture::*;
 use crate::model::*;
-use lacuna_core::{BlockAddr, Disk, Error, Kind, Result};
+use lacuna_core::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, Params, SEGMENT_BLOCKS};
+use lacuna_sealed::{Layout, OpenOptions, Params};
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

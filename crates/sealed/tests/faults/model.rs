@@ -1,8 +1,9 @@
 //! What a disk may hold after a failure: the versions of every block, and the operations that make them.
 
 use crate::fixture::*;
-use lacuna_core::{BlockAddr, Disk, Result};
-use lacuna_sealed::{Cipher, Layout, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_sim::{CrashMedium, Image};
 use std::collections::BTreeMap;
 use std::sync::Arc;

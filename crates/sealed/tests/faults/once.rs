@@ -2,8 +2,9 @@
 
 use crate::fixture::*;
 use crate::model::*;
-use lacuna_core::{BlockAddr, Disk, Kind};
-use lacuna_sealed::{Cipher, Layout, Params, SEGMENT_BLOCKS, Sealed};
+use lacuna_core::{BlockAddr, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, OpKind, Rng};
 use std::ops::Range;
 use std::sync::Arc;

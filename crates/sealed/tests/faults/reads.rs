@@ -2,8 +2,9 @@
 
 use crate::fixture::*;
 use crate::model::*;
-use lacuna_core::{Budget, Disk, Kind};
-use lacuna_sealed::{Cipher, Layout, OpenOptions, SEGMENT_BLOCKS};
+use lacuna_core::{Budget, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::{Layout, OpenOptions};
 use lacuna_sim::{CrashMedium, Fault, FaultMedium, OpKind, Rng};
 use std::sync::Arc;
 

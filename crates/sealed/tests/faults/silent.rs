@@ -1,8 +1,9 @@
 //! Failures that the medium does not report: writes that land elsewhere, or nowhere.
 
 use crate::fixture::*;
-use lacuna_core::{Disk, Kind};
-use lacuna_sealed::{Cipher, Layout, SEGMENT_BLOCKS};
+use lacuna_core::{Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_sealed::Layout;
 use lacuna_sim::{Fault, FaultMedium, OpKind};
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ fn gcm_notices_misdirected_and_lost_writes() {
         medium.heal();
         let disk = open_with(medium, &params, options(3)).unwrap();
         let mut bad = vec![];
-        let report = disk.check(|_| {}, |b| bad.push((b.block.0, b.error.kind()))).unwrap();
+        let report = lacuna_core::check(&disk, |_| {}, |b| bad.push((b.block.0, b.error.kind()))).unwrap();
         let expected =
             if lost { vec![(5, Kind::Corrupt)] } else { vec![(5, Kind::Corrupt), (20, Kind::Corrupt)] };
         assert_eq!(bad, expected);

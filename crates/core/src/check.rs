@@ -1,0 +1,121 @@
+//! Reading and verifying every block of a disk.
+
+use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result};
+
+/// Blocks read at a time.
+const STEP: u64 = 256;
+
+/// A block that cannot be read.
+pub struct BadBlock {
+    /// Which.
+    pub block: BlockAddr,
+    /// Why.
+    pub error: Error,
+}
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Blocks that were written and read well.
+    pub good: u64,
+    /// Blocks never written, or discarded.
+    pub unwritten: u64,
+    /// Blocks that cannot be read or do not verify.
+    pub bad: u64,
+}
+
+impl CheckReport {
+    /// Adds what was found elsewhere.
+    pub fn add(&mut self, other: CheckReport) {
+        self.good += other.good;
+        self.unwritten += other.unwritten;
+        self.bad += other.bad;
+    }
+
+    /// Reads the written blocks of a range and calls `bad` with each that cannot be read. The range is as long as `buf`,
+    /// a whole number of blocks, whose content is of no use afterwards.
+    ///
+    /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a verdict on a block; anything else
+    /// that stops reading.
+    pub fn read_range(
+        &mut self,
+        disk: &dyn Disk,
+        first: BlockAddr,
+        buf: &mut [u8],
+        bad: &mut dyn FnMut(BadBlock),
+    ) -> Result<()> {
+        let count = (buf.len() / BLOCK_SIZE) as u64;
+        // Where it cannot be read which blocks are written, all of them are tried.
+        let unknown = |e| damage(e).map(|_| vec![Extent { blocks: count, written: true }]);
+        let mut at = first.0;
+        for run in disk.extents(first, count).or_else(unknown)? {
+            if run.written {
+                self.read_run(disk, at, &mut buf[..run.blocks as usize * BLOCK_SIZE], bad)?;
+            } else {
+                self.unwritten += run.blocks;
+            }
+            at += run.blocks;
+        }
+        Ok(())
+    }
+
+    fn read_run(
+        &mut self,
+        disk: &dyn Disk,
+        first: u64,
+        buf: &mut [u8],
+        bad: &mut dyn FnMut(BadBlock),
+    ) -> Result<()> {
+        let count = (buf.len() / BLOCK_SIZE) as u64;
+        match disk.read(BlockAddr(first), buf) {
+            Ok(()) => self.good += count,
+            Err(e) => {
+                damage(e)?;
+                // One by one, to know which.
+                for block in (first..first + count).map(BlockAddr) {
+                    match disk.read(block, &mut buf[..BLOCK_SIZE]) {
+                        Ok(()) => self.good += 1,
+                        Err(error) => {
+                            self.bad += 1;
+                            bad(BadBlock { block, error });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error that says something about blocks; any other is given back.
+fn damage(e: Error) -> Result<Error> {
+    if matches!(e.kind(), Kind::Corrupt | Kind::Io) { Ok(e) } else { Err(e) }
+}
+
+/// Memory for reading blocks of a check. Errors: [`Kind::Memory`].
+pub fn check_buffer() -> Result<Vec<u8>> {
+    let mut buf = Vec::new();
+    buf.try_reserve_exact(STEP as usize * BLOCK_SIZE)
+        .map_err(|_| Error::new(Kind::Memory, "no memory to check the disk"))?;
+    buf.resize(STEP as usize * BLOCK_SIZE, 0);
+    Ok(buf)
+}
+
+/// Reads every written block of a disk, calling `progress` with blocks done and `bad` with each block that fails. What
+/// can be verified is what the cipher protects: every bit with one that authenticates, readability alone with others.
+///
+/// Errors: as [`CheckReport::read_range`], and [`Kind::Memory`].
+pub fn check(
+    disk: &dyn Disk,
+    mut progress: impl FnMut(u64),
+    mut bad: impl FnMut(BadBlock),
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let mut buf = check_buffer()?;
+    for first in (0..disk.blocks()).step_by(STEP as usize) {
+        let count = STEP.min(disk.blocks() - first);
+        report.read_range(disk, BlockAddr(first), &mut buf[..count as usize * BLOCK_SIZE], &mut bad)?;
+        progress(first + count);
+    }
+    Ok(report)
+}

@@ -1,0 +1,86 @@
+//! Reading and verifying everything, many objects at a time.
+
+use super::disk::ObjectDisk;
+use lacuna_core::{BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Kind, Result, SEGMENT_BLOCKS, check_buffer};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Objects read at a time.
+const THREADS: u64 = 16;
+/// Objects between two calls of the progress callback: what bad blocks may pile up in memory.
+const WINDOW: u64 = 64;
+
+/// What was found in one object.
+type Verdict = Result<(CheckReport, Vec<BadBlock>)>;
+
+impl ObjectDisk {
+    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with each block that
+    /// fails and the object that it lies in. What can be verified is what the cipher protects: every bit of every
+    /// object, and that it is there and not an older one, with `gcm`; readability alone with the others.
+    ///
+    /// Errors: as [`lacuna_core::check`].
+    pub fn check(&self, mut progress: impl FnMut(u64), mut bad: impl FnMut(BadBlock)) -> Result<CheckReport> {
+        let segments = self.params().segments();
+        let mut buffers = (0..THREADS.min(segments)).map(|_| check_buffer()).collect::<Result<Vec<_>>>()?;
+        let mut report = CheckReport::default();
+        for first in (0..segments).step_by(WINDOW as usize) {
+            let end = (first + WINDOW).min(segments);
+            for verdict in self.check_window(first, end, &mut buffers) {
+                let (found, blocks) = verdict?;
+                report.add(found);
+                blocks.into_iter().for_each(&mut bad);
+            }
+            progress((end * SEGMENT_BLOCKS).min(self.params().blocks));
+        }
+        Ok(report)
+    }
+
+    /// Checks some segments, one thread per buffer.
+    fn check_window(&self, first: u64, end: u64, buffers: &mut [Vec<u8>]) -> Vec<Verdict> {
+        let verdicts: Vec<Verdict> = (first..end).map(|_| Ok(<_>::default())).collect();
+        let (next, verdicts) = (AtomicU64::new(first), Mutex::new(verdicts));
+        let work = |buf: &mut Vec<u8>| {
+            loop {
+                let segment = next.fetch_add(1, Ordering::Relaxed);
+                if segment >= end {
+                    return;
+                }
+                let verdict = self.check_segment(segment, buf);
+                let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+                verdicts[(segment - first) as usize] = verdict;
+            }
+        };
+        std::thread::scope(|scope| {
+            let (own, others) = buffers.split_first_mut().expect("one buffer at least");
+            for buf in others {
+                scope.spawn(|| work(buf));
+            }
+            work(own);
+        });
+        verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_segment(&self, segment: u64, buf: &mut [u8]) -> Verdict {
+        let (mut report, mut bad) = (CheckReport::default(), vec![]);
+        let first = segment * SEGMENT_BLOCKS;
+        let end = (first + SEGMENT_BLOCKS).min(self.params().blocks);
+        if let Some(Err(error)) = self.core().ledger.as_ref().map(|ledger| ledger.touch(segment)) {
+            if !matches!(error.kind(), Kind::Corrupt | Kind::Io) {
+                return Err(error);
+            }
+            // Nothing of the object is believed: there is no need to try every block.
+            report.bad = end - first;
+            bad.extend((first..end).map(|block| BadBlock { block: BlockAddr(block), error: error.clone() }));
+            return Ok((report, bad));
+        }
+        let steps = buf.len() / BLOCK_SIZE;
+        for at in (first..end).step_by(steps) {
+            let count = (end - at).min(steps as u64) as usize;
+            report.read_range(self, BlockAddr(at), &mut buf[..count * BLOCK_SIZE], &mut |block| {
+                let error = block.error.context(format!("object {segment:016x}"));
+                bad.push(BadBlock { error, ..block });
+            })?;
+        }
+        Ok((report, bad))
+    }
+}

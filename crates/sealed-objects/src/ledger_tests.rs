@@ -1,0 +1,267 @@
+//! What the ledger notices, what it must not mistake for an attack, and what it costs in pages.
+
+use super::*;
+use crate::ledger_book::OBJECT_PAGES;
+use crate::ledger_page::PAGE_LEN;
+use lacuna_medium::{MemoryObject, MemoryObjects, Step, Transaction};
+
+const MASTER: [u8; 32] = [5; 32];
+const UUID: [u8; 16] = [6; 16];
+const SEGMENTS: u64 = 2000;
+
+/// The two families of objects of one disk, and how its sessions open.
+struct Fixture {
+    book: Arc<MemoryObjects>,
+    data: Arc<MemoryObjects>,
+    place: SealPlace,
+    segments: u64,
+    number: u32,
+}
+
+impl Fixture {
+    fn new(place: SealPlace, segments: u64) -> Fixture {
+        let (book, data) = (Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)));
+        Ledger::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
+        Fixture { book, data, place, segments, number: 0 }
+    }
+
+    fn try_open(&self, read_only: bool) -> Result<Ledger> {
+        let options = LedgerOptions {
+            book: self.book.clone(),
+            data: self.data.clone(),
+            place: self.place,
+            segments: self.segments,
+            binds: self.place == SealPlace::Key,
+            budget: Budget::bytes(0),
+            read_only,
+            view: None,
+            number: Arc::new(AtomicU32::new(self.number)),
+        };
+        Ledger::open(options, &Secret::copy_from(&MASTER), &UUID)
+    }
+
+    fn open(&self) -> Ledger {
+        self.try_open(false).unwrap()
+    }
+
+    /// A cut now: a copy of everything as it stands.
+    fn cut(&self) -> Fixture {
+        Fixture { book: Arc::new(self.book.copied()), data: Arc::new(self.data.copied()), ..*self }
+    }
+
+    /// One transaction on an object.
+    fn write(&self, ledger: &Ledger, object: u64) -> Result<()> {
+        let mut ticket = ledger.begin(object)?;
+        let data = object.to_le_bytes();
+        let steps = vec![Step::Write { offset: 0, data: &data }, ticket.place_step(Tails::default())];
+        let answer = self.data.apply_one(Transaction { object, steps });
+        ticket.ended(answer).map(drop)
+    }
+
+    /// What a session finds on an object after `state` was put in its place.
+    fn found_with(&self, object: u64, state: Option<MemoryObject>) -> Result<()> {
+        let cut = self.cut();
+        cut.data.replace(object, state);
+        cut.open().touch(object)
+    }
+}
+
+fn assert_corrupt(found: Result<()>, says: &str) {
+    let error = found.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains(says), "{error}");
+}
+
+#[test]
+fn older_missing_and_foreign_objects_are_noticed() {
+    for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
+        let f = Fixture::new(place, SEGMENTS);
+        let ledger = f.open();
+        f.write(&ledger, 7).unwrap();
+        let old = f.data.object(7);
+        f.write(&ledger, 7).unwrap();
+        f.write(&ledger, 8).unwrap();
+        f.write(&ledger, 8).unwrap();
+        ledger.checkpoint().unwrap();
+        let check = |f: &Fixture| {
+            assert_corrupt(f.found_with(7, old.clone()), "object 0000000000000007 is an older version");
+            assert_corrupt(f.found_with(7, None), "object 0000000000000007 is missing");
+            assert_corrupt(
+                f.found_with(7, f.data.object(8)),
+                "object 0000000000000007: its seal does not verify",
+            );
+            assert_corrupt(
+                f.found_with(7, Some(MemoryObject::default())),
+                "object 0000000000000007 is missing",
+            );
+            f.found_with(7, f.data.object(7)).unwrap();
+            f.open().touch(9).unwrap();
+        };
+        check(&f);
+        ledger.close().unwrap();
+        check(&f);
+        // An object that no ledger counts is as foreign as one that it counts less.
+        assert_corrupt(f.found_with(9, f.data.object(8)), "its seal does not verify");
+    }
+}
+
+#[test]
+fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
+    let f = Fixture::new(SealPlace::Key, SEGMENTS);
+    let mut ledger = f.open();
+    for round in 0..40 {
+        f.write(&ledger, round % 3 * 700).unwrap();
+        if round % 5 == 2 {
+            ledger.checkpoint().unwrap();
+        }
+        let cut = f.cut();
+        let after = cut.open();
+        (0..3).for_each(|n| after.touch(n * 700).unwrap());
+        // One object of each page is written, its neighbours are not, and still the pages end exact.
+        (0..3).for_each(|n| cut.write(&after, n * 700 + 1).unwrap());
+        after.close().unwrap();
+        assert!((0..1500).all(|segment| cut.open().pages.entry(segment).unwrap().exact), "round {round}");
+        (0..3).for_each(|n| cut.open().touch(n * 700).unwrap());
+        if round % 13 == 7 {
+            ledger.close().unwrap();
+            ledger = f.open();
+        }
+    }
+}
+
+#[test]
+fn after_a_close_nothing_may_be_ahead() {
+    let f = Fixture::new(SealPlace::Key, SEGMENTS);
+    let ledger = f.open();
+    f.write(&ledger, 1).unwrap();
+    f.write(&ledger, 2).unwrap();
+    ledger.close().unwrap();
+    let old_book = f.book.copied();
+    let ledger = f.open();
+    f.write(&ledger, 1).unwrap();
+    ledger.close().unwrap();
+    let rolled_back = Fixture { book: Arc::new(old_book), data: f.data.clone(), ..f };
+    assert_corrupt(rolled_back.open().touch(1), "the ledger is an older version");
+    rolled_back.open().touch(2).unwrap();
+}
+
+#[test]
+fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
+    let f = Fixture::new(SealPlace::Key, SEGMENTS);
+    for happened in [false, true] {
+        let ledger = f.open();
+        f.write(&ledger, 5).unwrap();
+        let before = f.data.object(5);
+        let mut ticket = ledger.begin(5).unwrap();
+        let lost = ticket.counter.unwrap();
+        f.data
+            .apply_one(Transaction { object: 5, steps: vec![ticket.place_step(Tails::default())] })
+            .unwrap();
+        drop(ticket);
+        if !happened {
+            f.data.replace(5, before);
+        }
+        ledger.checkpoint().unwrap();
+        f.cut().open().touch(5).unwrap();
+        assert_eq!(ledger.begin(5).unwrap().counter.unwrap(), lost + 1);
+        // The page stays open: the transaction may still happen.
+        ledger.close().unwrap();
+        assert!(!f.open().pages.entry(5).unwrap().exact);
+    }
+}
+
+#[test]
+fn transactions_of_one_object_wait_for_each_other() {
+    let f = Fixture::new(SealPlace::Key, SEGMENTS);
+    let ledger = f.open();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|n| f.write(&ledger, n % 3).unwrap()));
+        }
+    });
+    ledger.close().unwrap();
+    let after = f.open();
+    let counters: Vec<u64> = (0..3).map(|n| after.pages.entry(n).unwrap().counter).collect();
+    assert_eq!(counters, [68, 68, 64]);
+    (0..3).for_each(|n| after.touch(n).unwrap());
+}
+
+#[test]
+fn pages_come_and_go_within_the_budget() {
+    let f = Fixture::new(SealPlace::Key, 40 * PAGE_SEGMENTS);
+    let ledger = f.open();
+    for round in 0..3 {
+        for page in 0..40 {
+            f.write(&ledger, page * PAGE_SEGMENTS + round).unwrap();
+            assert!(ledger.pages.in_memory() <= LEAST_PAGES as usize);
+        }
+    }
+    ledger.close().unwrap();
+    let after = f.open();
+    for page in 0..40 {
+        let entry = after.pages.entry(page * PAGE_SEGMENTS + 1).unwrap();
+        assert_eq!((entry.counter, entry.exact), (1, true));
+    }
+    let reader = f.try_open(true).unwrap();
+    (0..40).for_each(|page| reader.touch(page * PAGE_SEGMENTS).unwrap());
+    assert!(reader.pages.in_memory() <= LEAST_PAGES as usize);
+}
+
+#[test]
+fn the_book_is_guarded_too() {
+    let f = Fixture::new(SealPlace::Key, SEGMENTS);
+    let ledger = f.open();
+    f.write(&ledger, 7).unwrap();
+    ledger.close().unwrap();
+    let altered = |offset: u64| {
+        let cut = f.cut();
+        let mut byte = [cut.book.object(1).unwrap().bytes()[offset as usize]];
+        byte[0] ^= 4;
+        let steps = vec![Step::Write { offset, data: &byte }];
+        cut.book.apply_one(Transaction { object: 1, steps }).unwrap();
+        cut
+    };
+    // The page that counts segment 7: its objects alone are in doubt.
+    let cut = altered(PAGE_LEN as u64 + 100);
+    assert_corrupt(cut.open().touch(7), "page 1 of object 1 of the book");
+    assert_corrupt(cut.open().begin(7).map(drop), "object 0000000000000007");
+    cut.open().touch(PAGE_SEGMENTS).unwrap();
+    // The head, or all of the object: nothing can be believed.
+    assert_corrupt(altered(100).try_open(false).map(drop), "page 0 of object 1 of the book");
+    f.book.replace(1, None);
+    assert_corrupt(f.try_open(true).map(drop), "object 1 of the book is not there");
+}
+
+#[test]
+fn a_grown_disk_gets_a_longer_ledger_once_and_misses_it_ever_after() {
+    let per_object = OBJECT_PAGES * PAGE_SEGMENTS;
+    let mut f = Fixture::new(SealPlace::Key, per_object);
+    assert_eq!(f.book.list().unwrap(), [1]);
+    f.segments = per_object + 1;
+    f.try_open(true).unwrap().touch(per_object).unwrap();
+    assert_eq!(f.book.list().unwrap(), [1], "a reader writes nothing");
+    let ledger = f.open();
+    assert_eq!(f.book.list().unwrap(), [1, 2]);
+    f.write(&ledger, per_object).unwrap();
+    ledger.close().unwrap();
+    f.open().touch(per_object).unwrap();
+    f.book.replace(2, None);
+    assert_corrupt(f.try_open(false).map(drop), "object 2 of the book is not there");
+}
+
+#[test]
+fn snapshots_number_the_seals() {
+    let mut f = Fixture::new(SealPlace::Key, SEGMENTS);
+    f.number = 3;
+    let ledger = f.open();
+    f.write(&ledger, 1).unwrap();
+    ledger.close().unwrap();
+    f.open().touch(1).unwrap();
+    f.number = 2;
+    assert_corrupt(f.open().touch(1), "the table is an older version");
+    for (view, good) in [(3, false), (4, true)] {
+        let mut ledger = f.try_open(true).unwrap();
+        ledger.view = Some(view);
+        assert_eq!(ledger.touch(1).is_ok(), good);
+    }
+}

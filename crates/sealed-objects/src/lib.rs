@@ -1,0 +1,71 @@
+//! `sealed-objects`: the sealed format on numbered objects whose transactions are atomic: a disk past one machine (paper 004, section 3).
+//!
+//! A segment of 1024 blocks is one object. Data and metadata of a write travel in one transaction, so there is no
+//! ring, no shadow and nothing to recover: what was acknowledged as flushed is in the store, whole.
+//!
+//! Invariants:
+//! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked as on their way,
+//!    until it is acknowledged.
+//! 2. The latest version of a block is the cache's, or else the store's; a segment that is to be discarded whole
+//!    reads as zeros but for what the cache holds above that.
+//! 3. What is remembered about the store (metadata pages, absent objects) is changed before a transaction starts,
+//!    and learned from an answer only if no transaction began meanwhile.
+//! 4. Remembered metadata is believed for a block only if it was the same before and after the block was read.
+//! 5. After a failed transaction nothing more is written, and nothing remembered about its object is believed. One for
+//!    which there was no room did not fail: it did not happen, and is tried again.
+//! 6. With a cipher that authenticates, a transaction keeps something of an object only if that is the version which
+//!    this session found good, or wrote. What cannot be kept is marked as lost.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod absent;
+mod adaptive;
+mod buffers;
+mod cache;
+mod chain;
+mod chained;
+mod check;
+mod chunks;
+mod disk;
+mod interleaved;
+mod kv;
+mod ledger;
+mod ledger_book;
+mod ledger_page;
+mod ledger_pages;
+mod pages;
+mod params;
+mod placement;
+mod read;
+mod schedule;
+mod seal;
+mod segment_end;
+mod snapshot_ops;
+mod snapshot_table;
+mod snapshots;
+mod transact;
+mod write;
+mod writers;
+
+pub use disk::{ObjectDisk, ObjectOptions};
+#[doc(hidden)]
+pub use ledger_page::fuzz_parse as fuzz_parse_ledger_page;
+pub use ledger_page::is_of_the_ledger;
+pub use params::{ObjectLayout, ObjectParams};
+#[doc(hidden)]
+pub use snapshot_table::fuzz_parse as fuzz_parse_snapshots;
+pub use snapshot_table::{SnapshotRecord, SnapshotState};
+pub use snapshots::list_snapshots;
+
+use lacuna_medium::ObjectStore;
+use std::sync::Arc;
+
+/// The two families of objects that a disk lives on.
+#[derive(Clone)]
+pub struct Stores {
+    /// Segments: object `n` holds the blocks from `1024 * n` on.
+    pub data: Arc<dyn ObjectStore>,
+    /// The table of snapshots and the ledger.
+    pub book: Arc<dyn ObjectStore>,
+}

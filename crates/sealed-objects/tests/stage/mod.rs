@@ -1,0 +1,279 @@
+//! What the tests of disks on objects begin with: small disks, and a store that delays, fails, or loses its client.
+#![allow(dead_code)]
+
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Kind, Result, Secret};
+use lacuna_crypto::{Cipher, SeededRandom};
+use lacuna_medium::{Found, Key, MemoryObjects, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
+use lacuna_sim::Rng;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub const MASTER: [u8; 32] = [5; 32];
+pub const UUID: [u8; 16] = [6; 16];
+
+/// A kind of disk: its cipher, its layout, and whether it is of version 1 though there is a newer one.
+pub type Sort = (Cipher, ObjectLayout, bool);
+
+/// Every cipher with every layout that makes a difference to it, and what earlier programs made otherwise.
+pub fn kinds() -> Vec<Sort> {
+    let layouts = |cipher| ObjectLayout::ALL.map(|layout| (cipher, layout, false));
+    let mut all = vec![
+        (Cipher::Xts, ObjectLayout::SegmentEnd, false),
+        (Cipher::Hctr2, ObjectLayout::SegmentEnd, false),
+    ];
+    all.extend([Cipher::XtsRandom, Cipher::Gcm].into_iter().flat_map(layouts));
+    all.push((Cipher::Gcm, ObjectLayout::Adaptive, true));
+    all
+}
+
+/// The parameters of such a disk.
+pub fn plan((cipher, layout, old): Sort, blocks: u64) -> ObjectParams {
+    let plan = if old { ObjectParams::plan_version_1 } else { ObjectParams::plan };
+    plan(cipher, layout, blocks).unwrap()
+}
+
+/// The content of a block that `stamp` names; stamp 0 is zeros.
+pub fn content(block: u64, stamp: u64) -> Vec<u8> {
+    let mut out = vec![0; BLOCK_SIZE];
+    if stamp != 0 {
+        let mut word = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block;
+        for chunk in out.chunks_exact_mut(8) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+            word = word.wrapping_add(stamp | 1);
+        }
+        out[..8].copy_from_slice(&stamp.to_le_bytes());
+    }
+    out
+}
+
+/// The content of consecutive blocks under one stamp.
+pub fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
+    (first..first + count).flat_map(|block| content(block, stamp)).collect()
+}
+
+/// Which stamp a block holds. Fails if it is no version whole: a mixture, or another block's.
+pub fn stamp_of(block: u64, data: &[u8]) -> u64 {
+    let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
+    assert!(data == content(block, stamp), "block {block} is a mixture, beginning like stamp {stamp}");
+    stamp
+}
+
+/// No background threads, a small budget, seeded randomness.
+pub fn options(seed: u64) -> ObjectOptions {
+    ObjectOptions {
+        budget: Budget::bytes(1 << 20),
+        read_only: false,
+        background: false,
+        write_through: false,
+        snapshot: None,
+        random: Arc::new(SeededRandom::new(seed)),
+    }
+}
+
+/// The two stores of a disk, in memory, behind one stage.
+pub struct Stage {
+    pub data: Arc<MemoryObjects>,
+    pub book: Arc<MemoryObjects>,
+    pub script: Arc<Script>,
+}
+
+impl Stage {
+    pub fn new() -> Stage {
+        Stage::over(Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)))
+    }
+
+    /// A new client of the same objects, for whom nothing is scripted.
+    pub fn again(&self) -> Stage {
+        Stage::over(Arc::new(self.data.reopened()), Arc::new(self.book.reopened()))
+    }
+
+    fn over(data: Arc<MemoryObjects>, book: Arc<MemoryObjects>) -> Stage {
+        Stage { data, book, script: Arc::new(Script::default()) }
+    }
+
+    pub fn stores(&self) -> Stores {
+        let staged = |inner: &Arc<MemoryObjects>| -> Arc<dyn ObjectStore> {
+            Arc::new(Staged { inner: inner.clone(), script: self.script.clone() })
+        };
+        Stores { data: staged(&self.data), book: staged(&self.book) }
+    }
+
+    pub fn create(&self, params: &ObjectParams) {
+        ObjectDisk::create(&self.stores(), params, &Secret::copy_from(&MASTER), &UUID).unwrap();
+    }
+
+    pub fn open_with(&self, params: &ObjectParams, options: ObjectOptions) -> Result<ObjectDisk> {
+        ObjectDisk::open(self.stores(), params, &Secret::copy_from(&MASTER), &UUID, options)
+    }
+
+    pub fn open(&self, params: &ObjectParams, seed: u64) -> ObjectDisk {
+        self.open_with(params, options(seed)).unwrap()
+    }
+}
+
+/// What the store does to its client beside its work.
+#[derive(Default)]
+pub struct Script {
+    /// Transactions seen.
+    pub transactions: AtomicU64,
+    /// From this transaction on (0: never) the client is dead: of those in flight each happens or not.
+    pub dies_at: AtomicU64,
+    /// This transaction (0: none) fails, having happened or not.
+    pub fails_at: AtomicU64,
+    /// Every query fails.
+    pub deaf: AtomicBool,
+    /// Transactions and queries take up to so many microseconds.
+    pub slow: AtomicU64,
+    /// The digest of everything written so far.
+    pub digest: AtomicU64,
+    /// Decides what happens.
+    pub dice: Mutex<Option<Rng>>,
+    /// The longest the dirty queue of one transaction was, in bytes.
+    pub largest: AtomicU64,
+}
+
+impl Script {
+    fn roll(&self, below: u64) -> u64 {
+        self.dice.lock().unwrap().get_or_insert_with(|| Rng::new(1)).below(below)
+    }
+
+    pub fn seed(&self, seed: u64) {
+        *self.dice.lock().unwrap() = Some(Rng::new(seed));
+    }
+
+    pub fn is_dead(&self) -> bool {
+        let dies_at = self.dies_at.load(Ordering::SeqCst);
+        dies_at != 0 && self.transactions.load(Ordering::SeqCst) >= dies_at
+    }
+
+    fn pause(&self) {
+        let slow = self.slow.load(Ordering::Relaxed);
+        if slow > 0 {
+            std::thread::sleep(Duration::from_micros(self.roll(slow + 1)));
+        }
+    }
+
+    fn note(&self, transaction: &Transaction<'_>) {
+        let mut digest = self.digest.load(Ordering::SeqCst);
+        let mut eat = |bytes: &[u8]| {
+            for piece in bytes.chunks(8) {
+                let mut word = [0; 8];
+                word[..piece.len()].copy_from_slice(piece);
+                digest = (digest ^ u64::from_le_bytes(word)).wrapping_mul(0x100_0000_01b3).rotate_left(23);
+            }
+        };
+        eat(&transaction.object.to_le_bytes());
+        for step in &transaction.steps {
+            match step {
+                Step::Write { offset, data } => {
+                    eat(&offset.to_le_bytes());
+                    eat(data);
+                }
+                other => eat(format!("{other:?}").as_bytes()),
+            }
+        }
+        self.digest.store(digest, Ordering::SeqCst);
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Kind::Io, "the test's store: the connection is gone")
+}
+
+/// A store in memory as one client sees it.
+struct Staged {
+    inner: Arc<MemoryObjects>,
+    script: Arc<Script>,
+}
+
+impl Staged {
+    fn perform(&self, transaction: &Transaction<'_>) -> Result<u64> {
+        let script = &*self.script;
+        script.pause();
+        let number = script.transactions.fetch_add(1, Ordering::SeqCst) + 1;
+        let bytes: usize = transaction
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Write { data, .. } => data.len(),
+                _ => 0,
+            })
+            .sum();
+        script.largest.fetch_max(bytes as u64, Ordering::Relaxed);
+        let dies_at = script.dies_at.load(Ordering::SeqCst);
+        let dead = dies_at != 0 && number > dies_at;
+        let dying = dies_at != 0 && number == dies_at || script.fails_at.load(Ordering::SeqCst) == number;
+        if dead || (dying && script.roll(2) == 0) {
+            return Err(gone());
+        }
+        if script.slow.load(Ordering::Relaxed) == 0 {
+            script.note(transaction);
+        }
+        let done = self.inner.apply_one(transaction.clone());
+        script.pause();
+        // Others may have died while this one was on its way: it happened, and nobody hears of it.
+        let unheard = dying || script.dies_at.load(Ordering::SeqCst) != 0 && script.is_dead();
+        if unheard { Err(gone()) } else { done }
+    }
+}
+
+impl ObjectStore for Staged {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        batch.iter().map(|transaction| self.perform(transaction)).collect()
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        self.script.pause();
+        if self.script.deaf.load(Ordering::SeqCst) {
+            return batch.iter().map(|_| Err(gone())).collect();
+        }
+        let answers = self.inner.query(batch);
+        self.script.pause();
+        answers
+    }
+    fn object_limit(&self) -> u64 {
+        self.inner.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.inner.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        self.inner.list()
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.inner.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.inner.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.inner.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.inner.roll_back(object, id)
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        self.inner.at_snapshot(id)
+    }
+}
+
+pub fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) -> Result<()> {
+    disk.write(BlockAddr(first), &run(first, count, stamp))
+}
+
+/// The stamps of consecutive blocks.
+pub fn stamps(disk: &ObjectDisk, first: u64, count: u64) -> Result<Vec<u64>> {
+    let mut out = vec![0xa5; count as usize * BLOCK_SIZE];
+    disk.read(BlockAddr(first), &mut out)?;
+    Ok((first..).zip(out.chunks_exact(BLOCK_SIZE)).map(|(block, data)| stamp_of(block, data)).collect())
+}
+
+pub fn status(disk: &ObjectDisk, name: &str) -> u64 {
+    disk.status().items.iter().find(|item| item.name == name).unwrap().value
+}
+
+/// A key of an object, for who meddles with it.
+pub fn key(bytes: &[u8]) -> Key {
+    bytes.to_vec()
+}

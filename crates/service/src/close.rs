@@ -1,0 +1,225 @@
+//! Closing an open disk from another process, and clearing away what a dead server left.
+
+use crate::mount_table::Entry;
+use crate::run_directory::{DISK_NAME, Record, RunPaths, default_run_base, lock_past_probes};
+use crate::shell_word::shell_word;
+use crate::unmount::{busy_or_failed, unmount_dead};
+use crate::watch::RELEASE_LIMIT;
+use crate::{control, loop_device, mount_table, outcome, tool};
+use lacuna_core::{Error, Kind, Result};
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait before a lock is tried again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How a close went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The server unmounted, flushed, and is gone.
+    Cleanly,
+    /// The server had died before; what it left mounted is cleared away. Writes that had not been flushed when
+    /// it died are lost.
+    AfterCrash,
+}
+
+/// Closes what is open at `mountpoint`: unmounts, and waits until the server has flushed and gone.
+///
+/// `run_base` is the directory of the run directories, if not [`default_run_base`]. Errors: [`Kind::NotFound`]
+/// if lacuna has nothing open there, [`Kind::Busy`] (naming who) if it is in use, and whatever failure the
+/// server had at its end.
+pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
+    let (paths, mountpoint) = find(mountpoint, run_base)?;
+    let Some(lock) = paths.lock_file()? else { return Err(not_open(&mountpoint)) };
+    match lock_past_probes(&lock) {
+        Ok(()) => return ended_without_answer(&lock, &paths, &mountpoint),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
+    }
+    let answer = control::ask(&paths.control(), control::CLOSE);
+    match answer.as_deref().map(outcome::decode) {
+        Ok(Some(Err(e))) if e.kind() == Kind::Busy => Err(e),
+        Ok(Some(result)) => {
+            wait_gone(&lock)?;
+            result.map(|()| Closed::Cleanly)
+        }
+        Ok(None) => {
+            wait_gone(&lock)?;
+            ended_without_answer(&lock, &paths, &mountpoint)
+        }
+        // It has stopped listening, as it does when its mount is gone: somebody unmounted by hand. One that is still
+        // starting may have found the socket of another that died.
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused && gone_soon(&lock) => {
+            ended_without_answer(&lock, &paths, &mountpoint)
+        }
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            let pid = paths.record().map(|record| record.pid).unwrap_or_default();
+            Err(Error::new(Kind::TimedOut, format!("cannot close {}", mountpoint.display()))
+                .found(format!("a server that does not answer (process {pid})"))
+                .expected("an answer within 5 seconds")
+                .remedy(format!(
+                    "if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"
+                )))
+        }
+        Err(e) => Err(Error::new(Kind::Busy, format!("cannot close {}", mountpoint.display()))
+            .found(format!("a server that does not answer yet ({e})"))
+            .remedy("it is still starting, or about to end: try again in a moment")),
+    }
+}
+
+/// The server of `lock`, which is ours now, ended by itself at this moment, or crashed at any time before.
+fn ended_without_answer(lock: &File, paths: &RunPaths, mountpoint: &Path) -> Result<Closed> {
+    let removed = lock.metadata().is_ok_and(|m| m.nlink() == 0);
+    let result = if removed {
+        Ok(Closed::Cleanly)
+    } else {
+        clean_up(paths, Some(mountpoint)).map(|()| {
+            paths.remove();
+            Closed::AfterCrash
+        })
+    };
+    let _ = lock.unlock();
+    result
+}
+
+/// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk,
+/// `last_error`, the last request that failed, or null, and `closing`, whether it was told to end. Errors: [`Kind::TimedOut`] if it does not answer.
+pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
+    let (paths, mountpoint) = find(mountpoint, run_base)?;
+    let failed = |found: String| {
+        Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
+            .found(found)
+    };
+    let answer = control::ask(&paths.control(), control::STATUS).map_err(|e| match e.kind() {
+        ErrorKind::TimedOut => failed("silence for 5 seconds".to_owned()).with_kind(Kind::TimedOut),
+        _ => failed(e.to_string()),
+    })?;
+    serde_json::from_str(&answer).map_err(|e| failed(format!("an answer that is not JSON: {e}")))
+}
+
+/// Every disk that a living server of this user has open.
+pub fn running(run_base: Option<&Path>) -> Result<Vec<Record>> {
+    Ok(records(&base(run_base)?, true))
+}
+
+/// Every disk whose server died without closing it: [`close`] clears away what it left.
+pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
+    Ok(records(&base(run_base)?, false))
+}
+
+/// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
+pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> bool {
+    let Ok(base) = base(run_base) else { return false };
+    let paths = RunPaths::of(&base, mountpoint);
+    let raw = || paths.record().is_some_and(|record| record.raw) && top.is_our_fuse();
+    let backing = paths.fuse().join(DISK_NAME);
+    is_alive(&paths) == Some(false) && (rests_on(top, &loop_device::resting_on(&backing)) || raw())
+}
+
+/// Whether one of these loop devices is what is mounted.
+fn rests_on(top: &Entry, devices: &[PathBuf]) -> bool {
+    devices.iter().any(|device| number_of(device).is_some_and(|number| top.is_on(device, &number)))
+}
+
+fn records(base: &Path, alive: bool) -> Vec<Record> {
+    let all = RunPaths::all(base);
+    all.iter().filter(|paths| is_alive(paths) == Some(alive)).filter_map(RunPaths::record).collect()
+}
+
+/// Whether the server of a run directory lives; `None` if there is no such run directory, or it cannot be told.
+fn is_alive(paths: &RunPaths) -> Option<bool> {
+    let lock = paths.lock_file().ok()??;
+    match lock.try_lock_shared() {
+        // One that ended meanwhile has removed its directory, and another may have made one in its place.
+        Ok(()) if lock.metadata().is_ok_and(|meta| meta.nlink() == 0) => None,
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+/// Clears away what a dead server left in its run directory: the mounted file system, its loop device and the
+/// FUSE mount. The caller holds the lock. `mountpoint` is where to look if the record is gone; without it,
+/// nothing outside the run directory and the record is touched.
+pub fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
+    let record = paths.record();
+    let at = record.as_ref().map(|r| r.mountpoint.as_path()).or(mountpoint);
+    let backing = paths.fuse().join(DISK_NAME);
+    let devices = loop_device::resting_on(&backing);
+    if let Some(at) = at
+        && let Some(top) = mount_table::at(at)?
+    {
+        if rests_on(&top, &devices) {
+            let finished = tool::run("umount", &[OsStr::new("--"), at.as_os_str()])?;
+            if !finished.success() {
+                return Err(busy_or_failed(at, &finished));
+            }
+        } else if record.as_ref().is_some_and(|r| r.raw) && top.is_our_fuse() {
+            unmount_dead(at)?;
+        }
+    }
+    for device in devices {
+        loop_device::detach_from(&device, &backing)?;
+    }
+    unmount_dead(&paths.fuse())
+}
+
+fn number_of(device: &Path) -> Option<String> {
+    let path = Path::new("/sys/block").join(device.file_name()?).join("dev");
+    std::fs::read_to_string(path).ok().map(|n| n.trim().to_owned())
+}
+
+/// The run directory for a mount point as a person writes it. The mount point itself is looked at last: if
+/// its server died, every look at it fails.
+fn find(given: &Path, run_base: Option<&Path>) -> Result<(RunPaths, PathBuf)> {
+    let base = base(run_base)?;
+    let absolute = std::path::absolute(given).map_err(|e| Error::io("cannot find the mount point", &e))?;
+    let beside = absolute
+        .parent()
+        .zip(absolute.file_name())
+        .and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
+    let candidates = beside.into_iter().chain(absolute.canonicalize());
+    for mountpoint in candidates {
+        let paths = RunPaths::of(&base, &mountpoint);
+        if paths.exists() {
+            return Ok((paths, mountpoint));
+        }
+    }
+    Err(not_open(given))
+}
+
+fn base(run_base: Option<&Path>) -> Result<PathBuf> {
+    run_base.map_or_else(default_run_base, |b| Ok(b.to_owned()))
+}
+
+fn not_open(mountpoint: &Path) -> Error {
+    let mounted = mount_table::at(mountpoint).ok().flatten();
+    let error = Error::new(Kind::NotFound, format!("cannot close {}", mountpoint.display()));
+    match mounted {
+        Some(entry) => error
+            .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
+            .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),
+        None => error.found("nothing of lacuna open there").remedy("`lacuna status` lists what is open"),
+    }
+}
+
+/// Whether the server that holds the lock goes within [`RELEASE_LIMIT`]. The lock is then ours.
+fn gone_soon(lock: &File) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < RELEASE_LIMIT {
+        if lock.try_lock().is_ok() {
+            return true;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
+}
+
+/// Waits for the server's lock, which it holds as long as it lives.
+fn wait_gone(lock: &File) -> Result<()> {
+    lock.lock().map_err(|e| Error::io("cannot wait for the end of the server", &e))
+}

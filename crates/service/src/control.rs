@@ -1,0 +1,146 @@
+//! The control socket: how `close` and `status` reach a running server. One word in, one line of JSON out.
+
+use crate::counters::Counters;
+use crate::outcome;
+use crate::watch::Watch;
+use lacuna_core::{ByteDisk, Error, Result};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Asks the server to unmount and end.
+pub(crate) const CLOSE: &str = "close";
+/// Asks for the counters.
+pub(crate) const STATUS: &str = "status";
+
+/// The answer to [`CLOSE`] that comes at once, before the line that comes when all is done.
+const HEARD: &[u8] = b"\n";
+
+const WORD_LIMIT: u64 = 64;
+const ANSWER_LIMIT: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to leave a system alone that has, for example, no more file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A client that waits for the end of a close.
+pub struct Waiting(UnixStream);
+
+impl Waiting {
+    /// Tells it how the close went.
+    pub fn answer(mut self, result: &Result<()>) {
+        let _ = self.0.write_all(outcome::encode(result).as_bytes());
+    }
+}
+
+/// What wakes the server.
+pub enum Event {
+    /// A signal or the program's own wish.
+    Stop,
+    /// A client asked, and waits.
+    Close(Waiting),
+    /// Nothing has the FUSE file `disk` open any more.
+    DiskReleased,
+    /// The FUSE connection is over.
+    SessionEnded,
+}
+
+/// The listening thread. Dropping it ends the thread.
+pub struct Control {
+    listener: Arc<UnixListener>,
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens at `path`. Errors: whatever the system says.
+    pub fn start(path: &Path, disk: ByteDisk, watch: Arc<Watch>, events: Sender<Event>) -> Result<Self> {
+        let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
+        // A dead server's socket would be in the way. The caller holds the lock, so it is nobody's.
+        let _ = std::fs::remove_file(path);
+        let listener = Arc::new(UnixListener::bind(path).map_err(failed)?);
+        let ending = Arc::new(AtomicBool::new(false));
+        let counters = Counters::of(vec![disk]);
+        let (theirs, told) = (Arc::clone(&listener), Arc::clone(&ending));
+        let thread = std::thread::Builder::new()
+            .name("lacuna-control".to_owned())
+            .spawn(move || {
+                while !told.load(Ordering::SeqCst) {
+                    match theirs.accept() {
+                        // A client that misbehaves loses its connection and nothing else happens.
+                        Ok((stream, _)) => _ = serve(stream, &counters, &watch, &events),
+                        Err(_) => std::thread::sleep(PAUSE),
+                    }
+                }
+            })
+            .map_err(failed)?;
+        Ok(Control { listener, ending, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(
+    mut stream: UnixStream,
+    counters: &Counters,
+    watch: &Watch,
+    events: &Sender<Event>,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut word = String::new();
+    BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word)?;
+    match word.trim_end() {
+        CLOSE => {
+            // Closing may take long; that somebody heard of it does not.
+            stream.write_all(HEARD)?;
+            events.send(Event::Close(Waiting(stream))).map_err(io::Error::other)
+        }
+        STATUS => {
+            let last_error = watch.last_failure().map(|e| e.to_string());
+            let answer = serde_json::json!({
+                "items": counters.now(),
+                "last_error": last_error,
+                "closing": watch.closing(),
+            });
+            let mut text = answer.to_string();
+            text.push('\n');
+            stream.write_all(text.as_bytes())
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Says `word` to the server at `path` and waits for its line, however long the work takes. An empty answer
+/// means that the server ended without one. Errors: [`io::ErrorKind::TimedOut`] if the server does not even say that
+/// it heard, as one does not that was stopped.
+pub(crate) fn ask(path: &Path, word: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(word.as_bytes())?;
+    stream.write_all(b"\n")?;
+    let mut reader = BufReader::new((&stream).take(ANSWER_LIMIT));
+    let mut answer = String::new();
+    reader.read_line(&mut answer).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => io::Error::from(io::ErrorKind::TimedOut),
+        _ => e,
+    })?;
+    if answer.as_bytes() == HEARD {
+        stream.set_read_timeout(None)?;
+        answer.clear();
+        reader.read_line(&mut answer)?;
+    }
+    Ok(answer)
+}

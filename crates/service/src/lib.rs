@@ -1,0 +1,46 @@
+//! What servers of disks have in common, whatever front end they serve: a place among running servers, a socket on which
+//! they are asked for their counters and told to end, the way into the background, and a file system mounted from a disk.
+//!
+//! A front end that gives the disk as a file (FUSE) claims a [`RunDirectory`], starts [`Control`], mounts with [`Mounted`],
+//! and ends on an [`Event`]. Others answer on a
+//! [`StatusSocket`]. Running servers are asked by [`close`], [`status`], [`running`], [`died`] and [`accounts`].
+//!
+//! Invariants kept here:
+//! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
+//!   and served, and the error names who uses it.
+//! - A server holds the lock of its run directory for its whole life. Who gets the lock knows the server to be gone,
+//!   whatever process numbers say.
+//! - What appears in mount tables and records does not depend on how many levels a disk has.
+#![warn(missing_docs)]
+
+mod close;
+mod control;
+mod counters;
+mod daemon;
+mod loop_device;
+mod mkfs;
+mod mount_table;
+mod mounted;
+mod outcome;
+mod run_directory;
+mod shell_word;
+mod status_socket;
+mod system_call;
+mod tool;
+mod unmount;
+mod users;
+mod watch;
+
+pub use close::{Closed, clean_up, close, died, running, status};
+pub use control::{Control, Event, Waiting};
+pub use counters::Counters;
+pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
+pub use mkfs::check_type;
+pub use mount_table::FUSE_SOURCE;
+pub use mounted::{MountRequest, Mounted, check_mountpoint, check_privileges};
+pub use run_directory::{DISK_NAME, Record, RunDirectory, RunPaths, default_run_base, fnv1a};
+pub use shell_word::shell_word;
+pub use status_socket::{StatusSocket, accounts};
+pub use system_call::become_io_flusher;
+pub use unmount::unmount_fuse;
+pub use watch::{Log, RELEASE_LIMIT, Watch};

@@ -1,0 +1,110 @@
+//! What the kernel has mounted, read without touching any of it.
+
+use lacuna_core::{Error, Result};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What mount tables show as the source of every FUSE mount of lacuna.
+pub const FUSE_SOURCE: &str = "lacuna";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Device number as `major:minor`.
+    pub device: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Type of the file system.
+    pub fs_type: String,
+    /// What is mounted, as the one who mounted it named it.
+    pub source: String,
+}
+
+impl Entry {
+    /// Whether this is a FUSE mount of lacuna's.
+    pub(crate) fn is_our_fuse(&self) -> bool {
+        self.fs_type.starts_with("fuse") && self.source == FUSE_SOURCE
+    }
+
+    /// Whether it was mounted from the block device `node`, which has this number. A file system with a device number of its
+    /// own, as btrfs has, is told by its source.
+    pub(crate) fn is_on(&self, node: &Path, number: &str) -> bool {
+        self.device == number || (self.device.starts_with("0:") && Path::new(&self.source) == node)
+    }
+}
+
+/// Every mount this process sees; a later one at the same place covers the earlier.
+pub(crate) fn entries() -> Result<Vec<Entry>> {
+    let table = std::fs::read("/proc/self/mountinfo")
+        .map_err(|e| Error::io("cannot read the mount table /proc/self/mountinfo", &e))?;
+    Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The mount that one sees at `path`, if `path` is a mount point.
+pub(crate) fn at(path: &Path) -> Result<Option<Entry>> {
+    Ok(entries()?.into_iter().rfind(|e| e.mountpoint == path))
+}
+
+/// Mount points strictly below `path`.
+pub(crate) fn below(path: &Path) -> Vec<PathBuf> {
+    let all = entries().unwrap_or_default();
+    all.into_iter().map(|e| e.mountpoint).filter(|m| m != path && m.starts_with(path)).collect()
+}
+
+fn parse(line: &[u8]) -> Option<Entry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = unescape(fields.nth(1)?);
+    fields.find(|f| *f == b"-")?;
+    let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(Entry { device, mountpoint, fs_type, source })
+}
+
+/// Undoes the octal escapes that the kernel uses for spaces and their like.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let escaped = (first == b'\\').then(|| tail.get(..3)).flatten().and_then(octal);
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    let value = digits
+        .iter()
+        .try_fold(0u32, |sum, d| (b'0'..=b'7').contains(d).then(|| sum * 8 + u32::from(d - b'0')))?;
+    u8::try_from(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_lines_of_the_kernel() {
+        let line = b"36 35 7:3 /root /mnt/a\\040b\\134c rw,noatime shared:1 master:2 - ext4 /dev/loop3 rw";
+        assert_eq!(
+            parse(line).unwrap(),
+            Entry {
+                device: "7:3".into(),
+                mountpoint: "/mnt/a b\\c".into(),
+                fs_type: "ext4".into(),
+                source: "/dev/loop3".into(),
+            }
+        );
+        let ext4 = parse(line).unwrap();
+        assert!(ext4.is_on(Path::new("/dev/loop9"), "7:3") && !ext4.is_on(Path::new("/dev/loop3"), "7:9"));
+        let btrfs = parse(b"36 35 0:53 / /mnt/a rw - btrfs /dev/loop3 rw").unwrap();
+        assert!(btrfs.is_on(Path::new("/dev/loop3"), "7:3") && !btrfs.is_on(Path::new("/dev/loop4"), "7:4"));
+        for broken in [&b""[..], b"1 2 3", b"1 2 7:3 / /x rw", b"1 2 7:3 / /x rw -"] {
+            assert_eq!(parse(broken), None);
+        }
+        assert_eq!(unescape(b"a\\9\\77"), PathBuf::from("a\\9\\77"));
+        assert!(at(Path::new("/proc")).unwrap().is_some());
+    }
+}

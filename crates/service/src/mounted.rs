@@ -1,0 +1,174 @@
+//! A file system on a loop device: attached, made if that is wanted, mounted, and taken down again.
+
+use crate::loop_device::LoopDevice;
+use crate::unmount::busy_or_failed;
+use crate::watch::Watch;
+use crate::{close, mkfs, mount_table, shell_word, tool};
+use lacuna_core::{ByteDisk, Error, Kind, Result};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How to mount.
+pub struct MountRequest<'r> {
+    /// Type of the file system to make if the disk is blank, such as `ext4`.
+    pub mkfs: Option<&'r str>,
+    /// Mount a file system that is there already instead of refusing to make one.
+    pub keep_existing: bool,
+    /// More options for `mount -o`.
+    pub mount_options: Option<&'r str>,
+    /// Mount it so that nothing can be written.
+    pub read_only: bool,
+}
+
+/// The file system on the loop device. Dropping it unmounts it if nobody uses it.
+pub struct Mounted {
+    mountpoint: PathBuf,
+    number: Option<String>,
+    device: LoopDevice,
+    /// Whether the file system was made for this.
+    made: bool,
+}
+
+impl Mounted {
+    /// The loop device.
+    pub fn node(&self) -> &Path {
+        self.device.node()
+    }
+
+    /// Whether its file system was made now; otherwise it was there already.
+    pub fn was_made(&self) -> bool {
+        self.made
+    }
+
+    /// Attaches a loop device to `file`, which holds `disk`, makes a file system there if that is wanted, and mounts it.
+    ///
+    /// Errors: [`Kind::Permission`], [`Kind::Exists`] where a file system was to be made and something is there, and
+    /// whatever the system's tools say; what the disk itself said, if it failed, as `watch` knows it.
+    pub fn set_up(
+        request: &MountRequest<'_>,
+        disk: &ByteDisk,
+        file: &Path,
+        mountpoint: PathBuf,
+        watch: &Watch,
+    ) -> Result<Self> {
+        let read_only = request.read_only;
+        let what = format!("cannot mount the disk at {}", mountpoint.display());
+        // Programs report what the disk told them as a number at best: prefer the disk's own words.
+        let from_disk = |e: Error| match watch.first_failure() {
+            Some(failure) => failure.context(&what),
+            None => offer_others(e),
+        };
+        let device = LoopDevice::attach(file, read_only).map_err(from_disk)?;
+        let found = mkfs::content(device.node());
+        // A disk that could not be read is not a blank disk.
+        if let Some(failure) = watch.first_failure() {
+            return Err(failure.context(&what));
+        }
+        let found = found?;
+        let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
+        let wanted = request.mkfs.filter(|_| !keep);
+        let made =
+            mkfs::prepare(device.node(), disk, found, wanted).map_err(|e| from_disk(e).context(&what))?;
+        let mut options = vec![if read_only { "ro" } else { "rw" }];
+        options.extend(request.mount_options);
+        let options = options.join(",");
+        let args = [
+            OsStr::new("-o"),
+            OsStr::new(&options),
+            OsStr::new("--"),
+            device.node().as_os_str(),
+            mountpoint.as_os_str(),
+        ];
+        tool::succeed(&what, "mount", &args).map_err(from_disk)?;
+        let number = device.number();
+        let mut mounted = Mounted { mountpoint, number, device, made };
+        mounted.device.detach_when_unused()?;
+        Ok(mounted)
+    }
+
+    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]).
+    pub fn unmount(&mut self) -> Result<()> {
+        let mine = |e: &mount_table::Entry| {
+            e.mountpoint == self.mountpoint
+                && self.number.as_ref().is_none_or(|number| e.is_on(self.device.node(), number))
+        };
+        if !mount_table::entries()?.iter().any(mine) {
+            return Ok(());
+        }
+        if !mount_table::at(&self.mountpoint)?.is_some_and(|top| mine(&top)) {
+            return Err(Error::new(Kind::Busy, format!("cannot unmount {}", self.mountpoint.display()))
+                .found("another file system mounted over it")
+                .remedy("unmount that one first"));
+        }
+        let finished = tool::run("umount", &[OsStr::new("--"), self.mountpoint.as_os_str()])?;
+        let left = mount_table::entries()?.iter().any(mine);
+        if finished.success() || !left { Ok(()) } else { Err(busy_or_failed(&self.mountpoint, &finished)) }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+    }
+}
+
+/// Whether this process may mount a file system from a loop device. Errors: [`Kind::Permission`], with the ways that need
+/// fewer privileges.
+pub fn check_privileges() -> Result<()> {
+    let refused = |found: &str| {
+        Error::new(Kind::Permission, "cannot mount a file system from a loop device").found(found)
+    };
+    if !rustix::process::geteuid().is_root() {
+        return Err(offer_others(refused("a user other than root")));
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Err(offer_others(refused("no /dev/loop-control")));
+    }
+    Ok(())
+}
+
+/// Adds the ways that need fewer privileges, if privileges are what was lacking.
+fn offer_others(error: Error) -> Error {
+    if error.kind() != Kind::Permission {
+        return error;
+    }
+    error.remedy(
+        "run as root where loop devices are allowed, or use `lacuna serve --socket PATH` (NBD), \
+         or `lacuna open --raw LOCATION MOUNTPOINT` (the disk as a file)",
+    )
+}
+
+/// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
+/// the run directories, if not [`default_run_base`].
+///
+/// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something is mounted there,
+/// which a server that died may have left.
+pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
+    let word = shell_word(given);
+    let what = format!("cannot mount at {}", given.display());
+    let path = given.canonicalize().map_err(|e| {
+        let error = Error::io(&what, &e);
+        match e.raw_os_error() {
+            Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {word}")),
+            Some(libc::ENOTCONN) => error
+                .with_kind(Kind::Busy)
+                .remedy("a FUSE server died on the way there; `lacuna status` says whether it was lacuna's"),
+            _ => error,
+        }
+    })?;
+    if let Some(top) = mount_table::at(&path)? {
+        if close::left_by_dead(&path, &top, run_base) {
+            return Err(Error::new(Kind::Busy, what)
+                .found("what a lacuna server left mounted there when it died")
+                .remedy(format!("clear it away with `lacuna close {word}`, then open again")));
+        }
+        return Err(Error::new(Kind::Busy, what)
+            .found("something mounted there already")
+            .remedy(format!("close it (`lacuna close {word}`), unmount it, or choose another directory")));
+    }
+    if !fs::metadata(&path).map_err(|e| Error::io(&what, &e))?.is_dir() {
+        return Err(Error::new(Kind::Usage, what).found("a file").expected("a directory"));
+    }
+    Ok(path)
+}

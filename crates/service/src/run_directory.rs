@@ -1,0 +1,259 @@
+//! The run directory of a server: its lock, its record, its control socket, its FUSE mount point.
+
+use crate::shell_word::shell_word;
+use lacuna_core::{Error, Kind, Result};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LOCK: &str = "lock";
+const RECORD: &str = "record.json";
+const NEW_RECORD: &str = "record.new";
+const CONTROL: &str = "control";
+const FUSE: &str = "fuse";
+/// Longest record that is read.
+const RECORD_LIMIT: u64 = 64 << 10;
+/// How often a lock is tried again after its directory vanished under it.
+const LOCK_ATTEMPTS: usize = 16;
+/// How often, and how long after one another, a lock is tried that a probe may hold.
+const PROBE_TRIES: usize = 5;
+const PROBE_PAUSE: Duration = Duration::from_millis(2);
+
+/// Name of the file that is the disk.
+pub const DISK_NAME: &str = "disk";
+
+/// What an open disk is, for whoever closes or lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The location as it was given to `open`.
+    pub location: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The loop device below the mounted file system; none in raw mode.
+    pub loop_device: Option<PathBuf>,
+    /// The server's process number.
+    pub pid: u32,
+    /// Whether only the FUSE file is mounted.
+    pub raw: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// The directory that holds the run directories of this user: `/run/lacuna` for root, otherwise below
+/// `XDG_RUNTIME_DIR`.
+pub fn default_run_base() -> Result<PathBuf> {
+    if geteuid().is_root() {
+        return Ok(PathBuf::from("/run/lacuna"));
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_absolute() => Ok(Path::new(&dir).join("lacuna")),
+        _ => Err(Error::new(Kind::Usage, "no place for the run directory")
+            .found("XDG_RUNTIME_DIR is not set")
+            .expected("a directory of your own in XDG_RUNTIME_DIR")
+            .remedy("log in through a session manager, or set it to a directory that only you can read")),
+    }
+}
+
+/// The paths that belong to one mount point. Nothing of it need exist.
+#[derive(Clone, Debug)]
+pub struct RunPaths {
+    dir: PathBuf,
+}
+
+impl RunPaths {
+    /// The paths for `mountpoint`, which must be canonical.
+    pub(crate) fn of(base: &Path, mountpoint: &Path) -> Self {
+        RunPaths { dir: base.join(format!("{:016x}", fnv1a(mountpoint.as_os_str().as_bytes()))) }
+    }
+
+    /// Every run directory in `base`.
+    pub(crate) fn all(base: &Path) -> Vec<Self> {
+        let entries = fs::read_dir(base).into_iter().flatten().flatten();
+        entries.map(|e| RunPaths { dir: e.path() }).collect()
+    }
+
+    /// The control socket.
+    pub fn control(&self) -> PathBuf {
+        self.dir.join(CONTROL)
+    }
+
+    pub(crate) fn fuse(&self) -> PathBuf {
+        self.dir.join(FUSE)
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.dir.join(LOCK).exists()
+    }
+
+    /// The record, or `None` if the server had not got so far.
+    pub(crate) fn record(&self) -> Option<Record> {
+        let path = self.dir.join(RECORD);
+        let short = fs::metadata(&path).is_ok_and(|m| m.len() <= RECORD_LIMIT);
+        short.then(|| fs::read(&path).ok()).flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    }
+
+    /// Opens the lock without taking it. `None` if there is no such run directory.
+    pub(crate) fn lock_file(&self) -> Result<Option<File>> {
+        match File::options().read(true).write(true).open(self.dir.join(LOCK)) {
+            Ok(file) => Ok(Some(file)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io(format!("cannot open the lock in {}", self.dir.display()), &e)),
+        }
+    }
+
+    /// Removes the files by name. Never recursive: what is mounted below must not be walked into.
+    pub(crate) fn remove(&self) {
+        for file in [RECORD, NEW_RECORD, CONTROL, LOCK] {
+            let _ = fs::remove_file(self.dir.join(file));
+        }
+        for dir in [self.fuse(), self.dir.clone()] {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+/// A run directory that this process holds. Dropping it removes it, then lets the lock go.
+pub struct RunDirectory {
+    paths: RunPaths,
+    lock: File,
+}
+
+impl RunDirectory {
+    /// Creates and locks the directory. [`Kind::Busy`] while another server has it. What a dead server left in
+    /// it stays for the caller to clean up.
+    pub fn claim(base: &Path, mountpoint: &Path) -> Result<Self> {
+        prepare_base(base)?;
+        let paths = RunPaths::of(base, mountpoint);
+        for _ in 0..LOCK_ATTEMPTS {
+            if let Some(lock) = try_claim(&paths, mountpoint)? {
+                return Ok(RunDirectory { paths, lock });
+            }
+        }
+        Err(busy(mountpoint))
+    }
+
+    /// What is in it.
+    pub fn paths(&self) -> &RunPaths {
+        &self.paths
+    }
+
+    /// Makes the directory that FUSE is mounted on.
+    pub fn make_fuse(&self) -> Result<PathBuf> {
+        let dir = self.paths.fuse();
+        create_dir(&dir)?;
+        Ok(dir)
+    }
+
+    /// Writes the record, whole or not at all.
+    pub fn write_record(&self, record: &Record) -> Result<()> {
+        let failed = |e: std::io::Error| Error::io("cannot write the record of the open disk", &e);
+        let text = serde_json::to_vec_pretty(record).map_err(|e| failed(e.into()))?;
+        let new = self.paths.dir.join(NEW_RECORD);
+        fs::write(&new, text).and_then(|()| fs::rename(&new, self.paths.dir.join(RECORD))).map_err(failed)
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        self.paths.remove();
+        // A child that was started at this moment may still share the open file, and the lock with it.
+        let _ = self.lock.unlock();
+    }
+}
+
+/// The lock, or `None` if the directory was removed at the same moment.
+fn try_claim(paths: &RunPaths, mountpoint: &Path) -> Result<Option<File>> {
+    create_dir(&paths.dir)?;
+    let path = paths.dir.join(LOCK);
+    let lock = match File::options().read(true).write(true).create(true).truncate(false).open(&path) {
+        Ok(lock) => lock,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io(format!("cannot create {}", path.display()), &e)),
+    };
+    match lock_past_probes(&lock) {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(busy(mountpoint)),
+        Err(TryLockError::Error(e)) => return Err(Error::io(format!("cannot lock {}", path.display()), &e)),
+    }
+    let same = match (lock.metadata(), fs::metadata(&path)) {
+        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    };
+    Ok(same.then_some(lock))
+}
+
+/// Takes a lock that others may hold for the moment of a look whether the server lives.
+pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..PROBE_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PROBE_PAUSE),
+            other => return other,
+        }
+    }
+    lock.try_lock()
+}
+
+fn busy(mountpoint: &Path) -> Error {
+    Error::new(Kind::Busy, format!("cannot open at {}", mountpoint.display()))
+        .found("a lacuna server that has or is getting this mount point")
+        .remedy(format!("close it first: `lacuna close {}`", shell_word(mountpoint)))
+}
+
+fn prepare_base(base: &Path) -> Result<()> {
+    create_dir(base)?;
+    let failed = |e| Error::io(format!("cannot use the run directory {}", base.display()), &e);
+    let meta = fs::symlink_metadata(base).map_err(failed)?;
+    if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.permissions().mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Permission, format!("cannot use the run directory {}", base.display()))
+        .found(format!("owner {}, mode {:o}", meta.uid(), meta.permissions().mode()))
+        .expected("a directory of your own that only you can write to"))
+}
+
+fn create_dir(dir: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|e| Error::io(format!("cannot create the directory {}", dir.display()), &e))
+}
+
+/// FNV-1a: a short name for a path, for where the path itself has no room. Two paths with one name must do no
+/// worse than to refuse one of them as busy.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_server_for_a_mount_point() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        let first = RunDirectory::claim(base.path(), at).unwrap();
+        assert_eq!(RunDirectory::claim(base.path(), at).err().unwrap().kind(), Kind::Busy);
+        RunDirectory::claim(base.path(), Path::new("/mnt/y")).unwrap();
+        let record = Record {
+            location: "a.img".into(),
+            mountpoint: at.into(),
+            loop_device: None,
+            pid: 1,
+            raw: true,
+            read_only: false,
+        };
+        first.write_record(&record).unwrap();
+        assert_eq!(RunPaths::of(base.path(), at).record(), Some(record));
+        drop(first);
+        assert!(!RunPaths::of(base.path(), at).exists());
+        RunDirectory::claim(base.path(), at).unwrap();
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+}

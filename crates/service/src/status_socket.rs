@@ -1,0 +1,129 @@
+//! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
+//! document.
+
+use crate::run_directory::{default_run_base, fnv1a};
+use lacuna_core::{Error, Kind, Result};
+use serde_json::Value;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest answer that is read.
+const LIMIT: u64 = 1 << 20;
+/// How long one side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait after a failure to accept.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How old a socket must be before it is taken for a dead server's.
+const STALE_AFTER: Duration = Duration::from_secs(10);
+
+/// The socket that answers every connection with one JSON document. Its file goes when this is dropped, and so does
+/// what it holds of the disk.
+pub struct StatusSocket {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StatusSocket {
+    /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives.
+    ///
+    /// Errors: [`Kind::Busy`] if a server of this identity answers already, [`Kind::Permission`] if the directory of the
+    /// sockets is another user's, and whatever the system says.
+    pub fn start(identity: &str, account: impl Fn() -> Value + Send + 'static) -> Result<Self> {
+        let dir = socket_dir()?;
+        let failed = |e: &io::Error| Error::io(format!("cannot listen in {}", dir.display()), e);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed(&e))?;
+        let owner = fs::metadata(&dir).map_err(|e| failed(&e))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(Error::new(Kind::Permission, format!("cannot use {}", dir.display()))
+                .found(format!("a directory of user {owner}")));
+        }
+        let path = socket_path(&dir, identity);
+        // Two servers share a location only if both read; the first one keeps the name.
+        if UnixStream::connect(&path).is_ok() {
+            return Err(Error::new(Kind::Busy, "another server of this location answers already"));
+        }
+        let _ = fs::remove_file(&path);
+        let listener = Arc::new(UnixListener::bind(&path).map_err(|e| failed(&e))?);
+        let accepting = Arc::clone(&listener);
+        let thread = std::thread::Builder::new().name("lacuna-status".into());
+        let answer = move || {
+            loop {
+                match accepting.accept() {
+                    Ok((mut stream, _)) => {
+                        let _ = stream.set_write_timeout(Some(PATIENCE));
+                        let _ = stream.write_all(account().to_string().as_bytes());
+                    }
+                    // Shut down.
+                    Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
+                    // A system that has, for example, no more file descriptors is left alone for a while.
+                    Err(_) => std::thread::sleep(PAUSE),
+                }
+            }
+        };
+        let thread = thread.spawn(answer).map_err(|e| failed(&e))?;
+        Ok(StatusSocket { path, listener, thread: Some(thread) })
+    }
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Wakes the thread. One that cannot be woken ends with the process.
+        if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// What all servers answer that this user has and that answer. `silent` gets the sockets of those that do not.
+pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
+    let Ok(dir) = socket_dir() else { return Vec::new() };
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    paths.sort();
+    let answers = paths.into_iter().filter_map(|path| match ask(&path) {
+        Ok(answer) => Some(answer),
+        Err(e) => {
+            if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
+                // Nobody listens any more: its server died.
+                let _ = fs::remove_file(&path);
+            }
+            silent(&path, &e);
+            None
+        }
+    });
+    answers.collect()
+}
+
+fn socket_dir() -> Result<PathBuf> {
+    default_run_base().map(|base| base.join("serve"))
+}
+
+/// A short name for an identity: the path of a socket has room for 107 bytes.
+fn socket_path(dir: &Path, identity: &str) -> PathBuf {
+    dir.join(format!("{:016x}.sock", fnv1a(identity.as_bytes())))
+}
+
+/// Whether it is a socket, and older than the moment that a server needs between making it and listening on it.
+fn is_old(path: &Path) -> bool {
+    let meta = fs::symlink_metadata(path).ok().filter(|meta| meta.file_type().is_socket());
+    let made = meta.and_then(|meta| meta.modified().ok());
+    made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age > STALE_AFTER)
+}
+
+fn ask(path: &Path) -> io::Result<Value> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = String::new();
+    stream.take(LIMIT).read_to_string(&mut answer)?;
+    Ok(serde_json::from_str(&answer)?)
+}
