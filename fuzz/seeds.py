@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seeds from which fuzzing starts into fuzz/seeds. The files are checked in; run this after changing
-how a target reads its input."""
+"""Writes the seeds from which fuzzing starts into fuzz/seeds. The files are not checked in: scripts/fuzz.sh runs this
+before the targets."""
 
 import pathlib
 import struct

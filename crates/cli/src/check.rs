@@ -3,7 +3,8 @@
 use crate::args::CheckArgs;
 use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
-use crate::serve::budget;
+use crate::open_disk::OVERWRITTEN;
+use crate::size::budget;
 use crate::unlock::{self, Opening};
 use lacuna_core::{BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, Result};
 use lacuna_sealed_objects::is_of_the_ledger;
@@ -12,10 +13,6 @@ use std::time::Duration;
 
 /// Bad blocks named in a JSON answer. The count beside them is always whole.
 const NAMED: usize = 65536;
-
-/// Why a hidden level has bad blocks, most likely.
-pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
-    give the passphrase of the deepest level whenever it is opened for writing";
 
 #[derive(Serialize)]
 struct Named {

@@ -10,8 +10,7 @@
 //!
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
-use crate::args::{ClusterArgs, HolderArgs, WritingArgs};
-use crate::unlock;
+use crate::args::{ClusterArgs, HolderArgs};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
@@ -129,12 +128,6 @@ fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
         .found(format!("the location {location}, a path"))
         .expected("a location rados:POOL/NAME")
         .remedy("leave it away"))
-}
-
-/// Refuses options about writing that a disk with levels cannot keep.
-pub fn check_writing(location: &Location, args: &WritingArgs) -> Result<()> {
-    let levels = || unlock::peek(location).is_some_and(|disk| disk.has_levels());
-    if args.write_through && levels() { Err(unlock::no_write_through()) } else { Ok(()) }
 }
 
 /// Refuses a location that is not in RADOS, or names a snapshot, for a verb that changes a disk there.

@@ -4,7 +4,7 @@ use crate::args::{CreateArgs, Format, HidingArg};
 use crate::claim;
 use crate::console::Console;
 use crate::cost::Wanted;
-use crate::create::{blocks, check_layout, draft, no_size};
+use crate::draft::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
 use crate::size::human;
 use crate::working;

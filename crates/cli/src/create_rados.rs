@@ -8,7 +8,7 @@ use crate::args::{CreateArgs, DeleteArgs, Format};
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost::Wanted;
-use crate::create::{blocks, check_layout, draft, no_size};
+use crate::draft::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
 use crate::working;
 use lacuna_core::{Error, Kind, Result};

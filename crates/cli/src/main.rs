@@ -25,6 +25,7 @@ mod create;
 mod create_file;
 mod create_rados;
 mod descriptor;
+mod draft;
 mod header;
 mod info;
 mod info_levels;

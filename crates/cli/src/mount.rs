@@ -2,10 +2,9 @@
 
 use crate::args::{CloseArgs, OpenArgs};
 use crate::background::{self, Ready};
-use crate::cluster;
 use crate::console::{self, Console};
 use crate::open_disk::OpenDisk;
-use crate::serve::budget;
+use crate::size::budget;
 use crate::status;
 use crate::unlock::{self, Key, Opening};
 use crate::working::{self, Looking, Stage};
@@ -26,7 +25,7 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && unlock::peek(&args.location).is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
-    cluster::check_writing(&args.location, &args.writing)?;
+    unlock::check_writing(&args.location, &args.writing)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
     for left in lacuna_service::died(None).unwrap_or_default() {

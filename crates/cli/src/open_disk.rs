@@ -1,6 +1,5 @@
 //! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
 
-use crate::check::OVERWRITTEN;
 use crate::cluster::Connection;
 use crate::private_disk::PrivateDisk;
 use lacuna_core::{
@@ -10,6 +9,10 @@ use lacuna_levels::{LevelDisk, Levels, level_disks};
 use lacuna_sealed::Sealed;
 use lacuna_sealed_objects::ObjectDisk;
 use std::sync::{Arc, OnceLock};
+
+/// Why a hidden level has bad blocks, most likely.
+pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
+    give the passphrase of the deepest level whenever it is opened for writing";
 
 /// An open disk.
 // One of these per process: the size of the largest variant costs nothing.

@@ -8,7 +8,7 @@
 use crate::args::ResizeArgs;
 use crate::cluster;
 use crate::console::Console;
-use crate::create::blocks;
+use crate::draft::blocks;
 use crate::parameters::Parameters;
 use crate::size::human;
 use crate::unlock;

@@ -2,16 +2,16 @@
 
 use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
-use crate::cluster::{self, Site};
+use crate::cluster::Site;
 use crate::console::{self, Console};
 use crate::network;
 use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
-use crate::size::Size;
+use crate::size::budget;
 use crate::status::Account;
 use crate::unlock::{self, Opening};
 use crate::working::{self, Looking};
-use lacuna_core::{Budget, ByteDisk, Disk, Error, Kind, Result};
+use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use lacuna_service::StatusSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Least memory for caches.
-const LEAST_CACHE: u64 = 1 << 20;
 /// Threads of a connection while requests wait for a network: as many requests make progress at once.
 const WORKERS_OVER_NETWORK: usize = 64;
 /// Failures that are told one by one. Whoever reads standard error may have stopped, and a server that went on
@@ -40,7 +38,7 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     }
     let listen = listen(&args)?;
     network::check(&args, &listen)?;
-    cluster::check_writing(&args.location, &args.writing)?;
+    unlock::check_writing(&args.location, &args.writing)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(args.fork)?;
@@ -60,16 +58,6 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         }
         serve(&args, &listen, disk, (console, drawn), ready)
     })
-}
-
-/// The memory that `--cache` gives.
-pub fn budget(cache: Size) -> Result<Budget> {
-    if cache.0 >= LEAST_CACHE {
-        return Ok(Budget::bytes(cache.0));
-    }
-    Err(Error::new(Kind::Usage, "cannot use this --cache")
-        .found(format!("{} bytes", cache.0))
-        .expected("at least 1M"))
 }
 
 /// Where to listen: all the places that the options name, or what a service manager has passed.

@@ -1,7 +1,10 @@
 //! Sizes as people write them.
 
-use lacuna_core::{BLOCK_SIZE, Error, Kind};
+use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind};
 use std::str::FromStr;
+
+/// Least memory for caches.
+const LEAST_CACHE: u64 = 1 << 20;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,16 @@ pub fn human(bytes: u64) -> String {
     } else {
         format!("{:.1} {}", bytes as f64 / whole as f64, UNITS[unit as usize])
     }
+}
+
+/// The memory that `--cache` gives.
+pub fn budget(cache: Size) -> Result<Budget, Error> {
+    if cache.0 >= LEAST_CACHE {
+        return Ok(Budget::bytes(cache.0));
+    }
+    Err(Error::new(Kind::Usage, "cannot use this --cache")
+        .found(format!("{} bytes", cache.0))
+        .expected("at least 1M"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! then compared with what was unlocked.
 
 use crate::allocator;
-use crate::args::{HolderArgs, PassphraseArgs};
+use crate::args::{HolderArgs, PassphraseArgs, WritingArgs};
 use crate::claim;
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::Console;
@@ -217,6 +217,12 @@ impl Volume {
         };
         Ok(Key { place, has_levels, masters, uuid })
     }
+}
+
+/// Refuses options about writing that a disk with levels cannot keep.
+pub fn check_writing(location: &Location, args: &WritingArgs) -> Result<()> {
+    let levels = || peek(location).is_some_and(|disk| disk.has_levels());
+    if args.write_through && levels() { Err(no_write_through()) } else { Ok(()) }
 }
 
 /// Why a disk with levels is not opened with --write-through: in the same words whatever levels there are.

@@ -1,8 +1,8 @@
 //! The wrapper that every front end calls: bytes in, whole blocks out.
 //!
 //! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are widened by
-//! reading the edge blocks; requests that touch different parts of one block at the same time all take effect,
-//! because the widening holds a lock that stands for the block, and so do writes of whole blocks.
+//! reading the edge blocks. Requests that touch different parts of one block at the same time all take effect:
+//! one lock stands for the whole disk, which writes of whole blocks share and a widened write has alone.
 
 use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status};
 use std::sync::{Arc, PoisonError, RwLock};

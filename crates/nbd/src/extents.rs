@@ -1,6 +1,5 @@
 //! BLOCK_STATUS: which parts of a range are written, to the byte.
 
-use crate::perform::in_range;
 use crate::wire::STATE_HOLE_ZERO;
 use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
 
@@ -9,6 +8,10 @@ const WINDOW: u64 = 64 << 20;
 /// Most extents in one reply.
 const MAX_EXTENTS: usize = 4096;
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
+pub(crate) fn in_range(disk: &ByteDisk, offset: u64, length: u64) -> bool {
+    offset.checked_add(length).is_some_and(|end| end <= disk.len())
+}
 
 /// Descriptors that begin exactly at `offset`, with equal neighbours merged, and never go past
 /// `offset + length`. A reply that would grow too long ends early; the client asks again from there.

@@ -1,8 +1,8 @@
 //! One request against the disk, and the reply to it.
 
-use crate::extents::describe;
+use crate::extents::{describe, in_range};
 use crate::negotiate::Session;
-use crate::server::Reporter;
+use crate::reporter::Reporter;
 use crate::wire::{Command, Errno, Head, MAX_REQUEST, Request};
 use lacuna_core::{ByteDisk, Error, Kind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,10 +109,6 @@ fn attempt(session: &Session, stopping: &AtomicBool, request: &Request, memory: 
         disk.flush()?;
     }
     Ok(Reply { head: Head::simple(request.cookie, 0), body: Body::Empty })
-}
-
-pub(crate) fn in_range(disk: &ByteDisk, offset: u64, length: u64) -> bool {
-    offset.checked_add(length).is_some_and(|end| end <= disk.len())
 }
 
 /// Zeros that take their place on the medium, for a client that wants no hole. `false`: given up half way.

@@ -4,6 +4,7 @@ use crate::exports::Exports;
 use crate::listen::{self, Listen, Listener};
 use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, Session, TlsState, handshake, negotiate};
+use crate::reporter::Reporter;
 use crate::stream::{Socket, Timed, Transport};
 use crate::tls::{self, TlsMode, TlsStream};
 use crate::transmit::{Connection, Crew};
@@ -19,9 +20,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Hears of failures of the disk that a client has met. Called from any thread; must not wait.
-pub type Reporter = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// How to serve.
 #[derive(Clone)]

@@ -15,7 +15,7 @@ use crate::input::Input;
 use crate::memory::{Kept, LevelMemory, MOST_KEPT, Pool, Share};
 use crate::negotiate::Session;
 use crate::perform::{Body, Reply, memory_needed, perform, refusal};
-use crate::server::Reporter;
+use crate::reporter::Reporter;
 use crate::stream::Transport;
 use crate::sys::{PAGE, PageBuffer, times_slept};
 use crate::wire::{Command, Errno, MAX_REQUEST, Request};

@@ -14,13 +14,11 @@
 
 use super::chain::Tails;
 use super::chunks::{
-    KeySteps, MOST_AMENDED, Part, copy_learned, each_changed, mask, ones, overlay, page_key, page_mut, pick,
+    CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
     picked,
 };
-use super::pages::{Page, Pages};
-use super::placement::{
-    Answered, CHUNK_BLOCKS, Change, Chunks, LOST, Learned, Placement, Source, can_refuse, strange_key,
-};
+use super::pages::{Learned, Page, Pages, copy_learned, page_mut};
+use super::placement::{Answered, Change, LOST, Placement, Source, can_refuse, strange_key};
 use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -177,7 +175,9 @@ impl Adaptive {
 impl Placement for Adaptive {
     fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
         let mut keys = KeySteps::default();
-        each_changed(change, self.meta, |chunk, parts| self.write_chunk(change, chunk, parts, &mut keys));
+        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
+            self.write_chunk(change, chunk, parts, &mut keys)
+        });
         keys.into_steps(steps);
     }
 

@@ -3,8 +3,8 @@
 //! The first link is the chunk's page, each further one a delta that carries the tag of the link before it. So the
 //! tags in the seal bind every entry of the object: none can be altered, put back or taken away under the same seal.
 
+use super::chunks::CHUNK_BLOCKS;
 use super::ledger_pages::Seen;
-use super::placement::CHUNK_BLOCKS;
 use lacuna_core::{Budget, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use std::collections::HashMap;

@@ -12,10 +12,11 @@
 
 use super::chain::{ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
 use super::chunks::{
-    KeySteps, MOST_AMENDED, Part, copy_learned, each_changed, mask, ones, overlay, page_key, pick, picked,
+    CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
+    picked,
 };
-use super::pages::{Page, Pages};
-use super::placement::{Answered, CHUNK_BLOCKS, Change, Chunks, LOST, Learned, Placement, Source};
+use super::pages::{Learned, Page, Pages, copy_learned};
+use super::placement::{Answered, Change, LOST, Placement, Source};
 use super::seal::SEAL_KEY;
 use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
@@ -191,7 +192,7 @@ impl Placement for Chained {
 
     fn unready(&self, change: &Change, tails: &Tails) -> Chunks {
         let mut unready = 0;
-        each_changed(change, self.meta, |chunk, parts| {
+        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             let is_here = || self.pages.with(change.segment, chunk, |_| ()).is_some();
             let is_long = match tails.of(chunk).deltas {
                 // What is here may be gone when it is needed.
@@ -209,7 +210,7 @@ impl Placement for Chained {
     fn write<'a>(&self, change: &'a Change, fetched: Learned, tails: &mut Tails, steps: &mut Vec<Step<'a>>) {
         let mut keys = KeySteps::default();
         let mut fetched = fetched.into_iter().peekable();
-        each_changed(change, self.meta, |chunk, parts| {
+        each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
             let page = fetched.next_if(|(of, _)| *of == chunk).map(|(_, page)| page);
             let place = (change.segment, chunk);
             let tail = self.write_chunk(place, tails.of(chunk), page, parts, &mut keys);

@@ -1,10 +1,28 @@
 //! The layouts that keep the entries of 128 blocks, a *chunk*, together: changes and ranges cut at the bounds of chunks,
 //! and the steps on keys that they lead to.
 
-use super::pages::Page;
-use super::placement::{CHUNK_BLOCKS, Change, Learned};
 use lacuna_medium::{Key, Step};
 use std::ops::Range;
+
+/// Blocks whose entries make one page of the adaptive layout.
+pub(crate) const CHUNK_BLOCKS: u64 = 128;
+
+/// A set of chunks of one segment: bit `c` stands for the blocks from `128 * c` on.
+pub(crate) type Chunks = u16;
+
+/// Every chunk that a range of blocks touches.
+pub(crate) fn chunks_of(range: &Range<u64>) -> Chunks {
+    if range.is_empty() {
+        return 0;
+    }
+    let (first, last) = (range.start / CHUNK_BLOCKS, (range.end - 1) / CHUNK_BLOCKS);
+    (((1u32 << (last + 1)) - 1) & !((1u32 << first) - 1)) as Chunks
+}
+
+/// Whether the chunk of a block is in the set.
+pub(crate) fn has_chunk(chunks: Chunks, index: u64) -> bool {
+    chunks & (1 << (index / CHUNK_BLOCKS)) != 0
+}
 
 /// As many entries may be newer than their page before it is written anew.
 pub(super) const MOST_AMENDED: u32 = 32;
@@ -55,12 +73,18 @@ pub(super) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
     (whole && ascend && picked.last().is_none_or(|(index, _)| *index < CHUNK_BLOCKS)).then_some(picked)
 }
 
-/// Calls `f` with each chunk that a change touches and the parts that fall into it.
-pub(super) fn each_changed<'a>(change: &'a Change, meta: usize, mut f: impl FnMut(u64, &[Part<'a>])) {
-    let mut left = &change.entries[..];
+/// Calls `f` with each chunk that runs of blocks touch and the parts of them that fall into it. The entries are those of
+/// all blocks of all runs, `meta` bytes each.
+pub(super) fn each_changed<'a>(
+    runs: impl Iterator<Item = Range<u64>>,
+    entries: &'a [u8],
+    meta: usize,
+    mut f: impl FnMut(u64, &[Part<'a>]),
+) {
+    let mut left = entries;
     let mut open: Option<(u64, Vec<Part<'a>>)> = None;
-    for run in &change.runs {
-        each_chunk(&(run.index..run.index + run.count), meta, |chunk, within, bytes| {
+    for run in runs {
+        each_chunk(&run, meta, |chunk, within, bytes| {
             let (entries, rest) = left.split_at(bytes.len());
             left = rest;
             let part = Part { index: (within.start / meta) as u64, entries };
@@ -97,25 +121,9 @@ pub(super) fn each_chunk(
     }
 }
 
-/// Copies the entries of the blocks of a range out of the pages that were learned, which ascend.
-pub(super) fn copy_learned(learned: &Learned, range: &Range<u64>, meta: usize, entries: &mut [u8]) {
-    let mut pages = learned.iter().peekable();
-    each_chunk(range, meta, |chunk, within, bytes| {
-        if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
-            entries[bytes].copy_from_slice(&page.entries[within]);
-        }
-    });
-}
-
 /// The key of a page.
 pub(super) fn page_key(chunk: u64) -> Key {
     vec![b'p', chunk as u8]
-}
-
-/// The page of a chunk among those that were asked for.
-pub(super) fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
-    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
-    &mut place.expect("the chunk is among those asked for").1
 }
 
 /// The steps on keys of one transaction, gathered.

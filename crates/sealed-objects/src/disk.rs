@@ -4,8 +4,9 @@
 use super::buffers::{Buffers, Transit};
 use super::cache::Cache;
 use super::chain::ChainKey;
+use super::layouts::placement;
 use super::ledger::{Ledger, LedgerOptions};
-use super::placement::{Placement, placement};
+use super::placement::Placement;
 use super::read::segments;
 use super::schedule::Schedule;
 use super::seal::SealPlace;

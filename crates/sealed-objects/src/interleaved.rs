@@ -1,7 +1,9 @@
 //! The layout `interleaved`: the entry of each block right behind it (the paper's *unaligned*).
 
 use super::chain::Tails;
-use super::placement::{Change, Chunks, Learned, Placement, Source};
+use super::chunks::Chunks;
+use super::pages::Learned;
+use super::placement::{Change, Placement, Source};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_medium::Step;
 use std::ops::Range;

@@ -4,9 +4,9 @@
 //! consecutive blocks are consecutive.
 
 use super::chain::Tails;
-use super::placement::{
-    Answered, Change, Chunks, Fill, LOST, Learned, Placement, Source, can_refuse, strange_key,
-};
+use super::chunks::Chunks;
+use super::pages::Learned;
+use super::placement::{Answered, Change, Fill, LOST, Placement, Source, can_refuse, strange_key};
 use lacuna_core::Result;
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;

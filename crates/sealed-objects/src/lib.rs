@@ -30,6 +30,7 @@ mod chunks;
 mod disk;
 mod interleaved;
 mod kv;
+mod layouts;
 mod ledger;
 mod ledger_book;
 mod ledger_page;

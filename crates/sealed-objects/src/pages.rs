@@ -4,8 +4,7 @@
 //! acknowledged. So any page may be given up at any time.
 
 use super::chain::Tag;
-use super::chunks::each_chunk;
-use super::placement::{CHUNK_BLOCKS, Chunks, Learned};
+use super::chunks::{CHUNK_BLOCKS, Chunks, each_chunk};
 use lacuna_core::{Budget, SEGMENT_BLOCKS};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,6 +28,9 @@ pub(crate) struct Page {
     /// With a chain: the tag of the stored page; zeros if there is none.
     pub(crate) base: Tag,
 }
+
+/// What an answer taught beyond what was asked: whole pages of entries.
+pub(crate) type Learned = Vec<(u64, Page)>;
 
 #[derive(Default)]
 struct Shard {
@@ -176,6 +178,22 @@ impl Shard {
             self.free.push(at);
         }
     }
+}
+
+/// The page of a chunk among those that were asked for.
+pub(crate) fn page_mut(learned: &mut Learned, chunk: u8) -> &mut Page {
+    let place = learned.iter_mut().find(|(number, _)| *number == u64::from(chunk));
+    &mut place.expect("the chunk is among those asked for").1
+}
+
+/// Copies the entries of the blocks of a range out of the pages that were learned, which ascend.
+pub(crate) fn copy_learned(learned: &Learned, range: &Range<u64>, meta: usize, entries: &mut [u8]) {
+    let mut pages = learned.iter().peekable();
+    each_chunk(range, meta, |chunk, within, bytes| {
+        if let Some((_, page)) = pages.next_if(|(learned, _)| *learned == chunk) {
+            entries[bytes].copy_from_slice(&page.entries[within]);
+        }
+    });
 }
 
 #[cfg(test)]

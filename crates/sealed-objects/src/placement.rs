@@ -1,38 +1,14 @@
-//! Where an object keeps the metadata of its blocks: the seam between the engine and the four layouts.
+//! Where an object keeps the metadata of its blocks: the seam between the engine and its layouts.
 //!
 //! Every layout keeps block `i` at `i * slot` of its object and writes it with its metadata in one transaction.
 
-use super::adaptive::Adaptive;
-use super::chain::{ChainKey, Tails};
-use super::chained::Chained;
-use super::interleaved::Interleaved;
-use super::kv::Kv;
-use super::segment_end::SegmentEnd;
-use super::{ObjectLayout, ObjectParams};
-use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result, SEGMENT_BLOCKS};
+use super::chain::Tails;
+use super::chunks::{Chunks, chunks_of};
+use super::pages::Learned;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
-
-/// Blocks whose entries make one page of the adaptive layout.
-pub(crate) const CHUNK_BLOCKS: u64 = 128;
-
-/// A set of chunks of one segment: bit `c` stands for the blocks from `128 * c` on.
-pub(crate) type Chunks = u16;
-
-/// Every chunk that a range of blocks touches.
-pub(crate) fn chunks_of(range: &Range<u64>) -> Chunks {
-    if range.is_empty() {
-        return 0;
-    }
-    let (first, last) = (range.start / CHUNK_BLOCKS, (range.end - 1) / CHUNK_BLOCKS);
-    (((1u32 << (last + 1)) - 1) & !((1u32 << first) - 1)) as Chunks
-}
-
-/// Whether the chunk of a block is in the set.
-pub(crate) fn has_chunk(chunks: Chunks, index: u64) -> bool {
-    chunks & (1 << (index / CHUNK_BLOCKS)) != 0
-}
 
 /// Consecutive blocks that a transaction changes alike.
 pub(crate) struct Run {
@@ -75,6 +51,13 @@ pub(crate) struct Change {
     pub(crate) absent: bool,
 }
 
+impl Change {
+    /// The blocks of each run.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.runs.iter().map(|run| run.index..run.index + run.count)
+    }
+}
+
 /// Where the entries of a range of blocks can be had.
 pub(crate) enum Source {
     /// In the blocks' own slots.
@@ -84,9 +67,6 @@ pub(crate) enum Source {
     /// Under keys.
     Keys(Keys),
 }
-
-/// What an answer taught beyond what was asked: whole pages of entries.
-pub(crate) type Learned = Vec<(u64, super::pages::Page)>;
 
 /// What the store answered about entries of some blocks of one object.
 pub(crate) struct Answered<'a> {
@@ -152,18 +132,6 @@ pub(crate) trait Placement: Send + Sync {
     /// Pages found in memory, and not found there.
     fn counts(&self) -> (u64, u64) {
         (0, 0)
-    }
-}
-
-/// The layout of a disk. `budget` is for what it remembers; `key` makes the tags of what a seal binds.
-pub(crate) fn placement(params: &ObjectParams, budget: Budget, key: ChainKey) -> Box<dyn Placement> {
-    let meta = params.cipher.meta_size();
-    match params.layout {
-        ObjectLayout::Interleaved => Box::new(Interleaved::new(meta)),
-        ObjectLayout::SegmentEnd => Box::new(SegmentEnd::new(meta)),
-        ObjectLayout::Kv => Box::new(Kv::new(meta)),
-        ObjectLayout::Adaptive if params.binds_entries() => Box::new(Chained::new(meta, budget, key)),
-        ObjectLayout::Adaptive => Box::new(Adaptive::new(meta, budget)),
     }
 }
 

@@ -10,9 +10,10 @@
 
 use super::cache::{Content, Lookup};
 use super::chain::Tails;
+use super::chunks::{Chunks, chunks_of, has_chunk};
 use super::disk::Core;
 use super::ledger::{Expected, missing};
-use super::placement::{Answered, Chunks, Source, chunks_of, has_chunk};
+use super::placement::{Answered, Source};
 use super::seal::SEAL_LEN;
 use lacuna_core::{BLOCK_SIZE, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::is_zero;

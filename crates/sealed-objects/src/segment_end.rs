@@ -1,7 +1,9 @@
 //! The layout `segment-end`: the entries of an object behind all its blocks (the paper's *object end*).
 
 use super::chain::Tails;
-use super::placement::{Change, Chunks, DATA_END, Learned, Placement, Source};
+use super::chunks::Chunks;
+use super::pages::Learned;
+use super::placement::{Change, DATA_END, Placement, Source};
 use lacuna_medium::Step;
 use std::ops::Range;
 

@@ -2,9 +2,11 @@
 
 use super::cache::{Content, Slot, Work};
 use super::chain::Tails;
+use super::chunks::CHUNK_BLOCKS;
 use super::disk::Core;
 use super::ledger::{Ledger, Ticket};
-use super::placement::{Answered, CHUNK_BLOCKS, Change, Fill, LOST, Learned, Run, Source};
+use super::pages::Learned;
+use super::placement::{Answered, Change, Fill, LOST, Run, Source};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_medium::{Query, Step, Transaction};
 use std::sync::atomic::Ordering;

@@ -1,0 +1,7 @@
+//! How a server tells its program of failures.
+
+use lacuna_core::Error;
+use std::sync::Arc;
+
+/// Hears of failures of the disk that a client has met. Called from any thread; must not wait.
+pub type Reporter = Arc<dyn Fn(&Error) + Send + Sync>;
