@@ -4,6 +4,7 @@
 # make bench      measure against peers, write tables and plots
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
+# make check      lint, and the tests that need no root, no packages and no cluster
 # make install    PREFIX=/usr/local: the program, completions and manual pages
 
 PREFIX ?= /usr/local
@@ -25,7 +26,7 @@ WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all demo test test-long bench fuzz lint install packages
+.PHONY: all check demo test test-long bench fuzz lint install packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -33,7 +34,9 @@ all:
 packages:
 	scripts/ensure-packages.sh
 
-demo: packages all
+demo:
+	scripts/ensure-packages.sh demo
+	$(MAKE) all
 	scripts/demo.sh $(LACUNA)
 
 test: packages
@@ -51,6 +54,13 @@ bench: packages all
 
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+# The crates whose tests take files and memory alone.
+HERMETIC = core crypto medium header sealed sealed-objects levels nbd service rados sim
+
+check: lint
+	$(CARGO) test $(HERMETIC:%=-p lacuna-%)
+	$(CARGO) test -p lacuna-cli --bins --test house
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes sure that the programs which the tests and the demonstration drive are here: installs them through apt
-# when root, and otherwise names what is missing. Fast when nothing is.
+# Makes sure that the programs are here which the tests drive, or with the word `demo` those of the demonstration alone:
+# installs them through apt when root, and otherwise names what is missing. Fast when nothing is.
 set -eu
+for_what=${1:-tests}
 
 missing=""
 need() { # PACKAGE PROGRAM...
@@ -16,17 +17,19 @@ need() { # PACKAGE PROGRAM...
 }
 
 need qemu-utils qemu-img qemu-io
-need libnbd-bin nbdinfo nbdcopy
-need nbdkit nbdkit
-need fio fio
 need fuse3 fusermount3
 need e2fsprogs mke2fs mkfs.ext4
 need util-linux fstrim setsid blkid
-need bsdutils script
 need mount losetup mount umount
 need diffutils diff cmp
-need strace strace
-need openssl openssl
+if [ "$for_what" != demo ]; then
+    need libnbd-bin nbdinfo nbdcopy
+    need nbdkit nbdkit
+    need fio fio
+    need bsdutils script
+    need strace strace
+    need openssl openssl
+fi
 need gcc cc
 need cmake cmake
 need make make
@@ -44,12 +47,14 @@ want() { # PACKAGE FILE...
     wanted_packages="$wanted_packages $package"
 }
 
-want btrfs-progs /usr/sbin/mkfs.btrfs
-want ceph-mon /usr/bin/ceph-mon
-want ceph-mgr /usr/bin/ceph-mgr
-want ceph-osd /usr/bin/ceph-osd
-want ceph-common /usr/bin/ceph
-want qemu-block-extra /usr/lib/*/qemu/block-rbd.so
+if [ "$for_what" != demo ]; then
+    want btrfs-progs /usr/sbin/mkfs.btrfs
+    want ceph-mon /usr/bin/ceph-mon
+    want ceph-mgr /usr/bin/ceph-mgr
+    want ceph-osd /usr/bin/ceph-osd
+    want ceph-common /usr/bin/ceph
+    want qemu-block-extra /usr/lib/*/qemu/block-rbd.so
+fi
 
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -68,7 +73,7 @@ if [ -n "$missing" ]; then
         else
             echo "as root on a Debian system, this script installs them" >&2
         fi
-        echo "tests that need them will skip themselves" >&2
+        [ "$for_what" = demo ] || echo "tests that need them will skip themselves" >&2
         case "$missing" in
         *gcc* | *cmake* | *libc6-dev*)
             echo "nothing can be built without a C compiler and cmake" >&2

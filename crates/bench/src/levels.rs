@@ -52,7 +52,7 @@ const READ: Job = job(Direction::Read, false);
 const RANDOM_WRITE: Job = job(Direction::Write, true);
 const RANDOM_READ: Job = job(Direction::Read, true);
 
-/// Bytes of each disk: all of them together shall stay in the page cache, for it is not the medium that is compared.
+/// Bytes of each disk: all of them together are to stay in the page cache, for it is not the medium that is compared.
 fn size(scale: Scale) -> u64 {
     scale.disk / 4
 }

@@ -265,7 +265,7 @@ pub struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Passphrases, for what only whoever knows one can see: the levels that it opens. Not needed while the disk is
+    /// Passphrases, to show the levels that they open. Not needed while the disk is
     /// open.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,

@@ -107,7 +107,7 @@ pub fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
 }
 
-/// Whether whoever started this process has told it to ignore HUP.
+/// Whether this process was started so that it ignores HUP.
 fn ignores_hup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,6 +1,6 @@
 //! `create`: makes a new disk, on a file or block device or in RADOS.
 //!
-//! What can be refused is refused before a passphrase is asked for, and what shall be overwritten is held against
+//! What can be refused is refused before a passphrase is asked for, and what is to be overwritten is held against
 //! others from then on. The header comes last: until it is written there is nothing that looks like a disk, so a
 //! power cut leaves either none or a whole one.
 

@@ -172,7 +172,7 @@ pub fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     if !args.yes && !console::can_ask() {
         return Err(Error::new(Kind::Usage, what)
             .found("no terminal to ask whether to go on")
-            .remedy("if all its data and its snapshots shall be gone, give --yes"));
+            .remedy("to remove all its data and its snapshots, give --yes"));
     }
     let mut connection = Connection::open(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;

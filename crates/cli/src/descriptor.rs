@@ -22,7 +22,7 @@ pub fn take(number: u32) -> Result<File> {
         return Err(refused("nothing open there"));
     }
     // SAFETY: the descriptor is open and not close-on-exec. Every descriptor that this program opens is, so
-    // this one was passed by whoever started it, and nothing else here owns it. It is closed after one use.
+    // this one was passed by the process that started it, and nothing else here owns it. It is closed after one use.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(raw) }))
 }
 

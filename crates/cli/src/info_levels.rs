@@ -1,4 +1,4 @@
-//! What `info` says of the open levels of a disk: as its server sees them, or for whoever gives a passphrase.
+//! What `info` says of the open levels of a disk: as its server sees them, or as a passphrase opens them.
 
 use crate::args::HolderArgs;
 use crate::args::InfoArgs;
@@ -56,7 +56,7 @@ impl LevelFacts {
     }
 }
 
-/// Asks the server of the disk, if there is one; or opens the disk to read, for whoever gives a passphrase.
+/// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
 pub fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec<LevelFacts>> {
     let given = args.passphrase.is_given();
     if !has_levels {
@@ -81,7 +81,7 @@ pub fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec
 }
 
 fn no_levels(location: &str) -> Error {
-    Error::new(Kind::Usage, format!("cannot tell more of {location} to whoever knows a passphrase"))
+    Error::new(Kind::Usage, format!("a passphrase tells no more of {location}"))
         .found("a format without levels")
         .remedy("give no passphrase; `lacuna status` has the counters of a disk that is served")
 }

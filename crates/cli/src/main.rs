@@ -123,7 +123,7 @@ fn run(verb: Verb, console: Console) -> Result<()> {
 fn usage(e: &clap::Error) -> ExitCode {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Whoever closed the pipe has read enough.
+            // The reader that closed the pipe has read enough.
             let _ = e.print();
             ExitCode::SUCCESS
         }

@@ -142,7 +142,7 @@ fn serve(
         })
         .and_then(|()| ready.tell());
     if told.is_err() {
-        // Whoever asked is not there to hear of it: nothing stays mounted.
+        // The process that asked is gone: nothing stays mounted.
         stop_now();
     }
     let ended = wait_all(opened);

@@ -18,7 +18,7 @@ impl PidFile {
         check(path)?;
         let failed = |e: &std::io::Error| Error::io(what(path), e);
         let new = beside(path)?;
-        // Under a name of its own first, so that whoever reads the file never finds it empty.
+        // Under a name of its own first, so that a reader never finds the file empty.
         let written = File::create_new(&new)
             .and_then(|mut file| writeln!(file, "{}", std::process::id()))
             .and_then(|()| fs::rename(&new, path));

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Threads of a connection while requests wait for a network: as many requests make progress at once.
 const WORKERS_OVER_NETWORK: usize = 64;
-/// Failures that are told one by one. Whoever reads standard error may have stopped, and a server that went on
+/// Failures that are told one by one. The reader of standard error may have stopped, and a server that went on
 /// would come to wait for them.
 const TOLD: u64 = 32;
 
@@ -119,7 +119,7 @@ fn serve(
     drop(signs.status);
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
-    // Whoever waits for the file to go may take the disk away then.
+    // A script that waits for the file to go may take the disk away then.
     drop(signs.pid_file);
     served.and(closed)
 }
@@ -178,7 +178,7 @@ fn serve_disk(
     let stopping = stop.clone();
     let report = move |e: &Error| {
         if e.kind() == Kind::Fenced {
-            // The disk is another client's now. Whoever is still connected here can only be misled.
+            // The disk is another client's now. Clients that are still connected here can only be misled.
             stopping.stop();
         }
         *remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());

@@ -2,12 +2,13 @@
 //!
 //! Ranges are checked here and nowhere else. Requests that do not fall on block boundaries are widened by
 //! reading the edge blocks. Requests that touch different parts of one block at the same time all take effect:
-//! one lock stands for the whole disk, which writes of whole blocks share and a widened write has alone.
+//! writes of whole blocks share the locks of their range, and a widened write has that of its block alone.
 
+use crate::range_lock::RangeLocks;
 use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-/// Blocks discarded under one hold of the lock.
+/// Blocks discarded under one hold of the locks.
 const DISCARD_STEP: u64 = 1 << 18;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -17,13 +18,13 @@ pub struct ByteDisk {
     disk: Arc<dyn Disk>,
     /// Shared by writes of whole blocks and discards, alone for the change of a part of a block: what it read
     /// must still be there when it writes.
-    whole: Arc<RwLock<()>>,
+    locks: Arc<RangeLocks>,
 }
 
 impl ByteDisk {
     /// Wraps `disk`.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
-        ByteDisk { disk, whole: Arc::default() }
+        ByteDisk { disk, locks: Arc::default() }
     }
 
     /// Length in bytes.
@@ -74,7 +75,7 @@ impl ByteDisk {
             let left = data.len() - done;
             if within == 0 && left >= BLOCK_SIZE {
                 let whole = left / BLOCK_SIZE * BLOCK_SIZE;
-                let _shared = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+                let _shared = self.locks.share(at / BLOCK, (whole / BLOCK_SIZE) as u64);
                 self.disk.write(BlockAddr(at / BLOCK), &data[done..done + whole])?;
                 done += whole;
             } else {
@@ -134,7 +135,7 @@ impl ByteDisk {
     fn change_edge(&self, at: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<()> {
         let block = at / BLOCK;
         let within = (at % BLOCK) as usize;
-        let _alone = self.whole.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.locks.alone(block);
         let mut edge = [0u8; BLOCK_SIZE];
         self.disk.read(BlockAddr(block), &mut edge)?;
         change(&mut edge[within..within + len]);
@@ -145,7 +146,7 @@ impl ByteDisk {
         let mut at = first;
         while at < end {
             let step = DISCARD_STEP.min(end - at);
-            let _shared = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+            let _shared = self.locks.share(at, step);
             self.disk.discard(BlockAddr(at), step)?;
             at += step;
         }

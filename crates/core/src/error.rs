@@ -6,7 +6,7 @@ use std::fmt;
 /// The result of anything that can fail here.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What an error means to whoever must act on it. Each kind has one exit code.
+/// What an error means to those who must act on it. Each kind has one exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The request itself makes no sense: exit code 1.

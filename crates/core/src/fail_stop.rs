@@ -54,7 +54,9 @@ impl FailStop {
         }
         let place = self.rests_on;
         let mend = match cause.kind() {
-            Kind::NoSpace => format!("free space on the file system that holds the {place}"),
+            Kind::NoSpace if place == "medium" => {
+                format!("free space on the file system that holds the {place}")
+            }
             _ => format!("mend the {place}"),
         };
         Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")

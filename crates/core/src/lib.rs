@@ -18,6 +18,7 @@ mod disk;
 mod error;
 mod fail_stop;
 mod locked;
+mod range_lock;
 mod secret;
 
 pub use budget::Budget;

@@ -1,7 +1,7 @@
 //! The one handle through which all randomness comes.
 //!
 //! The generator is AES-256-CTR under a key that it replaces with its own output at every refill, so that
-//! whoever reads its memory cannot work out what it gave before.
+//! its memory does not tell what it gave before.
 
 use crate::ffi::AesSchedule;
 use crate::vector_stream;

@@ -1,5 +1,5 @@
 //! The checkpoint: which stripe was durable a short while ago, so that the head of the log is found at once. Two
-//! blocks at a fixed place, written in turn whenever the schedule of the log syncs; to whoever has no key both are
+//! blocks at a fixed place, written in turn whenever the schedule of the log syncs; without a key both are
 //! random bytes, always.
 
 use crate::keys::{domain, stripe_key};

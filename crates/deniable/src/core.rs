@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    /// Wakes whoever waits for the log to come on.
+    /// Wakes the threads that wait for the log to go on.
     pub(crate) fn tell_progress(&self) {
         drop(self.progress.0.lock().unwrap_or_else(PoisonError::into_inner));
         self.progress.1.notify_all();

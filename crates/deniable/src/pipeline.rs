@@ -97,7 +97,7 @@ impl Core {
         *self.pipeline.way.lock().unwrap_or_else(PoisonError::into_inner) = Way::Threads(to_encrypt);
     }
 
-    /// No more stripes will be closed: the threads end when they have done what waits.
+    /// No more stripes will be closed: the threads end when they have done what is pending.
     pub(crate) fn end(&self) {
         *self.pipeline.way.lock().unwrap_or_else(PoisonError::into_inner) = Way::Ended;
     }

@@ -1,4 +1,4 @@
-//! The summary: the first block of every stripe. It says what the slots hold, to whoever has the key of their level.
+//! The summary: the first block of every stripe. The key of a level shows what its slots hold.
 //!
 //! ```text
 //!    0  salt            32  random
@@ -10,7 +10,7 @@
 //!       public part         encrypted under the key of level 0, up to the end of the block
 //! ```
 //!
-//! Whoever has no key sees 4096 random bytes. Whoever has that of level 0 sees the public part, and random bytes.
+//! Without a key it is 4096 random bytes. With that of level 0 it is the public part, and random bytes.
 
 use crate::keys::{domain, stripe_key};
 use crate::params::{Geometry, Params};
@@ -223,7 +223,7 @@ impl Summary {
     }
 }
 
-/// Fuzzing alone: a summary of stripe `seq` with a public part that whoever has the key of level 0 made up.
+/// Fuzzing alone: a summary of stripe `seq` with a public part that an adversary with the key of level 0 made up.
 pub(crate) fn forge(
     params: &Params,
     level0: &Secret<32>,

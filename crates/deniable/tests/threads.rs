@@ -165,7 +165,7 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
     }
 }
 
-/// Linux tells one caller alone that pages were dropped: whoever synced again would hear that all is well.
+/// Linux tells one caller alone that pages were dropped: a second sync would report that all is well.
 #[test]
 fn nobody_syncs_again_after_a_sync_that_failed() {
     for nth in 1..8 {

@@ -99,7 +99,7 @@ fn config(read_only: bool, device_opens: bool) -> Config {
     if read_only {
         config.mount_options.push(MountOption::RO);
     }
-    // For root, requests of the loop device may bear the name of whoever caused them; the file's mode and
+    // For root, requests of the loop device may bear the name of the user who caused them; the file's mode and
     // the directory above keep strangers out.
     let root = rustix::process::geteuid().is_root();
     config.acl = if root { SessionACL::All } else { SessionACL::Owner };

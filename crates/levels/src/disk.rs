@@ -15,7 +15,7 @@ pub struct OpenOptions {
     pub budget: Budget,
     /// Refuse writes, and write nothing.
     pub read_only: bool,
-    /// Whether threads write and refresh in the background. Without them whoever calls writes, and the format's `refresh`
+    /// Whether threads write and refresh in the background. Without them the calling thread writes, and the format's `refresh`
     /// is the paced clock: the order of medium operations is then a function of the calls alone, as tests need it.
     pub background: bool,
     /// How long a hidden write or flush waits for cover on a disk that does not refresh itself.

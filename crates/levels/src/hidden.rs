@@ -1,7 +1,7 @@
 //! The hidden levels of an open disk: what they know, and waiting for cover.
 //!
 //! Deniability contract: nothing here decides that, when or where anything is written. A stripe or batch that the public
-//! or the paced clock caused passes by and is filled by the format; whoever waits for that is woken.
+//! or the paced clock caused passes by and is filled by the format; threads that wait for that are woken.
 
 use crate::queue::{Queue, Ticket, Waiting};
 use crate::tree::{PageSource, Tree};

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 /// A block that waits.
 pub struct Waiting {
-    /// What it shall hold.
+    /// What it is to hold.
     pub block: Box<[u8]>,
     /// Whether the level has not written it before.
     pub first_write: bool,

@@ -68,7 +68,7 @@ impl FileMedium {
         Self::locked(file, path, access, touches)
     }
 
-    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; whoever wants to
+    /// Creates a file of `len` bytes that takes no space yet. An existing file is refused; a caller who wants to
     /// overwrite one opens it, which takes the lock, and sets its length.
     pub fn create(path: &Path, len: u64) -> Result<Self> {
         let mut options = OpenOptions::new();

@@ -52,7 +52,7 @@ impl Patience {
                 self.resting = (1 << self.vain) >> 2;
                 return Ok(None);
             }
-            // Whoever else wants this processor has it.
+            // Other threads may have this processor.
             std::thread::yield_now();
         }
     }

@@ -122,7 +122,7 @@ fn open_unix(path: &Path) -> Result<Listener> {
     Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
 }
 
-/// `None` if it cannot be had soon: whoever may read the directory can hold its lock for ever, and shall not keep
+/// `None` if it cannot be had soon: any user who may read the directory can hold its lock for ever, and must not keep
 /// a server from starting.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -25,7 +25,7 @@ pub(crate) trait Transport: Send + Sync {
     fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()>;
     /// Sends what can be sent without waiting and leaves the rest in `slices`.
     fn send_now(&self, slices: &mut &mut [IoSlice<'_>]) -> io::Result<()>;
-    /// Ends both directions at once; whoever waits is woken.
+    /// Ends both directions at once; threads that wait are woken.
     fn hang_up(&self);
     /// Says goodbye after the last reply.
     fn finish(&self) {}

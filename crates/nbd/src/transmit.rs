@@ -1,6 +1,6 @@
 //! The transmission engine: a few threads per connection that take turns reading the socket.
 //!
-//! Whoever has the turn reads requests and then carries them out itself, so that no request changes hands
+//! The thread that has the turn reads requests and then carries them out itself, so that no request changes hands
 //! between threads. What it does with the turn meanwhile depends on how fast the disk has been of late:
 //!
 //! - Fast disk (the caches answer): it takes a few small requests that have arrived together and answers them with

@@ -147,7 +147,7 @@ fn bad_sectors_anywhere_stop_nothing() {
     }
 }
 
-/// Whoever wants to write and cannot know where blocks were goes on without them.
+/// A writer that cannot know where blocks were goes on without them.
 #[test]
 fn a_bad_sector_under_a_page_of_the_public_map_costs_what_it_says() {
     let params = params();

@@ -1,5 +1,5 @@
 //! Maps of several leaves, and of more than memory holds: where their pages are is never forgotten, neither while the disk
-//! is open nor by whoever opens what was flushed; however short the sessions are.
+//! is open nor by one who opens what was flushed; however short the sessions are.
 
 mod fixture;
 

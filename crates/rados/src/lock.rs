@@ -1,6 +1,6 @@
 //! One writer at a time: an exclusive lock on an object, and a watch by which its holder shows that it lives.
 //!
-//! Whoever finds the lock held asks the holder by a notification. One that lives answers, and is left alone unless the
+//! A client that finds the lock held asks the holder by a notification. One that lives answers, and is left alone unless the
 //! lock is to be stolen; one that does not answer is dead. Either way, before the lock changes hands against the
 //! holder's will, the cluster is told to answer its connection no more: what it may still have under way can never
 //! arrive later.
@@ -192,7 +192,7 @@ impl Claim {
             let error = self.pool.failed(code, what);
             if code.is_refusal() {
                 return error
-                    .remedy("the key needs the right to (`mon 'profile rbd'`); or ask whoever has it");
+                    .remedy("the key needs the right to (`mon 'profile rbd'`); or ask the one who has it");
             }
             error
         })?;
@@ -211,7 +211,7 @@ impl Claim {
 
     fn give_back(&self) {
         if self.pool.is_in_doubt() {
-            // What was given up may arrive late. Whoever takes over from the dead has us shut out first.
+            // What was given up may arrive late. A client that takes over from the dead has us shut out first.
             return;
         }
         // A lock that cannot be given back is taken over from us later, as from the dead.
@@ -315,7 +315,7 @@ impl WriterLock {
         answered.recv().unwrap_or(Ok(()))
     }
 
-    /// Keeps the lock, and stops answering for it: whoever wants it takes it over as from the dead, and the cluster
+    /// Keeps the lock, and stops answering for it: the next client takes it over as from the dead, and the cluster
     /// refuses from then on what of ours may still be on its way.
     pub fn abandon(mut self) {
         self.end(Event::Abandon);

@@ -370,7 +370,7 @@ fn keys_and_bytes_together(store: &dyn ObjectStore) {
     assert_eq!(both(3, Some(first)).unwrap_err().kind(), Kind::Changed);
     assert_eq!(both_found(), (2, Some(second)));
 
-    // Whoever reads while others write finds bytes and keys of one write.
+    // A reader finds bytes and keys of one write while others write.
     std::thread::scope(|scope| {
         for byte in 10..14_u8 {
             scope.spawn(move || assert!((0..25).all(|round| both(byte + round * 4, None).is_ok())));

@@ -4,7 +4,7 @@
 //! Pages are remembered. A small write to a page in memory rewrites its *amendment*: one more key, with what is newer
 //! than the page; once that has become too much, the page takes it in. So a transaction sets one key for each page
 //! that it touches, however many blocks it writes. A small write to a page that is not in memory leaves its entries
-//! under keys of their own, *apart* from the page, without reading anything first; whoever reads the page fetches
+//! under keys of their own, *apart* from the page, without reading anything first; a read of the page fetches
 //! all three and lets the newest count. A write that covers a page sets it anew. With the page in memory, reading a
 //! block costs what it costs without metadata.
 //!

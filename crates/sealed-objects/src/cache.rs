@@ -49,7 +49,7 @@ pub(crate) struct Slot {
     since: u64,
 }
 
-/// The wish that an object be emptied, before the slots are written.
+/// A pending request to empty an object, before the slots are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Void {
     version: u64,
@@ -105,7 +105,7 @@ struct State {
     begun: u64,
 }
 
-/// What a transaction shall do, taken out of the cache.
+/// The work of a transaction, taken out of the cache.
 pub(crate) enum Work {
     /// Empty the object.
     Void(Void),
@@ -113,7 +113,7 @@ pub(crate) enum Work {
     Blocks(Vec<(u64, Slot)>),
 }
 
-/// A flight begun: what shall be done, and whether the object was known to be absent.
+/// A flight begun: its work, and whether the object was known to be absent.
 pub(crate) struct Begun {
     pub(crate) work: Work,
     pub(crate) absent: bool,
@@ -393,7 +393,7 @@ impl Cache {
         self.state(segment).is_written(segment, newest)
     }
 
-    /// Wakes whoever waits for a transaction to end: none may.
+    /// Wakes the threads that wait for a transaction to end: none may.
     pub(crate) fn wake_all(&self) {
         for shard in &self.shards {
             drop(shard.state.lock().unwrap_or_else(PoisonError::into_inner));

@@ -10,7 +10,7 @@
 //! Page and deltas are the links of a chain whose end the seal holds (`chain.rs`). A link that is not the one that the
 //! chain wants makes everything lost that no newer link says. What stands under other keys means nothing.
 
-use super::chain::{ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
+use super::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
 use super::chunks::{
     CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
     picked,
@@ -70,9 +70,12 @@ impl Chained {
         }
         // A chain without links is a page of zeros.
         let is_known = fresh == u128::MAX || *tail == Tail::default();
-        let Some(mut page) = fetched.or_else(|| is_known.then(|| self.blank())) else {
+        // A page that is not sound is written only when the chain must not grow any more.
+        let usable = fetched.filter(|page| !page.lost || tail.deltas >= MOST_DELTAS);
+        let Some(mut page) = usable.or_else(|| is_known.then(|| self.blank())) else {
             return self.add_delta(segment, chunk, tail, parts, keys);
         };
+        page.lost = false;
         overlay(parts, self.meta, &mut page.entries);
         let tail = self.write_known(segment, chunk, tail, &mut page, fresh, keys);
         self.pages.put(segment, chunk, page);
@@ -176,8 +179,9 @@ impl Chained {
         }
     }
 
-    /// What no link that verifies says is lost. The next write of the page sets all of it.
+    /// What no link that verifies says is lost. A write of the page would set all of it.
     fn lose_rest(&self, mut page: Page) -> Page {
+        page.lost = page.amended != u128::MAX;
         let lost = vec![LOST; self.meta];
         self.fill_rest(&mut page, |_| &lost);
         page.amended = u128::MAX;
@@ -205,6 +209,10 @@ impl Placement for Chained {
             }
         });
         unready
+    }
+
+    fn must_fetch(&self, tails: &Tails) -> bool {
+        (0..CHUNKS as u64).any(|chunk| tails.of(chunk).deltas >= MOST_DELTAS)
     }
 
     fn write<'a>(&self, change: &'a Change, fetched: Learned, tails: &mut Tails, steps: &mut Vec<Step<'a>>) {

@@ -28,7 +28,7 @@ pub struct ObjectOptions {
     pub budget: Budget,
     /// Refuse writes.
     pub read_only: bool,
-    /// Whether threads write in the background. Without them, whoever fills the cache writes: the order of
+    /// Whether threads write in the background. Without them, the thread that fills the cache writes: the order of
     /// transactions is then a function of the calls alone, as tests need it.
     pub background: bool,
     /// Whether every write is durable when it returns.
@@ -69,7 +69,7 @@ pub(crate) struct Core {
     health: FailStop,
 }
 
-/// Bounds on what waits in memory.
+/// Bounds on what is pending in memory.
 pub(crate) struct Limits {
     /// At this many bytes writers wait.
     pub(crate) dirty: u64,

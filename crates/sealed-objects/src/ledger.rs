@@ -398,20 +398,29 @@ impl Ledger {
         ticket.ready(seal.map_or(0, |seal| seal.counter))
     }
 
-    /// Whether an object is as it was in the past, both as they should be.
-    pub(crate) fn is_unchanged_since(&self, past: &Ledger, object: u64) -> Result<bool> {
-        match self.touch(object).and_then(|()| past.touch(object)) {
-            Err(e) if e.kind() == Kind::Corrupt => return Ok(false),
-            other => other?,
-        }
-        let now = self.fetch(object)?.1;
-        Ok(now.is_some() && now == past.fetch(object)?.1)
+    /// Fetches an object's version and seal, and compares them whether or not that was done before: what is decided by
+    /// them must be decided by what was compared.
+    fn fetch_good(&self, object: u64) -> Result<(Option<u64>, Option<Vec<u8>>, Tails)> {
+        let expected = self.expect_again(object)?;
+        let (version, seal) = self.fetch(object)?;
+        let tails = self.verify(object, &expected, version, seal.as_deref())?;
+        Ok((version, seal, tails))
     }
 
-    /// What the seal of an object says of its entries. `None`: there is no object, for every one has a seal.
+    /// Whether an object is as it was in the past, both as they should be.
+    pub(crate) fn is_unchanged_since(&self, past: &Ledger, object: u64) -> Result<bool> {
+        let both = self.fetch_good(object).and_then(|now| Ok((now, past.fetch_good(object)?)));
+        match both {
+            Err(e) if e.kind() == Kind::Corrupt => Ok(false),
+            Err(e) => Err(e),
+            Ok((now, then)) => Ok(now.1.is_some() && (now.0, now.1) == (then.0, then.1)),
+        }
+    }
+
+    /// What the seal of an object says of its entries. `None`: there is no object, nor should there be, for every one has
+    /// a seal. Errors: [`Kind::Corrupt`] if it is not as it should be.
     pub(crate) fn sealed(&self, object: u64) -> Result<Option<Tails>> {
-        let seal = self.fetch(object)?.1;
-        seal.map(|bytes| self.seals.read(object, &bytes).map(|seal| seal.tails)).transpose()
+        self.fetch_good(object).map(|(_, seal, tails)| seal.map(|_| tails))
     }
 
     fn take(&self, object: u64) -> Ticket<'_> {

@@ -27,6 +27,8 @@ pub(crate) struct Page {
     pub(crate) apart: u128,
     /// With a chain: the tag of the stored page; zeros if there is none.
     pub(crate) base: Tag,
+    /// Some of its entries are lost, or may be: what is in the store can still be put right, so this is not remembered.
+    pub(crate) lost: bool,
 }
 
 /// What an answer taught beyond what was asked: whole pages of entries.
@@ -81,9 +83,10 @@ impl Pages {
         self.shard(number).put(number, page, self.per_shard);
     }
 
-    /// Puts pages of a segment.
+    /// Puts the pages of a segment of which nothing is lost.
     pub(crate) fn put_all(&self, segment: u64, learned: Learned) {
-        learned.into_iter().for_each(|(chunk, page)| self.put(segment, chunk, page));
+        let sound = learned.into_iter().filter(|(_, page)| !page.lost);
+        sound.for_each(|(chunk, page)| self.put(segment, chunk, page));
     }
 
     /// Fills the entries of a range of a segment, `meta` bytes each, from pages that are here. Gives the chunks that are

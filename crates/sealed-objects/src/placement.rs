@@ -76,7 +76,8 @@ pub(crate) struct Answered<'a> {
     /// The chunks of the range that were asked for.
     pub(crate) missing: Chunks,
     pub(crate) pairs: &'a [(Key, Vec<u8>)],
-    /// What the object's seal, which came with them and verified, says of them.
+    /// What the object's seal says of them, which verified: it came with them, or is that of a transaction which asserts that
+    /// nothing changed since.
     pub(crate) tails: &'a Tails,
 }
 
@@ -95,6 +96,11 @@ pub(crate) trait Placement: Send + Sync {
     /// The chunks whose pages must be fetched before a change can be written.
     fn unready(&self, _change: &Change, _tails: &Tails) -> Chunks {
         0
+    }
+
+    /// Whether a page that is not ready cannot be done without.
+    fn must_fetch(&self, _tails: &Tails) -> bool {
+        false
     }
 
     /// Adds what a transaction must do beside writing the slots, and changes what the seal will say of the entries. The

@@ -253,6 +253,10 @@ impl Core {
             let mut tails = Tails::default();
             if let (Some(ledger), Some(expected)) = (&self.ledger, &plan.expected) {
                 let beside = answer.seal.as_ref().unwrap_or(&answer.found);
+                if let Some(view) = self.view.filter(|_| beside.version.is_none()) {
+                    // Gone together with the snapshot, it is not missing.
+                    self.snapshots.confirm(view)?;
+                }
                 let seal = self.seal_place().found(beside, &plan.seal);
                 tails = ledger.verify(piece.segment, expected, beside.version, seal.as_deref())?;
             }
@@ -309,6 +313,7 @@ impl Core {
                 is_missing = is_absent && counter > 0;
                 is_same = self.ledger.as_ref().is_none_or(|l| l.is_same(piece.segment, found.version));
                 if !is_same {
+                    self.placement.forget(piece.segment);
                     return;
                 }
                 if is_absent && !is_missing {

@@ -158,7 +158,7 @@ impl Schedule {
         self.state().full.as_ref().map(|(e, _)| e.clone())
     }
 
-    /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; whoever gives up room calls
+    /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; a thread that gives up room calls
     /// [`Schedule::freed`].
     pub(crate) fn wait_room(&self, try_enter: impl Fn() -> bool, stop: impl Fn() -> bool) -> bool {
         let mut state = self.state();

@@ -157,30 +157,29 @@ impl<'a> Rollback<'a> {
     }
 
     fn roll_sealed(&self, object: u64, ledger: &Ledger, past: &Ledger) -> Result<()> {
-        let verdict = past.touch(object);
+        let verdict = past.sealed(object);
         if verdict.is_ok() && ledger.is_unchanged_since(past, object)? {
             return Ok(());
         }
         let mut ticket = ledger.begin_anew(object)?;
-        let there = if verdict.is_ok() { past.sealed(object)? } else { None };
         let data = &self.core.stores.data;
-        match (verdict, there) {
-            (Ok(()), Some(tails)) => {
+        match verdict {
+            Ok(Some(tails)) => {
                 data.roll_back(object, self.to.data_id)?;
                 let steps = vec![ticket.place_step(tails)];
                 let answer = data.apply_one(Transaction { object, steps });
                 ticket.ended(answer)?;
             }
             // It was not there. If it went now, a cut would leave nothing to find it by.
-            (Ok(()), None) => {
+            Ok(None) => {
                 let answer = data.apply_one(Transaction { object, steps: ticket.emptying_steps() });
                 ticket.ended(answer)?;
             }
-            (Err(e), _) if e.kind() == Kind::Corrupt => {
+            Err(e) if e.kind() == Kind::Corrupt => {
                 data.roll_back(object, self.to.data_id)?;
                 ticket.condemn();
             }
-            (Err(e), _) => return Err(e),
+            Err(e) => return Err(e),
         }
         Ok(())
     }

@@ -36,7 +36,11 @@ impl Core {
         };
         let ended = match absent {
             Ok(absent) => Ok(self.cache.end(segment, &begun.work, absent)),
-            Err(e) if e.kind() == Kind::NoSpace => Err((e, self.cache.put_back(segment, begun.absent))),
+            Err(e) if e.kind() == Kind::NoSpace => {
+                // What was to be in the store is not. Nobody else may take it for stored once the flight is over.
+                self.placement.forget(segment);
+                Err((e, self.cache.put_back(segment, begun.absent)))
+            }
             // A flight that failed never ends: what is remembered of its object stays in doubt.
             Err(e) => return Err(self.give_up(segment, e)),
         };
@@ -56,7 +60,10 @@ impl Core {
         self.buffers.give(change.sealed);
         let ended = match performed {
             Ok(_) => Ok(self.cache.end_direct(segment, range, version)),
-            Err(e) if e.kind() == Kind::NoSpace => Err((e, self.cache.put_back(segment, absent))),
+            Err(e) if e.kind() == Kind::NoSpace => {
+                self.placement.forget(segment);
+                Err((e, self.cache.put_back(segment, absent)))
+            }
             Err(e) => return Err(self.give_up(segment, e)),
         };
         self.after_flight(segment, ended)?;
@@ -71,10 +78,6 @@ impl Core {
             Ok(list) => (list, None),
             Err((e, list)) => (list, Some(e.context(format!("writing object {segment} of the disk")))),
         };
-        if refused.is_some() {
-            // What was to be in the store is not.
-            self.placement.forget(segment);
-        }
         self.schedule.note_room(refused.as_ref());
         if list {
             self.schedule.list(segment);
@@ -186,7 +189,13 @@ impl Core {
     /// Changes an object that must still be as the ticket knows it.
     fn write_to(&self, change: &Change, ticket: &mut Ticket<'_>) -> Result<u64> {
         let mut tails = ticket.tails();
-        let fetched = self.fetch_unready(change, &tails)?;
+        let fetched = match self.fetch_unready(change, &tails) {
+            // What cannot be read need not be, as long as chains may grow.
+            Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) && !self.placement.must_fetch(&tails) => {
+                vec![]
+            }
+            fetched => fetched?,
+        };
         let mut steps: Vec<Step<'_>> = ticket.guard_step().into_iter().collect();
         steps.extend(self.steps(change, fetched, &mut tails));
         steps.push(ticket.place_step(tails));

@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// If the store is full, discards in it at once what was just discarded of a segment: what waits in the cache for
+    /// If the store is full, discards in it at once what was just discarded of a segment: what is pending in the cache for
     /// room would otherwise come first.
     fn make_room_in_store(&self, segment: u64) -> Result<()> {
         if self.schedule.full().is_none() {

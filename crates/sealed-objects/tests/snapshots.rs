@@ -4,10 +4,12 @@
 mod fixture;
 
 use fixture::*;
+use lacuna_core::Result;
 use lacuna_core::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::ObjectStore;
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotState, list_snapshots};
+use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
+use std::sync::{Arc, Mutex};
 
 const BLOCKS: u64 = 3 * 1024 + 100;
 
@@ -336,6 +338,73 @@ fn an_object_that_turns_bad_in_the_midst_of_a_rollback_is_named() {
     assert_eq!(report.bad, 1024);
     assert!(bad.iter().all(|b| b.error.to_string().contains("object 0000000000000001")));
     disk.close().unwrap();
+}
+
+/// The book of a disk, and somebody who does something as soon as it says that a rollback has begun.
+struct Watched {
+    inner: MemoryObjects,
+    act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl ObjectStore for Watched {
+    fn apply(&self, batch: &[Transaction<'_>]) -> Vec<Result<u64>> {
+        let applied = self.inner.apply(batch);
+        let table = list_snapshots(&self.inner).unwrap();
+        if table.iter().any(|snapshot| snapshot.state == SnapshotState::RollingBack) {
+            self.act.lock().unwrap().take().into_iter().for_each(|act| act());
+        }
+        applied
+    }
+    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
+        self.inner.query(batch)
+    }
+    fn object_limit(&self) -> u64 {
+        self.inner.object_limit()
+    }
+    fn has_keys(&self) -> bool {
+        self.inner.has_keys()
+    }
+    fn list(&self) -> Result<Vec<u64>> {
+        self.inner.list()
+    }
+    fn create_snapshot(&self) -> Result<SnapshotId> {
+        self.inner.create_snapshot()
+    }
+    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
+        self.inner.remove_snapshot(id)
+    }
+    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
+        self.inner.set_snapshots(ids)
+    }
+    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
+        self.inner.roll_back(object, id)
+    }
+    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
+        self.inner.at_snapshot(id)
+    }
+}
+
+/// What was good when the rollback was decided and is gone, or another, when its turn comes.
+#[test]
+fn a_rollback_makes_nothing_good_that_it_did_not_compare() {
+    for layout in ObjectLayout::ALL {
+        for gone in [true, false] {
+            let scene = scene(Cipher::Gcm, layout);
+            let record = list_snapshots(&*scene.book).unwrap().remove(0);
+            let (data, later) = (scene.data.clone(), scene.data.object(1));
+            let state = if gone { None } else { later };
+            let act: Box<dyn FnOnce() + Send> = Box::new(move || data.replace_at(1, record.data_id, state));
+            let book = Arc::new(Watched { inner: scene.book.reopened(), act: Mutex::new(Some(act)) });
+            let stores = Stores { data: Arc::new(scene.data.reopened()), book };
+            let disk = scene.open_with(stores, |_| ()).unwrap();
+            disk.rollback("first").unwrap();
+            assert_reads(&disk, 0, 1);
+            assert_eq!(read(&disk, 1024).unwrap_err().kind(), Kind::Corrupt, "{layout:?}, gone: {gone}");
+            disk.close().unwrap();
+            let report = scene.open().check(|_| (), |_| ()).unwrap();
+            assert_eq!(report.bad, 1024, "{layout:?}, gone: {gone}");
+        }
+    }
 }
 
 #[test]

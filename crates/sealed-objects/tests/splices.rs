@@ -1,4 +1,4 @@
-//! What two snapshots of a disk in a pool tell whoever can read the pool, and what can be made of them (paper 004,
+//! What two snapshots of a disk in a pool tell a reader of the pool, and what can be made of them (paper 004,
 //! sections 1 and 2): which parts of a block changed, and whether old and new can be spliced.
 
 mod fixture;

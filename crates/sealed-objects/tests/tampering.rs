@@ -287,6 +287,38 @@ fn nothing_old_is_read_whatever_is_done_to_an_object_under_its_seal() {
 }
 
 #[test]
+fn what_is_put_back_is_good_again_also_for_the_session_that_missed_it() {
+    let scene = Scene::new(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
+    scene.write(0, 128, 1);
+    scene.write(5, 1, 2);
+    for key in [&b"p\0"[..], b"p\0d\0"] {
+        let left = scene.copied();
+        let value = left.data.object(0).unwrap().keys()[key].clone();
+        let disk = left.open();
+        left.change(0, vec![Step::RemoveKeys(vec![key.to_vec()])]);
+        assert_eq!(read(&disk, 9).unwrap_err().kind(), Kind::Corrupt);
+        left.change(0, vec![Step::SetKeys(vec![(key.to_vec(), value)])]);
+        assert_reads(&disk, 9, 1);
+        write(&disk, 20, 1, 3);
+        disk.close().unwrap();
+        let disk = left.open();
+        for block in 0..128 {
+            assert_reads(
+                &disk,
+                block,
+                if block == 5 {
+                    2
+                } else if block == 20 {
+                    3
+                } else {
+                    1
+                },
+            );
+        }
+    }
+}
+
+#[test]
 fn keys_that_the_disk_did_not_leave() {
     for layout in [ObjectLayout::Kv, ObjectLayout::Adaptive] {
         let (scene, _) = scene(layout);
@@ -364,7 +396,7 @@ fn what_was_tampered_with_is_not_made_good_by_a_write_beside_it() {
         let mut found = BTreeSet::new();
         disk.check(|_| (), |b| assert!(found.insert(b.block.0))).unwrap();
         assert_eq!(found, left);
-        // Whoever discards the whole of it wants nothing of it any more.
+        // A discard of the whole object gives up all of it.
         scene.session(|disk| disk.discard(BlockAddr(1024), 1024).unwrap());
         let report = scene.open().check(|_| (), |b| panic!("{}", b.error)).unwrap();
         assert_eq!(report.bad, 0);

@@ -326,7 +326,7 @@ impl Core {
                 continue;
             }
             if let (Home::At(old), Home::Nowhere) = (old, home) {
-                // A courtesy to the host. Whoever takes this home next makes it blank again.
+                // A courtesy to the host. The next use of this home makes it blank again.
                 let _ = self.store.give_back(old);
             }
             {

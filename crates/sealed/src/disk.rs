@@ -31,7 +31,7 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Acknowledge a write or discard when it is durable, rather than gather them until a flush.
     pub write_through: bool,
-    /// Whether a thread commits in the background. Without it, whoever fills the cache commits: the order of
+    /// Whether a thread commits in the background. Without it, the thread that fills the cache commits: the order of
     /// medium operations is then a function of the calls alone, as tests need it.
     pub background: bool,
     /// The source of all randomness.
@@ -61,7 +61,7 @@ pub(crate) struct Core {
     health: FailStop,
 }
 
-/// Bounds on what waits in memory, in bytes.
+/// Bounds on what is pending in memory, in bytes.
 pub(crate) struct Limits {
     /// At this much in memory alone, writers wait.
     pub(crate) dirty: u64,

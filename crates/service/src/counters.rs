@@ -1,4 +1,4 @@
-//! The counters of a disk, for whoever asks while the disk may be stuck: it can hold its locks while it waits for its
+//! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks while it waits for its
 //! medium, above all when it is being closed, and that is when people ask.
 
 use lacuna_core::{ByteDisk, StatusItem};

@@ -54,7 +54,7 @@ impl LoopDevice {
         attribute(&self.node, "dev")
     }
 
-    /// Lets the kernel detach the device when its last user (the mount) is gone, whoever unmounts it.
+    /// Lets the kernel detach the device when its last user (the mount) is gone, however it is unmounted.
     pub(crate) fn detach_when_unused(&mut self) -> Result<()> {
         tool::succeed(
             "cannot prepare the loop device for its end",

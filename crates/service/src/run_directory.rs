@@ -27,7 +27,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(2);
 /// Name of the file that is the disk.
 pub const DISK_NAME: &str = "disk";
 
-/// What an open disk is, for whoever closes or lists it.
+/// What an open disk is, for those who close or list it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The location as it was given to `open`.

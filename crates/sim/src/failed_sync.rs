@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// So long the sync takes that fails: whoever else wants one waits for it by then.
+/// So long the sync takes that fails: other threads that want one wait for it by then.
 const FAILS_AFTER: Duration = Duration::from_millis(20);
 
 /// The medium.
@@ -89,7 +89,7 @@ impl FailedSync {
         self.state().left = Some(nth);
     }
 
-    /// Syncs that were made after the one that failed: whoever makes one believes what is not true.
+    /// Syncs that were made after the one that failed: a caller of one believes what is not true.
     pub fn syncs_after(&self) -> u64 {
         self.state().after
     }

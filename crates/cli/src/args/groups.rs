@@ -41,7 +41,7 @@ pub struct NewPassphraseArgs {
     pub new_key_fd: Option<u32>,
 }
 
-/// What stretching a passphrase shall cost.
+/// What stretching a passphrase is to cost.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
 pub struct CostArgs {

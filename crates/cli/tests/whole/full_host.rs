@@ -72,7 +72,7 @@ fn scene() -> Option<Scene> {
 
 const OPEN: [&str; 5] = ["open", "host/disk.img", "mnt", "--key-file", "key"];
 
-/// A disk in use on a host that fills up, a server that is killed: whoever has the passphrase gets in, deletes, trims and
+/// A disk in use on a host that fills up, a server that is killed: the owner gets in, deletes, trims and
 /// closes.
 fn opened_emptied_and_closed(options: &[&str]) {
     let Some(scene) = scene() else { return };

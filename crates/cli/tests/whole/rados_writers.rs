@@ -107,7 +107,7 @@ fn the_living_are_shut_out_and_stop() {
 }
 
 #[test]
-fn whoever_lacks_the_passphrase_shuts_nobody_out() {
+fn nobody_is_shut_out_without_the_passphrase() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let server = disk.serve(&[]);

@@ -62,7 +62,7 @@ fn plain_umount_ends_the_server() {
 }
 
 #[test]
-fn failure_to_close_the_disk_reaches_whoever_closes() {
+fn failure_to_close_the_disk_reaches_the_one_who_closes() {
     needs!(true);
     let place = Place::new();
     let disk = Arc::new(MemoryDisk::new(64));

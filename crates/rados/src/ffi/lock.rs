@@ -66,7 +66,7 @@ impl IoContext {
         .map(drop)
     }
 
-    /// Takes a lock from whoever holds it.
+    /// Takes a lock from its holder.
     pub(in super::super) fn break_lock(&self, object: &CStr, lock: &CStr, of: &Locker) -> Result<(), Code> {
         // SAFETY: the context is live; the strings end in NUL.
         check(unsafe {

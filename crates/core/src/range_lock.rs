@@ -1,0 +1,71 @@
+//! Locks for ranges of blocks, so that a change of a part of a block stops nobody but its neighbours.
+//!
+//! Blocks fall into groups of consecutive ones, and groups into a fixed number of locks. A thread takes the locks of a range
+//! in ascending order and holds no others, so threads never wait for each other in a circle.
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Blocks of a group: 1 MiB.
+const GROUP: u64 = 256;
+const LOCKS: u64 = 64;
+
+/// The locks of one disk.
+pub(crate) struct RangeLocks([RwLock<()>; LOCKS as usize]);
+
+impl Default for RangeLocks {
+    fn default() -> Self {
+        RangeLocks(std::array::from_fn(|_| RwLock::default()))
+    }
+}
+
+impl RangeLocks {
+    /// Shares a range, which is not empty, with others who share it.
+    pub(crate) fn share(&self, first: u64, count: u64) -> Vec<RwLockReadGuard<'_, ()>> {
+        let groups = first / GROUP..=(first + count - 1) / GROUP;
+        let touched = |lock: &u64| {
+            // All of them, or those that a run of groups shorter than a lap comes by.
+            let ahead = (lock + LOCKS - groups.start() % LOCKS) % LOCKS;
+            ahead <= groups.end() - groups.start()
+        };
+        let held = (0..LOCKS).filter(touched).map(|lock| &self.0[lock as usize]);
+        held.map(|lock| lock.read().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+
+    /// Has a block, and others of its lock, alone.
+    pub(crate) fn alone(&self, block: u64) -> RwLockWriteGuard<'_, ()> {
+        self.0[(block / GROUP % LOCKS) as usize].write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_holds_the_locks_of_its_groups_and_no_others() {
+        let locks = RangeLocks::default();
+        for (first, count) in [
+            (0, 1),
+            (255, 1),
+            (255, 2),
+            (63 * 256, 512),
+            (5 * 256, 64 * 256),
+            (7, 1 << 30),
+            (u64::MAX - 9, 9),
+        ] {
+            let held = locks.share(first, count);
+            for lock in 0..LOCKS {
+                let groups = first / GROUP..=(first + count - 1) / GROUP;
+                let touched = groups.end() - groups.start() >= LOCKS - 1
+                    || groups.into_iter().any(|group| group % LOCKS == lock);
+                let taken = locks.0[lock as usize].try_write().is_err();
+                assert_eq!(taken, touched, "lock {lock} of {count} blocks at {first}");
+            }
+            drop(held);
+        }
+        drop(locks.alone(300));
+        let _shared = locks.share(0, 256);
+        drop(locks.alone(256));
+        assert!(locks.0[0].try_write().is_err());
+    }
+}
