@@ -126,10 +126,14 @@ impl Disk for LevelDisk {
         let closed = if last { flushed.and(self.disk.close()) } else { flushed };
         closed.map_err(|e| match e.kind() {
             Kind::NoCover if last => e.remedy(
-                "what waited is lost; next time, use level 0 as usual while the disk is being closed",
+                "what waited is lost; next time, write to level 0 while the disk is being closed",
             ),
             Kind::NoCover => {
-                e.remedy("it waits on until the last level is closed: use level 0 as usual before that")
+                // A file system that sees a flush fail gives up what it had not written yet.
+                e.remedy(
+                    "files written to it since its last successful sync may be lost; next time, write to level 0 while this \
+                     level is being closed",
+                )
             }
             _ => e,
         })

@@ -419,7 +419,6 @@ pub fn no_cover(what: &str, waiting: u64) -> Error {
         .found(format!("{} KiB waiting, and no public write to cover them in time", waiting.div_ceil(1024)))
         .expected("public writes, or a disk with a cover of its own (`create --cover`)")
         .remedy(
-            "use level 0 as usual meanwhile, or allow more time (--cover-timeout); what is queued is kept while any level is \
-             open",
+            "write to level 0 meanwhile, or allow more time (--cover-timeout); what is queued is kept while any level is open",
         )
 }
