@@ -250,17 +250,17 @@ impl Core {
     fn settle(&self, piece: &mut Piece<'_>, plan: Try, answer: Option<Answer>) -> Result<Option<Vec<bool>>> {
         let mut there = false;
         if let Some(answer) = answer {
+            there = answer.found.version.is_some();
+            if let Some(view) = self.view.filter(|_| !there) {
+                // Gone together with the snapshot, it is neither missing nor zeros.
+                self.snapshots.confirm(view)?;
+            }
             let mut tails = Tails::default();
             if let (Some(ledger), Some(expected)) = (&self.ledger, &plan.expected) {
                 let beside = answer.seal.as_ref().unwrap_or(&answer.found);
-                if let Some(view) = self.view.filter(|_| beside.version.is_none()) {
-                    // Gone together with the snapshot, it is not missing.
-                    self.snapshots.confirm(view)?;
-                }
                 let seal = self.seal_place().found(beside, &plan.seal);
                 tails = ledger.verify(piece.segment, expected, beside.version, seal.as_deref())?;
             }
-            there = answer.found.version.is_some();
             if !self.take_entries(piece, &plan, answer.found, &tails)? {
                 return Ok(None);
             }
@@ -302,8 +302,6 @@ impl Core {
         let is_absent = found.version.is_none();
         let mut counter = 0;
         if is_absent {
-            // Gone together with the snapshot, it would read as zeros.
-            self.view.map_or(Ok(()), |view| self.snapshots.confirm(view))?;
             counter = self.ledger.as_ref().map_or(Ok(0), |ledger| ledger.counter(piece.segment))?;
         }
         let (mut is_missing, mut is_same) = (false, true);

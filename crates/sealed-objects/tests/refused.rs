@@ -7,7 +7,7 @@ mod fixture;
 use fixture::*;
 use lacuna_core::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, Step, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, Stores};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -251,30 +251,7 @@ impl ObjectStore for Narrow {
         self.told.queries.fetch_add(batch.len() as u64, Ordering::SeqCst);
         self.inner.query(batch)
     }
-    fn object_limit(&self) -> u64 {
-        self.inner.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.inner.has_keys()
-    }
-    fn list(&self) -> Result<Vec<u64>> {
-        self.inner.list()
-    }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.inner.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.inner.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.inner.set_snapshots(ids)
-    }
-    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.inner.roll_back(object, id)
-    }
-    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.inner.at_snapshot(id)
-    }
+    delegate_to_inner!();
 }
 
 #[test]

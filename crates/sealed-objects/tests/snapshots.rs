@@ -7,7 +7,7 @@ use fixture::*;
 use lacuna_core::Result;
 use lacuna_core::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, SnapshotId, Transaction};
+use lacuna_medium::{Found, MemoryObjects, ObjectStore, Query, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
 use std::sync::{Arc, Mutex};
 
@@ -358,30 +358,7 @@ impl ObjectStore for Watched {
     fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<Found>> {
         self.inner.query(batch)
     }
-    fn object_limit(&self) -> u64 {
-        self.inner.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.inner.has_keys()
-    }
-    fn list(&self) -> Result<Vec<u64>> {
-        self.inner.list()
-    }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.inner.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.inner.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.inner.set_snapshots(ids)
-    }
-    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.inner.roll_back(object, id)
-    }
-    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.inner.at_snapshot(id)
-    }
+    delegate_to_inner!();
 }
 
 /// What was good when the rollback was decided and is gone, or another, when its turn comes.
