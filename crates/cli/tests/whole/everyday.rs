@@ -190,6 +190,31 @@ fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
     }
 }
 
+/// What docs/usage.md says of a copy: frozen while it is made, it mounts as it is, with what was written last.
+#[test]
+fn a_copy_of_a_frozen_file_system_mounts_read_only() {
+    if !can_open() {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    for dir in ["mnt", "copy"] {
+        fs::create_dir(scene.path(dir)).unwrap();
+    }
+    let _closing = Closing(&scene, &["copy", "mnt"]);
+    scene.lacuna(&["open", "disk.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);
+    fs::write(scene.path("mnt/plan"), b"written last").unwrap();
+    scene.tool("fsfreeze", &["--freeze", "mnt"]);
+    let copied = fs::copy(scene.path("disk.img"), scene.path("copy.img"));
+    scene.tool("fsfreeze", &["--unfreeze", "mnt"]);
+    copied.unwrap();
+    let before = fs::read(scene.path("copy.img")).unwrap();
+    scene.lacuna(&["open", "copy.img", "copy", "--read-only", "--key-file", "key"]).code(0);
+    assert_eq!(fs::read(scene.path("copy/plan")).unwrap(), b"written last");
+    scene.lacuna(&["close", "copy"]).code(0);
+    scene.lacuna(&["close", "mnt"]).code(0);
+    assert!(fs::read(scene.path("copy.img")).unwrap() == before);
+}
+
 #[test]
 fn what_is_no_disk_keeps_nobody_waiting() {
     let scene = Scene::new();
