@@ -29,7 +29,8 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no 
 /// Encrypted storage for people whose adversary looks more than once.
 ///
 /// A LOCATION is the path of a file or block device, or rados:POOL/NAME for a disk in a pool of Ceph RADOS, of
-/// which rados:POOL/NAME@SNAPSHOT is a snapshot. Sizes take the suffixes K, M, G and T (powers of 1024).
+/// which rados:POOL/NAME@SNAPSHOT is a snapshot. Sizes take the suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB
+/// (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
@@ -48,10 +49,13 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Verb {
     /// Make a new encrypted disk
+    #[command(alias = "format")]
     Create(CreateArgs),
     /// Open a disk and mount its file system, until `lacuna close`
+    #[command(alias = "mount")]
     Open(OpenArgs),
     /// Unmount what `open` mounted, and wait until everything is on the medium
+    #[command(aliases = ["umount", "unmount"])]
     Close(CloseArgs),
     /// Serve a disk to NBD clients until INT or TERM
     Serve(ServeArgs),
@@ -155,6 +159,10 @@ pub struct OpenArgs {
     /// points, levels that have a file system keep it
     #[arg(long, value_name = "TYPE")]
     pub mkfs: Option<String>,
+    /// With --mkfs: make it over data of no known kind as well, as an interrupted mkfs leaves it. A file system that is
+    /// known is never overwritten
+    #[arg(long, requires = "mkfs")]
+    pub force: bool,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,

@@ -153,7 +153,10 @@ pub fn bytes(bytes: &[u8]) -> Result<()> {
 pub fn usage_error(e: &clap::Error) {
     let text = e.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    to_stderr(&format!("lacuna: {}", text.trim_end()));
+    // Nobody who mistypes an option means a file of that name.
+    let said: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("tip: to pass")).collect();
+    to_stderr(&format!("lacuna: {}", said.join("\n").trim_end()));
 }
 
 fn to_stderr(text: &str) {

@@ -69,5 +69,7 @@ impl Wanted {
 /// A cost for people.
 pub fn words(cost: &Argon2Cost) -> String {
     let memory = human(u64::from(cost.memory_kib) << 10);
-    format!("Argon2id with {memory}, {} passes, {} lanes", cost.passes, cost.lanes)
+    let counted = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let (passes, lanes) = (counted(cost.passes, "pass", "passes"), counted(cost.lanes, "lane", "lanes"));
+    format!("Argon2id with {memory}, {passes}, {lanes}")
 }

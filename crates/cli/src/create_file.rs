@@ -2,7 +2,7 @@
 
 use crate::args::{CreateArgs, Format, HidingArg};
 use crate::claim;
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::cost::Wanted;
 use crate::draft::{blocks, check_layout, draft, no_size};
 use crate::parameters::Parameters;
@@ -37,7 +37,14 @@ pub fn run(
     console: Console,
 ) -> Result<(Parameters, PublicHeader)> {
     let place = Place::look(path, args.force)?;
-    place.claim(path, console)?;
+    if let Some(there) = place.disk() {
+        claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), console)?;
+        // A script that gives the passphrase means what it says.
+        if !args.passphrase.is_given() && console::can_ask() {
+            console.note(&format!("{} holds {}, which is lost then", path.display(), lacuna_disk(&there)));
+            console::confirm()?;
+        }
+    }
     if args.preallocate && matches!(place, Place::Device(_)) {
         return Err(Error::new(Kind::Usage, format!("cannot create {}", path.display()))
             .found("--preallocate for a block device, whose space is not for lacuna to take")
@@ -128,8 +135,11 @@ impl Place {
         if force {
             return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
         }
+        let there = FileMedium::open(path, Access::Read).ok().and_then(|medium| disk_on(&medium));
+        let found =
+            there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
         Err(refused()
-            .found("a file that exists already")
+            .found(found)
             .expected("a path where nothing exists")
             .remedy("choose another path, or give --force to overwrite it"))
     }
@@ -142,15 +152,10 @@ impl Place {
         }
     }
 
-    /// Claims the disk that is there already: it may be open under another name.
-    fn claim(&self, path: &Path, console: Console) -> Result<()> {
-        let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(()) };
-        match lacuna_header::read_public(&**medium) {
-            Ok((there, _)) => {
-                claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), console)
-            }
-            Err(_) => Ok(()),
-        }
+    /// The disk that is there already: it may be open under another name.
+    fn disk(&self) -> Option<PublicHeader> {
+        let (Place::File(medium) | Place::Device(medium)) = self else { return None };
+        disk_on(medium)
     }
 
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
@@ -158,12 +163,12 @@ impl Place {
         let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
         medium.read_at(0, &mut start)?;
         // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
-        let alive = lacuna_header::read_public(&medium).is_ok();
-        if force || !alive && start.iter().all(|byte| *byte == 0) {
+        let there = disk_on(&medium);
+        if force || there.is_none() && start.iter().all(|byte| *byte == 0) {
             return Ok(medium);
         }
         Err(Error::new(Kind::Usage, format!("cannot create a disk on {}", path.display()))
-            .found("a device that holds data")
+            .found(there.map_or_else(|| "a device that holds data".to_owned(), |there| lacuna_disk(&there)))
             .expected("zeros in its first MiB, and no lacuna disk")
             .remedy("make sure that it is the right device, then give --force to overwrite it"))
     }
@@ -201,6 +206,15 @@ impl Place {
         }
         .map_err(|e| e.context(format!("cannot create {}", path.display())))
     }
+}
+
+/// What a medium says of the disk on it, if there is one.
+fn disk_on(medium: &FileMedium) -> Option<PublicHeader> {
+    lacuna_header::read_public(medium).ok().map(|(there, _)| there)
+}
+
+fn lacuna_disk(there: &PublicHeader) -> String {
+    format!("a lacuna disk (UUID {})", there.uuid)
 }
 
 /// Lays the disk itself behind its header.

@@ -51,7 +51,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         let error = Error::io(format!("cannot write {}", path.display()), &e);
         match e.kind() {
             ErrorKind::AlreadyExists => {
-                error.with_kind(Kind::Exists).remedy("choose another name: a backup may be the last one")
+                error.with_kind(Kind::Usage).remedy("choose another name: a backup may be the last one")
             }
             _ => error,
         }
@@ -75,7 +75,12 @@ fn read(path: &Path) -> Result<HeaderBackup> {
 pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
     let what = || format!("cannot restore the header of {}", args.location);
     cluster::refuse_snapshot(&args.location, "restore the header of")?;
-    let backup = read(&args.file)?;
+    let backup = read(&args.file).map_err(|e| match &args.location {
+        Location::Path(path) if read(path).is_ok() => {
+            e.remedy("the disk comes first: `lacuna header restore LOCATION BACKUP`")
+        }
+        _ => e,
+    })?;
     let public = backup.public();
     let parameters = Parameters::of(public, &args.location).map_err(|e| e.context(what()))?;
     let (medium, _connection) = medium(args)?;

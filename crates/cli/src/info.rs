@@ -139,7 +139,9 @@ impl Facts {
                 Err(Error::new(Kind::Corrupt, format!("{} was cut short", self.location))
                     .found(format!("{len} bytes"))
                     .expected(format!("at least {needed} bytes"))
-                    .remedy("restore it whole from a backup"))
+                    .remedy(format!(
+                        "restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read"
+                    )))
             }
             _ => Ok(()),
         }

@@ -130,6 +130,7 @@ impl Session {
             shown.set(Some(public.format));
             let prompt = format!("{first} {location}: ");
             if !all && public.keeps_others() {
+                check_no_cost(&cost)?;
                 return passphrase::opened_by(&args.passphrase, &prompt, open);
             }
             let warning = lost_slots_warning(public.format);
@@ -159,7 +160,10 @@ impl Session {
         }
         if let Some(keep) = args.keep.filter(|keep| usize::from(*keep) != kept.len()) {
             return Err(Error::new(Kind::Usage, "nothing was changed")
-                .found(format!("{} passphrases that differ and open the disk", kept.len()))
+                .found(match kept.len() {
+                    1 => "one passphrase that opens the disk".to_owned(),
+                    several => format!("{several} passphrases that differ and open the disk"),
+                })
                 .expected(format!("{keep}, as --keep says"))
                 .remedy("give every passphrase that is to keep working, each with its own --key-file"));
         }
@@ -203,8 +207,7 @@ impl Session {
         let keyring =
             keyring.ok_or_else(|| Error::new(Kind::Other, "no passphrases to rewrite the slots for"))?;
         if !args.yes {
-            let left = keyring.levels().count();
-            console.note(&format!("{left} {} afterwards", work(left)));
+            console.note(&afterwards(&keyring, volume.parameters.has_levels()));
             console::confirm()?;
         }
         let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(console));
@@ -213,6 +216,19 @@ impl Session {
         let left = keyring.levels().count();
         console.done(&format!("{done}; from now on {left} {}, of those given now", work(left)))
     }
+}
+
+/// What will work and what will not, in the last words before the answer.
+fn afterwards(keyring: &Keyring, has_levels: bool) -> String {
+    let left = keyring.levels().count();
+    let mut words = format!("{left} {} afterwards, and no other", work(left));
+    if let Some(deepest) = keyring.levels().max().filter(|_| has_levels) {
+        words.push_str(&format!("; every level deeper than {deepest} is lost for ever"));
+        if deepest > 0 && keyring.levels().all(|level| level > 0) {
+            words.push_str("; none of them opens level 0 alone");
+        }
+    }
+    words
 }
 
 fn work(passphrases: usize) -> &'static str {

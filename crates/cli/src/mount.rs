@@ -11,13 +11,12 @@ use crate::working::{self, Looking, Stage};
 use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{OpenRequest, Opened};
 use lacuna_header::Location;
-use lacuna_service::{Closed, Log, become_io_flusher, shell_word};
+use lacuna_service::{Closed, CoverSource, Log, become_io_flusher, shell_word};
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
 
 /// `lacuna open`.
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
@@ -25,7 +24,7 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && unlock::peek(&args.location).is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
-    unlock::check_writing(&args.location, &args.writing)?;
+    unlock::check_writing(&args.location, &args.writing, &args.waiting)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
     for left in lacuna_service::died(None).unwrap_or_default() {
@@ -45,7 +44,7 @@ pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         read_only: args.read_only,
         budget,
         write_through: args.writing.write_through,
-        cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
+        cover_timeout: args.waiting.cover_timeout(),
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
@@ -122,7 +121,8 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, &location, &disk, &levels, &say))?;
+    let cover = CoverSource::open();
+    let opened = ready.working(console, look, || mount(args, &location, (&disk, &cover), &levels, &say))?;
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(lacuna_fuse::Stopper::request);
@@ -145,7 +145,7 @@ fn serve(
         // The process that asked is gone: nothing stays mounted.
         stop_now();
     }
-    let ended = wait_all(opened);
+    let ended = wait_all(opened, &cover);
     // Levels that are open to be protected, and mounted nowhere.
     let mut rest = Ok(());
     for level in &levels[args.mountpoints.len()..] {
@@ -158,7 +158,7 @@ fn serve(
 fn mount(
     args: &OpenArgs,
     location: &str,
-    disk: &OpenDisk,
+    (disk, cover): (&OpenDisk, &CoverSource),
     levels: &[Arc<dyn Disk>],
     say: &Log,
 ) -> Result<Vec<Opened>> {
@@ -166,10 +166,12 @@ fn mount(
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
         request.mkfs = args.mkfs.clone();
+        request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.
         request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
+        request.cover = cover.clone();
         request.mount_options = args.mount_options.clone();
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.
@@ -193,13 +195,15 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
     console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
 }
 
-/// Serves until all are closed. The first that fails is told.
-fn wait_all(opened: Vec<Opened>) -> Result<()> {
+/// Serves until all are closed. The first that fails is told. Without level 0, which is the first, there is no more cover.
+fn wait_all(opened: Vec<Opened>, cover: &CoverSource) -> Result<()> {
     let mut opened = opened.into_iter();
     let Some(first) = opened.next() else { return Ok(()) };
     std::thread::scope(|scope| {
         let others: Vec<_> = opened.map(|one| scope.spawn(move || one.wait())).collect();
-        others.into_iter().fold(first.wait(), |done, other| {
+        let ended = first.wait();
+        cover.end();
+        others.into_iter().fold(ended, |done, other| {
             let ended =
                 other.join().unwrap_or_else(|_| Err(Error::new(Kind::Other, "a defect of lacuna (a panic)")));
             done.and(ended)
@@ -207,12 +211,27 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
     })
 }
 
-/// `lacuna close`. All are closed, whatever becomes of the others; the first failure is told.
+/// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told.
 pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let mut closed = Ok(());
-    for mountpoint in args.targets.iter().flat_map(|target| mounted(target)) {
-        let one = close_one(&mountpoint, console);
+    for target in &args.targets {
+        let one = close_target(target, console);
         closed = closed.and(one);
+    }
+    closed
+}
+
+/// Closes a mount point, or all of a disk. Of a disk of which one waits for cover in vain the others stay open: without level 0
+/// there is no more cover.
+fn close_target(target: &Path, console: Console) -> Result<()> {
+    let mut closed = Ok(());
+    for mountpoint in mounted(target) {
+        let one = close_one(&mountpoint, console).map_err(|e| not_mounted(target, e));
+        let uncovered = one.as_ref().is_err_and(|e| e.kind() == Kind::NoCover);
+        closed = closed.and(one);
+        if uncovered {
+            break;
+        }
     }
     closed
 }
@@ -232,6 +251,15 @@ fn mounted(target: &Path) -> Vec<PathBuf> {
     let found: Vec<PathBuf> =
         records().filter(|record| record.location == location).map(|record| record.mountpoint).collect();
     if found.is_empty() { vec![target.to_owned()] } else { deepest_first(found) }
+}
+
+/// The refusal to close what is not mounted, with the server of NBD that has it open if there is one.
+fn not_mounted(target: &Path, e: Error) -> Error {
+    let Some(pid) = status::nbd_server_of(target).filter(|_| e.kind() == Kind::NotFound) else { return e };
+    Error::new(Kind::NotFound, format!("cannot close {}", target.display()))
+        .found(format!("a disk that is served to NBD clients, and not mounted (process {pid})"))
+        .expected("one that `lacuna open` mounted")
+        .remedy(format!("`kill {pid}` ends the server once everything is on the medium"))
 }
 
 /// Mount points of one disk, those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still

@@ -7,7 +7,7 @@ use lacuna_crypto::constant_time_eq;
 use lacuna_header::Unlocked;
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -132,7 +132,8 @@ pub fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -
     match (&new.new_key_file, new.new_key_fd) {
         (Some(path), _) => from_path(path),
         (None, Some(number)) => from_descriptor(number),
-        (None, None) => twice(args, &format!("New passphrase for {location}: ")),
+        (None, None) => twice(args, &format!("New passphrase for {location}: "))
+            .map_err(|e| e.remedy("give the new passphrase with --new-key-file PATH or --new-key-fd N")),
     }
 }
 
@@ -192,6 +193,10 @@ fn typed_in(prompt: &str) -> Result<SecretVec> {
 
 fn from_path(path: &Path) -> Result<SecretVec> {
     if path == Path::new("-") {
+        if io::stdin().is_terminal() {
+            // Read like a file, it would be seen by everybody who looks at the screen.
+            return checked(typed_in("Passphrase: ")?, "the terminal");
+        }
         return read(descriptor::stdin()?, "standard input");
     }
     let shown = path.display().to_string();

@@ -38,7 +38,7 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     }
     let listen = listen(&args)?;
     network::check(&args, &listen)?;
-    unlock::check_writing(&args.location, &args.writing)?;
+    unlock::check_writing(&args.location, &args.writing, &args.waiting)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(args.fork)?;
@@ -46,7 +46,7 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         read_only: args.read_only,
         budget,
         write_through: args.writing.write_through,
-        cover_timeout: Duration::from_secs(u64::from(args.waiting.cover_timeout)),
+        cover_timeout: args.waiting.cover_timeout(),
     };
     let what = format!("opening {}", args.location);
     background::run(args.fork, key.has_levels(), (console, &what), |ready| {

@@ -137,6 +137,13 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     servers
 }
 
+/// The process that serves the disk at this location to NBD clients.
+pub fn nbd_server_of(target: &Path) -> Option<u64> {
+    let location = Location::parse(target.to_str()?).ok()?;
+    let servers = lacuna_service::accounts(|_, _| {});
+    those_of(servers, &location).first()?["pid"].as_u64()
+}
+
 fn nbd_servers(console: Console) -> Vec<Value> {
     lacuna_service::accounts(|path, e| console.detail(&format!("no answer from {}: {e}", path.display())))
 }
@@ -221,6 +228,7 @@ fn words(server: &Value) -> String {
         let name = item["name"].as_str().unwrap_or_default().replace('_', " ");
         let value = match (item["value"].as_u64(), item["unit"].as_str()) {
             (Some(bytes), Some("bytes")) => human(bytes),
+            (Some(so), Some("")) => if so == 0 { "no" } else { "yes" }.to_owned(),
             (Some(value), Some(unit)) => format!("{value} {unit}"),
             _ => String::new(),
         };

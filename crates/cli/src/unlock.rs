@@ -6,7 +6,7 @@
 //! then compared with what was unlocked.
 
 use crate::allocator;
-use crate::args::{HolderArgs, PassphraseArgs, WritingArgs};
+use crate::args::{HolderArgs, PassphraseArgs, WaitingArgs, WritingArgs};
 use crate::claim;
 use crate::cluster::{self, Connection, Site, Target};
 use crate::console::Console;
@@ -219,10 +219,21 @@ impl Volume {
     }
 }
 
-/// Refuses options about writing that a disk with levels cannot keep.
-pub fn check_writing(location: &Location, args: &WritingArgs) -> Result<()> {
-    let levels = || peek(location).is_some_and(|disk| disk.has_levels());
-    if args.write_through && levels() { Err(no_write_through()) } else { Ok(()) }
+/// Refuses options about writing that mean nothing for the disk, as far as it says what it is.
+pub fn check_writing(location: &Location, args: &WritingArgs, waiting: &WaitingArgs) -> Result<()> {
+    if !args.write_through && waiting.cover_timeout.is_none() {
+        return Ok(());
+    }
+    match peek(location).map(|disk| disk.has_levels()) {
+        Some(true) if args.write_through => Err(no_write_through()),
+        Some(false) if waiting.cover_timeout.is_some() => {
+            Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")
+                .found("a disk without levels, of which nothing waits for cover")
+                .expected("a disk of the format deniable or oblivious")
+                .remedy("leave it away"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Why a disk with levels is not opened with --write-through: in the same words whatever levels there are.

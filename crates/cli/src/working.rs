@@ -53,7 +53,7 @@ impl Stage {
     pub fn within(self, whole: &str, object: &str) -> Self {
         let what = if self.what.is_empty() { whole.to_owned() } else { format!("{whole}: {}", self.what) };
         let aside =
-            if self.aside.is_empty() { object.to_owned() } else { format!("{object}; {}", self.aside) };
+            if self.aside.is_empty() { object.to_owned() } else { format!("{}; {object}", self.aside) };
         Stage { what, aside, ..self }
     }
 }
@@ -190,12 +190,7 @@ pub fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> St
         Some(hidden) => Stage {
             what: "waiting for cover".to_owned(),
             left: Some(hidden),
-            aside: if paced {
-                "using level 0 as usual brings more"
-            } else {
-                "it comes from using level 0 as usual"
-            }
-            .to_owned(),
+            aside: if paced { "more comes from writing to level 0" } else { "write to level 0" }.to_owned(),
         },
         None => Stage { left: sum("dirty"), ..Stage::of("making what was written durable") },
     }
@@ -256,6 +251,6 @@ mod tests {
         let hidden = |interval| [("cover_interval", interval), ("waiting_for_cover", 8192)];
         let paced = unfinished(hidden(1000).into_iter());
         assert!(paced.what.contains("cover") && paced.aside.contains("more") && paced.left == Some(8192));
-        assert!(unfinished(hidden(0).into_iter()).aside.contains("comes from using level 0"));
+        assert!(unfinished(hidden(0).into_iter()).aside.contains("write to level 0"));
     }
 }

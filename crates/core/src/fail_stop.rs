@@ -60,7 +60,7 @@ impl FailStop {
             _ => format!("mend the {place}"),
         };
         Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
-            .found(cause.to_string())
+            .found(cause.finding())
             .expected(format!("a {place} that takes every write"))
             .remedy(format!("{mend}, close the disk and open it again; what was flushed is safe"))
     }

@@ -4,12 +4,16 @@ use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
 use lacuna_service::{
-    Control, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
-    check_mountpoint, check_privileges, check_type, clean_up, default_run_base,
+    Control, CoverRetry, CoverSource, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
+    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether a sync waits in vain.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What to open, where, and how.
 pub struct OpenRequest {
@@ -21,6 +25,8 @@ pub struct OpenRequest {
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
     pub mkfs: Option<String>,
+    /// Make it over data of no known kind as well.
+    pub overwrite: bool,
     /// Mount a file system that is there already instead of refusing to make one.
     pub keep_existing: bool,
     /// Refuse writes even if the disk takes them.
@@ -29,6 +35,8 @@ pub struct OpenRequest {
     pub raw: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
+    /// Whether there can still be cover for the disk, if it is a hidden level.
+    pub cover: CoverSource,
     /// Directory of the run directories, if not [`default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
@@ -43,10 +51,12 @@ impl OpenRequest {
             location: location.into(),
             mountpoint: mountpoint.into(),
             mkfs: None,
+            overwrite: false,
             keep_existing: false,
             read_only: false,
             raw: false,
             mount_options: None,
+            cover: CoverSource::open(),
             run_base: None,
             log: Arc::new(|_| {}),
         }
@@ -69,10 +79,12 @@ impl Stopper {
 pub struct Opened {
     // In the order in which they must go.
     mounted: Option<Mounted>,
+    /// The sync that a close began which was given up, if it is still going on.
+    syncing: Option<Receiver<()>>,
     control: Option<Control>,
     fuse: FuseMount,
     run: RunDirectory,
-    disk: Arc<dyn Disk>,
+    disk: Arc<CoverRetry>,
     watch: Arc<Watch>,
     events: Receiver<Event>,
     wake: Sender<Event>,
@@ -101,7 +113,8 @@ impl Opened {
         let read_only = request.read_only || request.disk.read_only();
         let (wake, events) = channel();
         let watch = Arc::new(Watch::default());
-        let bytes = ByteDisk::new(Arc::clone(&request.disk));
+        let disk = Arc::new(CoverRetry::new(request.disk, request.cover));
+        let bytes = ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
         let filesystem = DiskFilesystem::new(
             bytes.clone(),
             read_only,
@@ -126,6 +139,7 @@ impl Opened {
         } else {
             let how = MountRequest {
                 mkfs: request.mkfs.as_deref(),
+                overwrite: request.overwrite,
                 keep_existing: request.keep_existing,
                 mount_options: request.mount_options.as_deref(),
                 read_only,
@@ -136,8 +150,10 @@ impl Opened {
             Some(mounted)
         };
         let control = Some(Control::start(&run.paths().control(), bytes, Arc::clone(&watch), wake.clone())?);
-        let (disk, log) = (request.disk, request.log);
-        Ok(Opened { mounted, control, fuse, run, disk, watch, events, wake, record, log })
+        let log = request.log;
+        // A program that uses the disk as a file can try again itself; until here the one who opens can.
+        disk.hold(mounted.is_some());
+        Ok(Opened { mounted, syncing: None, control, fuse, run, disk, watch, events, wake, record, log })
     }
 
     /// What is open where.
@@ -171,12 +187,12 @@ impl Opened {
                 continue;
             }
             self.watch.set_closing(true);
-            let down = self.take_down();
+            let down = self.settle().and_then(|()| self.take_down());
             self.watch.set_closing(down.is_ok());
             match (down, event) {
                 (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
-                (Err(e), Event::Close(waiting)) => waiting.answer(&Err(e)),
+                (Err(e), Event::Close(waiting)) => waiting.refuse(&e),
                 (Err(e), _) => {
                     // A signal may be followed by a kill: what has come this far is made durable.
                     let flushed = self.disk.flush();
@@ -190,10 +206,36 @@ impl Opened {
         self.finish(None)
     }
 
+    /// Waits until the disk has taken everything that programs wrote, while it is still mounted: what waits for cover in vain
+    /// is not lost then.
+    fn settle(&mut self) -> Result<()> {
+        let Some(mounted) = &self.mounted else { return Ok(()) };
+        let begun = Instant::now();
+        // One that began before does not count: more may have been written since.
+        for before in [true, false] {
+            let syncing = if before { self.syncing.take() } else { Some(mounted.sync()?) };
+            let Some(syncing) = syncing else { continue };
+            while syncing.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+                if let Some(e) = self.disk.refused_since(begun) {
+                    self.syncing = Some(syncing);
+                    let shown = self.record.mountpoint.display();
+                    return Err(e.context(format!("cannot close {shown}")).remedy(
+                        "it stays open, and nothing is lost: write to level 0 while `lacuna close` runs",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Unmounts everything. What is busy stays, and so does everything below it.
     fn take_down(&mut self) -> Result<()> {
         if let Some(mounted) = &mut self.mounted {
-            mounted.unmount()?;
+            // Everything that programs wrote is on the disk: what is left is the mark of a clean unmount.
+            self.disk.hold(false);
+            let unmounted = mounted.unmount();
+            self.disk.hold(unmounted.is_err());
+            unmounted?;
             if !self.watch.wait_released(RELEASE_LIMIT) {
                 return Err(Error::new(Kind::Busy, format!("cannot close {}", self.record.mountpoint.display()))
                     .found(format!(

@@ -221,7 +221,7 @@ impl Unsound {
     fn note(&self, copy: HeaderCopy) -> String {
         match self {
             Unsound::Missing if copy == HeaderCopy::C => {
-                "is missing at the end of the medium (has it grown?)".to_owned()
+                "is missing at the end of the medium, which has grown or was cut short".to_owned()
             }
             Unsound::Missing => "is missing".to_owned(),
             Unsound::Version(version) => format!("has the unknown version {version}"),

@@ -208,8 +208,9 @@ fn wrong_passphrase(refused: &[usize], given: usize) -> Error {
         return error;
     }
     let numbers: Vec<String> = refused.iter().map(usize::to_string).collect();
+    let (numbers, open) = (numbers.join(", "), if refused.len() == 1 { "opens" } else { "open" });
     error
-        .found(format!("of {given} passphrases, these open nothing: {}", numbers.join(", ")))
+        .found(format!("of the {given} passphrases given, number {numbers} {open} nothing"))
         .expected("passphrases that all open this disk")
 }
 

@@ -57,7 +57,7 @@ fn the_deepest_passphrase_decides_and_wrong_ones_are_refused() {
     }
     let error = open(&medium, &secrets(&["zero", "typo"])).err().unwrap();
     assert_eq!(error.kind(), Kind::Passphrase);
-    assert!(error.to_string().contains("of 2 passphrases, these open nothing: 2"), "{error}");
+    assert!(error.to_string().contains("of the 2 passphrases given, number 2 opens nothing"), "{error}");
 }
 
 #[test]

@@ -159,7 +159,10 @@ impl Sealed {
             return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
                 .found(format!("{} bytes", medium.len()))
                 .expected(format!("{} bytes", g.medium_len()))
-                .remedy("the file was truncated: restore it from a backup"));
+                .remedy(format!(
+                    "it was cut short: restore it from a backup; if there is none, `truncate -s {}` lets what is left be read",
+                    g.medium_len()
+                )));
         }
         let mut salt = [0; 16];
         options.random.fill(&mut salt);

@@ -30,8 +30,8 @@ pub enum Closed {
 /// Closes what is open at `mountpoint`: unmounts, and waits until the server has flushed and gone.
 ///
 /// `run_base` is the directory of the run directories, if not [`default_run_base`]. Errors: [`Kind::NotFound`]
-/// if lacuna has nothing open there, [`Kind::Busy`] (naming who) if it is in use, and whatever failure the
-/// server had at its end.
+/// if lacuna has nothing open there, [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for cover
+/// in vain and stays open, and whatever failure the server had at its end.
 pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let Some(lock) = paths.lock_file()? else { return Err(not_open(&mountpoint)) };
@@ -41,8 +41,12 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
     }
     let answer = control::ask(&paths.control(), control::CLOSE);
+    let refused =
+        answer.as_ref().ok().and_then(|line| line.strip_prefix(control::REFUSED)).map(outcome::decode);
+    if let Some(Some(Err(e))) = refused {
+        return Err(e);
+    }
     match answer.as_deref().map(outcome::decode) {
-        Ok(Some(Err(e))) if e.kind() == Kind::Busy => Err(e),
         Ok(Some(result)) => {
             wait_gone(&lock)?;
             result.map(|()| Closed::Cleanly)

@@ -22,12 +22,13 @@ pub fn check_type(name: &str) -> Result<()> {
 }
 
 /// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one of type
-/// `wanted` if it is blank and one is wanted, and refuses to overwrite anything. Whether it made one.
+/// `wanted` if it is blank and one is wanted, and refuses to overwrite what is there; with `overwrite` it does so with data of no
+/// known kind. Whether it made one.
 pub(crate) fn prepare(
     device: &Path,
     disk: &ByteDisk,
     found: Option<Content>,
-    wanted: Option<&str>,
+    (wanted, overwrite): (Option<&str>, bool),
 ) -> Result<bool> {
     match (found, wanted) {
         (Some(found), None) if found.mountable => Ok(false),
@@ -38,28 +39,30 @@ pub(crate) fn prepare(
                 "serve it with `lacuna serve --socket PATH`, or use `lacuna open --raw`, and mount its parts",
             )),
         (Some(found), Some(wanted)) => {
-            Err(not_blank(wanted, format!("{} already on the disk", found.name), disk.len()))
+            let len = disk.len();
+            Err(not_blank(wanted, format!("{} already on the disk", found.name)).remedy(format!(
+                "open it without --mkfs; or, to lose what is there, open it with `lacuna open --raw`, run `fallocate \
+                 --punch-hole --offset 0 --length {len} MOUNTPOINT/disk`, and close it"
+            )))
         }
         (None, None) => Err(Error::new(Kind::NotFound, "cannot mount the disk")
             .found("no file system that is known here")
             .remedy("on a new disk give `--mkfs ext4` to make one")),
-        (None, Some(wanted)) => match first_data(disk)? {
-            Some(at) => {
-                let found = format!("data of no known kind from byte {at} on");
-                Err(not_blank(wanted, found, disk.len()))
+        (None, Some(wanted)) => {
+            if !overwrite && let Some(at) = first_data(disk)? {
+                let found =
+                    format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
+                return Err(not_blank(wanted, found).remedy(
+                    "open it without --mkfs if it is a file system; to lose what is there, give --force with --mkfs",
+                ));
             }
-            None => make(device, wanted).map(|()| true),
-        },
+            make(device, wanted).map(|()| true)
+        }
     }
 }
 
-fn not_blank(wanted: &str, found: String, len: u64) -> Error {
-    Error::new(Kind::Usage, format!("refused to make {wanted}")).found(found).expected("a blank disk").remedy(
-        format!(
-            "open it without --mkfs; or, to lose what is there, open it with `lacuna open --raw`, \
-             run `fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk`, and close it"
-        ),
-    )
+fn not_blank(wanted: &str, found: String) -> Error {
+    Error::new(Kind::Usage, format!("refused to make {wanted}")).found(found).expected("a blank disk")
 }
 
 /// Where the first byte lies that is not zero.
@@ -92,6 +95,18 @@ fn first_data(disk: &ByteDisk) -> Result<Option<u64>> {
 pub(crate) struct Content {
     name: String,
     pub(crate) mountable: bool,
+}
+
+impl Content {
+    /// The option of `mount` with which its journal is left as it is, if it has one.
+    pub(crate) fn without_journal(&self) -> Option<&'static str> {
+        match &*self.name {
+            "ext3" | "ext4" => Some("noload"),
+            "xfs" => Some("norecovery"),
+            "btrfs" => Some("rescue=nologreplay"),
+            _ => None,
+        }
+    }
 }
 
 /// What is on `device`; `None` if nothing that is known here.

@@ -8,6 +8,7 @@ use lacuna_core::{ByteDisk, Error, Kind, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// How to mount.
 pub struct MountRequest<'r> {
@@ -15,6 +16,8 @@ pub struct MountRequest<'r> {
     pub mkfs: Option<&'r str>,
     /// Mount a file system that is there already instead of refusing to make one.
     pub keep_existing: bool,
+    /// Make it over data of no known kind as well.
+    pub overwrite: bool,
     /// More options for `mount -o`.
     pub mount_options: Option<&'r str>,
     /// Mount it so that nothing can be written.
@@ -66,10 +69,11 @@ impl Mounted {
             return Err(failure.context(&what));
         }
         let found = found?;
+        let journalled = found.as_ref().filter(|_| read_only).and_then(mkfs::Content::without_journal);
         let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
         let wanted = request.mkfs.filter(|_| !keep);
-        let made =
-            mkfs::prepare(device.node(), disk, found, wanted).map_err(|e| from_disk(e).context(&what))?;
+        let made = mkfs::prepare(device.node(), disk, found, (wanted, request.overwrite))
+            .map_err(|e| from_disk(e.context(&what)))?;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options);
         let options = options.join(",");
@@ -80,23 +84,57 @@ impl Mounted {
             device.node().as_os_str(),
             mountpoint.as_os_str(),
         ];
-        tool::succeed(&what, "mount", &args).map_err(from_disk)?;
+        tool::succeed(&what, "mount", &args).map_err(|e| match journalled {
+            Some(option) if watch.first_failure().is_none() => e.remedy(format!(
+                "if it was not unmounted, as in a copy of a disk in use, give `--mount-options {option}`: its journal is then \
+                 left aside, and what was written last is not seen"
+            )),
+            _ => from_disk(e),
+        })?;
         let number = device.number();
         let mut mounted = Mounted { mountpoint, number, device, made };
         mounted.device.detach_when_unused()?;
         Ok(mounted)
     }
 
+    fn is_mine(&self, entry: &mount_table::Entry) -> bool {
+        entry.mountpoint == self.mountpoint
+            && self.number.as_ref().is_none_or(|number| entry.is_on(self.device.node(), number))
+    }
+
+    /// Whether it is mounted, and nothing over it.
+    fn is_on_top(&self) -> Result<bool> {
+        Ok(mount_table::at(&self.mountpoint)?.is_some_and(|top| self.is_mine(&top)))
+    }
+
+    /// Begins to write everything that programs wrote to the disk, if the file system is still mounted. What is given back
+    /// is closed when that is done. What goes wrong, unmounting tells.
+    ///
+    /// A program of the system does it, as it unmounts: a thread of the server that waits for the server's own disk would keep
+    /// the server from dying when it is killed.
+    pub fn sync(&self) -> Result<Receiver<()>> {
+        let (done, waiting) = channel();
+        if self.is_on_top()? {
+            let at = self.mountpoint.clone();
+            let sync = move || {
+                let _until_done: Sender<()> = done;
+                let _ = tool::run("sync", &[OsStr::new("-f"), OsStr::new("--"), at.as_os_str()]);
+            };
+            std::thread::Builder::new()
+                .name("lacuna-sync".into())
+                .spawn(sync)
+                .map_err(|e| Error::io("cannot sync the file system", &e))?;
+        }
+        Ok(waiting)
+    }
+
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]).
     pub fn unmount(&mut self) -> Result<()> {
-        let mine = |e: &mount_table::Entry| {
-            e.mountpoint == self.mountpoint
-                && self.number.as_ref().is_none_or(|number| e.is_on(self.device.node(), number))
-        };
+        let mine = |e: &mount_table::Entry| self.is_mine(e);
         if !mount_table::entries()?.iter().any(mine) {
             return Ok(());
         }
-        if !mount_table::at(&self.mountpoint)?.is_some_and(|top| mine(&top)) {
+        if !self.is_on_top()? {
             return Err(Error::new(Kind::Busy, format!("cannot unmount {}", self.mountpoint.display()))
                 .found("another file system mounted over it")
                 .remedy("unmount that one first"));

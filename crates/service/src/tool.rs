@@ -7,6 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+/// Letters of a program's words that are quoted.
+const MOST_WORDS: usize = 400;
+
 /// What a program left behind.
 pub(crate) struct Finished {
     /// Exit code; `None` if a signal ended it.
@@ -25,6 +28,11 @@ impl Finished {
     /// What to quote: the program's words, or at least how it ended.
     pub(crate) fn words(&self) -> String {
         match (self.stderr.is_empty(), self.code) {
+            // Some programs say all they know of when they refuse one thing.
+            (false, _) if self.stderr.chars().count() > MOST_WORDS => {
+                let start: String = self.stderr.chars().take(MOST_WORDS).collect();
+                format!("{start}...")
+            }
             (false, _) => self.stderr.clone(),
             (true, Some(code)) => format!("exit code {code} without a message"),
             (true, None) => "ended by a signal".to_owned(),

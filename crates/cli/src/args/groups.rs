@@ -5,6 +5,7 @@ use crate::size::Size;
 use clap::{Args, ValueEnum};
 use lacuna_deniable::Geometry;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Where passphrases come from.
 #[derive(Args, Clone)]
@@ -152,9 +153,17 @@ impl ShapeArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
 pub struct WaitingArgs {
-    /// How long a hidden write or flush waits for public writes on a disk made with --cover 0
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]
-    pub cover_timeout: u32,
+    /// How long what is hidden waits for public writes on a disk made with --cover 0 before `open`, `close` or the request
+    /// of a client fails; requests of a mounted file system wait as long as it takes [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub cover_timeout: Option<u32>,
+}
+
+impl WaitingArgs {
+    /// What is given, or the default.
+    pub fn cover_timeout(&self) -> Duration {
+        Duration::from_secs(self.cover_timeout.unwrap_or(60).into())
+    }
 }
 
 fn geometry(text: &str) -> Result<Geometry, String> {

@@ -5,8 +5,11 @@ use crate::scene::{Scene, Serving, Signal, Terminal, can_mount, have, noise, wai
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 /// What is never said of a disk without levels.
 const OF_LEVELS: [&str; 3] = ["level", "hidden", "cover"];
@@ -99,6 +102,56 @@ fn a_log_hears_nothing_of_what_closing_waits_for() {
     let said = String::from_utf8_lossy(&said);
     assert!(!OF_LEVELS.iter().any(|word| said.contains(word)) && !said.contains("closing"), "{said}");
     scene.wait_until_free("disk.img");
+}
+
+/// Does something while level 0 is used, which is a file system.
+fn with_cover<R>(scene: &Scene, work: impl FnOnce() -> R) -> R {
+    let (done, file) = (AtomicBool::new(false), scene.path("public/cover"));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // Level 0 is mounted before the others, and unmounted after them.
+                let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&file);
+                let _ = file
+                    .and_then(|file| file.write_all_at(&noise(3, 1 << 20), 0).and_then(|()| file.sync_all()));
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+#[test]
+fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = hidden();
+    let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep", "--cover-timeout", "2"];
+    with_cover(&scene, || scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0));
+    let (file, content) = (scene.path("hidden/file"), noise(4, 1 << 20));
+    fs::write(&file, &content).unwrap();
+    // Longer than a flush is allowed to wait, and than ext4 waits before it writes by itself.
+    let mut synced = Command::new("sync").arg(&file).spawn().unwrap();
+    for target in ["hidden", "disk.img"] {
+        let (mut close, seen, terminal) = on_terminal(&scene, &["close", target]);
+        assert_eq!(close.wait().unwrap().code(), Some(14));
+        drop(terminal);
+        wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+        let seen = seen.lock().unwrap();
+        assert!(seen.contains("it stays open, and nothing is lost: write to level 0"), "{seen}");
+    }
+    assert!(synced.try_wait().unwrap().is_none() && fs::read(&file).unwrap() == content);
+    with_cover(&scene, || scene.lacuna(&["close", "hidden"]).code(0));
+    assert!(synced.wait().unwrap().success());
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    scene.wait_until_free("disk.img");
+    with_cover(&scene, || scene.lacuna(&open).code(0));
+    assert!(fs::read(&file).unwrap() == content);
+    with_cover(&scene, || scene.lacuna(&["close", "hidden"]).code(0));
+    scene.lacuna(&["close", "disk.img"]).code(0);
 }
 
 #[test]

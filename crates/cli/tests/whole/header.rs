@@ -48,7 +48,7 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
     backup("old").code(0);
     restore("old", &[]).code(5);
     assert_eq!(server.stop(), 0);
-    backup("old").code(5);
+    backup("old").code(1);
     scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "second"]).code(0);
     backup("new").code(0);
 

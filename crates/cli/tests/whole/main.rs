@@ -16,6 +16,7 @@ mod header;
 mod keys;
 mod levels;
 mod levels_kills;
+mod mistakes;
 mod mounted;
 mod names;
 mod nbd_client;

@@ -1,7 +1,7 @@
 //! What is refused, and in which words.
 
 use crate::memory::MemoryDisk;
-use crate::place::{Place, needs, pattern, run, text};
+use crate::place::{Place, Server, needs, pattern, run, text};
 use lacuna_core::{BlockAddr, Disk, Kind};
 use lacuna_fuse::{OpenRequest, Opened};
 use std::sync::Arc;
@@ -47,22 +47,25 @@ fn unknown_data_is_not_overwritten() {
     needs!(true);
     let place = Place::new();
     let disk = Arc::new(MemoryDisk::new(64));
-    let mkfs = || {
+    let mkfs = |overwrite| {
         let mut request = place.request(&disk);
-        request.mkfs = Some("ext4".to_owned());
-        Opened::start(request).err().expect("a refusal").to_string()
+        (request.mkfs, request.overwrite) = (Some("ext4".to_owned()), overwrite);
+        request
     };
+    let refused = |overwrite| Opened::start(mkfs(overwrite)).err().expect("a refusal").to_string();
     // Written and given back again, and only in part: blank. One byte further on: not.
     disk.write(BlockAddr(5000), &pattern(8192)).unwrap();
     disk.discard(BlockAddr(5000), 2).unwrap();
     let mut block = vec![0; 4096];
     block[77] = 1;
     disk.write(BlockAddr(9000), &block).unwrap();
-    let said = mkfs();
+    let said = refused(false);
     assert!(said.contains("data of no known kind from byte 36864077 on"), "{said}");
     place.assert_nothing_left();
+    Server::start(mkfs(true)).stop().unwrap();
 
-    // The remedy in the words of the error.
+    // What is known is not overwritten even so. The remedy is in the words of the error.
+    let said = refused(true);
     let server = place.raw(&disk);
     let file = place.mountpoint().join("disk");
     let line = said.split("`fallocate ").nth(1).unwrap().split('`').next().unwrap();

@@ -1,0 +1,133 @@
+//! Slips of the hand, and what is said to them.
+
+use crate::nbd_client::Client;
+use crate::scene::{Scene, can_mount, have, noise};
+use crate::typist::Typist;
+use std::fs;
+
+const CHEAP: &str = "--kdf-memory 1M --kdf-passes 1";
+
+#[test]
+fn a_person_is_asked_before_a_disk_is_overwritten() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let uuid = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["header"]["uuid"].clone();
+    let uuid = uuid.as_str().unwrap();
+    let refused = scene.create("disk.img", &["--size", "64M"]).code(1).stderr;
+    assert!(refused.contains(&format!("a lacuna disk (UUID {uuid})")), "{refused}");
+    let mut typist = Typist::new(&scene, &format!("create disk.img --size 64M --force {CHEAP}"));
+    typist.answer(&format!("a lacuna disk (UUID {uuid}), which is lost then\r\nGo on? [y/N] "), "n");
+    assert_eq!(typist.end(), 1);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    // A script that gives the passphrase means what it says.
+    scene.create("disk.img", &["--size", "64M", "--force"]).code(0);
+}
+
+#[test]
+fn the_last_words_before_a_level_is_lost_say_so() {
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    fs::write(scene.path("third"), "third").unwrap();
+    let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
+    scene.create("disk.img", &shape).code(0);
+    let add = |given: &str, last: &str| {
+        let words = format!("key add disk.img --key-file {given} --new-key-file third");
+        let mut typist = Typist::new(&scene, &words);
+        typist.answer(&format!("{last}\r\nGo on? [y/N] "), "n");
+        assert_eq!(typist.end(), 1);
+    };
+    add("key", "2 passphrases work afterwards, and no other; every level deeper than 0 is lost for ever");
+    add("deep", "every level deeper than 1 is lost for ever; none of them opens level 0 alone");
+    for (key, level) in [("key", 0), ("deep", 1)] {
+        let info = scene.lacuna(&["info", "disk.img", "--key-file", key, "--json"]).code(0).json();
+        assert_eq!(info["levels"].as_array().unwrap().len(), level + 1);
+    }
+}
+
+#[test]
+fn a_script_is_told_which_option_is_missing_or_out_of_place() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let said = |words: &[&str], code: i32| scene.lacuna(words).code(code).stderr;
+    let key = ["--key-file", "key"];
+    let add = said(&[&["key", "add", "disk.img", "--askpass", "false"], &key[..]].concat(), 1);
+    assert!(add.contains("--new-key-file"), "{add}");
+    // Before a passphrase is asked for.
+    let cost = said(&["key", "add", "disk.img", "--kdf-memory", "1M", "--askpass", "false"], 1);
+    assert!(cost.contains("the cost of one passphrase"), "{cost}");
+    let cover =
+        said(&["serve", "disk.img", "--socket", "s", "--cover-timeout", "1", "--askpass", "false"], 1);
+    assert!(cover.contains("cannot use --cover-timeout here"), "{cover}");
+    fs::write(scene.path("wrong"), "wrong").unwrap();
+    let wrong = said(&[&["check", "disk.img", "--key-file", "wrong"], &key[..]].concat(), 2);
+    assert!(wrong.contains("of the 2 passphrases given, number 1 opens nothing"), "{wrong}");
+    let option = said(&["open", "disk.img", "mnt", "--key-fiel", "key"], 1);
+    assert!(option.contains("--key-file") && !option.contains("-- --key"), "{option}");
+    for word in ["mount", "umount", "unmount", "format"] {
+        scene.lacuna(&[word, "--help"]).code(0);
+    }
+}
+
+#[test]
+fn what_stands_in_the_wrong_place_is_recognized() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    scene.lacuna(&["header", "backup", "disk.img", "backup"]).code(0);
+    let swapped = ["header", "restore", "backup", "disk.img", "--key-file", "key"];
+    let swapped = scene.lacuna(&swapped).code(4).stderr;
+    assert!(swapped.contains("the disk comes first"), "{swapped}");
+    let server = scene.serve(&[]);
+    let close = scene.lacuna(&["close", "disk.img"]).code(4).stderr;
+    assert!(close.contains(&format!("`kill {}`", server.process())), "{close}");
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_disk_that_was_cut_short_says_how_long_it_was() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let disk = fs::File::options().write(true).open(scene.path("disk.img")).unwrap();
+    let len = disk.metadata().unwrap().len();
+    disk.set_len(len / 2).unwrap();
+    let info = scene.lacuna(&["info", "disk.img"]).code(10).stderr;
+    assert!(info.contains("was cut short") && !info.contains("has it grown?"), "{info}");
+    let check = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(10).stderr;
+    let needed = check.split("truncate -s ").nth(1).and_then(|rest| rest.split('`').next()).expect(&check);
+    disk.set_len(needed.parse().unwrap()).unwrap();
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn an_interrupted_mkfs_is_done_again_and_a_file_system_is_never_overwritten() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let server = scene.serve(&[]);
+    Client::connect(&server.socket).unwrap().write_at(1 << 20, &noise(1, 8192)).unwrap();
+    assert_eq!(server.stop(), 0);
+    let open = ["open", "disk.img", "mnt", "--mkfs", "ext4", "--key-file", "key"];
+    let refused = scene.lacuna(&open).code(1).stderr;
+    assert!(refused.contains("data of no known kind from byte 1048576") && refused.contains("--force"));
+    assert_eq!(refused.matches("cannot mount the disk").count(), 1, "{refused}");
+    scene.lacuna(&[&open[..], &["--force"]].concat()).code(0);
+    fs::write(scene.path("mnt/file"), "content").unwrap();
+    scene.lacuna(&["close", "mnt"]).code(0);
+    let refused = scene.lacuna(&[&open[..], &["--force"]].concat()).code(1).stderr;
+    assert!(refused.contains("ext4 already on the disk"), "{refused}");
+}
+
+#[test]
+fn a_copy_whose_journal_cannot_be_replayed_says_how_to_read_it() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    ["mnt", "copied"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
+    scene.lacuna(&["open", "disk.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);
+    fs::write(scene.path("mnt/file"), "content").unwrap();
+    scene.tool("sync", &["-f", "mnt/file"]);
+    fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+    let read = ["open", "copy.img", "copied", "--read-only", "--key-file", "key"];
+    let refused = scene.lacuna(&read).code(20).stderr;
+    assert!(refused.contains("--mount-options noload"), "{refused}");
+    scene.lacuna(&[&read[..], &["--mount-options", "noload"]].concat()).code(0);
+    ["copied", "mnt"].iter().for_each(|at| _ = scene.lacuna(&["close", at]).code(0));
+}

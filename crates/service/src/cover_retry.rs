@@ -1,0 +1,187 @@
+//! A disk below a mounted file system, whose requests wait for cover as long as it takes.
+//!
+//! A hidden level without cover of its own refuses what no public write covered in time ([`Kind::NoCover`]). A file system to which
+//! that happens becomes read-only and gives up what programs wrote since their last sync. So such requests are tried again
+//! here until cover comes, and the one who closes learns from [`CoverRetry::refused_since`] that it does not.
+
+use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Between a refusal and the next try. The disk itself waits longer, unless it was told not to wait at all.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether level 0 of a disk is still in use, so that there can be cover for its hidden levels. Clones tell of the same disk.
+#[derive(Clone)]
+pub struct CoverSource(Arc<AtomicBool>);
+
+impl CoverSource {
+    /// Of a disk whose level 0 is open.
+    pub fn open() -> Self {
+        CoverSource(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Level 0 was closed: nobody waits for cover any more.
+    pub fn end(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The disk.
+pub struct CoverRetry {
+    disk: Arc<dyn Disk>,
+    source: CoverSource,
+    /// Whether what is refused is tried again.
+    holding: AtomicBool,
+    /// The last request that was refused, and when that try began.
+    refused: Mutex<Option<(Instant, Error)>>,
+}
+
+impl CoverRetry {
+    /// A disk that tries nothing again until it is told to [`hold`](Self::hold).
+    pub fn new(disk: Arc<dyn Disk>, source: CoverSource) -> Self {
+        CoverRetry { disk, source, holding: AtomicBool::new(false), refused: Mutex::default() }
+    }
+
+    /// Whether requests are tried again from now on.
+    pub fn hold(&self, holding: bool) {
+        self.holding.store(holding, Ordering::Release);
+    }
+
+    /// The refusal of a try that began at `begun` or later, if there was one: cover was waited for that long in vain.
+    pub fn refused_since(&self, begun: Instant) -> Option<Error> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.as_ref().filter(|(at, _)| *at >= begun).map(|(_, e)| e.clone())
+    }
+
+    fn retried(&self, ask: impl Fn(&dyn Disk) -> Result<()>) -> Result<()> {
+        loop {
+            let begun = Instant::now();
+            match ask(&*self.disk) {
+                Err(e) if e.kind() == Kind::NoCover => {
+                    let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                    *refused = Some((begun, e.clone()));
+                    drop(refused);
+                    if !self.holding.load(Ordering::Acquire) || !self.source.is_open() {
+                        return Err(e);
+                    }
+                    sleep(PAUSE);
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Disk for CoverRetry {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.disk.read(first, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.retried(|disk| disk.write(first, data))
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.retried(|disk| disk.discard(first, count))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.retried(|disk| disk.flush())
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        self.disk.extents(first, count)
+    }
+
+    fn status(&self) -> Status {
+        self.disk.status()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.disk.close()
+    }
+
+    fn read_only(&self) -> bool {
+        self.disk.read_only()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    /// Gets no cover so many times.
+    struct Uncovered(AtomicU32);
+
+    impl Disk for Uncovered {
+        fn blocks(&self) -> u64 {
+            1
+        }
+
+        fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
+            self.flush()
+        }
+
+        fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
+            Err(Error::new(Kind::Io, "no discard"))
+        }
+
+        fn flush(&self) -> Result<()> {
+            let left = self.0.load(Ordering::SeqCst);
+            if left == 0 {
+                return Ok(());
+            }
+            self.0.store(left - 1, Ordering::SeqCst);
+            Err(Error::new(Kind::NoCover, "no cover"))
+        }
+
+        fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
+            Ok(Vec::new())
+        }
+
+        fn status(&self) -> Status {
+            Status::default()
+        }
+
+        fn close(&self) -> Result<()> {
+            self.flush()
+        }
+    }
+
+    #[test]
+    fn cover_is_waited_for_as_long_as_there_can_be_any() {
+        let source = CoverSource::open();
+        let disk = CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(3))), source.clone());
+        let begun = Instant::now();
+        assert!(disk.refused_since(begun).is_none());
+        assert_eq!(disk.flush().unwrap_err().kind(), Kind::NoCover);
+        assert!(disk.refused_since(begun).is_some() && disk.refused_since(Instant::now()).is_none());
+        disk.hold(true);
+        disk.write(BlockAddr(0), &[0; 4096]).unwrap();
+        // Nothing else is tried again, nor is the close, after which nobody can give cover.
+        assert_eq!(disk.discard(BlockAddr(0), 1).unwrap_err().kind(), Kind::Io);
+        let hopeless = CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(1))), source.clone());
+        hopeless.hold(true);
+        assert_eq!(hopeless.close().unwrap_err().kind(), Kind::NoCover);
+        let hopeless = CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(1))), source.clone());
+        hopeless.hold(true);
+        source.end();
+        assert_eq!(hopeless.flush().unwrap_err().kind(), Kind::NoCover);
+    }
+}
