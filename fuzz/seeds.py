@@ -44,10 +44,10 @@ def ring():
                                          head_len + 4096 * blocks, b"tag")
         return head + b"".join(entries)
     entry = lambda kind, count, addr, meta=b"": struct.pack("<B3xIQ32s", kind, count, addr, meta)
-    put("sealed_ring", "empty", batch([], 0))
-    put("sealed_ring", "erase", batch([entry(2, 7, 3)], 0))
-    put("sealed_ring", "move", batch([entry(3, 0, 1, struct.pack("<Q", 2)), entry(3, 0, 0)], 0))
-    put("sealed_ring", "write", batch([entry(1, 0, 5, b"m" * 32)], 1))
+    put("sealed_journal", "empty", batch([], 0))
+    put("sealed_journal", "erase", batch([entry(2, 7, 3)], 0))
+    put("sealed_journal", "move", batch([entry(3, 0, 1, struct.pack("<Q", 2)), entry(3, 0, 0)], 0))
+    put("sealed_journal", "write", batch([entry(1, 0, 5, b"m" * 32)], 1))
 
 
 def medium():

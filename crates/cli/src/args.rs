@@ -16,8 +16,8 @@ pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lacuna::ObjectLayout;
 use lacuna_crypto::Cipher;
-use lacuna_sealed_objects::ObjectLayout;
 
 use lacuna_header::Location;
 use std::path::PathBuf;

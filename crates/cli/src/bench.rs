@@ -2,16 +2,16 @@
 
 use crate::args::BenchArgs;
 use crate::console::{self, Console};
-use crate::cost::{self, Wanted};
+use crate::cost;
 use lacuna_core::Result;
 use serde_json::json;
 
 /// `lacuna bench`.
 pub fn run(args: &BenchArgs, console: Console) -> Result<()> {
     let kdf = crate::args::CostArgs { kdf_memory: Some(args.kdf_memory), kdf_passes: None };
-    let wanted = Wanted::from_args(&kdf)?.unwrap_or_else(Wanted::usual);
+    let wanted = cost::from_args(&kdf)?.unwrap_or_default();
     let speeds = lacuna_crypto::cipher_speeds(args.millis);
-    let cost = wanted.settle(console);
+    let cost = wanted.settle(&console);
     if args.json {
         let ciphers: Vec<_> = speeds
             .iter()

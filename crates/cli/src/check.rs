@@ -3,11 +3,11 @@
 use crate::args::CheckArgs;
 use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
-use crate::open_disk::OVERWRITTEN;
 use crate::size::budget;
-use crate::unlock::{self, Opening};
+use crate::unlock;
+use lacuna::Opening;
+use lacuna::{OVERWRITTEN, is_of_the_ledger};
 use lacuna_core::{BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, Result};
-use lacuna_sealed_objects::is_of_the_ledger;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -40,12 +40,12 @@ struct Answer {
 pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
-    let read_only = args.read_only || unlock::peek(&args.location).is_some_and(|disk| disk.has_levels());
+    let read_only = args.read_only || lacuna::peek(&args.location).is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verified = volume.parameters.verifies();
     let opening = Opening { read_only, budget, write_through: false, cover_timeout: Duration::ZERO };
-    let disk = volume.into_key(false)?.open(opening)?;
+    let disk = unlock::open(volume.into_key(false)?, opening)?;
     let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let mut named = Vec::new();
     let mut runs = BadRuns::default();

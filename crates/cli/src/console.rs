@@ -95,9 +95,9 @@ pub fn exit_code(e: &Error) -> u8 {
 
 /// Ends the process. Everything written to the streams is out by now: nothing here keeps it back.
 pub fn leave(code: u8) -> ! {
-    if lacuna_rados::is_in_use() {
+    if lacuna::rados::is_in_use() {
         // A thread waits in it for a cluster that does not answer.
-        lacuna_rados::exit_at_once(code);
+        lacuna::rados::exit_at_once(code);
     }
     std::process::exit(i32::from(code))
 }

@@ -1,27 +1,31 @@
-//! `create`: makes a new disk, on a file or block device or in RADOS.
-//!
-//! What can be refused is refused before a passphrase is asked for, and what is to be overwritten is held against
-//! others from then on. The header comes last: until it is written there is nothing that looks like a disk, so a
-//! power cut leaves either none or a whole one.
+//! `create` and `delete`: what the options ask for, and what was done, in words.
 
-use crate::args::{CreateArgs, Format};
-use crate::cluster::Site;
-use crate::console::Console;
-use crate::cost::{self, Wanted};
-use crate::create_file;
-use crate::create_rados;
-use crate::size::human;
-use lacuna_core::{Error, Kind, Result};
-use lacuna_crypto::Cipher;
+use crate::args::{CreateArgs, DeleteArgs, Format, HidingArg, ShapeArgs};
+use crate::console::{self, Console};
+use crate::cost;
+use crate::observer::Removing;
+use crate::passphrase;
+use lacuna::{CreateOptions, Error, Hiding, Kind, Result, Shape, create, human};
 
 /// `lacuna create`.
 pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
     check_format(args)?;
-    let wanted = Wanted::from_args(&args.cost)?.unwrap_or_else(Wanted::usual);
-    let (parameters, public) = match Site::held(&args.location, &args.holder)? {
-        Site::Pool(target) => create_rados::run(args, &target, &wanted, console)?,
-        Site::File(path) => create_file::run(args, path, &wanted, console)?,
+    let options = CreateOptions {
+        location: args.location.clone(),
+        shape: shape(args),
+        size: args.size.map(|size| size.0),
+        cost: cost::from_args(&args.cost)?.unwrap_or_default(),
+        force: args.force,
+        preallocate: args.preallocate,
+        holder: args.holder.of(&args.location)?,
     };
+    // A script that gives the passphrase means what it says.
+    let observer = Removing::new(console, !args.passphrase.is_given());
+    let location = args.location.to_string();
+    let passphrases = |levels| passphrase::to_create(&args.passphrase, &location, levels);
+    let created = create(&options, &observer, passphrases).map_err(with_option)?;
+    drop(observer);
+    let parameters = created.parameters;
     let shares = if parameters.has_levels() {
         // The same words whatever was created (deniability contract).
         format!(" for level 0, for hidden levels {}", parameters.hidden_words())
@@ -29,15 +33,62 @@ pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
         String::new()
     };
     console.done(&format!(
-        "created {}: {}{shares}, {}, {}, UUID {}\ntrying a passphrase costs {}",
-        args.location,
+        "created {location}: {}{shares}, {}, {}, UUID {}\ntrying a passphrase costs {}",
         human(parameters.size()),
         parameters.cipher(),
         parameters.layout(),
-        public.uuid,
-        cost::words(&public.cost)
+        created.header.uuid,
+        cost::words(&created.header.cost)
     ))
 }
+
+fn shape(args: &CreateArgs) -> Shape {
+    let ShapeArgs { levels, cover, geometry, spare, hiding, cells_per_write } = args.shape;
+    let levels = levels.unwrap_or(1);
+    match (args.format, Shape::deniable(levels), Shape::oblivious(levels)) {
+        (Format::Deniable, Shape::Deniable { geometry: usual, spare_permille, cover_millis, .. }, _) => {
+            Shape::Deniable {
+                levels,
+                geometry: geometry.unwrap_or(usual),
+                spare_permille: spare.unwrap_or(spare_permille),
+                cover_millis: cover.unwrap_or(cover_millis),
+            }
+        }
+        (Format::Oblivious, _, Shape::Oblivious { mut plan, .. }) => {
+            plan.hiding = match hiding {
+                Some(HidingArg::Plausible) => Hiding::Plausible,
+                Some(HidingArg::Opportunistic) | None => Hiding::Opportunistic,
+            };
+            plan.per_write = cells_per_write.unwrap_or(plan.per_write);
+            plan.cover_millis = cover.unwrap_or(plan.cover_millis);
+            Shape::Oblivious { levels, plan }
+        }
+        _ => Shape::Sealed { cipher: args.cipher(), layout: args.layout },
+    }
+}
+
+/// Names the option that helps.
+fn with_option(e: Error) -> Error {
+    match e.kind() {
+        // To be there already is a wrong use of `create`, as in all its refusals.
+        Kind::Exists => e.with_kind(Kind::Usage).remedy(
+            "make sure that nothing there is needed, then give --force to overwrite it, or choose another place",
+        ),
+        _ => {
+            let advice = e.advice().map(|advice| {
+                OPTIONS.iter().fold(advice.to_owned(), |words, (meant, option)| words.replace(meant, option))
+            });
+            advice.map_or(e.clone(), |advice| e.remedy(advice))
+        }
+    }
+}
+
+/// What the library advises, and the option for it.
+const OPTIONS: [(&str, &str); 3] = [
+    ("give one, for example 20 GiB", "give for example --size 20G"),
+    ("choose a size of at least ", "give at least --size "),
+    ("choose the layout ", "give --layout "),
+];
 
 /// Refuses options of one format for another.
 fn check_format(args: &CreateArgs) -> Result<()> {
@@ -52,11 +103,34 @@ fn check_format(args: &CreateArgs) -> Result<()> {
     }
     match args.format {
         Format::Sealed => Ok(()),
-        Format::Deniable | Format::Oblivious if args.cipher.is_some_and(|cipher| cipher != Cipher::Gcm) => {
+        Format::Deniable | Format::Oblivious
+            if args.cipher.is_some_and(|cipher| cipher != lacuna::Cipher::Gcm) =>
+        {
             refused("--cipher", "the one cipher of a disk with levels, gcm")
         }
         Format::Deniable if args.layout.is_some() => refused("--layout", "its one layout, stripes"),
         Format::Oblivious if args.layout.is_some() => refused("--layout", "its one layout, cells"),
         Format::Deniable | Format::Oblivious => Ok(()),
     }
+}
+
+/// `lacuna delete`.
+pub fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
+    if !args.yes && args.location.path().is_none() && !console::can_ask() {
+        return Err(Error::new(Kind::Usage, format!("cannot delete {}", args.location))
+            .found("no terminal to ask whether to go on")
+            .remedy("to remove all its data and its snapshots, give --yes"));
+    }
+    let namespace = args.holder.cluster.namespace.as_ref();
+    let place = namespace.map(|namespace| format!(" in the namespace {namespace}")).unwrap_or_default();
+    let observer = Removing::new(console, false);
+    lacuna::delete(&args.location, &args.holder.of(&args.location)?, &observer, |uuid| {
+        console.note(&format!(
+            "all data of {}{place} (UUID {uuid}) and its snapshots will be gone",
+            args.location
+        ));
+        if args.yes { Ok(()) } else { console::confirm() }
+    })?;
+    drop(observer);
+    console.done(&format!("deleted {}{place}", args.location))
 }

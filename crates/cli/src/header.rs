@@ -1,17 +1,11 @@
 //! `header backup|restore|repair`: the header of a disk outside its medium, and its copies on it.
 
 use crate::args::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
-use crate::claim;
-use crate::cluster::{self, Connection, Site};
 use crate::console::{self, Console};
-use crate::create_file::sync_directory;
-use crate::look::Look;
-use crate::parameters::Parameters;
 use crate::passphrase;
-use crate::unlock;
+use lacuna::{Access, Claim, Connection, FileMedium, Look, Medium, Parameters, Site};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{HEADER_LEN, HeaderBackup, Location, PublicHeader, medium_len};
-use lacuna_medium::{Access, FileMedium, Medium};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,8 +14,8 @@ use std::sync::Arc;
 
 /// `lacuna header backup`.
 pub fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
-    cluster::refuse_snapshot(&args.location, "back up the header of")?;
-    let taken = match Site::of(&args.location, &args.cluster)? {
+    lacuna::refuse_snapshot(&args.location, "back up the header of")?;
+    let taken = match Site::of(&args.location, &args.cluster.of(&args.location)?) {
         Site::File(path) => {
             let look = Look::at(path)?;
             HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
@@ -58,7 +52,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed);
-    written.and_then(|()| sync_directory(path)).inspect_err(|_| {
+    written.and_then(|()| lacuna::sync_directory(path)).inspect_err(|_| {
         // Half a backup is none. That the file is ours is sure: it was created here.
         let _ = std::fs::remove_file(path);
     })
@@ -74,7 +68,7 @@ fn read(path: &Path) -> Result<HeaderBackup> {
 /// `lacuna header restore`.
 pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
     let what = || format!("cannot restore the header of {}", args.location);
-    cluster::refuse_snapshot(&args.location, "restore the header of")?;
+    lacuna::refuse_snapshot(&args.location, "restore the header of")?;
     let backup = read(&args.file).map_err(|e| match &args.location {
         Location::Path(path) if read(path).is_ok() => {
             e.remedy("the disk comes first: `lacuna header restore LOCATION BACKUP`")
@@ -90,7 +84,7 @@ pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
             .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
             .remedy("make sure that it is the right medium, and whole"));
     }
-    claim::take(public.uuid, &what(), console)?;
+    let _claim = Claim::take(public.uuid, &what(), &console)?;
     let change = Change::of(&*medium, &backup).map_err(|e| e.context(what()))?;
     change.check(args, public).map_err(|e| e.context(what()))?;
     let opens = format!("the backup of {}", args.location);
@@ -125,7 +119,7 @@ fn agree(what: &str) -> Result<()> {
 
 /// The medium of the header, held for writing, with the connection that holds it in a pool.
 fn medium(args: &HeaderRestoreArgs) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
-    match Site::held(&args.location, &args.holder)? {
+    match Site::of(&args.location, &args.holder.of(&args.location)?.cluster) {
         Site::File(path) => {
             let medium = FileMedium::open(path, Access::Write)?;
             medium.forget_cached()?;
@@ -242,11 +236,11 @@ impl Change {
 
 /// `lacuna header repair`.
 pub fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
-    cluster::refuse_snapshot(&args.location, "repair the header of")?;
+    lacuna::refuse_snapshot(&args.location, "repair the header of")?;
     let location: &Location = &args.location;
     let mut volume =
-        unlock::unlock_with(location, &args.holder, Access::Write, console, |_, shown, open| {
-            passphrase::to_open(&args.passphrase, shown, open)
+        lacuna::unlock(location, &args.holder.of(location)?, Access::Write, &console, |_, open| {
+            passphrase::to_open(&args.passphrase, &location.to_string(), open)
         })?;
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     write_record(location, &*volume.header)?;

@@ -3,16 +3,13 @@
 //! The first part takes no lock, so that a disk can be looked at while it is served.
 
 use crate::args::InfoArgs;
-use crate::cluster::{self, Connection, Site, Target};
 use crate::console::{self, Console};
 use crate::cost;
 use crate::info_levels::{self, LevelFacts};
-use crate::look::Look;
-use crate::parameters::{self, Parameters};
-use crate::size::human;
+use lacuna::human;
+use lacuna::{Connection, Look, Parameters, Site, Target, snapshots};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, PublicHeader};
-use lacuna_sealed_objects::list_snapshots;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -37,7 +34,7 @@ enum MediumFacts {
 
 /// `lacuna info`.
 pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
-    let mut facts = match Site::of(&args.location, &args.cluster)? {
+    let mut facts = match Site::of(&args.location, &args.cluster.of(&args.location)?) {
         Site::File(path) => Facts::of_file(&args.location, path),
         Site::Pool(target) => Facts::in_pool(&args.location, &target),
     }?;
@@ -65,13 +62,13 @@ impl Facts {
         let medium = connection.header()?;
         Self::read(location, lacuna_header::read_public(&*medium), |header, parameters| {
             if let Some(name) = target.snapshot() {
-                let then = cluster::snapshot(&connection, header.uuid, name)?;
+                let then = snapshots::named(&connection, header.uuid, name)?;
                 *parameters = parameters.as_of(then.blocks);
             }
-            let snapshots = list_snapshots(&*connection.stores(header.uuid)?.book)?;
+            let snapshots = snapshots::over(&connection, header.uuid)?;
             Ok(MediumFacts::Pool {
                 namespace: target.namespace().map(str::to_owned),
-                objects: cluster::data_prefix(header.uuid),
+                objects: lacuna::data_prefix(header.uuid),
                 snapshots: snapshots.into_iter().map(|snapshot| snapshot.name).collect(),
             })
         })
@@ -101,7 +98,7 @@ impl Facts {
             "notes": self.notes,
         });
         if let Parameters::Flat(params) = &self.parameters {
-            out["ring"] = json!(params.ring_len);
+            out["ring"] = json!(params.journal_len);
             out["data_offset"] = json!(params.geometry().data);
         }
         if self.parameters.has_levels() {
@@ -118,7 +115,7 @@ impl Facts {
             out["cover_ms"] = json!(params.plan.cover_millis);
             out["cells"] = json!(params.cells);
             out["cells_per_write"] = json!(params.plan.per_write);
-            out["hiding"] = json!(parameters::hiding(params));
+            out["hiding"] = json!(lacuna::hiding(params));
         }
         out["medium"] = match &self.medium {
             MediumFacts::File { len, used, in_use } => {
@@ -170,7 +167,7 @@ impl Facts {
         rows.push(("cipher", parameters.cipher().to_owned()));
         rows.push(("layout", parameters.layout()));
         if let Parameters::Flat(params) = parameters {
-            rows.push(("ring", human(params.ring_len)));
+            rows.push(("ring", human(params.journal_len)));
         }
         if parameters.has_levels() {
             // What a disk without hidden levels says as well.

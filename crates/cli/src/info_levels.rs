@@ -3,14 +3,13 @@
 use crate::args::HolderArgs;
 use crate::args::InfoArgs;
 use crate::console::Console;
-use crate::size::human;
 use crate::status;
-use crate::unlock::{self, Opening};
-use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result};
-use lacuna_medium::Access;
+use crate::unlock;
+use lacuna::human;
+use lacuna::{Access, Opening};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Blocks written to level 0 from which on it means anything how many that made on the medium: 1 MiB.
 const MEANINGFUL: u64 = 256;
@@ -72,9 +71,8 @@ pub fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec
     }
     let holder = HolderArgs { cluster: args.cluster.clone(), steal: false };
     let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
-    let (budget, cover_timeout) = (Budget::default(), Duration::ZERO);
-    let opening = Opening { read_only: true, budget, write_through: false, cover_timeout };
-    let disk = Arc::new(volume.into_key(false)?.open(opening)?);
+    let opening = Opening { read_only: true, ..Opening::default() };
+    let disk = Arc::new(unlock::open(volume.into_key(false)?, opening)?);
     let items: Vec<Value> =
         disk.levels().iter().flat_map(|level| level.status().items).map(|item| json!(item)).collect();
     Ok(facts(&items))

@@ -4,17 +4,15 @@
 //! contract).
 
 use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs};
-use crate::cluster;
 use crate::console::{self, Console};
-use crate::cost::Wanted;
-use crate::passphrase::{self, Opener};
-use crate::unlock::{self, Volume};
+use crate::cost;
+use crate::passphrase;
+use lacuna::{Access, Cost, Medium, Opener, Volume};
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
     Keyring, PublicHeader, Unlocked, add_passphrase, change_passphrase, lost_slots_warning, remove_passphrase,
 };
-use lacuna_medium::{Access, Medium};
 
 /// `lacuna key add`.
 pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
@@ -109,7 +107,7 @@ struct Session {
     kept: Vec<SecretVec>,
     /// What will work when all slots are rewritten. None if one slot is.
     keyring: Option<Keyring>,
-    cost: Option<Wanted>,
+    cost: Option<Cost>,
 }
 
 /// What an operation on one slot works with.
@@ -123,12 +121,12 @@ impl Session {
     /// Unlocks the disk. `first`: what the first passphrase is, for a prompt. `all`: the operation rewrites all slots,
     /// whatever the format.
     fn start(args: &KeyArgs, first: &str, all: bool, console: Console) -> Result<Session> {
-        cluster::refuse_snapshot(&args.location, "change the passphrases of")?;
-        let cost = Wanted::from_args(&args.cost)?;
+        lacuna::refuse_snapshot(&args.location, "change the passphrases of")?;
+        let cost = cost::from_args(&args.cost)?;
         let shown = std::cell::Cell::new(None);
-        let ask = |public: &PublicHeader, location: &str, open: Opener<'_>| {
+        let ask = |public: &PublicHeader, open: Opener<'_>| {
             shown.set(Some(public.format));
-            let prompt = format!("{first} {location}: ");
+            let prompt = format!("{first} {}: ", args.location);
             if !all && public.keeps_others() {
                 check_no_cost(&cost)?;
                 return passphrase::opened_by(&args.passphrase, &prompt, open);
@@ -139,7 +137,8 @@ impl Session {
             console.note(warning);
             passphrase::to_keep(&args.passphrase, &prompt, open)
         };
-        let mut volume = unlock::unlock_with(&args.location, &args.holder, Access::Write, console, ask)?;
+        let mut volume =
+            lacuna::unlock(&args.location, &args.holder.of(&args.location)?, Access::Write, &console, ask)?;
         let passphrases = std::mem::take(&mut volume.passphrases);
         let mut kept: Vec<SecretVec> = Vec::new();
         for passphrase in &passphrases {
@@ -210,7 +209,7 @@ impl Session {
             console.note(&afterwards(&keyring, volume.parameters.has_levels()));
             console::confirm()?;
         }
-        let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(console));
+        let cost = cost.map_or(volume.unlocked.header.cost, |wanted| wanted.settle(&console));
         let random = SystemRandom::new()?;
         lacuna_header::change_keys(&*volume.header, &mut volume.unlocked, &keyring, cost, &random)?;
         let left = keyring.levels().count();
@@ -255,7 +254,7 @@ fn check_agreement(args: &KeyArgs, warning: &str) -> Result<()> {
 }
 
 /// All slots have one cost: it cannot change while some stay.
-fn check_no_cost(cost: &Option<Wanted>) -> Result<()> {
+fn check_no_cost(cost: &Option<Cost>) -> Result<()> {
     if cost.is_none() {
         return Ok(());
     }

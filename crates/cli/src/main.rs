@@ -17,29 +17,22 @@ mod background;
 mod bad_runs;
 mod bench;
 mod check;
-mod claim;
-mod cluster;
 mod console;
 mod cost;
 mod create;
-mod create_file;
-mod create_rados;
 mod descriptor;
-mod draft;
 mod header;
+mod holder;
 mod info;
 mod info_levels;
 mod key;
-mod look;
 mod manual;
 mod manual_text;
 mod mount;
 mod network;
-mod open_disk;
-mod parameters;
+mod observer;
 mod passphrase;
 mod pid_file;
-mod private_disk;
 mod resize;
 mod serve;
 mod size;
@@ -112,7 +105,7 @@ fn run(verb: Verb, console: Console) -> Result<()> {
         Verb::Snapshot(SnapshotVerb::List(args)) => snapshot::list(&args),
         Verb::Snapshot(SnapshotVerb::Remove(args)) => snapshot::remove(&args, console),
         Verb::Snapshot(SnapshotVerb::Rollback(args)) => snapshot::rollback(&args, console),
-        Verb::Delete(args) => create_rados::delete(&args, console),
+        Verb::Delete(args) => create::delete(&args, console),
         Verb::Bench(args) => bench::run(&args, console),
         Verb::Completions(args) => manual::completions(&args),
         Verb::Man(args) => manual::pages(&args),

@@ -3,11 +3,11 @@
 use crate::args::{CloseArgs, OpenArgs};
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
-use crate::open_disk::OpenDisk;
 use crate::size::budget;
 use crate::status;
-use crate::unlock::{self, Key, Opening};
+use crate::unlock;
 use crate::working::{self, Looking, Stage};
+use lacuna::{Key, OpenDisk, Opening};
 use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{OpenRequest, Opened};
 use lacuna_header::Location;
@@ -22,7 +22,7 @@ use std::sync::mpsc;
 pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
-    let secretive = !console::is_watched() && unlock::peek(&args.location).is_some_and(|at| at.has_levels());
+    let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
     unlock::check_writing(&args.location, &args.writing, &args.waiting)?;
     args.read_only |= args.location.snapshot().is_some();
@@ -107,7 +107,7 @@ fn serve(
     })?;
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
-    let disk = Arc::new(working::show(drawn, &what, |_| key.open(opening))?);
+    let disk = Arc::new(working::show(drawn, &what, |_| unlock::open(key, opening))?);
     if let Some(note) = disk.note() {
         console.note(note);
     }

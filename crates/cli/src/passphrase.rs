@@ -2,6 +2,7 @@
 
 use crate::args::{NewPassphraseArgs, PassphraseArgs};
 use crate::descriptor;
+use lacuna::{Opened, Opener};
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::constant_time_eq;
 use lacuna_header::Unlocked;
@@ -15,12 +16,6 @@ use std::process::{Command, Stdio};
 const LIMIT: usize = 1 << 20;
 /// How often a passphrase is asked for that opens nothing, or a new one that was not repeated alike.
 const ATTEMPTS: u32 = 3;
-
-/// An open header, with the passphrases that opened it in the order in which they were given.
-pub type Opened = (Unlocked, Vec<SecretVec>);
-
-/// Opens a header with passphrases.
-pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 
 /// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
 pub fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {

@@ -2,15 +2,14 @@
 
 use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
-use crate::cluster::Site;
 use crate::console::{self, Console};
 use crate::network;
-use crate::open_disk::OpenDisk;
 use crate::pid_file::{self, PidFile};
 use crate::size::budget;
 use crate::status::Account;
-use crate::unlock::{self, Opening};
+use crate::unlock;
 use crate::working::{self, Looking};
+use lacuna::{OpenDisk, Opening, Site};
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use lacuna_service::StatusSocket;
@@ -52,7 +51,7 @@ pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     background::run(args.fork, key.has_levels(), (console, &what), |ready| {
         // In the background another process has the terminal, and says what this one does.
         let drawn = if args.fork { console.without_drawing() } else { console };
-        let disk = Arc::new(working::show(drawn, &what, |_| key.open(opening))?);
+        let disk = Arc::new(working::show(drawn, &what, |_| unlock::open(key, opening))?);
         if let Some(note) = disk.note() {
             console.note(note);
         }
@@ -193,7 +192,8 @@ fn serve_disk(
         max_connections: usize::from(args.max_connections),
         ..Options::default()
     };
-    let site = Site::held(&args.location, &args.holder)?;
+    let holder = args.holder.of(&args.location)?;
+    let site = Site::of(&args.location, &holder.cluster);
     if site.target().is_some() {
         options.max_workers = WORKERS_OVER_NETWORK;
     }

@@ -72,18 +72,6 @@ fn unit_of(text: &str) -> Option<u64> {
     }
 }
 
-/// A size for people: exact where it is short, otherwise to one decimal.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = (bytes.max(1).ilog2() / 10).min(4);
-    let whole = 1u64 << (unit * 10);
-    if bytes.is_multiple_of(whole) {
-        format!("{} {}", bytes / whole, UNITS[unit as usize])
-    } else {
-        format!("{:.1} {}", bytes as f64 / whole as f64, UNITS[unit as usize])
-    }
-}
-
 /// The memory that `--cache` gives.
 pub fn budget(cache: Size) -> Result<Budget, Error> {
     if cache.0 >= LEAST_CACHE {
@@ -97,6 +85,7 @@ pub fn budget(cache: Size) -> Result<Budget, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna::human;
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

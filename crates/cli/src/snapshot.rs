@@ -4,17 +4,14 @@
 //! left behind; `list` reads what anyone who can read the pool may know.
 
 use crate::args::{SnapshotArgs, SnapshotListArgs};
-use crate::cluster::{self, Connection, Site};
 use crate::console::{self, Console};
-use crate::size::human;
-use crate::unlock::{self, Opening};
+use crate::unlock;
 use crate::utc::utc;
-use lacuna_core::{BLOCK_SIZE, Budget, Disk, Error, Kind, Result};
-use lacuna_header::Location;
-use lacuna_medium::Access;
-use lacuna_sealed_objects::{ObjectDisk, SnapshotRecord, SnapshotState, list_snapshots};
+use lacuna::human;
+use lacuna::snapshots::{self, SnapshotRecord, SnapshotState};
+use lacuna::{Access, ObjectDisk, Opening};
+use lacuna_core::{BLOCK_SIZE, Disk, Result};
 use serde_json::json;
-use std::time::Duration;
 
 /// `lacuna snapshot create`.
 pub fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
@@ -39,14 +36,8 @@ pub fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
 
 /// `lacuna snapshot list`.
 pub fn list(args: &SnapshotListArgs) -> Result<()> {
-    cluster::refuse_snapshot(&args.location, "list the snapshots of")?;
-    let Site::Pool(target) = Site::of(&args.location, &args.cluster)? else {
-        return Err(not_in_rados(&args.location));
-    };
-    let connection = Connection::open(&target)?;
-    let naming = |e: Error| e.context(&args.location);
-    let (header, _) = lacuna_header::read_public(&*connection.header()?).map_err(naming)?;
-    let snapshots = list_snapshots(&*connection.stores(header.uuid)?.book).map_err(naming)?;
+    lacuna::refuse_snapshot(&args.location, "list the snapshots of")?;
+    let snapshots = snapshots::list(&args.location, &args.cluster.of(&args.location)?)?;
     if args.json {
         let facts = |s: &SnapshotRecord| {
             json!({
@@ -74,36 +65,19 @@ fn words(snapshot: &SnapshotRecord) -> String {
 
 /// Refuses a name that no snapshot has, before anything is asked for or taken from another client.
 fn check_exists(args: &SnapshotArgs) -> Result<()> {
-    let Site::Pool(target) = Site::held(&args.location, &args.holder)? else { return Ok(()) };
-    cluster::refuse_snapshot(&args.location, "take or change snapshots of")?;
-    let connection = Connection::open(&target)?;
-    let found = lacuna_header::read_public(&*connection.header()?)
-        .and_then(|(header, _)| cluster::snapshot(&connection, header.uuid, &args.name));
-    found.map(drop).map_err(|e| e.context(&args.location))
+    lacuna::refuse_snapshot(&args.location, "take or change snapshots of")?;
+    snapshots::find(&args.location, &args.holder.of(&args.location)?.cluster, &args.name).map(drop)
 }
 
 /// Opens the disk, does `what`, and closes it.
 fn change(args: &SnapshotArgs, console: Console, what: impl FnOnce(&ObjectDisk) -> Result<()>) -> Result<()> {
     if args.location.path().is_some() {
-        return Err(not_in_rados(&args.location));
+        return Err(snapshots::not_in_rados(&args.location));
     }
-    cluster::refuse_snapshot(&args.location, "take or change snapshots of")?;
+    lacuna::refuse_snapshot(&args.location, "take or change snapshots of")?;
     let volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
-    let opening = Opening {
-        read_only: false,
-        budget: Budget::default(),
-        write_through: false,
-        cover_timeout: Duration::ZERO,
-    };
-    let disk = volume.into_key(false)?.open(opening)?;
+    let disk = unlock::open(volume.into_key(false)?, Opening::default())?;
     let done = disk.on_objects().and_then(what).map_err(|e| e.context(&args.location));
     let closed = disk.close();
     done.and(closed)
-}
-
-fn not_in_rados(location: &Location) -> Error {
-    Error::new(Kind::Usage, format!("{location} keeps no snapshots"))
-        .found("the path of a file or block device")
-        .expected("a location rados:POOL/NAME")
-        .remedy("close the disk, and copy the file or use the snapshots of its file system")
 }

@@ -1,9 +1,9 @@
 //! `status`: what running servers say of themselves.
 
 use crate::args::StatusArgs;
-use crate::cluster::Target;
 use crate::console::{self, Console};
-use crate::size::human;
+use lacuna::Target;
+use lacuna::human;
 use lacuna_core::{ByteDisk, Error, Kind, Result};
 use lacuna_header::Location;
 use lacuna_nbd::StopHandle;

@@ -4,7 +4,7 @@
 //! hidden, and a log stays.
 
 use crate::console::Console;
-use crate::size::human;
+use lacuna::human;
 use lacuna_core::Disk;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -73,7 +73,7 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Core {
-        parts.log.land(parts.head);
+        parts.log.complete(parts.head);
         Core {
             log: parts.log,
             public_random: parts.public_random,

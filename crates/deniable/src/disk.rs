@@ -85,7 +85,7 @@ impl Deniable {
                 // What was found may still be on its way: stripes that follow will rely on it.
                 log.medium.sync()?;
             }
-            log.land(end.head);
+            log.complete(end.head);
             for (level, tree) in (0u8..).zip(trees) {
                 recovery::rebuild(log, level, end.head, tree, options.read_only)?;
             }

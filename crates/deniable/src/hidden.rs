@@ -9,7 +9,7 @@ use crate::carrier::Carried;
 use crate::core::Core;
 use crate::filling::Filling;
 use crate::keys::{domain, seal_slot};
-use crate::log::{Flying, Plain};
+use crate::log::{InFlight, Plain};
 use crate::source::Source;
 use crate::summary::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT, seal_root};
 use lacuna_core::{BLOCK_SIZE, Result};
@@ -30,7 +30,7 @@ pub(crate) struct HiddenPart {
 }
 
 /// Readers of a stripe wait until its hidden slots are filled: after a failure, or a panic, they hold nothing.
-struct FilledAnyway<'a>(&'a Flying);
+struct FilledAnyway<'a>(&'a InFlight);
 
 impl Drop for FilledAnyway<'_> {
     fn drop(&mut self) {
@@ -40,12 +40,12 @@ impl Drop for FilledAnyway<'_> {
 
 impl Core {
     /// Fills the hidden slots of a stripe from what it carries on and from what the levels have queued. Stripes come in order.
-    pub(crate) fn fill_hidden(&self, flying: &Flying, carried: Carried) -> Result<HiddenPart> {
-        let _guard = FilledAnyway(flying);
-        let (plain, roots) = Filling::fill(self, flying.seq, carried)?;
+    pub(crate) fn fill_hidden(&self, in_flight: &InFlight, carried: Carried) -> Result<HiddenPart> {
+        let _guard = FilledAnyway(in_flight);
+        let (plain, roots) = Filling::fill(self, in_flight.seq, carried)?;
         let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
         let echo = std::mem::replace(&mut *last, plain.entries.clone());
-        let _set_once = flying.hidden.set(plain);
+        let _set_once = in_flight.hidden.set(plain);
         Ok(HiddenPart { roots, echo })
     }
 
@@ -53,14 +53,14 @@ impl Core {
     /// the work is the same whatever is in them.
     pub(crate) fn encrypt_hidden(
         &self,
-        flying: &Flying,
+        in_flight: &InFlight,
         says: &HiddenPart,
         salt: &[u8; SALT_LEN],
         slots: &mut [u8],
         part: &mut [u8],
     ) -> Result<()> {
         self.filler.fill(part);
-        let (seq, plain) = (flying.seq, flying.hidden.get().expect("it was filled before it was sent"));
+        let (seq, plain) = (in_flight.seq, in_flight.hidden.get().expect("it was filled before it was sent"));
         let keys = self.log.stripe_keys(salt)?;
         for (level, root) in (1..).zip(&says.roots) {
             let at = (level - 1) * ROOT_LEN;

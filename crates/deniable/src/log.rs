@@ -142,7 +142,7 @@ impl Plain {
 }
 
 /// A stripe that is closed and not yet on the medium.
-pub(crate) struct Flying {
+pub(crate) struct InFlight {
     pub(crate) seq: u64,
     pub(crate) public: Plain,
     pub(crate) hidden: OnceLock<Plain>,
@@ -161,8 +161,8 @@ pub(crate) struct Log {
     given_up: Mutex<BTreeSet<u64>>,
     /// The last stripe that is on the medium.
     written: AtomicU64,
-    flying: RwLock<VecDeque<Arc<Flying>>>,
-    /// Memory of stripes that have landed, for those to come: of public slots, and of hidden ones.
+    in_flight: RwLock<VecDeque<Arc<InFlight>>>,
+    /// Memory of stripes that are complete, for those to come: of public slots, and of hidden ones.
     spare: [Mutex<Vec<Plain>>; 2],
     heads: Mutex<HeadCache>,
 }
@@ -195,7 +195,7 @@ impl Log {
             patient,
             given_up: Mutex::default(),
             written: AtomicU64::new(0),
-            flying: RwLock::default(),
+            in_flight: RwLock::default(),
             spare: Default::default(),
             heads: Mutex::new(HeadCache { heads: FxHashMap::default(), order: VecDeque::new(), most }),
         }
@@ -228,17 +228,17 @@ impl Log {
     }
 
     /// A stripe sets off for the medium: until it is there it is read from memory.
-    pub(crate) fn take_off(&self, stripe: Arc<Flying>) {
-        self.flying.write().unwrap_or_else(PoisonError::into_inner).push_back(stripe);
+    pub(crate) fn submit(&self, stripe: Arc<InFlight>) {
+        self.in_flight.write().unwrap_or_else(PoisonError::into_inner).push_back(stripe);
     }
 
     /// Everything up to stripe `seq` is on the medium.
-    pub(crate) fn land(&self, seq: u64) {
+    pub(crate) fn complete(&self, seq: u64) {
         self.written.store(seq, Ordering::Release);
-        let mut flying = self.flying.write().unwrap_or_else(PoisonError::into_inner);
-        while flying.front().is_some_and(|stripe| stripe.seq <= seq) {
+        let mut in_flight = self.in_flight.write().unwrap_or_else(PoisonError::into_inner);
+        while in_flight.front().is_some_and(|stripe| stripe.seq <= seq) {
             // Unless a reader still looks at it.
-            if let Some(Flying { public, hidden, .. }) = flying.pop_front().and_then(Arc::into_inner) {
+            if let Some(InFlight { public, hidden, .. }) = in_flight.pop_front().and_then(Arc::into_inner) {
                 self.recycle(0, public);
                 hidden.into_inner().into_iter().for_each(|plain| self.recycle(1, plain));
             }
@@ -259,10 +259,10 @@ impl Log {
         spare.map_or_else(|| Plain::new(slots), Plain::emptied)
     }
 
-    fn flying(&self, seq: u64) -> Option<Arc<Flying>> {
-        let flying = self.flying.read().unwrap_or_else(PoisonError::into_inner);
-        let first = flying.front()?.seq;
-        flying.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
+    fn in_flight(&self, seq: u64) -> Option<Arc<InFlight>> {
+        let in_flight = self.in_flight.read().unwrap_or_else(PoisonError::into_inner);
+        let first = in_flight.front()?.seq;
+        in_flight.get(usize::try_from(seq.checked_sub(first)?).ok()?).cloned()
     }
 
     /// Reads from the medium, more than once if it fails: some errors pass.
@@ -384,7 +384,7 @@ impl Log {
         loop {
             let written = self.written();
             if place.seq > written {
-                let Some(stripe) = self.flying(place.seq) else {
+                let Some(stripe) = self.in_flight(place.seq) else {
                     if self.written() > written {
                         continue;
                     }

@@ -5,7 +5,7 @@ use crate::checkpoint::Checkpoint;
 use crate::core::{Core, LOOK_AGAIN};
 use crate::hidden::HiddenPart;
 use crate::keys::{domain, seal_slot, stripe_key};
-use crate::log::Flying;
+use crate::log::InFlight;
 use crate::summary::{self, PublicPart, ROOTS_AT};
 use lacuna_core::{BLOCK_SIZE, FailStop, OnPanic, Result, defect};
 use lacuna_levels::SALT_LEN;
@@ -22,7 +22,7 @@ pub(crate) const MOST_DUE: usize = 2;
 
 /// A stripe that takes nothing more from the public.
 pub(crate) struct Closed {
-    pub(crate) flying: Arc<Flying>,
+    pub(crate) in_flight: Arc<InFlight>,
     /// What the hidden part of its summary says.
     pub(crate) hidden: HiddenPart,
     pub(crate) salt: [u8; SALT_LEN],
@@ -152,7 +152,7 @@ impl Core {
     }
 
     fn encrypt(&self, closed: Closed) -> Result<Encrypted> {
-        let Closed { flying, hidden: says, salt, checkpoint, mut part } = closed;
+        let Closed { in_flight, hidden: says, salt, checkpoint, mut part } = closed;
         let params = &self.log.params;
         let mut bytes = self.buffer();
         let key = stripe_key(&self.log.keys[0], &salt)?;
@@ -160,8 +160,9 @@ impl Core {
         let (public, hidden) = slots.split_at_mut(params.public_slots() * BLOCK_SIZE);
         let mut hidden_part = [0; BLOCK_SIZE];
         let hidden_part = &mut hidden_part[..summary::public_at(params.hidden_slots()) - ROOTS_AT];
-        self.encrypt_hidden(&flying, &says, &salt, hidden, hidden_part)?;
-        let blocks = flying.public.blocks.chunks_exact(BLOCK_SIZE).zip(public.chunks_exact_mut(BLOCK_SIZE));
+        self.encrypt_hidden(&in_flight, &says, &salt, hidden, hidden_part)?;
+        let blocks =
+            in_flight.public.blocks.chunks_exact(BLOCK_SIZE).zip(public.chunks_exact_mut(BLOCK_SIZE));
         for ((slot, (entry, tag)), (src, dst)) in part.entries.iter_mut().enumerate().zip(blocks) {
             *tag = seal_slot(&key, part.seq, slot, entry.pack(), src, dst);
         }
@@ -182,7 +183,7 @@ impl Core {
             self.write_checkpoint(durable, false, &salt)?;
         }
         self.log.medium.write_at(params.offset(seq), &bytes)?;
-        self.log.land(seq);
+        self.log.complete(seq);
         self.pipeline.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         self.counters.stripes.fetch_add(1, Ordering::Relaxed);
         let mut in_flight = self.pipeline.in_flight();

@@ -7,7 +7,7 @@
 
 use crate::carrier::Carried;
 use crate::core::Core;
-use crate::log::{Flying, Log, Plain};
+use crate::log::{InFlight, Log, Plain};
 use crate::pipeline::Closed;
 use crate::place::Place;
 use crate::source::Source;
@@ -66,7 +66,7 @@ pub(crate) struct End {
 
 /// A closed stripe whose hidden slots have not been filled.
 struct ToFill {
-    flying: Arc<Flying>,
+    in_flight: Arc<InFlight>,
     carried: Carried,
     salt: [u8; SALT_LEN],
     checkpoint: Option<[u8; SALT_LEN]>,
@@ -373,10 +373,10 @@ impl Core {
         };
         public.previous = name_of(&salt);
         public.closed = seq;
-        let flying = Arc::new(Flying { seq, public: plain, hidden: OnceLock::new() });
-        self.log.take_off(Arc::clone(&flying));
+        let in_flight = Arc::new(InFlight { seq, public: plain, hidden: OnceLock::new() });
+        self.log.submit(Arc::clone(&in_flight));
         let carried = carried.expect("an open stripe has what it carries on");
-        public.to_fill = Some(ToFill { flying, carried, salt, checkpoint, part });
+        public.to_fill = Some(ToFill { in_flight, carried, salt, checkpoint, part });
         Ok(Ok(()))
     }
 
@@ -384,9 +384,9 @@ impl Core {
     fn fill_and_send(&self, to_fill: ToFill) -> Result<()> {
         // The stripe has its number: no other can take its place.
         let _guard = OnPanic::new(|| drop(self.fail(defect())));
-        let ToFill { flying, carried, salt, checkpoint, part } = to_fill;
-        let hidden = self.fill_hidden(&flying, carried)?;
-        self.send(Closed { flying, hidden, salt, checkpoint, part })
+        let ToFill { in_flight, carried, salt, checkpoint, part } = to_fill;
+        let hidden = self.fill_hidden(&in_flight, carried)?;
+        self.send(Closed { in_flight, hidden, salt, checkpoint, part })
     }
 
     /// Sees to it that a stripe with a free slot is open: closes a full one, takes over what the next one carries on and is

@@ -1,20 +1,20 @@
 //! How blocks are read, written and discarded: which version counts, and which way a write takes.
 
 use crate::cache::Committed;
+use crate::cow_segment::{CowSegment, Stream};
 use crate::disk::Core;
 use crate::geometry::CHUNK_BLOCKS;
-use crate::map::Home;
-use crate::shadow::{Shadow, Stream};
+use crate::map::Slot;
 use lacuna_core::{BLOCK_SIZE, Result, SEGMENT_BLOCKS};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// The least that a write at the start of a segment must bring to open a shadow: 16 KiB.
+/// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16 KiB.
 const STREAM_START: u64 = 4;
-/// The least that a write within a stream must bring to open a shadow: 64 KiB.
+/// The least that a write within a stream must bring to open a copy-on-write segment: 64 KiB.
 const STREAM_MIDDLE: u64 = 16;
 
-/// Shadows at a time; each keeps up to 32 KiB of metadata in memory.
+/// Copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
 const MOST_SHADOWS: usize = 256;
 
 thread_local! {
@@ -26,8 +26,8 @@ thread_local! {
 #[derive(Clone, PartialEq, Eq)]
 enum Source {
     Done,
-    Shadow,
-    Home,
+    CowSegment,
+    Slot,
     Committed,
     Zeros,
 }
@@ -56,11 +56,11 @@ impl Core {
     fn read_chunk(&self, first: u64, buf: &mut [u8]) -> Result<()> {
         let _reading = self.locks.shared(first);
         let segment = first / SEGMENT_BLOCKS;
-        let shadow = self.shadows.get(segment);
-        if shadow.is_none() && !self.cache.touches(segment) {
+        let cow_segment = self.cow_segments.get(segment);
+        if cow_segment.is_none() && !self.cache.touches(segment) {
             return match self.map.get(segment)? {
-                Home::At(home) => self.read_home(home, first, buf),
-                Home::Nowhere => {
+                Slot::At(slot) => self.read_slot(slot, first, buf),
+                Slot::Nowhere => {
                     buf.fill(0);
                     Ok(())
                 }
@@ -73,7 +73,7 @@ impl Core {
                 if self.cache.read_newest(block, out) {
                     Ok(Source::Done)
                 } else {
-                    self.source_below_newest(block, shadow.as_ref())
+                    self.source_below_newest(block, cow_segment.as_ref())
                 }
             })
             .collect::<Result<_>>()?;
@@ -81,38 +81,46 @@ impl Core {
         while start < sources.len() {
             let same = sources[start..].iter().take_while(|s| **s == sources[start]).count();
             let out = &mut buf[start * BLOCK_SIZE..(start + same) * BLOCK_SIZE];
-            self.read_run(first + start as u64, &sources[start], shadow.as_ref(), out)?;
+            self.read_run(first + start as u64, &sources[start], cow_segment.as_ref(), out)?;
             start += same;
         }
         Ok(())
     }
 
-    fn source_below_newest(&self, block: u64, shadow: Option<&Shadow>) -> Result<Source> {
-        match shadow {
-            Some(Shadow::Void) => return Ok(Source::Zeros),
-            Some(Shadow::Stream(stream)) if stream.state().covers(block % SEGMENT_BLOCKS) => {
-                return Ok(Source::Shadow);
+    fn source_below_newest(&self, block: u64, cow_segment: Option<&CowSegment>) -> Result<Source> {
+        match cow_segment {
+            Some(CowSegment::Void) => return Ok(Source::Zeros),
+            Some(CowSegment::Stream(stream)) if stream.state().covers(block % SEGMENT_BLOCKS) => {
+                return Ok(Source::CowSegment);
             }
             _ => {}
         }
         Ok(match (self.cache.committed(block), self.map.get(block / SEGMENT_BLOCKS)?) {
             (Some(_), _) => Source::Committed,
-            (None, Home::At(_)) => Source::Home,
-            (None, Home::Nowhere) => Source::Zeros,
+            (None, Slot::At(_)) => Source::Slot,
+            (None, Slot::Nowhere) => Source::Zeros,
         })
     }
 
-    fn read_run(&self, first: u64, source: &Source, shadow: Option<&Shadow>, out: &mut [u8]) -> Result<()> {
-        match (source, shadow) {
+    fn read_run(
+        &self,
+        first: u64,
+        source: &Source,
+        cow_segment: Option<&CowSegment>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        match (source, cow_segment) {
             (Source::Done, _) => Ok(()),
             (Source::Zeros, _) => {
                 out.fill(0);
                 Ok(())
             }
-            (Source::Shadow, Some(Shadow::Stream(stream))) => self.read_shadow(stream, first, out),
-            (Source::Home | Source::Shadow, _) => match self.map.get(first / SEGMENT_BLOCKS)? {
-                Home::At(home) => self.read_home(home, first, out),
-                Home::Nowhere => {
+            (Source::CowSegment, Some(CowSegment::Stream(stream))) => {
+                self.read_cow_segment(stream, first, out)
+            }
+            (Source::Slot | Source::CowSegment, _) => match self.map.get(first / SEGMENT_BLOCKS)? {
+                Slot::At(slot) => self.read_slot(slot, first, out),
+                Slot::Nowhere => {
                     out.fill(0);
                     Ok(())
                 }
@@ -132,17 +140,17 @@ impl Core {
         }
     }
 
-    fn read_home(&self, home: u32, first: u64, out: &mut [u8]) -> Result<()> {
+    fn read_slot(&self, slot: u32, first: u64, out: &mut [u8]) -> Result<()> {
         self.with_scratch(out.len(), |data, meta| {
-            self.store.read(home, first % SEGMENT_BLOCKS, data, meta)?;
+            self.store.read(slot, first % SEGMENT_BLOCKS, data, meta)?;
             self.cipher.open(first, data, meta, out)
         })
     }
 
-    fn read_shadow(&self, stream: &Stream, first: u64, out: &mut [u8]) -> Result<()> {
+    fn read_cow_segment(&self, stream: &Stream, first: u64, out: &mut [u8]) -> Result<()> {
         let index = first % SEGMENT_BLOCKS;
         self.with_scratch(out.len(), |data, meta| {
-            self.store.read_data(stream.home, index, data)?;
+            self.store.read_data(stream.slot, index, data)?;
             let at = index as usize * self.cipher.meta_size();
             meta.copy_from_slice(&stream.state().meta[at..at + meta.len()]);
             self.cipher.open(first, data, meta, out)
@@ -166,8 +174,8 @@ impl Core {
     pub(crate) fn write(&self, first: u64, data: &[u8]) -> Result<()> {
         self.check_alive()?;
         let count = (data.len() / BLOCK_SIZE) as u64;
-        // A flush ends shadows: where one follows at once, only those are worth it that are whole by then. And on a
-        // full medium there is no space for any.
+        // A flush ends copy-on-write segments: where one follows at once, only those are worth it that are whole by
+        // then. And on a full medium there is no space for any.
         let at_once = self.write_through || self.medium_full.is_so();
         let streaming = !at_once && count >= STREAM_MIDDLE && self.streams.note(first, count);
         for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
@@ -186,25 +194,25 @@ impl Core {
     fn write_chunk(&self, first: u64, data: &[u8], stream: bool) -> Result<()> {
         let segment = first / SEGMENT_BLOCKS;
         loop {
-            match self.shadows.get(segment) {
-                Some(Shadow::Stream(stream)) if !stream.state().frozen => {
+            match self.cow_segments.get(segment) {
+                Some(CowSegment::Stream(stream)) if !stream.state().frozen => {
                     let _writing = self.locks.exclusive(first);
                     if self.is_current(segment, &stream) {
-                        return self.write_shadow(&stream, first, data);
+                        return self.write_cow_segment(&stream, first, data);
                     }
                     // Frozen or gone meanwhile: look again.
                     continue;
                 }
-                None if stream && self.open_shadow(segment)? => continue,
+                None if stream && self.open_cow_segment(segment)? => continue,
                 _ => {}
             }
             let _placing = self.locks.shared(first);
-            if let Some(Shadow::Stream(stream)) = self.shadows.get(segment)
+            if let Some(CowSegment::Stream(stream)) = self.cow_segments.get(segment)
                 && !stream.state().frozen
             {
                 continue;
             }
-            // A segment without a readable home takes no writes, which could never go home.
+            // A segment without a readable slot takes no writes, which could never be destaged.
             self.map.get(segment)?;
             for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
                 self.cache.put(block, data);
@@ -213,18 +221,18 @@ impl Core {
         }
     }
 
-    /// Whether the shadow still takes writes. Under a chunk lock the answer stays true.
+    /// Whether the copy-on-write segment still takes writes. Under a chunk lock the answer stays true.
     fn is_current(&self, segment: u64, stream: &Arc<Stream>) -> bool {
-        let current = self.shadows.get(segment);
-        matches!(current, Some(Shadow::Stream(s)) if Arc::ptr_eq(&s, stream)) && !stream.state().frozen
+        let current = self.cow_segments.get(segment);
+        matches!(current, Some(CowSegment::Stream(s)) if Arc::ptr_eq(&s, stream)) && !stream.state().frozen
     }
 
-    fn write_shadow(&self, stream: &Stream, first: u64, data: &[u8]) -> Result<()> {
+    fn write_cow_segment(&self, stream: &Stream, first: u64, data: &[u8]) -> Result<()> {
         let index = first % SEGMENT_BLOCKS;
         let count = (data.len() / BLOCK_SIZE) as u64;
         self.with_scratch(data.len(), |sealed, meta| {
             self.cipher.seal(first, data, sealed, meta, &*self.random);
-            self.store.write_data(stream.home, index, sealed, meta).map_err(|e| {
+            self.store.write_data(stream.slot, index, sealed, meta).map_err(|e| {
                 // What was covered there may be torn now; what lies below is whole, but older than what was
                 // acknowledged, so the write that failed takes its place.
                 for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
@@ -242,10 +250,10 @@ impl Core {
         Ok(())
     }
 
-    /// Opens a shadow for a segment that has none, unless no home can be spared. Says whether to look again.
-    fn open_shadow(&self, segment: u64) -> Result<bool> {
-        let mapped = matches!(self.map.get(segment)?, Home::At(_));
-        let crowded = || self.shadows.len() >= MOST_SHADOWS || (mapped && self.map.spare() == 0);
+    /// Opens a copy-on-write segment for a segment that has none, unless no slot can be spared. Says whether to look again.
+    fn open_cow_segment(&self, segment: u64) -> Result<bool> {
+        let mapped = matches!(self.map.get(segment)?, Slot::At(_));
+        let crowded = || self.cow_segments.len() >= MOST_SHADOWS || (mapped && self.map.spare() == 0);
         if crowded() {
             self.wait_for_spare()?;
             if crowded() {
@@ -253,15 +261,16 @@ impl Core {
             }
         }
         let _moving = self.locks.segment(segment);
-        if self.shadows.get(segment).is_some() {
+        if self.cow_segments.get(segment).is_some() {
             return Ok(true);
         }
-        let home = match self.map.get(segment)? {
-            Home::At(_) => self.map.take_spare(),
-            Home::Nowhere => Some(self.map.take_first()?),
+        let slot = match self.map.get(segment)? {
+            Slot::At(_) => self.map.take_spare(),
+            Slot::Nowhere => Some(self.map.take_first()?),
         };
-        let Some(home) = home else { return Ok(false) };
-        self.shadows.insert(segment, Shadow::Stream(Arc::new(Stream::new(home, self.cipher.meta_size()))));
+        let Some(slot) = slot else { return Ok(false) };
+        self.cow_segments
+            .insert(segment, CowSegment::Stream(Arc::new(Stream::new(slot, self.cipher.meta_size()))));
         Ok(true)
     }
 
@@ -284,30 +293,30 @@ impl Core {
         if self.write_through { self.flush() } else { self.keep_within_limits() }
     }
 
-    /// Whether nothing was ever written to a segment, as far as the map, the shadows and the cache know.
+    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments and the cache know.
     pub(crate) fn is_untouched(&self, segment: u64) -> Result<bool> {
         // In the order in which data moves, or it could pass from a place not yet looked at to one already seen.
-        if self.cache.touches(segment) || self.shadows.get(segment).is_some() {
+        if self.cache.touches(segment) || self.cow_segments.get(segment).is_some() {
             return Ok(false);
         }
-        Ok(self.map.get(segment)? == Home::Nowhere)
+        Ok(self.map.get(segment)? == Slot::Nowhere)
     }
 
     fn discard_segment(&self, segment: u64) -> Result<()> {
         let first = segment * SEGMENT_BLOCKS;
         let _moving = self.locks.segment(segment);
-        let mapped = matches!(self.map.get(segment)?, Home::At(_));
-        let stream = match self.shadows.get(segment) {
-            Some(Shadow::Stream(stream)) => Some(stream),
+        let mapped = matches!(self.map.get(segment)?, Slot::At(_));
+        let stream = match self.cow_segments.get(segment) {
+            Some(CowSegment::Stream(stream)) => Some(stream),
             _ => None,
         };
         let frozen = stream.as_ref().is_some_and(|stream| stream.state().frozen);
-        // Behind a frozen shadow, or where an unmapped segment has blocks in the ring, holes go the way of
-        // every small write. A commit lists shadows without these locks: at no moment may it find neither the
+        // Behind a frozen copy-on-write segment, or where an unmapped segment has blocks in the journal, holes go the way of
+        // every small write. A commit lists copy-on-write segments without these locks: at no moment may it find neither the
         // stream nor what follows it.
         let void = mapped && !frozen;
         if void {
-            self.shadows.insert(segment, Shadow::Void);
+            self.cow_segments.insert(segment, CowSegment::Void);
         }
         for block in first..(first + SEGMENT_BLOCKS).min(self.params.blocks) {
             if void {
@@ -318,9 +327,9 @@ impl Core {
         }
         if let Some(stream) = stream.filter(|_| !frozen) {
             if !void {
-                self.shadows.remove(segment);
+                self.cow_segments.remove(segment);
             }
-            self.map.release(stream.home, !mapped);
+            self.map.release(stream.slot, !mapped);
         }
         Ok(())
     }
@@ -328,13 +337,13 @@ impl Core {
     fn discard_chunk(&self, first: u64, count: u64) -> Result<()> {
         let segment = first / SEGMENT_BLOCKS;
         let _writing = self.locks.exclusive(first);
-        if let Some(Shadow::Stream(stream)) = self.shadows.get(segment)
+        if let Some(CowSegment::Stream(stream)) = self.cow_segments.get(segment)
             && !stream.state().frozen
         {
             let index = first % SEGMENT_BLOCKS;
             let meta = vec![0; count as usize * self.cipher.meta_size()];
             self.store
-                .erase_data(stream.home, index, count)
+                .erase_data(stream.slot, index, count)
                 .map_err(|e| self.fail(e.context(format!("discard of {count} blocks at block {first}"))))?;
             stream.state().cover(index, count, &meta);
             self.forget_newest(first, count);
@@ -358,20 +367,20 @@ impl Core {
         for (at, part) in chunks(first, count) {
             let _reading = self.locks.shared(at);
             let segment = at / SEGMENT_BLOCKS;
-            let shadow = self.shadows.get(segment);
-            let home = match self.map.get(segment)? {
-                Home::At(home) => self.store.written(home, at % SEGMENT_BLOCKS, part)?,
-                Home::Nowhere => vec![false; part as usize],
+            let cow_segment = self.cow_segments.get(segment);
+            let slot = match self.map.get(segment)? {
+                Slot::At(slot) => self.store.written(slot, at % SEGMENT_BLOCKS, part)?,
+                Slot::Nowhere => vec![false; part as usize],
             };
-            for (block, home) in (at..at + part).zip(home) {
+            for (block, slot) in (at..at + part).zip(slot) {
                 let written = match self.cache.newest_written(block) {
                     Some(written) => written,
-                    None => match self.source_below_newest(block, shadow.as_ref())? {
-                        Source::Shadow => true,
+                    None => match self.source_below_newest(block, cow_segment.as_ref())? {
+                        Source::CowSegment => true,
                         Source::Committed => {
                             matches!(self.cache.committed(block), Some(Committed::Data { .. }))
                         }
-                        Source::Home => home,
+                        Source::Slot => slot,
                         Source::Zeros | Source::Done => false,
                     },
                 };

@@ -1,7 +1,7 @@
-//! The write-back cache: what was acknowledged and is not yet home.
+//! The write-back cache: what was acknowledged and is not yet destaged.
 //!
-//! A slot holds up to two versions of its block: the *newest* (plain, in memory alone) and the *committed* one
-//! (encrypted, in the ring, not yet home). Invariant: a committed version leaves its slot only when it is home,
+//! An entry holds up to two versions of its block: the *newest* (plain, in memory alone) and the *committed* one
+//! (encrypted, in the journal, not yet destaged). Invariant: a committed version leaves its entry only when it is destaged,
 //! when a later committed version replaces it, or when its segment moved.
 
 use lacuna_core::{BLOCK_SIZE, SEGMENT_BLOCKS};
@@ -22,7 +22,7 @@ pub(crate) enum Content {
     Hole,
 }
 
-/// A version of a block that the ring holds.
+/// A version of a block that the journal holds.
 #[derive(Clone)]
 pub(crate) enum Committed {
     Data { batch: Arc<Vec<u8>>, at: usize, meta: [u8; 32] },
@@ -30,7 +30,7 @@ pub(crate) enum Committed {
 }
 
 #[derive(Default)]
-struct Slot {
+struct Cached {
     newest: Option<(Content, u64)>,
     committed: Option<Committed>,
     listed: bool,
@@ -38,7 +38,7 @@ struct Slot {
 
 #[derive(Default)]
 struct Shard {
-    slots: HashMap<u64, Slot>,
+    entries: HashMap<u64, Cached>,
     dirty: Vec<u64>,
     pool: Vec<Box<[u8; BLOCK_SIZE]>>,
     version: u64,
@@ -46,7 +46,7 @@ struct Shard {
 
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    slots: AtomicUsize,
+    entries: AtomicUsize,
     dirty_bytes: AtomicU64,
     /// Slots per segment, so that most segments are known to have none at one look.
     segments: Vec<Mutex<HashMap<u64, u32>>>,
@@ -56,7 +56,7 @@ impl Cache {
     pub(crate) fn new() -> Self {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            slots: AtomicUsize::new(0),
+            entries: AtomicUsize::new(0),
             dirty_bytes: AtomicU64::new(0),
             segments: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
@@ -69,7 +69,7 @@ impl Cache {
 
     /// Whether no block is here at all.
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.load(Ordering::Acquire) == 0
+        self.entries.load(Ordering::Acquire) == 0
     }
 
     /// Bytes acknowledged and in memory alone.
@@ -92,7 +92,7 @@ impl Cache {
 
     /// Copies the newest version of a block, if it is here.
     pub(crate) fn read_newest(&self, block: u64, out: &mut [u8]) -> bool {
-        match self.shard(block).slots.get(&block).and_then(|slot| slot.newest.as_ref()) {
+        match self.shard(block).entries.get(&block).and_then(|entry| entry.newest.as_ref()) {
             Some((Content::Data(data), _)) => out.copy_from_slice(&data[..]),
             Some((Content::Hole, _)) => out.fill(0),
             None => return false,
@@ -103,7 +103,7 @@ impl Cache {
     /// Shows the newest version of a block and its number to `f`.
     pub(crate) fn with_newest<R>(&self, block: u64, f: impl FnOnce(&Content, u64) -> R) -> Option<R> {
         let shard = self.shard(block);
-        let (content, version) = shard.slots.get(&block)?.newest.as_ref()?;
+        let (content, version) = shard.entries.get(&block)?.newest.as_ref()?;
         Some(f(content, *version))
     }
 
@@ -112,7 +112,7 @@ impl Cache {
     }
 
     pub(crate) fn committed(&self, block: u64) -> Option<Committed> {
-        self.shard(block).slots.get(&block)?.committed.clone()
+        self.shard(block).entries.get(&block)?.committed.clone()
     }
 
     /// Whether the latest version in the cache is data (`Some(true)`), a hole, or not here.
@@ -122,27 +122,27 @@ impl Cache {
 
     /// Drops the newest version, because a later one is elsewhere.
     pub(crate) fn forget_newest(&self, block: u64) {
-        self.settle(block, |slot| slot.newest.take().map(|(content, _)| content));
+        self.settle(block, |entry| entry.newest.take().map(|(content, _)| content));
     }
 
     /// Drops the newest version if it is still number `version`.
     pub(crate) fn forget_version(&self, block: u64, version: u64) {
-        self.settle(block, |slot| take_version(slot, version));
+        self.settle(block, |entry| take_version(entry, version));
     }
 
-    /// The ring now holds version `version` of the block.
+    /// The journal now holds version `version` of the block.
     pub(crate) fn commit(&self, block: u64, version: Option<u64>, committed: Committed) {
         let mut shard = self.shard(block);
-        let slot = shard.slots.entry(block).or_insert_with(|| self.new_slot(block));
-        slot.committed = Some(committed);
-        let freed = version.and_then(|version| take_version(slot, version));
+        let entry = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
+        entry.committed = Some(committed);
+        let freed = version.and_then(|version| take_version(entry, version));
         self.recycle(&mut shard, freed);
     }
 
-    /// The committed version is home, or its segment moved.
+    /// The committed version is destaged, or its segment moved.
     pub(crate) fn forget_committed(&self, block: u64) {
-        self.settle(block, |slot| {
-            slot.committed = None;
+        self.settle(block, |entry| {
+            entry.committed = None;
             None
         });
     }
@@ -153,9 +153,9 @@ impl Cache {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for block in std::mem::take(&mut shard.dirty) {
-                if let Some(slot) = shard.slots.get_mut(&block) {
-                    slot.listed = false;
-                    if slot.newest.is_some() {
+                if let Some(entry) = shard.entries.get_mut(&block) {
+                    entry.listed = false;
+                    if entry.newest.is_some() {
                         blocks.push(block);
                     }
                 }
@@ -169,8 +169,8 @@ impl Cache {
     /// Lists a block as dirty again: its turn has not come.
     pub(crate) fn put_off(&self, block: u64) {
         let mut shard = self.shard(block);
-        if let Some(slot) = shard.slots.get_mut(&block)
-            && !std::mem::replace(&mut slot.listed, true)
+        if let Some(entry) = shard.entries.get_mut(&block)
+            && !std::mem::replace(&mut entry.listed, true)
         {
             shard.dirty.push(block);
         }
@@ -181,8 +181,9 @@ impl Cache {
         let mut blocks: Vec<u64> = vec![];
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            blocks
-                .extend(shard.slots.iter().filter(|(_, slot)| slot.newest.is_some()).map(|(block, _)| block));
+            blocks.extend(
+                shard.entries.iter().filter(|(_, entry)| entry.newest.is_some()).map(|(block, _)| block),
+            );
         }
         blocks.sort_unstable();
         blocks
@@ -192,9 +193,9 @@ impl Cache {
         shard.version += 1;
         let version = shard.version;
         let cost = cost(&content);
-        let slot = shard.slots.entry(block).or_insert_with(|| self.new_slot(block));
-        let old = slot.newest.replace((content, version)).map(|(content, _)| content);
-        let list = !std::mem::replace(&mut slot.listed, true);
+        let entry = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
+        let old = entry.newest.replace((content, version)).map(|(content, _)| content);
+        let list = !std::mem::replace(&mut entry.listed, true);
         self.dirty_bytes.fetch_add(cost, Ordering::AcqRel);
         if list {
             shard.dirty.push(block);
@@ -202,14 +203,14 @@ impl Cache {
         self.recycle(shard, old);
     }
 
-    /// Changes a slot, recycles what `change` gives up, and drops the slot if nothing is left in it.
-    fn settle(&self, block: u64, change: impl FnOnce(&mut Slot) -> Option<Content>) {
+    /// Changes a entry, recycles what `change` gives up, and drops the entry if nothing is left in it.
+    fn settle(&self, block: u64, change: impl FnOnce(&mut Cached) -> Option<Content>) {
         let mut shard = self.shard(block);
-        let Some(slot) = shard.slots.get_mut(&block) else { return };
-        let freed = change(slot);
-        if slot.newest.is_none() && slot.committed.is_none() {
-            shard.slots.remove(&block);
-            self.slots.fetch_sub(1, Ordering::Release);
+        let Some(entry) = shard.entries.get_mut(&block) else { return };
+        let freed = change(entry);
+        if entry.newest.is_none() && entry.committed.is_none() {
+            shard.entries.remove(&block);
+            self.entries.fetch_sub(1, Ordering::Release);
             let segment = block / SEGMENT_BLOCKS;
             if let Entry::Occupied(mut count) = self.segment(segment).entry(segment) {
                 *count.get_mut() -= 1;
@@ -221,11 +222,11 @@ impl Cache {
         self.recycle(&mut shard, freed);
     }
 
-    fn new_slot(&self, block: u64) -> Slot {
+    fn new_entry(&self, block: u64) -> Cached {
         let segment = block / SEGMENT_BLOCKS;
         *self.segment(segment).entry(segment).or_insert(0) += 1;
-        self.slots.fetch_add(1, Ordering::Release);
-        Slot::default()
+        self.entries.fetch_add(1, Ordering::Release);
+        Cached::default()
     }
 
     fn recycle(&self, shard: &mut Shard, freed: Option<Content>) {
@@ -248,9 +249,9 @@ impl Cache {
     }
 }
 
-fn take_version(slot: &mut Slot, version: u64) -> Option<Content> {
-    match &slot.newest {
-        Some((_, v)) if *v == version => slot.newest.take().map(|(content, _)| content),
+fn take_version(entry: &mut Cached, version: u64) -> Option<Content> {
+    match &entry.newest {
+        Some((_, v)) if *v == version => entry.newest.take().map(|(content, _)| content),
         _ => None,
     }
 }

@@ -1,34 +1,34 @@
 //! How acknowledged writes become durable: a commit.
 //!
-//! One thread at a time commits: it holds the [`Committer`]. A commit turns shadows into homes, then appends
-//! the cache's newest blocks to the ring (a flush appends them before as well). The order within is what keeps invariant 1 of the crate:
-//! a shadow is synced before the record that makes it the home is written; a home is freed only after that
-//! record is durable. What comes after, the way home, is in `homeward.rs`.
+//! One thread at a time commits: it holds the [`Committer`]. A commit turns copy-on-write segments into slots, then appends
+//! the cache's newest blocks to the journal (a flush appends them before as well). The order within is what keeps
+//! invariant 1 of the crate: a copy-on-write segment is synced before the record that makes it the slot is written; a
+//! slot is freed only after that record is durable. What comes after, destaging, is in `to_destage.rs`.
 
 use crate::cache::{Committed, Content};
+use crate::cow_segment::{CowSegment, Stream};
 use crate::disk::Core;
 use crate::geometry::CHUNK_BLOCKS;
-use crate::map::Home;
-use crate::ring::{Batch, Ring};
-use crate::shadow::{Shadow, Stream};
+use crate::journal::{Batch, Journal};
+use crate::map::Slot;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::is_zero;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Covered blocks below which a shadow of a mapped segment goes through the ring instead of being completed:
+/// Covered blocks below which a copy-on-write segment of a mapped segment goes through the journal instead of being completed:
 /// there, three copies of what is covered are fewer than two of what is not.
 const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
 /// Records in one batch of moves.
 const MOVES_PER_BATCH: usize = 1024;
-/// Room in the ring that only records of moves may use: five full batches of them.
+/// Room in the journal that only records of moves may use: five full batches of them.
 const MOVES_RESERVE: usize = 256 << 10;
 
 /// Buffers of batches kept for reuse.
 const BUFFERS: usize = 4;
 
-/// Which shadows a commit ends.
+/// Which copy-on-write segments a commit ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// All: everything acknowledged becomes durable.
@@ -39,17 +39,17 @@ pub(crate) enum Scope {
 
 /// What only the thread that commits may touch.
 pub(crate) struct Committer {
-    pub(crate) ring: Ring,
-    /// Blocks with a committed version that is not yet home.
-    pub(crate) homeward: BTreeSet<u64>,
+    pub(crate) journal: Journal,
+    /// Blocks with a committed version that is not yet destaged.
+    pub(crate) to_destage: BTreeSet<u64>,
     /// Bytes of batches kept in memory for them.
-    pub(crate) homeward_bytes: u64,
+    pub(crate) bytes_to_destage: u64,
     /// Those batches, so that their buffers serve again.
     pub(crate) batches: Vec<Arc<Vec<u8>>>,
     buffers: Vec<Vec<u8>>,
     /// Segments whose map entry on the medium is out of date.
     pub(crate) moved: BTreeSet<u64>,
-    /// Homes freed since the disk was opened, whose space goes back when it is closed.
+    /// Slots freed since the disk was opened, whose space goes back when it is closed.
     pub(crate) released: BTreeSet<u32>,
     /// The number of the last commit of [`Scope::All`].
     last_full: u64,
@@ -68,11 +68,11 @@ enum Note {
 }
 
 impl Committer {
-    pub(crate) fn new(ring: Ring) -> Self {
+    pub(crate) fn new(journal: Journal) -> Self {
         Committer {
-            ring,
-            homeward: BTreeSet::new(),
-            homeward_bytes: 0,
+            journal,
+            to_destage: BTreeSet::new(),
+            bytes_to_destage: 0,
             batches: vec![],
             buffers: vec![],
             moved: BTreeSet::new(),
@@ -122,30 +122,30 @@ impl Core {
     }
 
     /// The cache goes first as well as last: a block that was acknowledged there before a flush may be covered
-    /// by a shadow opened meanwhile, whose commit this flush does not wait for.
+    /// by a copy-on-write segment opened meanwhile, whose commit this flush does not wait for.
     fn commit_steps(&self, c: &mut Committer, scope: Scope) -> Result<()> {
         if scope == Scope::All {
             self.commit_newest(c, &self.cache.take_dirty())?;
         }
-        self.commit_shadows(c, |shadow| match shadow {
-            Shadow::Void => true,
-            Shadow::Stream(stream) => scope == Scope::All || stream.state().is_full(),
+        self.commit_cow_segments(c, |cow_segment| match cow_segment {
+            CowSegment::Void => true,
+            CowSegment::Stream(stream) => scope == Scope::All || stream.state().is_full(),
         })?;
         self.commit_newest(c, &self.cache.take_dirty())
     }
 
-    /// Sends blocks home and retires the ring when it is time to.
+    /// Destages blocks and retires the journal when it is time to.
     pub(crate) fn upkeep(&self, c: &mut Committer) -> Result<()> {
         let result = if self.medium_full.is_so() {
             self.upkeep_when_full(c)
-        } else if c.ring.is_half_full() {
+        } else if c.journal.is_half_full() {
             self.checkpoint(c)
-        } else if c.homeward_bytes > self.limits.homeward * if self.background { 2 } else { 1 } {
-            self.send_home(c)
+        } else if c.bytes_to_destage > self.limits.to_destage * if self.background { 2 } else { 1 } {
+            self.destage(c)
         } else {
             Ok(())
         };
-        if c.homeward_bytes > self.limits.homeward && self.background {
+        if c.bytes_to_destage > self.limits.to_destage && self.background {
             self.signals.wake_worker();
         }
         result.map_err(|e| self.fail_in_commit(c, e))
@@ -157,7 +157,7 @@ impl Core {
         e
     }
 
-    /// After the medium was found full: what was acknowledged still fits the ring, which has its space since
+    /// After the medium was found full: what was acknowledged still fits the journal, which has its space since
     /// the disk was created. One attempt to put it there, whatever of it succeeds; after any other failure,
     /// none, for nobody knows what such a medium keeps.
     pub(crate) fn last_stand(&self, c: &mut Committer) {
@@ -166,44 +166,44 @@ impl Core {
             return;
         }
         let _ = self.commit_newest(c, &self.cache.all_dirty());
-        for (segment, _) in self.shadows.list() {
+        for (segment, _) in self.cow_segments.list() {
             match self.freeze(segment) {
-                Some(Shadow::Stream(stream)) => {
-                    // Nothing has to be copied for these two; the others need room in the ring.
-                    let easy = stream.state().is_full() || self.map.get(segment).ok() == Some(Home::Nowhere);
-                    let moved = easy && self.commit_one_shadow(c, segment).is_ok();
+                Some(CowSegment::Stream(stream)) => {
+                    // Nothing has to be copied for these two; the others need room in the journal.
+                    let easy = stream.state().is_full() || self.map.get(segment).ok() == Some(Slot::Nowhere);
+                    let moved = easy && self.commit_one_cow_segment(c, segment).is_ok();
                     if !moved {
                         let _ = self.decline(c, segment, &stream);
                     }
                 }
-                Some(Shadow::Void) => drop(self.commit_moves(c, &[(segment, Home::Nowhere)])),
+                Some(CowSegment::Void) => drop(self.commit_moves(c, &[(segment, Slot::Nowhere)])),
                 None => {}
             }
         }
         let _ = self.commit_newest(c, &self.cache.all_dirty());
     }
 
-    // --- shadows ---
+    // --- copy-on-write segments ---
 
-    fn commit_shadows(&self, c: &mut Committer, due: impl Fn(&Shadow) -> bool) -> Result<()> {
+    fn commit_cow_segments(&self, c: &mut Committer, due: impl Fn(&CowSegment) -> bool) -> Result<()> {
         self.make_room(c, 0)?;
         let mut moves = vec![];
         let mut declined = vec![];
         let mut streams = false;
-        for (segment, shadow) in self.shadows.list() {
-            if !due(&shadow) {
+        for (segment, cow_segment) in self.cow_segments.list() {
+            if !due(&cow_segment) {
                 continue;
             }
-            let Some(shadow) = self.freeze(segment) else { continue };
-            match shadow {
-                Shadow::Void => moves.push((segment, Home::Nowhere)),
-                Shadow::Stream(stream) => {
-                    let mapped = self.map.get(segment)? != Home::Nowhere;
+            let Some(cow_segment) = self.freeze(segment) else { continue };
+            match cow_segment {
+                CowSegment::Void => moves.push((segment, Slot::Nowhere)),
+                CowSegment::Stream(stream) => {
+                    let mapped = self.map.get(segment)? != Slot::Nowhere;
                     if mapped && stream.state().covered() < WORTH_COMPLETING {
                         declined.push((segment, stream));
                     } else {
                         self.complete(segment, &stream)?;
-                        moves.push((segment, Home::At(stream.home)));
+                        moves.push((segment, Slot::At(stream.slot)));
                         streams = true;
                     }
                 }
@@ -222,19 +222,19 @@ impl Core {
         Ok(())
     }
 
-    /// From here on nobody else writes to the shadow.
-    pub(crate) fn freeze(&self, segment: u64) -> Option<Shadow> {
+    /// From here on nobody else writes to the copy-on-write segment.
+    pub(crate) fn freeze(&self, segment: u64) -> Option<CowSegment> {
         let _moving = self.locks.segment(segment);
-        let shadow = self.shadows.get(segment)?;
-        if let Shadow::Stream(stream) = &shadow {
+        let cow_segment = self.cow_segments.get(segment)?;
+        if let CowSegment::Stream(stream) = &cow_segment {
             stream.state().frozen = true;
         }
-        Some(shadow)
+        Some(cow_segment)
     }
 
-    /// Fills what a frozen shadow does not cover, so that it holds all of its segment.
+    /// Fills what a frozen copy-on-write segment does not cover, so that it holds all of its segment.
     pub(crate) fn complete(&self, segment: u64, stream: &Stream) -> Result<()> {
-        let home = self.map.get(segment)?;
+        let slot = self.map.get(segment)?;
         let first = segment * SEGMENT_BLOCKS;
         let mut index = 0;
         while index < SEGMENT_BLOCKS {
@@ -245,11 +245,11 @@ impl Core {
             let end = (index..SEGMENT_BLOCKS.min(index + CHUNK_BLOCKS))
                 .take_while(|i| !stream.state().covers(*i) && (*i == index || !self.has_version(first + i)))
                 .count() as u64;
-            self.complete_run(stream, home, first, index, end)?;
+            self.complete_run(stream, slot, first, index, end)?;
             index += end;
         }
         let meta = stream.state().meta.clone();
-        self.store.write_meta(stream.home, 0, &meta)
+        self.store.write_meta(stream.slot, 0, &meta)
     }
 
     fn has_version(&self, block: u64) -> bool {
@@ -258,21 +258,21 @@ impl Core {
     }
 
     /// Completes one block that the cache may know of, and blocks after it that it does not.
-    fn complete_run(&self, stream: &Stream, home: Home, first: u64, index: u64, count: u64) -> Result<()> {
+    fn complete_run(&self, stream: &Stream, slot: Slot, first: u64, index: u64, count: u64) -> Result<()> {
         let block = first + index;
         if self.has_version(block) {
             self.complete_from_cache(stream, block, index)?;
             return if count > 1 {
-                self.complete_run(stream, home, first, index + 1, count - 1)
+                self.complete_run(stream, slot, first, index + 1, count - 1)
             } else {
                 Ok(())
             };
         }
-        match home {
-            Home::Nowhere => self.store.erase_data(stream.home, index, count),
-            Home::At(home) => self.with_scratch(count as usize * BLOCK_SIZE, |data, meta| {
-                self.store.read(home, index, data, meta)?;
-                self.store.write_data(stream.home, index, data, meta)?;
+        match slot {
+            Slot::Nowhere => self.store.erase_data(stream.slot, index, count),
+            Slot::At(slot) => self.with_scratch(count as usize * BLOCK_SIZE, |data, meta| {
+                self.store.read(slot, index, data, meta)?;
+                self.store.write_data(stream.slot, index, data, meta)?;
                 stream.state().cover(index, count, meta);
                 Ok(())
             }),
@@ -299,62 +299,62 @@ impl Core {
                 (None, _) => false,
             };
             if written {
-                self.store.write_data(stream.home, index, data, meta)?;
+                self.store.write_data(stream.slot, index, data, meta)?;
             } else {
                 meta.fill(0);
-                self.store.erase_data(stream.home, index, 1)?;
+                self.store.erase_data(stream.slot, index, 1)?;
             }
             stream.state().cover(index, 1, meta);
             if let Some((_, version)) = newest {
-                // Covered now, and nothing later than the shadow unless it was written meanwhile.
+                // Covered now, and nothing later than the copy-on-write segment unless it was written meanwhile.
                 self.cache.forget_version(block, version);
             }
             Ok(())
         })
     }
 
-    /// Records moves durably, then makes them so in memory and frees the old homes.
-    pub(crate) fn commit_moves(&self, c: &mut Committer, moves: &[(u64, Home)]) -> Result<()> {
+    /// Records moves durably, then makes them so in memory and frees the old slots.
+    pub(crate) fn commit_moves(&self, c: &mut Committer, moves: &[(u64, Slot)]) -> Result<()> {
         let mut draft = Draft { batch: Batch::with_room(vec![], moves.len(), 0), notes: vec![] };
-        for (segment, home) in moves {
-            draft.batch.move_segment(*segment, *home);
+        for (segment, slot) in moves {
+            draft.batch.move_segment(*segment, *slot);
         }
         self.append(c, draft)?;
-        for &(segment, home) in moves {
+        for &(segment, slot) in moves {
             let old = self.map.get(segment)?;
-            if old == home {
+            if old == slot {
                 continue;
             }
-            if let (Home::At(old), Home::Nowhere) = (old, home) {
-                // A courtesy to the host. The next use of this home makes it blank again.
+            if let (Slot::At(old), Slot::Nowhere) = (old, slot) {
+                // A courtesy to the host. The next use of this slot makes it blank again.
                 let _ = self.store.give_back(old);
             }
             {
                 let _moving = self.locks.segment(segment);
-                self.map.set(segment, home);
-                self.shadows.remove(segment);
+                self.map.set(segment, slot);
+                self.cow_segments.remove(segment);
                 let first = segment * SEGMENT_BLOCKS;
-                let gone: Vec<u64> = c.homeward.range(first..first + SEGMENT_BLOCKS).copied().collect();
+                let gone: Vec<u64> = c.to_destage.range(first..first + SEGMENT_BLOCKS).copied().collect();
                 for block in gone {
                     self.cache.forget_committed(block);
-                    c.homeward.remove(&block);
+                    c.to_destage.remove(&block);
                 }
-                // Before anybody sees the segment without a home and claims one for it.
-                if let Home::At(old) = old {
-                    self.map.release(old, home == Home::Nowhere);
+                // Before anybody sees the segment without a slot and claims one for it.
+                if let Slot::At(old) = old {
+                    self.map.release(old, slot == Slot::Nowhere);
                     c.released.insert(old);
                 }
             }
             c.moved.insert(segment);
-            if let Home::At(home) = home {
-                c.released.remove(&home);
+            if let Slot::At(slot) = slot {
+                c.released.remove(&slot);
             }
             self.counters.moves.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Sends what a frozen shadow covers through the ring and gives its home up.
+    /// Sends what a frozen copy-on-write segment covers through the journal and gives its slot up.
     fn decline(&self, c: &mut Committer, segment: u64, stream: &Arc<Stream>) -> Result<()> {
         let first = segment * SEGMENT_BLOCKS;
         let size = self.cipher.meta_size();
@@ -364,7 +364,7 @@ impl Core {
             let mut draft = Draft::with_room(c, indices.len());
             for &index in indices {
                 self.with_scratch(BLOCK_SIZE, |data, meta| {
-                    self.store.read_data(stream.home, index, data)?;
+                    self.store.read_data(stream.slot, index, data)?;
                     meta.copy_from_slice(&stream.state().meta[index as usize * size..][..size]);
                     if is_zero(if size == 0 { &*data } else { &*meta }) {
                         draft.hole(first + index, None);
@@ -380,13 +380,13 @@ impl Core {
             self.append(c, draft)?;
         }
         let _moving = self.locks.segment(segment);
-        self.shadows.remove(segment);
-        self.map.release(stream.home, self.map.get(segment)? == Home::Nowhere);
-        c.released.insert(stream.home);
+        self.cow_segments.remove(segment);
+        self.map.release(stream.slot, self.map.get(segment)? == Slot::Nowhere);
+        c.released.insert(stream.slot);
         Ok(())
     }
 
-    // --- the ring ---
+    // --- the journal ---
 
     fn commit_newest(&self, c: &mut Committer, blocks: &[u64]) -> Result<()> {
         let size = self.cipher.meta_size();
@@ -396,7 +396,7 @@ impl Core {
             for &block in blocks {
                 // The lock keeps a discard of the whole segment from coming between the look and the copy.
                 let _reading = self.locks.shared(block);
-                if let Some(Shadow::Void) = self.shadows.get(block / SEGMENT_BLOCKS) {
+                if let Some(CowSegment::Void) = self.cow_segments.get(block / SEGMENT_BLOCKS) {
                     // Its move, not recorded yet, would void this block as well.
                     self.cache.put_off(block);
                     continue;
@@ -413,22 +413,22 @@ impl Core {
         Ok(())
     }
 
-    /// Makes room in the ring before a batch is gathered or a shadow frozen: a checkpoint in between could
+    /// Makes room in the journal before a batch is gathered or a copy-on-write segment frozen: a checkpoint in between could
     /// record moves that are later than what was gathered. Room for moves is always left over, and as long as the
     /// medium is not full, what a disk needs that is opened on a full one.
     fn make_room(&self, c: &mut Committer, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
         let moves = if c.last_stand_done { 0 } else { MOVES_RESERVE };
         if !self.medium_full.is_so() {
-            let kept = c.ring.reserve() + moves;
-            return if c.ring.fits(len + kept) { Ok(()) } else { self.checkpoint(c) };
+            let kept = c.journal.reserve() + moves;
+            return if c.journal.fits(len + kept) { Ok(()) } else { self.checkpoint(c) };
         }
-        // Moves free homes, and for them there is room to the last.
+        // Moves free slots, and for them there is room to the last.
         let kept = if blocks == 0 { Batch::len_for(MOVES_PER_BATCH, 0) } else { moves };
-        if !c.ring.fits(len + kept) {
+        if !c.journal.fits(len + kept) {
             self.send_what_fits(c)?;
         }
-        if c.ring.fits(len + kept) { Ok(()) } else { Err(self.no_room(c)) }
+        if c.journal.fits(len + kept) { Ok(()) } else { Err(self.no_room(c)) }
     }
 
     /// Appends committed blocks once more.
@@ -451,11 +451,11 @@ impl Core {
         if draft.batch.is_empty() {
             return Ok(());
         }
-        let batch = c.ring.append(draft.batch)?;
-        self.counters.ring_used.store(c.ring.used(), Ordering::Relaxed);
-        c.homeward_bytes += batch.len() as u64;
+        let batch = c.journal.append(draft.batch)?;
+        self.counters.journal_used.store(c.journal.used(), Ordering::Relaxed);
+        c.bytes_to_destage += batch.len() as u64;
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
-        self.counters.ring_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.counters.journal_bytes.fetch_add(batch.len() as u64, Ordering::Relaxed);
         if !draft.notes.is_empty() {
             c.batches.push(batch.clone());
         }
@@ -465,7 +465,7 @@ impl Core {
                 Note::Hole => Committed::Hole,
             };
             self.cache.commit(block, version, committed);
-            c.homeward.insert(block);
+            c.to_destage.insert(block);
         }
         Ok(())
     }

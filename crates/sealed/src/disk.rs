@@ -3,15 +3,15 @@
 use crate::Layout;
 use crate::cache::Cache;
 use crate::commit::Committer;
+use crate::cow_segment::CowSegments;
 use crate::geometry::{MAP_ENTRY, Params};
+use crate::journal::Journal;
 use crate::layout::Store;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
 use crate::medium_full::MediumFull;
 use crate::overlay::Overlay;
 use crate::recovery;
-use crate::ring::Ring;
-use crate::shadow::Shadows;
 use crate::stream::StreamDetector;
 use crate::worker::{Signals, Worker};
 use lacuna_core::{
@@ -46,7 +46,7 @@ pub(crate) struct Core {
     pub(crate) map: SegmentMap,
     pub(crate) locks: ChunkLocks,
     pub(crate) cache: Cache,
-    pub(crate) shadows: Shadows,
+    pub(crate) cow_segments: CowSegments,
     pub(crate) streams: StreamDetector,
     pub(crate) random: Arc<dyn RandomSource>,
     pub(crate) signals: Signals,
@@ -67,8 +67,8 @@ pub(crate) struct Limits {
     pub(crate) dirty: u64,
     /// At this much, the background commits.
     pub(crate) dirty_low: u64,
-    /// At this much in the ring and not home, it is sent home.
-    pub(crate) homeward: u64,
+    /// At this much in the journal and not destaged, it is destaged.
+    pub(crate) to_destage: u64,
     /// Blocks of data in one batch.
     pub(crate) batch_blocks: usize,
 }
@@ -77,10 +77,10 @@ pub(crate) struct Limits {
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) batches: AtomicU64,
-    pub(crate) ring_bytes: AtomicU64,
-    pub(crate) ring_used: AtomicU64,
+    pub(crate) journal_bytes: AtomicU64,
+    pub(crate) journal_used: AtomicU64,
     pub(crate) moves: AtomicU64,
-    pub(crate) homeward_blocks: AtomicU64,
+    pub(crate) blocks_to_destage: AtomicU64,
     pub(crate) retirements: AtomicU64,
     pub(crate) replayed: AtomicU64,
 }
@@ -131,7 +131,7 @@ impl Sealed {
         if g.kv.1 > 0 {
             medium.discard(g.kv.0, g.kv.1)?;
         }
-        Ring::create(medium, g.ring, params.ring_len, master)?;
+        Journal::create(medium, g.journal, params.journal_len, master)?;
         medium.sync()
     }
 
@@ -143,9 +143,10 @@ impl Sealed {
         medium.allocate(g.map, u64::from(g.segments) * MAP_ENTRY).map(drop)
     }
 
-    /// Opens a disk and repeats what the ring holds; read-only in memory alone. `master` is the level's key, `uuid` the header's.
+    /// Opens a disk and repeats what the journal holds; read-only in memory alone. `master` is the level's key, `uuid`
+    /// the header's.
     ///
-    /// Errors: [`Kind::Corrupt`] if ring or parameters do not verify, and whatever the medium reports.
+    /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, and whatever the medium reports.
     pub fn open(
         medium: Arc<dyn Medium>,
         params: &Params,
@@ -166,32 +167,32 @@ impl Sealed {
         }
         let mut salt = [0; 16];
         options.random.fill(&mut salt);
-        let ring = Ring::open(medium.clone(), g.ring, params.ring_len, master.clone(), salt)?;
+        let journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), salt)?;
         let map = SegmentMap::load(&*medium, g, derive(master, "sealed map", uuid))?;
-        let homes: Arc<dyn Medium> = match params.layout {
+        let slots: Arc<dyn Medium> = match params.layout {
             Layout::Kv if options.read_only => Arc::new(Overlay::over(medium)),
             _ => medium,
         };
-        let usable = params.ring_len - Ring::reserve_of(params.ring_len);
+        let usable = params.journal_len - Journal::reserve_of(params.journal_len);
         let dirty = (options.budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);
         let core = Core {
-            store: Store::open(homes, params, options.budget.share(3, 8))?,
+            store: Store::open(slots, params, options.budget.share(3, 8))?,
             cipher: BlockCipher::new(params.cipher, master, uuid)?,
             map,
             locks: ChunkLocks::new(),
             cache: Cache::new(),
-            shadows: Shadows::default(),
+            cow_segments: CowSegments::default(),
             streams: StreamDetector::default(),
             random: options.random,
             signals: Signals::default(),
             limits: Limits {
                 dirty,
                 dirty_low: dirty / 4,
-                homeward: (options.budget.get() / 8).min(params.ring_len / 4),
-                batch_blocks: (params.ring_len as usize / BLOCK_SIZE / 16).clamp(64, 512),
+                to_destage: (options.budget.get() / 8).min(params.journal_len / 4),
+                batch_blocks: (params.journal_len as usize / BLOCK_SIZE / 16).clamp(64, 512),
             },
             counters: Counters::default(),
-            committer: Mutex::new(Committer::new(ring)),
+            committer: Mutex::new(Committer::new(journal)),
             full_commits: AtomicU64::new(0),
             read_only: options.read_only,
             write_through: options.write_through,
@@ -265,13 +266,13 @@ impl Disk for Sealed {
                 item("segments_mapped", c.map.mapped(), "segments"),
                 item("segments", u64::from(c.store.geometry.segments), "segments"),
                 item("dirty", c.cache.dirty_bytes(), "bytes"),
-                item("shadows", c.shadows.len() as u64, "segments"),
+                item("shadows", c.cow_segments.len() as u64, "segments"),
                 item("spare_homes", c.map.spare() as u64, "segments"),
-                item("ring_used", count(&c.counters.ring_used), "bytes"),
+                item("ring_used", count(&c.counters.journal_used), "bytes"),
                 item("ring_batches", count(&c.counters.batches), "batches"),
-                item("ring_written", count(&c.counters.ring_bytes), "bytes"),
+                item("ring_written", count(&c.counters.journal_bytes), "bytes"),
                 item("ring_retirements", count(&c.counters.retirements), "times"),
-                item("sent_home", count(&c.counters.homeward_blocks), "blocks"),
+                item("sent_home", count(&c.counters.blocks_to_destage), "blocks"),
                 item("segments_moved", count(&c.counters.moves), "segments"),
                 item("medium_full", u64::from(self.is_medium_full()), ""),
                 item("batches_replayed", count(&c.counters.replayed), "batches"),

@@ -9,7 +9,7 @@ use lacuna_crypto::Cipher;
 pub(crate) const CHUNK_BLOCKS: u64 = 64;
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
-/// Homes of whole blocks begin at multiples of this: a page cache then holds each chunk in one piece. The gap
+/// Slots of whole blocks begin at multiples of this: a page cache then holds each chunk in one piece. The gap
 /// after the metadata takes no space in a file.
 const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
 /// Bytes of a map entry.
@@ -21,7 +21,7 @@ pub(crate) const PARAMS_LEN: usize = 40;
 const PARAMS_VERSION: u16 = 1;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// The largest disk: 16 TiB, so that a segment number with its home fits the map in memory.
+/// The largest disk: 16 TiB, so that a segment number with its slot fits the map in memory.
 const MAX_BLOCKS: u64 = 1 << 32;
 
 /// The public parameters of a sealed disk, kept in the volume header.
@@ -33,11 +33,11 @@ pub struct Params {
     pub layout: Layout,
     /// Length of the disk in blocks.
     pub blocks: u64,
-    /// Length of the ring in bytes.
-    pub ring_len: u64,
+    /// Length of the journal in bytes.
+    pub journal_len: u64,
     /// How many segments the map has room for: how far the disk can grow.
     pub map_capacity: u32,
-    /// Homes beyond one per segment, for shadows.
+    /// Slots beyond one per segment, for copy-on-write segments.
     pub spare: u32,
 }
 
@@ -63,7 +63,7 @@ impl Params {
             cipher,
             layout,
             blocks,
-            ring_len: (blocks * BLOCK / 16).clamp(8 << 20, 128 << 20) / BLOCK * BLOCK,
+            journal_len: (blocks * BLOCK / 16).clamp(8 << 20, 128 << 20) / BLOCK * BLOCK,
             map_capacity: growth.min(MAX_BLOCKS / SEGMENT_BLOCKS) as u32,
             spare: (segments / 8).clamp(2, 64) as u32,
         };
@@ -72,7 +72,7 @@ impl Params {
             Some(room) if needed > room => Err(Error::new(Kind::Usage, "the disk does not fit its medium")
                 .found(format!("a medium of {room} bytes"))
                 .expected(format!(
-                    "{needed} bytes for a disk of {} bytes with its ring, map and spare",
+                    "{needed} bytes for a disk of {} bytes with its journal, map and spare",
                     blocks * BLOCK
                 ))
                 .remedy("choose a smaller --size")),
@@ -114,7 +114,7 @@ impl Params {
         out[3] = self.layout.code();
         out[4..8].copy_from_slice(&self.spare.to_le_bytes());
         out[8..16].copy_from_slice(&self.blocks.to_le_bytes());
-        out[16..24].copy_from_slice(&self.ring_len.to_le_bytes());
+        out[16..24].copy_from_slice(&self.journal_len.to_le_bytes());
         out[24..28].copy_from_slice(&self.map_capacity.to_le_bytes());
         out
     }
@@ -143,13 +143,13 @@ impl Params {
                 .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 2"))?,
             spare: u32_at(4),
             blocks: u64_at(8),
-            ring_len: u64_at(16),
+            journal_len: u64_at(16),
             map_capacity: u32_at(24),
         };
         let segments = params.blocks.div_ceil(SEGMENT_BLOCKS);
         let sane = (1..=MAX_BLOCKS).contains(&params.blocks)
-            && params.ring_len.is_multiple_of(BLOCK)
-            && (8 << 20..=1 << 30).contains(&params.ring_len)
+            && params.journal_len.is_multiple_of(BLOCK)
+            && (8 << 20..=1 << 30).contains(&params.journal_len)
             && (2..=4096).contains(&params.spare)
             && segments <= u64::from(params.map_capacity)
             && u64::from(params.map_capacity) <= MAX_BLOCKS / SEGMENT_BLOCKS
@@ -169,17 +169,17 @@ impl Params {
 pub struct Geometry {
     /// Segments of the disk, the last one perhaps partly used.
     pub segments: u32,
-    /// Homes on the medium: `segments` plus the spare.
-    pub homes: u32,
-    /// Where the ring begins.
-    pub ring: u64,
+    /// Slots on the medium: `segments` plus the spare.
+    pub slots: u32,
+    /// Where the journal begins.
+    pub journal: u64,
     /// Where the map begins.
     pub map: u64,
     /// Where the region of the key-value store begins, and its length (0 in the other layouts).
     pub kv: (u64, u64),
-    /// Where the homes begin.
+    /// Where the slots begin.
     pub data: u64,
-    /// Bytes from one home to the next.
+    /// Bytes from one slot to the next.
     pub stride: u64,
 }
 
@@ -187,7 +187,7 @@ impl Geometry {
     fn of(p: &Params) -> Geometry {
         let segments = p.blocks.div_ceil(SEGMENT_BLOCKS) as u32;
         let meta = p.cipher.meta_size() as u64;
-        let map = HEADER_AREA + p.ring_len;
+        let map = HEADER_AREA + p.journal_len;
         let kv = map + (u64::from(p.map_capacity) * MAP_ENTRY).next_multiple_of(BLOCK);
         let (kv_len, inline_meta) = match p.layout {
             // Room for every entry three times over: a copy-on-write tree holds old and new pages at once.
@@ -197,8 +197,8 @@ impl Geometry {
         let kv_len = if kv_len == 0 { 0 } else { kv_len.max(4 << 20) };
         Geometry {
             segments,
-            homes: segments + p.spare,
-            ring: HEADER_AREA,
+            slots: segments + p.spare,
+            journal: HEADER_AREA,
             map,
             kv: (kv, kv_len),
             data: (kv + kv_len).next_multiple_of(1 << 20),
@@ -211,11 +211,11 @@ impl Geometry {
 
     /// Bytes of the whole medium.
     pub fn medium_len(&self) -> u64 {
-        self.data + u64::from(self.homes) * self.stride
+        self.data + u64::from(self.slots) * self.stride
     }
 
-    pub(crate) fn home(&self, home: u32) -> u64 {
-        self.data + u64::from(home) * self.stride
+    pub(crate) fn slot(&self, slot: u32) -> u64 {
+        self.data + u64::from(slot) * self.stride
     }
 }
 

@@ -1,8 +1,8 @@
 //! The `kv` layout's store: `redb` in a region of the medium, the paper's OMAP (paper 004, section 3.1). One
-//! key per block: its place on the medium (home times 1024 plus index); the value is the block's metadata.
+//! key per block: its place on the medium (slot times 1024 plus index); the value is the block's metadata.
 //!
 //! Entries written since the last commit wait in memory. Every commit is durable, so that after a power cut
-//! the store is what it was at its last commit; the ring repeats what came after.
+//! the store is what it was at its last commit; the journal repeats what came after.
 
 use lacuna_core::{Budget, Error, Kind, Result};
 use lacuna_medium::Medium;
@@ -63,10 +63,10 @@ impl KvStore {
                     .found(format!("{} bytes", value.value().len()))
                     .expected(format!("{} bytes", self.meta_size)));
             }
-            self.slot(meta, key.value() - first).copy_from_slice(value.value());
+            self.part_of(meta, key.value() - first).copy_from_slice(value.value());
         }
         for (key, value) in waiting.range(first..first + count) {
-            self.slot(meta, key - first).copy_from_slice(&value[..self.meta_size]);
+            self.part_of(meta, key - first).copy_from_slice(&value[..self.meta_size]);
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl KvStore {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slot<'a>(&self, meta: &'a mut [u8], index: u64) -> &'a mut [u8] {
+    fn part_of<'a>(&self, meta: &'a mut [u8], index: u64) -> &'a mut [u8] {
         let at = index as usize * self.meta_size;
         &mut meta[at..at + self.meta_size]
     }

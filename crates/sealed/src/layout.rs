@@ -1,4 +1,4 @@
-//! Where per-block metadata rests: the three layouts of paper 004 (Figure 2), behind one store of homes.
+//! Where per-block metadata rests: the three layouts of paper 004 (Figure 2), behind one store of slots.
 //!
 //! The caller holds the chunk lock of whatever it touches. Metadata entries are 16 or 32 bytes at offsets that
 //! are multiples of their size, so none straddles 512 bytes.
@@ -50,7 +50,7 @@ impl Layout {
     }
 }
 
-/// The homes on the medium, with their metadata.
+/// The slots on the medium, with their metadata.
 pub(crate) struct Store {
     pub(crate) medium: Arc<dyn Medium>,
     pub(crate) geometry: Geometry,
@@ -78,103 +78,103 @@ impl Store {
         Ok(Store { medium, geometry, meta_size, meta })
     }
 
-    /// Reads ciphertext and metadata of consecutive blocks of a home.
-    pub(crate) fn read(&self, home: u32, index: u64, data: &mut [u8], meta: &mut [u8]) -> Result<()> {
+    /// Reads ciphertext and metadata of consecutive blocks of a slot.
+    pub(crate) fn read(&self, slot: u32, index: u64, data: &mut [u8], meta: &mut [u8]) -> Result<()> {
         if let MetaPlace::Interleaved = self.meta {
-            return self.read_slots(home, index, data, Some(meta));
+            return self.read_units(slot, index, data, Some(meta));
         }
-        self.medium.read_at(self.data_at(home, index), data)?;
-        self.read_meta(home, index, meta)
+        self.medium.read_at(self.data_at(slot, index), data)?;
+        self.read_meta(slot, index, meta)
     }
 
-    /// Reads ciphertext alone, for a shadow, whose metadata is in memory.
-    pub(crate) fn read_data(&self, home: u32, index: u64, data: &mut [u8]) -> Result<()> {
+    /// Reads ciphertext alone, for a copy-on-write segment, whose metadata is in memory.
+    pub(crate) fn read_data(&self, slot: u32, index: u64, data: &mut [u8]) -> Result<()> {
         match self.meta {
-            MetaPlace::Interleaved => self.read_slots(home, index, data, None),
-            _ => self.medium.read_at(self.data_at(home, index), data),
+            MetaPlace::Interleaved => self.read_units(slot, index, data, None),
+            _ => self.medium.read_at(self.data_at(slot, index), data),
         }
     }
 
     /// Reads metadata alone.
-    pub(crate) fn read_meta(&self, home: u32, index: u64, meta: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_meta(&self, slot: u32, index: u64, meta: &mut [u8]) -> Result<()> {
         match &self.meta {
             MetaPlace::None => Ok(()),
-            MetaPlace::SegmentEnd(cache) => cache.read(&*self.medium, self.meta_at(home, index), meta),
-            MetaPlace::Kv(kv) => kv.read(place(home, index), meta),
+            MetaPlace::SegmentEnd(cache) => cache.read(&*self.medium, self.meta_at(slot, index), meta),
+            MetaPlace::Kv(kv) => kv.read(place(slot, index), meta),
             MetaPlace::Interleaved => {
                 let mut data = vec![0; meta.len() / self.meta_size * BLOCK_SIZE];
-                self.read_slots(home, index, &mut data, Some(meta))
+                self.read_units(slot, index, &mut data, Some(meta))
             }
         }
     }
 
-    /// Writes ciphertext and metadata of consecutive blocks of a home.
-    pub(crate) fn write(&self, home: u32, index: u64, data: &[u8], meta: &[u8]) -> Result<()> {
-        self.write_data(home, index, data, meta)?;
-        self.write_meta(home, index, meta)
+    /// Writes ciphertext and metadata of consecutive blocks of a slot.
+    pub(crate) fn write(&self, slot: u32, index: u64, data: &[u8], meta: &[u8]) -> Result<()> {
+        self.write_data(slot, index, data, meta)?;
+        self.write_meta(slot, index, meta)
     }
 
-    /// Writes ciphertext, and metadata only where it lies between the blocks: for a shadow.
-    pub(crate) fn write_data(&self, home: u32, index: u64, data: &[u8], meta: &[u8]) -> Result<()> {
+    /// Writes ciphertext, and metadata only where it lies between the blocks: for a copy-on-write segment.
+    pub(crate) fn write_data(&self, slot: u32, index: u64, data: &[u8], meta: &[u8]) -> Result<()> {
         match self.meta {
             MetaPlace::Interleaved => {
-                let mut slots = Vec::with_capacity(data.len() + meta.len());
+                let mut units = Vec::with_capacity(data.len() + meta.len());
                 for (block, entry) in data.chunks_exact(BLOCK_SIZE).zip(meta.chunks_exact(self.meta_size)) {
-                    slots.extend_from_slice(block);
-                    slots.extend_from_slice(entry);
+                    units.extend_from_slice(block);
+                    units.extend_from_slice(entry);
                 }
-                self.medium.write_at(self.data_at(home, index), &slots)
+                self.medium.write_at(self.data_at(slot, index), &units)
             }
-            _ => self.medium.write_at(self.data_at(home, index), data),
+            _ => self.medium.write_at(self.data_at(slot, index), data),
         }
     }
 
     /// Writes metadata alone where it lies apart from the blocks.
-    pub(crate) fn write_meta(&self, home: u32, index: u64, meta: &[u8]) -> Result<()> {
+    pub(crate) fn write_meta(&self, slot: u32, index: u64, meta: &[u8]) -> Result<()> {
         match &self.meta {
             MetaPlace::None | MetaPlace::Interleaved => Ok(()),
-            MetaPlace::SegmentEnd(cache) => cache.write(&*self.medium, self.meta_at(home, index), meta),
-            MetaPlace::Kv(kv) => kv.write(place(home, index), meta),
+            MetaPlace::SegmentEnd(cache) => cache.write(&*self.medium, self.meta_at(slot, index), meta),
+            MetaPlace::Kv(kv) => kv.write(place(slot, index), meta),
         }
     }
 
-    /// Makes blocks of a home unwritten and gives their space back.
-    pub(crate) fn erase(&self, home: u32, index: u64, count: u64) -> Result<()> {
-        self.medium.discard(self.data_at(home, index), count * self.slot())?;
-        self.write_meta(home, index, &vec![0; count as usize * self.meta_size])
+    /// Makes blocks of a slot unwritten and gives their space back.
+    pub(crate) fn erase(&self, slot: u32, index: u64, count: u64) -> Result<()> {
+        self.medium.discard(self.data_at(slot, index), count * self.unit())?;
+        self.write_meta(slot, index, &vec![0; count as usize * self.meta_size])
     }
 
-    /// Makes the blocks of a shadow unwritten where only the medium can say so (the metadata in memory says it
+    /// Makes the blocks of a copy-on-write segment unwritten where only the medium can say so (the metadata in memory says it
     /// elsewhere).
-    pub(crate) fn erase_data(&self, home: u32, index: u64, count: u64) -> Result<()> {
+    pub(crate) fn erase_data(&self, slot: u32, index: u64, count: u64) -> Result<()> {
         match self.meta {
             MetaPlace::SegmentEnd(_) | MetaPlace::Kv(_) => Ok(()),
             MetaPlace::None | MetaPlace::Interleaved => {
-                self.medium.discard(self.data_at(home, index), count * self.slot())
+                self.medium.discard(self.data_at(slot, index), count * self.unit())
             }
         }
     }
 
-    /// Makes a home read as unwritten throughout, whatever lay there. Must be settled before it is used.
-    pub(crate) fn prepare(&self, home: u32) -> Result<()> {
+    /// Makes a slot read as unwritten throughout, whatever lay there. Must be settled before it is used.
+    pub(crate) fn prepare(&self, slot: u32) -> Result<()> {
         match &self.meta {
             MetaPlace::SegmentEnd(cache) => {
-                cache.discard(&*self.medium, self.meta_at(home, 0), SEGMENT_BLOCKS * self.meta_size as u64)
+                cache.discard(&*self.medium, self.meta_at(slot, 0), SEGMENT_BLOCKS * self.meta_size as u64)
             }
-            MetaPlace::Kv(kv) => kv.write(place(home, 0), &vec![0; SEGMENT_BLOCKS as usize * self.meta_size]),
-            MetaPlace::None | MetaPlace::Interleaved => self.give_back(home),
+            MetaPlace::Kv(kv) => kv.write(place(slot, 0), &vec![0; SEGMENT_BLOCKS as usize * self.meta_size]),
+            MetaPlace::None | MetaPlace::Interleaved => self.give_back(slot),
         }
     }
 
-    /// Gives the space of a free home back to the medium.
-    pub(crate) fn give_back(&self, home: u32) -> Result<()> {
+    /// Gives the space of a free slot back to the medium.
+    pub(crate) fn give_back(&self, slot: u32) -> Result<()> {
         match &self.meta {
             MetaPlace::SegmentEnd(cache) => {
-                self.medium.discard(self.data_at(home, 0), SEGMENT_BLOCKS * BLOCK)?;
+                self.medium.discard(self.data_at(slot, 0), SEGMENT_BLOCKS * BLOCK)?;
                 let meta_len = SEGMENT_BLOCKS * self.meta_size as u64;
-                cache.discard(&*self.medium, self.meta_at(home, 0), meta_len)
+                cache.discard(&*self.medium, self.meta_at(slot, 0), meta_len)
             }
-            _ => self.medium.discard(self.geometry.home(home), self.geometry.stride),
+            _ => self.medium.discard(self.geometry.slot(slot), self.geometry.stride),
         }
     }
 
@@ -211,50 +211,50 @@ impl Store {
         }
     }
 
-    /// Which of `count` blocks of a home are written.
-    pub(crate) fn written(&self, home: u32, index: u64, count: u64) -> Result<Vec<bool>> {
+    /// Which of `count` blocks of a slot are written.
+    pub(crate) fn written(&self, slot: u32, index: u64, count: u64) -> Result<Vec<bool>> {
         if self.meta_size == 0 {
             // Only the ciphertext itself would tell; a mapped segment counts as written.
             return Ok(vec![true; count as usize]);
         }
         let mut meta = vec![0; count as usize * self.meta_size];
-        self.read_meta(home, index, &mut meta)?;
+        self.read_meta(slot, index, &mut meta)?;
         Ok(meta.chunks_exact(self.meta_size).map(|entry| !lacuna_crypto::is_zero(entry)).collect())
     }
 
-    fn read_slots(&self, home: u32, index: u64, data: &mut [u8], meta: Option<&mut [u8]>) -> Result<()> {
-        let slot = self.slot() as usize;
-        let mut slots = vec![0; data.len() / BLOCK_SIZE * slot];
-        self.medium.read_at(self.data_at(home, index), &mut slots)?;
-        for (from, to) in slots.chunks_exact(slot).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
+    fn read_units(&self, slot: u32, index: u64, data: &mut [u8], meta: Option<&mut [u8]>) -> Result<()> {
+        let unit = self.unit() as usize;
+        let mut units = vec![0; data.len() / BLOCK_SIZE * unit];
+        self.medium.read_at(self.data_at(slot, index), &mut units)?;
+        for (from, to) in units.chunks_exact(unit).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
             to.copy_from_slice(&from[..BLOCK_SIZE]);
         }
         if let Some(meta) = meta {
-            for (from, to) in slots.chunks_exact(slot).zip(meta.chunks_exact_mut(self.meta_size)) {
+            for (from, to) in units.chunks_exact(unit).zip(meta.chunks_exact_mut(self.meta_size)) {
                 to.copy_from_slice(&from[BLOCK_SIZE..]);
             }
         }
         Ok(())
     }
 
-    /// Bytes from one block of a home to the next.
-    fn slot(&self) -> u64 {
+    /// Bytes from one block of a slot to the next.
+    fn unit(&self) -> u64 {
         match self.meta {
             MetaPlace::Interleaved => BLOCK + self.meta_size as u64,
             _ => BLOCK,
         }
     }
 
-    fn data_at(&self, home: u32, index: u64) -> u64 {
-        self.geometry.home(home) + index * self.slot()
+    fn data_at(&self, slot: u32, index: u64) -> u64 {
+        self.geometry.slot(slot) + index * self.unit()
     }
 
-    fn meta_at(&self, home: u32, index: u64) -> u64 {
-        self.geometry.home(home) + SEGMENT_BLOCKS * BLOCK + index * self.meta_size as u64
+    fn meta_at(&self, slot: u32, index: u64) -> u64 {
+        self.geometry.slot(slot) + SEGMENT_BLOCKS * BLOCK + index * self.meta_size as u64
     }
 }
 
 /// The key of a block in the key-value store.
-fn place(home: u32, index: u64) -> u64 {
-    u64::from(home) * SEGMENT_BLOCKS + index
+fn place(slot: u32, index: u64) -> u64 {
+    u64::from(slot) * SEGMENT_BLOCKS + index
 }

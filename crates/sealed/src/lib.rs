@@ -1,41 +1,43 @@
 //! `sealed`: an encrypted disk whose overwrites cannot be linked, on a flat medium, that survives power cuts
 //! without writing streamed data twice (paper 004, sections 1 to 3).
 //!
-//! A disk is a row of segments of 1024 blocks. Every segment has a *home* on the medium; blocks keep their
+//! A disk is a row of segments of 1024 blocks. Every segment has a *slot* on the medium; blocks keep their
 //! place inside it, and each block carries the metadata of its cipher ([`lacuna_crypto::Cipher`]) where its layout
 //! ([`Layout`]) keeps it. Three ways lead to the medium:
 //!
-//! - **The ring.** Small writes wait in a bounded write-back cache. A flush appends them, encrypted and with
-//!   their metadata, to the ring in one synced write, and returns. They go home later, sorted and without a
+//! - **The journal.** Small writes wait in a bounded write-back cache. A flush appends them, encrypted and with
+//!   their metadata, to the journal in one synced write, and returns. They are destaged later, sorted and without a
 //!   sync of their own.
-//! - **Shadows.** A stream of large writes goes straight to a *shadow*: a second, free home of its segment. When
-//!   the shadow is whole and synced, a 48-byte record in the ring makes it the home. Streamed data is written
-//!   once, and never over its last durable version.
-//! - **Recovery.** Opening a disk replays the ring: the last word on each block wins, then the ring is retired.
+//! - **Copy-on-write segments.** A stream of large writes goes straight to a *copy-on-write segment*: a second, free
+//!   slot of its segment. When the copy-on-write segment is whole and synced, a 48-byte record in the journal makes it
+//!   the slot. Streamed data is written once, and never over its last durable version.
+//! - **Recovery.** Opening a disk replays the journal: the last word on each block wins, then the journal is retired.
 //!
 //! Invariants:
 //! 1. The last durable version of a block is never overwritten before the next one is durable elsewhere. So a
 //!    write torn at 512 bytes, dropped or reordered is never seen: not as a mixture, not as an alarm.
-//! 2. The latest version of a block is, in this order: the cache's newest, the shadow's if it covers the
-//!    block, the cache's committed one (in the ring, not yet home), the home's, zeros.
-//! 3. A home is read, and one that others can see is written, only under the lock of its chunk of 64 blocks; a
-//!    thread holds one chunk lock at a time, or all of one segment's in ascending order. Homes that nobody
-//!    can see, and what a frozen shadow does not cover, are the committing thread's alone.
+//! 2. The latest version of a block is, in this order: the cache's newest, the copy-on-write segment's if it covers the
+//!    block, the cache's committed one (in the journal, not yet destaged), the slot's, zeros.
+//! 3. A slot is read, and one that others can see is written, only under the lock of its chunk of 64 blocks; a
+//!    thread holds one chunk lock at a time, or all of one segment's in ascending order. Slots that nobody
+//!    can see, and what a frozen copy-on-write segment does not cover, are the committing thread's alone.
 //! 4. A ciphertext is made once per write under fresh randomness and may then be copied as it is; no cipher
 //!    binds the place on the medium, all bind the block address.
 //! 5. After an error on the write path nothing more is written and nothing is retired. One exception: when a
-//!    write found the medium full, what was acknowledged and waits in the cache is put into the ring, where
-//!    room is kept for it, and then streams as far as the ring has room (in the `kv` layout as far as its
-//!    store still takes commits). A part of the ring is left to the next opening (`medium_full.rs`).
+//!    write found the medium full, what was acknowledged and waits in the cache is put into the journal, where
+//!    room is kept for it, and then streams as far as the journal has room (in the `kv` layout as far as its
+//!    store still takes commits). A part of the journal is left to the next opening (`medium_full.rs`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod access;
 mod cache;
 mod commit;
+mod cow_segment;
+mod destage;
 mod disk;
 mod geometry;
-mod homeward;
+mod journal;
 mod kv;
 mod layout;
 mod locks;
@@ -44,13 +46,11 @@ mod medium_full;
 mod meta_cache;
 mod overlay;
 mod recovery;
-mod ring;
-mod shadow;
 mod stream;
 mod worker;
 
 pub use disk::{OpenOptions, Sealed};
 pub use geometry::{Geometry, Params};
-pub use layout::Layout;
 #[doc(hidden)]
-pub use ring::fuzz_parse as fuzz_parse_ring;
+pub use journal::fuzz_parse as fuzz_parse_journal;
+pub use layout::Layout;

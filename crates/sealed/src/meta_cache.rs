@@ -2,7 +2,7 @@
 //! medium.
 //!
 //! Invariant: a page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages reach
-//! the medium when they are evicted and at the latest in [`MetaCache::settle`], which comes before the ring that
+//! the medium when they are evicted and at the latest in [`MetaCache::settle`], which comes before the journal that
 //! repeats their changes is retired, and before a record that relies on them is written.
 
 use lacuna_core::{Budget, Result};

@@ -1,4 +1,4 @@
-//! Tells streams from scattered writes, so that only streams open shadows.
+//! Tells streams from scattered writes, so that only streams open copy-on-write segments.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -87,7 +87,7 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for a commit that ends shadows.
+    /// Waits for a commit that ends copy-on-write segments.
     pub(crate) fn wait_for_spare(&self) -> Result<()> {
         if self.background {
             self.check_alive()?;
@@ -102,10 +102,10 @@ impl Core {
         if self.cache.dirty_bytes() > self.limits.dirty_low {
             return true;
         }
-        if self.shadows.len() <= self.params.spare as usize / 4 {
+        if self.cow_segments.len() <= self.params.spare as usize / 4 {
             return false;
         }
-        let (full, void) = self.shadows.ready();
+        let (full, void) = self.cow_segments.ready();
         full > self.params.spare as usize / 4 || void > 64
     }
 
@@ -113,9 +113,9 @@ impl Core {
     fn work(&self, idle: bool, spare_wanted: bool) -> Result<()> {
         let mut c = self.committer();
         self.check_alive()?;
-        let nothing_ready = self.shadows.ready() == (0, 0);
+        let nothing_ready = self.cow_segments.ready() == (0, 0);
         if idle || (spare_wanted && nothing_ready) {
-            if self.cache.dirty_bytes() > 0 || self.shadows.len() > 0 {
+            if self.cache.dirty_bytes() > 0 || self.cow_segments.len() > 0 {
                 self.commit(&mut c, Scope::All)?;
             }
         } else {
@@ -126,8 +126,8 @@ impl Core {
                 // Somebody else may have freed space.
                 self.medium_full.note_discard();
             }
-        } else if c.homeward_bytes > self.limits.homeward || (idle && c.homeward_bytes > 0) {
-            self.send_home(&mut c).map_err(|e| self.fail(e))?;
+        } else if c.bytes_to_destage > self.limits.to_destage || (idle && c.bytes_to_destage > 0) {
+            self.destage(&mut c).map_err(|e| self.fail(e))?;
         }
         self.upkeep(&mut c)
     }

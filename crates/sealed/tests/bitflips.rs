@@ -16,7 +16,7 @@ fn stamp(block: u64) -> u64 {
     block + 77
 }
 
-/// Runs in the ring, a stream, both ends of segments, the short last segment; one segment never written.
+/// Runs in the journal, a stream, both ends of segments, the short last segment; one segment never written.
 fn written() -> Vec<u64> {
     let runs = [0..3, 62..66, 1020..1024, 1024..1048, 2 * 1024 - 2..2 * 1024, 3 * 1024..BLOCKS];
     runs.into_iter().flatten().collect()
@@ -169,7 +169,7 @@ fn writing_to_a_segment_with_a_damaged_map_entry_leaves_the_rest_usable() {
     assert!(read(&disk, 1031).unwrap() == content(1031, 8));
 }
 
-/// Damage in the ring that recovery needs is refused as a whole: nothing half-repeated.
+/// Damage in the journal that recovery needs is refused as a whole: nothing half-repeated.
 #[test]
 fn a_flip_in_a_batch_that_others_follow_is_refused() {
     let params = params(Cipher::XtsRandom, Layout::SegmentEnd, SEGMENT_BLOCKS);
@@ -180,7 +180,7 @@ fn a_flip_in_a_batch_that_others_follow_is_refused() {
         disk.flush().unwrap();
     }
     drop(disk);
-    let first = params.geometry().ring as usize + 2 * BLOCK_SIZE;
+    let first = params.geometry().journal as usize + 2 * BLOCK_SIZE;
     let before = medium.snapshot();
     for byte in [0, 8, 20, 50, 64, 80, 4095, 4096, 8191] {
         flip(&medium, first + byte, 2);

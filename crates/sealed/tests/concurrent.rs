@@ -155,7 +155,7 @@ fn open_background(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Seal
     open_with(medium.clone(), params, background(seed)).unwrap()
 }
 
-/// Runs the threads, closes, opens again, compares; twice over, so that segments move away from old homes.
+/// Runs the threads, closes, opens again, compares; twice over, so that segments move away from old slots.
 fn threads_agree(medium: Arc<dyn Medium>, params: &Params, seed: u64, steps: u64) {
     create(&*medium, params);
     let mut stamps = vec![0; BLOCKS as usize];

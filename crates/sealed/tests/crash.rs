@@ -221,7 +221,7 @@ fn simulate(cipher: Cipher, layout: Layout, seed: u64, cuts: u64, lie: bool) -> 
         let medium = Arc::new(CrashMedium::from_image(image.clone()));
         medium.ignore_syncs(lie);
         medium.ignore_durable_writes(lie);
-        // Long rounds retire the ring; short ones meet every step of recovery and of a first commit.
+        // Long rounds retire the journal; short ones meet every step of recovery and of a first commit.
         let long = rng.chance(1, 6);
         let limit = if rng.chance(1, 8) { rng.below(20) } else { rng.below(if long { 1200 } else { 150 }) };
         medium.cut_after(limit);

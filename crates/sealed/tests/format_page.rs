@@ -61,17 +61,17 @@ fn master() -> Secret<32> {
     Secret::copy_from(&MASTER)
 }
 
-/// The geometry by the page's formulas: map, kv and its length, homes, bytes from home to home.
+/// The geometry by the page's formulas: map, kv and its length, slots, bytes from slot to slot.
 fn places(p: &Params) -> [u64; 5] {
     let m = p.cipher.meta_size() as u64;
     let i = if p.layout == Layout::Kv { 0 } else { m };
-    let map = constant("header area") + p.ring_len;
+    let map = constant("header area") + p.journal_len;
     let kv = map + (16 * u64::from(p.map_capacity)).next_multiple_of(constant("block"));
     let kv_room = (u64::from(p.map_capacity) + u64::from(p.spare)) * 1024 * constant("kv entry room");
     let kv_len = if p.layout == Layout::Kv { kv_room.max(constant("least kv region")) } else { 0 };
     let rounding = if p.layout == Layout::SegmentEnd { constant("home alignment") } else { 1 };
-    let home_len = (1024 * (4096 + i)).next_multiple_of(rounding);
-    [map, kv, kv_len, (kv + kv_len).next_multiple_of(constant("data alignment")), home_len]
+    let slot_len = (1024 * (4096 + i)).next_multiple_of(rounding);
+    [map, kv, kv_len, (kv + kv_len).next_multiple_of(constant("data alignment")), slot_len]
 }
 
 #[test]
@@ -95,16 +95,16 @@ fn constants_parameters_and_regions() {
                 assert_eq!((number("version"), number("cipher")), (1, c));
                 assert_eq!(number("layout"), if cipher.meta_size() > 0 { l } else { 0 });
                 assert_eq!(number("spare"), u64::from(p.spare));
-                assert_eq!((number("blocks"), number("ring length")), (blocks, p.ring_len));
+                assert_eq!((number("blocks"), number("ring length")), (blocks, p.journal_len));
                 assert_eq!(number("map capacity"), u64::from(p.map_capacity));
                 assert!(fields.get(&bytes, "zero").iter().all(|b| *b == 0));
                 let g = p.geometry();
                 assert_eq!([g.map, g.kv.0, g.kv.1, g.data, g.stride], places(&p));
                 assert_eq!(
-                    (g.ring, u64::from(g.homes)),
+                    (g.journal, u64::from(g.slots)),
                     (1 << 20, blocks.div_ceil(1024) + u64::from(p.spare))
                 );
-                assert_eq!(g.medium_len(), g.data + u64::from(g.homes) * g.stride);
+                assert_eq!(g.medium_len(), g.data + u64::from(g.slots) * g.stride);
             }
         }
     }
@@ -141,7 +141,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// The batch at an offset of the ring's batches; asserts everything the page says of its head.
+    /// The batch at an offset of the journal's batches; asserts everything the page says of its head.
     fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
         let head = Fields::of("Batch head", 64);
         let start = (constant("header area") + constant("ring batches") + position) as usize;
@@ -219,7 +219,7 @@ fn retired(snapshot: &[u8], place: u64) -> (u64, u64, u64) {
     (fields.number(bytes, "count"), fields.number(bytes, "next"), fields.number(bytes, "position"))
 }
 
-/// The number of the home of a segment, verified.
+/// The number of the slot of a segment, verified.
 fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
     let fields = Fields::of("Map entry", 16);
     let bytes = &snapshot[(places(p)[0] + 16 * segment) as usize..][..16];
@@ -232,20 +232,20 @@ fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
     Some(fields.number(bytes, "home") - 1)
 }
 
-/// Ciphertext and metadata of a block at home. The entries of the layout kv are not looked for.
-fn at_home<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], Option<&'a [u8]>) {
-    let [_, _, _, homes, stride] = places(p);
-    let home = (homes + stride * mapped(snapshot, p, block / 1024).unwrap()) as usize;
+/// Ciphertext and metadata of a block in its slot. The entries of the layout kv are not looked for.
+fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], Option<&'a [u8]>) {
+    let [_, _, _, slots, stride] = places(p);
+    let slot = (slots + stride * mapped(snapshot, p, block / 1024).unwrap()) as usize;
     let (x, m) = ((block % 1024) as usize, p.cipher.meta_size());
     let (data, meta) = match p.layout {
         Layout::SegmentEnd => (4096 * x, Some(1024 * 4096 + m * x)),
         Layout::Interleaved => ((4096 + m) * x, Some((4096 + m) * x + 4096)),
         Layout::Kv => (4096 * x, None),
     };
-    (&snapshot[home + data..][..4096], meta.map(|at| &snapshot[home + at..][..m]))
+    (&snapshot[slot + data..][..4096], meta.map(|at| &snapshot[slot + at..][..m]))
 }
 
-/// A disk with all kinds of entries in its ring: the snapshots after its flushes, and after it was closed.
+/// A disk with all kinds of entries in its journal: the snapshots after its flushes, and after it was closed.
 fn history(p: &Params) -> (Vec<u8>, Vec<u8>) {
     let medium: Arc<MemoryMedium> = new_disk(p);
     let disk = open(&medium, p, 1);
@@ -268,13 +268,13 @@ fn everything_lies_where_the_page_says() {
         for layout in Layout::ALL {
             let p = params(cipher, layout, 3 * SEGMENT_BLOCKS + 7);
             let (flushed, closed) = history(&p);
-            check_ring(&p, &flushed);
-            check_homes(&p, &closed);
+            check_journal(&p, &flushed);
+            check_slots(&p, &closed);
         }
     }
 }
 
-fn check_ring(p: &Params, snapshot: &[u8]) {
+fn check_journal(p: &Params, snapshot: &[u8]) {
     assert_eq!(retired(snapshot, 0), (1, 1, 0));
     assert!((0..4).all(|segment| mapped(snapshot, p, segment).is_none()));
     let fields = Fields::of("Entry", 48);
@@ -305,11 +305,11 @@ fn check_ring(p: &Params, snapshot: &[u8]) {
     assert_eq!((fields.number(moved, "kind"), fields.number(moved, "count")), (3, 0));
     assert_eq!(fields.number(moved, "address"), 1);
     let to = fields.get(moved, "metadata");
-    // The stream took the first free home.
+    // The stream took the first free slot.
     assert_eq!((to[0], &to[1..]), (1, &[0; 31][..]));
 }
 
-fn check_homes(p: &Params, snapshot: &[u8]) {
+fn check_slots(p: &Params, snapshot: &[u8]) {
     let (count, next, position) = retired(snapshot, 1);
     assert_eq!((count, next), (2, 4));
     // Three entry areas of one block each, and two, two and no ciphertexts.
@@ -317,12 +317,12 @@ fn check_homes(p: &Params, snapshot: &[u8]) {
     assert_eq!(retired(snapshot, 0).0, 1);
     assert_eq!([0, 1, 2, 3].map(|s| mapped(snapshot, p, s)), [Some(1), Some(0), None, Some(2)]);
     for (block, stamp) in [(3, 1), (900, 3), (1024, 2), (1027, 2), (p.blocks - 1, 4)] {
-        if let (data, Some(meta)) = at_home(snapshot, p, block) {
+        if let (data, Some(meta)) = in_slot(snapshot, p, block) {
             assert!(decrypt(p.cipher, block, data, meta) == content(block, stamp), "{p:?}, block {block}");
         }
     }
     for unwritten in [0, 4, 5, 1028, 2047, 3 * 1024] {
-        let (data, meta) = at_home(snapshot, p, unwritten);
+        let (data, meta) = in_slot(snapshot, p, unwritten);
         match meta {
             Some(meta) if p.cipher.meta_size() > 0 => assert!(meta.iter().all(|b| *b == 0)),
             _ => assert!(p.layout == Layout::Kv || data.iter().all(|b| *b == 0)),

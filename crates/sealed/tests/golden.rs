@@ -17,7 +17,7 @@ const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 5;
 const MAGIC: &[u8; 8] = b"LACSPAR1";
 const SECTOR: usize = 512;
 
-/// One golden disk. One that was not closed has everything but its first home in the ring.
+/// One golden disk. One that was not closed has everything but its first slot in the journal.
 struct Golden {
     name: &'static str,
     cipher: Cipher,

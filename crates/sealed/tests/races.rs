@@ -165,9 +165,9 @@ fn a_discard_of_the_segment_that_is_moving_wins() {
     assert_stamps(&open(&medium.inner, &params(), 3), &expected, "after reopening");
 }
 
-/// All spare homes are in use while the home of a discarded segment is given back, and a stream begins there.
+/// All spare slots are in use while the slot of a discarded segment is given back, and a stream begins there.
 #[test]
-fn a_discarded_segment_always_finds_a_home_again() {
+fn a_discarded_segment_always_finds_a_slot_again() {
     let params = params();
     let inner = new_disk(&params);
     let disk = open(&inner, &params, 1);
@@ -193,8 +193,8 @@ fn a_discarded_segment_always_finds_a_home_again() {
     assert_stamps(&open(&medium.inner, &params, 3), &expected, "after reopening");
 }
 
-/// Writes and commits small pieces in one segment until everything in the ring is sent home.
-fn send_all_home(disk: &Sealed, segment: u64, stamp: u64) {
+/// Writes and commits small pieces in one segment until everything in the journal is sent slot.
+fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
     let before = status(disk, "sent_home");
     for piece in 1..100 {
         write(disk, segment * SEGMENT_BLOCKS + piece * 8, 8, stamp).unwrap();
@@ -203,12 +203,12 @@ fn send_all_home(disk: &Sealed, segment: u64, stamp: u64) {
             return;
         }
     }
-    panic!("nothing was sent home");
+    panic!("nothing was destaged");
 }
 
-/// While the one block of a segment is written home, the segment is discarded, or asked for its extents.
+/// While the one block of a segment is written slot, the segment is discarded, or asked for its extents.
 #[test]
-fn a_block_on_its_way_home_is_seen_by_discard_and_extents() {
+fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     for discard in [true, false] {
         let medium = Hooked::new(new_disk(&params()));
         let disk = Arc::new(open_with(medium.clone(), &params(), options(1)).unwrap());
@@ -232,8 +232,8 @@ fn a_block_on_its_way_home_is_seen_by_discard_and_extents() {
             *slot.lock().unwrap() = Some(std::thread::spawn(ask));
             begun.wait();
         }));
-        send_all_home(&disk, 3, 2);
-        request.lock().unwrap().take().expect("a write home").join().unwrap();
+        destage_all(&disk, 3, 2);
+        request.lock().unwrap().take().expect("a write to a slot").join().unwrap();
         let expected = [(SEGMENT_BLOCKS + 9, u64::from(!discard)), (3 * SEGMENT_BLOCKS + 8, 2)];
         assert_stamps(&disk, &expected, "after the request");
         disk.close().unwrap();
@@ -243,10 +243,10 @@ fn a_block_on_its_way_home_is_seen_by_discard_and_extents() {
 
 /// Writes that begin ever new segments: what streams keep in memory stays within bounds.
 #[test]
-fn the_beginnings_of_many_segments_open_a_bounded_number_of_shadows() {
+fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
     const SEGMENTS: u64 = 2000;
     let plan = fixture::params(Cipher::XtsRandom, Layout::SegmentEnd, SEGMENTS * SEGMENT_BLOCKS);
-    let params = Params { ring_len: 8 << 20, ..plan };
+    let params = Params { journal_len: 8 << 20, ..plan };
     for background in [false, true] {
         let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
         create(&*medium, &params);
@@ -254,8 +254,8 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_shadows() {
         let disk = open_with(medium.clone(), &params, options).unwrap();
         for segment in 0..SEGMENTS {
             write(&disk, segment * SEGMENT_BLOCKS, 4, segment + 1).unwrap();
-            let shadows = status(&disk, "shadows");
-            assert!(shadows <= 256, "{shadows} shadows after segment {segment}");
+            let cow_segments = status(&disk, "shadows");
+            assert!(cow_segments <= 256, "{cow_segments} copy-on-write segments after segment {segment}");
         }
         disk.close().unwrap();
         let disk = open_with(medium, &params, fixture::options(2)).unwrap();

@@ -17,7 +17,7 @@ const BLOCK: u64 = 5;
 const AROUND: Range<u64> = 0..12;
 const UNIT: usize = 16;
 
-/// A disk, and the snapshots taken after each version of [`BLOCK`] had gone home.
+/// A disk, and the snapshots taken after each version of [`BLOCK`] had gone slot.
 struct History {
     params: Params,
     snapshots: Vec<Vec<u8>>,

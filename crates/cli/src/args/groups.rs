@@ -3,7 +3,7 @@
 use super::Format;
 use crate::size::Size;
 use clap::{Args, ValueEnum};
-use lacuna_deniable::Geometry;
+use lacuna::Geometry;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ fn a_person_is_asked_before_a_disk_is_overwritten() {
     let refused = scene.create("disk.img", &["--size", "64M"]).code(1).stderr;
     assert!(refused.contains(&format!("a lacuna disk (UUID {uuid})")), "{refused}");
     let mut typist = Typist::new(&scene, &format!("create disk.img --size 64M --force {CHEAP}"));
-    typist.answer(&format!("a lacuna disk (UUID {uuid}), which is lost then\r\nGo on? [y/N] "), "n");
+    typist.answer(&format!("a lacuna disk (UUID {uuid}) is there, which is lost then\r\nGo on? [y/N] "), "n");
     assert_eq!(typist.end(), 1);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
     // A script that gives the passphrase means what it says.

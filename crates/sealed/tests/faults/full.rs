@@ -10,7 +10,7 @@ use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, Rng};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A disk on a medium on which the ring and all that is in use was touched, and `spare` bytes more may be.
+/// A disk on a medium on which the journal and all that is in use was touched, and `spare` bytes more may be.
 fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
     let inner = new_disk(params);
     let disk = open(&inner, params, 1);
@@ -91,7 +91,7 @@ fn filled(params: &Params, spare: u64, seed: u64) -> (Arc<FaultMedium<MemoryMedi
     (medium, model)
 }
 
-/// A disk on a full medium is opened time and again and written a little; after something was discarded all is home.
+/// A disk on a full medium is opened time and again and written a little; after something was discarded all is destaged.
 #[test]
 fn a_full_medium_locks_nobody_out() {
     for (cipher, layout) in FORMATS.into_iter().filter(|(_, layout)| *layout != Layout::Kv) {
@@ -144,7 +144,7 @@ fn a_full_medium_locks_nobody_out() {
     }
 }
 
-/// A full medium that never gets space takes writes until the ring is full as well, refuses the next and keeps the rest.
+/// A full medium that never gets space takes writes until the journal is full as well, refuses the next and keeps the rest.
 #[test]
 fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     let params = params(Cipher::Gcm, Layout::SegmentEnd, 40 * SEGMENT_BLOCKS);
@@ -176,7 +176,7 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
     disk.close().unwrap();
 }
 
-/// A full medium on which `image` lies: the ring, the map and the first home have their space, nothing else has.
+/// A full medium on which `image` lies: the journal, the map and the first slot have their space, nothing else has.
 fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
     let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image.clone()))));
     let g = params.geometry();
@@ -191,8 +191,8 @@ fn full_with(params: &Params, image: &Image) -> Arc<FaultMedium<CrashMedium>> {
     medium
 }
 
-/// Opens a disk on a full medium and writes over and over to a few blocks, more than the ring has room for at once.
-/// Whether all went well; `retired` learns how often the ring was retired in part.
+/// Opens a disk on a full medium and writes over and over to a few blocks, more than the journal has room for at once.
+/// Whether all went well; `retired` learns how often the journal was retired in part.
 fn rewrite(
     medium: &Arc<FaultMedium<CrashMedium>>,
     params: &Params,
@@ -220,7 +220,7 @@ fn rewrite(
     true
 }
 
-/// The power fails while a disk lives in its ring: what was acknowledged is there, wherever the ring stood.
+/// The power fails while a disk lives in its journal: what was acknowledged is there, wherever the journal stood.
 #[test]
 fn a_power_cut_on_a_full_medium_loses_nothing() {
     // Minutes in a debug build: `make test-long`, which sets the variable, runs it in a release build.
@@ -323,7 +323,7 @@ impl Medium for FullHalfWay {
 
 /// A stream is written over and the medium is full half-way: what was torn is not kept as if it were whole.
 #[test]
-fn a_shadow_torn_by_a_full_medium_is_never_a_mixture() {
+fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
     for (cipher, layout) in FORMATS {
         let params = params(cipher, layout, BLOCKS);
         let (image, mut model) = used_disk(&params);

@@ -64,7 +64,7 @@ pub fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> Result<(
     }
 }
 
-/// A disk that was in use and not closed: homes, a map, and batches in the ring.
+/// A disk that was in use and not closed: slots, a map, and batches in the journal.
 pub fn used_disk(params: &Params) -> (Image, Model) {
     let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
     create(&*medium, params);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 type Faulty = FaultMedium<CrashMedium>;
 
 /// Every way to the medium: small writes, streams to new and to mapped segments (completed and declined),
-/// discards of blocks and of segments, and then the close. The ring holds batches from before.
+/// discards of blocks and of segments, and then the close. The journal holds batches from before.
 const WORK: [Op; 20] = [
     Op::Write(3, 2),
     Op::Write(SEGMENT_BLOCKS + 7, 3),
@@ -57,7 +57,7 @@ fn run_until_failure(medium: &Arc<Faulty>, params: &Params, model: &mut Model, w
             model.flushed();
             // What the key-value store does when it is dropped is reported by nobody and must not matter.
             // Nor does space that could not be given back, nor a medium that is full at opening or closing: what did
-            // not get home stays in the ring.
+            // not be destaged stays in the journal.
             let stays = what.contains("error: NoSpace") && (fired_at_open > 0 || fired_before == 0);
             let hint = what.contains("op: Discard") || stays;
             assert!(hint || medium.fired() == 0, "{what}: every failure is reported");

@@ -1,5 +1,5 @@
-//! A disk in Ceph RADOS as the verbs reach it: the connection, the lock that makes this client the only one that
-//! writes, and which objects are the disk's.
+//! Where a location leads, and a disk in Ceph RADOS as it is reached: the connection, the lock that makes this client
+//! the only one that writes, and which objects are the disk's.
 //!
 //! | what | prefix of its objects |
 //! |---|---|
@@ -10,7 +10,6 @@
 //!
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
-use crate::args::{ClusterArgs, HolderArgs};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
@@ -18,7 +17,6 @@ use lacuna_rados::{ClusterOptions, RadosPool, WriterLock};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// Objects removed side by side.
 const REMOVED_AT_ONCE: usize = 64;
@@ -33,56 +31,36 @@ pub struct Target {
     shown: String,
 }
 
+/// Where the cluster of a disk in RADOS is, and what becomes of another client that holds the disk. Means nothing for a path.
+#[derive(Clone, Debug, Default)]
+pub struct Holder {
+    /// How the cluster is reached.
+    pub cluster: ClusterOptions,
+    /// Take the disk over from the client that holds it, which is shut out from the cluster and loses what it had not flushed.
+    pub steal: bool,
+}
+
 /// Where a location leads.
 pub enum Site<'l> {
-    /// To a file or block device, with which no option for a cluster goes.
+    /// To a file or block device.
     File(&'l Path),
     /// To a disk in RADOS.
     Pool(Target),
 }
 
 impl<'l> Site<'l> {
-    /// Where a location leads, for a verb that any number of clients may do.
-    pub fn of(location: &'l Location, args: &ClusterArgs) -> Result<Self> {
+    /// Where a location leads.
+    pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
         match location {
-            Location::Path(path) => {
-                let given = [
-                    ("--ceph-conf", args.ceph_conf.is_some()),
-                    ("--ceph-id", args.ceph_id.is_some()),
-                    ("--namespace", args.namespace.is_some()),
-                    ("--timeout", args.timeout.is_some()),
-                ];
-                given.iter().try_for_each(|(option, is)| not_for_paths(location, option, *is))?;
-                Ok(Site::File(path))
-            }
-            Location::Rados { pool, name, snapshot } => Ok(Site::Pool(Target {
+            Location::Path(path) => Site::File(path),
+            Location::Rados { pool, name, snapshot } => Site::Pool(Target {
                 pool: pool.clone(),
                 name: name.clone(),
                 snapshot: snapshot.clone(),
-                options: ClusterOptions {
-                    conf: args.ceph_conf.clone(),
-                    id: args.ceph_id.clone(),
-                    namespace: args.namespace.clone(),
-                    timeout: args.timeout.map(|seconds| Duration::from_secs(seconds.into())),
-                },
+                options: cluster.clone(),
                 shown: location.to_string(),
-            })),
+            }),
         }
-    }
-
-    /// Where a location leads, for a verb that one client at a time may do.
-    pub fn held(location: &'l Location, args: &HolderArgs) -> Result<Self> {
-        let site = Site::of(location, &args.cluster)?;
-        match &site {
-            Site::File(_) => not_for_paths(location, "--steal", args.steal)?,
-            Site::Pool(target) if target.snapshot.is_some() && args.steal => {
-                return Err(Error::new(Kind::Usage, "cannot use --steal here")
-                    .found(format!("the snapshot {location}, which no client holds"))
-                    .remedy("leave it away"));
-            }
-            Site::Pool(_) => {}
-        }
-        Ok(site)
     }
 
     /// The disk in RADOS, if it leads to one.
@@ -119,18 +97,7 @@ impl Target {
     }
 }
 
-/// Refuses an option that means nothing for a path.
-fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
-    if !given {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
-        .found(format!("the location {location}, a path"))
-        .expected("a location rados:POOL/NAME")
-        .remedy("leave it away"))
-}
-
-/// Refuses a location that is not in RADOS, or names a snapshot, for a verb that changes a disk there.
+/// Refuses a location that names a snapshot, for what changes a disk: `verb` says what.
 pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
     let Some(snapshot) = location.snapshot() else { return Ok(()) };
     let disk = location.to_string();
@@ -141,11 +108,16 @@ pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
         .remedy(format!("give {disk}")))
 }
 
+/// What anyone may know of the snapshots of the disk with this UUID.
+pub fn snapshots(connection: &Connection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
+    list_snapshots(&*connection.stores(uuid)?.book)
+}
+
 /// What anyone may know of the snapshot `name` of the disk with this UUID, if there is one.
 pub fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
-    let snapshots = list_snapshots(&*connection.stores(uuid)?.book)?;
-    snapshots.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
-        Error::new(Kind::NotFound, "no such snapshot").remedy("`lacuna snapshot list` lists them")
+    snapshots(connection, uuid)?.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
+        Error::new(Kind::NotFound, "no such snapshot")
+            .expected("the name of one that the disk has (`lacuna snapshot list`)")
     })
 }
 
@@ -233,7 +205,7 @@ impl Connection {
                     }
                     None => "no disk of this name in the pool".to_owned(),
                 })
-                .remedy("`lacuna create` makes one; if it is in a namespace, give --namespace"),
+                .expected("one that was created there, and the namespace that it is in"),
             _ => e.context(&self.target.shown),
         })?;
         Ok(Arc::new(medium))
@@ -277,8 +249,8 @@ impl Connection {
         self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
     }
 
-    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours may still be on
-    /// its way.
+    /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours
+    /// may still be on its way.
     pub fn abandon_lock(&self) {
         if let Some(lock) = self.lock().take() {
             lock.abandon();

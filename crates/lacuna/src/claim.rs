@@ -7,27 +7,30 @@
 //!
 //! Readers claim nothing: a snapshot of a disk can be read beside the disk.
 
-use crate::console::Console;
+use crate::observer::Observer;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Uuid;
 use rustix::net::{listen, sockopt::socket_peercred};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::OnceLock;
 
-/// Held until the process ends, as is everything that a command opens.
-static HELD: OnceLock<UnixListener> = OnceLock::new();
+/// A disk that is claimed for this process, and for one that it forks, until this is dropped.
+pub struct Claim(UnixListener);
 
-/// Claims the disk with this UUID for this process, and for one that it forks. Errors: [`Kind::Busy`], with the process
-/// that has it open, as an error of `what`.
-pub fn take(uuid: Uuid, what: &str, console: Console) -> Result<()> {
-    let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
-    if let Some(listener) = judge(bound, || taken(uuid, what), console)? {
-        // A process claims one disk, once.
-        let _first = HELD.set(listener);
+impl Claim {
+    /// Claims the disk with this UUID. None where the system has no such sockets. Errors: [`Kind::Busy`], with the process that
+    /// has it open, as an error of `what`.
+    pub fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<Claim>> {
+        let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
+        Ok(judge(bound, || taken(uuid, what), observer)?.map(Claim))
     }
-    Ok(())
+
+    /// After a fork: from now on others are told of this process.
+    pub(crate) fn renew(&self) {
+        // The kernel notes who listens. If it does not, others are told of the process before the fork.
+        let _noted = listen(&self.0, 1);
+    }
 }
 
 fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
@@ -38,25 +41,17 @@ fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
 fn judge(
     bound: std::io::Result<UnixListener>,
     taken: impl FnOnce() -> Error,
-    console: Console,
+    observer: &dyn Observer,
 ) -> Result<Option<UnixListener>> {
     match bound {
         Ok(listener) => Ok(Some(listener)),
         Err(e) if e.kind() == ErrorKind::AddrInUse => Err(taken()),
         Err(e) => {
-            console.note(&format!(
+            observer.note(&format!(
                 "this system does not let a disk be claimed ({e}): see to it that it is not open under another name"
             ));
             Ok(None)
         }
-    }
-}
-
-/// After a fork: from now on others are told of this process.
-pub fn renew() {
-    if let Some(listener) = HELD.get() {
-        // The kernel notes who listens. If it does not, others are told of the process before the fork.
-        let _noted = listen(listener, 1);
     }
 }
 
@@ -73,7 +68,7 @@ fn taken(uuid: Uuid, what: &str) -> Error {
     Error::new(Kind::Busy, what)
         .found(holder)
         .expected("a disk that is written under one name at a time; copies of a disk count as the disk")
-        .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server), or open it with --read-only")
+        .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server), or open it read-only")
 }
 
 /// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a disk has, and messages
@@ -87,12 +82,12 @@ fn program(pid: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observer::Silent;
 
     #[test]
     fn only_a_claim_of_another_is_in_the_way() {
         let busy = || Error::new(Kind::Busy, "taken");
-        let quiet = Console::new(true, false);
-        let judged = |kind: ErrorKind| judge(Err(kind.into()), busy, quiet);
+        let judged = |kind: ErrorKind| judge(Err(kind.into()), busy, &Silent);
         assert_eq!(judged(ErrorKind::AddrInUse).unwrap_err().kind(), Kind::Busy);
         for kind in [ErrorKind::PermissionDenied, ErrorKind::Unsupported, ErrorKind::OutOfMemory] {
             assert!(judged(kind).unwrap().is_none(), "{kind}");

@@ -7,7 +7,7 @@ fuzz_target!(|input: &[u8]| {
     // Real batches are whole blocks. The input is a head and entries; zeros stand for the rest.
     let mut batch = input.to_vec();
     batch.resize(input.len().next_multiple_of(4096) + 4096 * usize::from(input.len().is_multiple_of(3)), 0);
-    let entries = lacuna_sealed::fuzz_parse_ring(&batch);
+    let entries = lacuna_sealed::fuzz_parse_journal(&batch);
     assert!(entries * 48 <= batch.len());
-    lacuna_sealed::fuzz_parse_ring(input);
+    lacuna_sealed::fuzz_parse_journal(input);
 });

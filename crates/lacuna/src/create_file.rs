@@ -1,69 +1,61 @@
-//! `create` on a file or block device.
+//! Makes a disk on a file or block device.
 
-use crate::args::{CreateArgs, Format, HidingArg};
-use crate::claim;
-use crate::console::{self, Console};
-use crate::cost::Wanted;
-use crate::draft::{blocks, check_layout, draft, no_size};
+use crate::claim::Claim;
+use crate::human;
+use crate::making::Making;
+use crate::observer::during;
 use crate::parameters::Parameters;
-use crate::size::human;
-use crate::working;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_crypto::SystemRandom;
-use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
+use crate::shape::{Shape, blocks};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SecretVec};
+use lacuna_crypto::{Cipher, SystemRandom};
+use lacuna_deniable::{Deniable, Params as DeniableParams};
 use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
 use lacuna_medium::{Access, FileMedium, Medium};
-use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
+use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
 use lacuna_sealed::{Layout, Params, Sealed};
+use lacuna_sealed_objects::ObjectLayout;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The spare factor, in thousandths, unless one is given: the paper's choice (section 6).
-const SPARE: u16 = 200;
-/// The time between two stripes, or batches, of cover unless one is given.
-const COVER_MILLIS: u32 = 1000;
-
 /// MiB within which a disk with levels fits, whatever its shape.
 const MOST_LEAST: u64 = 4096;
 
 /// Makes the disk.
 pub fn run(
-    args: &CreateArgs,
+    making: &Making<'_>,
     path: &Path,
-    wanted: &Wanted,
-    console: Console,
+    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
 ) -> Result<(Parameters, PublicHeader)> {
-    let place = Place::look(path, args.force)?;
+    let Making { options, observer } = making;
+    let place = Place::look(path, options.force)?;
+    let mut _claim = None;
     if let Some(there) = place.disk() {
-        claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), console)?;
-        // A script that gives the passphrase means what it says.
-        if !args.passphrase.is_given() && console::can_ask() {
-            console.note(&format!("{} holds {}, which is lost then", path.display(), lacuna_disk(&there)));
-            console::confirm()?;
-        }
+        _claim = Claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), *observer)?;
+        observer.replaces(&there)?;
     }
-    if args.preallocate && matches!(place, Place::Device(_)) {
-        return Err(Error::new(Kind::Usage, format!("cannot create {}", path.display()))
-            .found("--preallocate for a block device, whose space is not for lacuna to take")
-            .expected("--preallocate for a file")
+    if options.preallocate && matches!(place, Place::Device(_)) {
+        return Err(making
+            .refused()
+            .found("preallocation of a block device, whose space is not for lacuna to take")
+            .expected("preallocation of a file")
             .remedy("leave it away; on a thin volume, see to its space with the tools that made it"));
     }
-    let parameters = plan(args, &place)?;
+    let parameters = plan(making, &place)?;
     let len = medium_len(parameters.end());
-    let header = draft(args, &parameters, wanted, console)?;
+    let header = making.draft(&parameters, passphrases)?;
     let public = header.unlocked().header.clone();
     // A log that is written round and round needs its whole length sooner or later, and a disk with levels cannot be
     // written at all when the host has no space for the next write.
-    let whole = Whole { wanted: args.preallocate, taken: args.preallocate || parameters.has_levels() };
+    let whole = Whole { wanted: options.preallocate, taken: options.preallocate || parameters.has_levels() };
     let laying = format!("laying out {}", path.display());
     let is_file = !matches!(place, Place::Device(_));
-    working::show(console, &laying, |_| place.write(path, &parameters, (len, whole), header))?;
+    during(*observer, &laying, || place.write(path, &parameters, (len, whole), header))?;
     let taken = std::fs::metadata(path).map_or(len, |about| about.blocks() * 512);
     if is_file && whole.taken && taken < len {
-        console.note(&format!(
+        observer.note(&format!(
             "the host did not give {} all of its space: it will want {} more as it is written",
             path.display(),
             human(len - taken)
@@ -94,10 +86,10 @@ impl Whole {
         if taken || !self.wanted {
             return Ok(());
         }
-        Err(Error::new(Kind::Usage, "cannot take the space of the disk ahead (--preallocate)")
+        Err(Error::new(Kind::Usage, "cannot take the space of the disk ahead")
             .found("a file system that does not do this")
             .expected("one that has fallocate, such as ext4, xfs, btrfs or tmpfs")
-            .remedy("leave --preallocate away, or put the disk on another file system"))
+            .remedy("do not preallocate it, or put the disk on another file system"))
     }
 }
 
@@ -138,10 +130,7 @@ impl Place {
         let there = FileMedium::open(path, Access::Read).ok().and_then(|medium| disk_on(&medium));
         let found =
             there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
-        Err(refused()
-            .found(found)
-            .expected("a path where nothing exists")
-            .remedy("choose another path, or give --force to overwrite it"))
+        Err(refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists"))
     }
 
     /// The bytes of a device that are there for the disk, before the last copy of the header.
@@ -167,10 +156,9 @@ impl Place {
         if force || there.is_none() && start.iter().all(|byte| *byte == 0) {
             return Ok(medium);
         }
-        Err(Error::new(Kind::Usage, format!("cannot create a disk on {}", path.display()))
+        Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
             .found(there.map_or_else(|| "a device that holds data".to_owned(), |there| lacuna_disk(&there)))
-            .expected("zeros in its first MiB, and no lacuna disk")
-            .remedy("make sure that it is the right device, then give --force to overwrite it"))
+            .expected("zeros in its first MiB, and no lacuna disk"))
     }
 
     /// Lays the disk down on a medium of this length. A file that was made here goes again if that fails.
@@ -249,78 +237,66 @@ pub fn sync_directory(path: &Path) -> Result<()> {
     synced.map_err(|e| Error::io(format!("cannot sync the directory {}", parent.display()), &e))
 }
 
-fn plan(args: &CreateArgs, place: &Place) -> Result<Parameters> {
-    match args.format {
-        Format::Sealed => plan_sealed(args, place).map(Parameters::Flat),
-        Format::Deniable => plan_deniable(args, place).map(Parameters::Deniable),
-        Format::Oblivious => plan_oblivious(args, place).map(Parameters::Oblivious),
+fn plan(making: &Making<'_>, place: &Place) -> Result<Parameters> {
+    match making.options.shape {
+        Shape::Sealed { cipher, layout } => {
+            plan_sealed(making, place, (cipher, layout)).map(Parameters::Flat)
+        }
+        Shape::Deniable { geometry, spare_permille, cover_millis, .. } => {
+            let plan = |room| DeniableParams::plan(room, geometry, spare_permille, cover_millis);
+            plan_levels(making, place, plan).map(Parameters::Deniable)
+        }
+        Shape::Oblivious { plan, .. } => {
+            plan_levels(making, place, |room| ObliviousParams::plan(room, plan)).map(Parameters::Oblivious)
+        }
     }
 }
 
 /// Lays out a disk with levels by `plan`, which is given the bytes that they share.
-fn plan_levels<P>(args: &CreateArgs, place: &Place, plan: impl Fn(u64) -> Result<P>) -> Result<P> {
-    room(args, place).and_then(&plan).map_err(|e| {
+fn plan_levels<P>(making: &Making<'_>, place: &Place, plan: impl Fn(u64) -> Result<P>) -> Result<P> {
+    room(making, place).and_then(&plan).map_err(|e| {
         // The least that can be had depends on the other options.
         let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
-        let too_small = args.size.is_some_and(|size| size.0 < least << 20);
-        if too_small { e.remedy(format!("give at least --size {least}M")) } else { e }
+        let too_small = making.options.size.is_some_and(|size| size < least << 20);
+        if too_small { e.remedy(format!("choose a size of at least {least}M")) } else { e }
     })
 }
 
 /// The bytes that the levels of a disk share.
-fn room(args: &CreateArgs, place: &Place) -> Result<u64> {
+fn room(making: &Making<'_>, place: &Place) -> Result<u64> {
     let held = place.room();
-    match (args.size, held) {
-        (Some(size), Some(held)) if size.0 > held => {
+    match (making.options.size, held) {
+        (Some(size), Some(held)) if size > held => {
             Err(Error::new(Kind::Usage, "the disk does not fit its medium")
                 .found(format!("a medium of {held} bytes"))
-                .expected(format!("at least the {} bytes of --size", size.0))
-                .remedy("choose a smaller --size, or leave it away"))
+                .expected(format!("at least the {size} bytes that were asked for"))
+                .remedy("choose a smaller size, or none"))
         }
         (Some(size), _) => Ok(blocks(size)? * BLOCK_SIZE as u64),
         (None, Some(held)) => Ok(held),
-        (None, None) => Err(no_size(args, "a file")),
+        (None, None) => Err(making.no_size("a file")),
     }
 }
 
-fn plan_deniable(args: &CreateArgs, place: &Place) -> Result<DeniableParams> {
-    let wanted = &args.shape;
-    let geometry = wanted.geometry.unwrap_or(Geometry::DEFAULT);
-    let (spare, cover) = (wanted.spare.unwrap_or(SPARE), wanted.cover.unwrap_or(COVER_MILLIS));
-    plan_levels(args, place, |room| DeniableParams::plan(room, geometry, spare, cover))
-}
-
-fn plan_oblivious(args: &CreateArgs, place: &Place) -> Result<ObliviousParams> {
-    let wanted = &args.shape;
-    let hiding = match wanted.hiding {
-        Some(HidingArg::Plausible) => Hiding::Plausible,
-        Some(HidingArg::Opportunistic) | None => Hiding::Opportunistic,
-    };
-    let plan = Plan {
-        hiding,
-        per_write: wanted.cells_per_write.unwrap_or(Plan::DEFAULT.per_write),
-        // Hidden flushes wait for batches with either hiding.
-        cover_millis: wanted.cover.unwrap_or(COVER_MILLIS),
-        ..Plan::DEFAULT
-    };
-    plan_levels(args, place, |room| ObliviousParams::plan(room, plan))
-}
-
-fn plan_sealed(args: &CreateArgs, place: &Place) -> Result<Params> {
-    check_layout(args, Layout::SegmentEnd.name())?;
-    let layout = match args.layout {
+fn plan_sealed(
+    making: &Making<'_>,
+    place: &Place,
+    (cipher, wanted): (Cipher, Option<ObjectLayout>),
+) -> Result<Params> {
+    making.check_layout((cipher, wanted), Layout::SegmentEnd.name())?;
+    let layout = match wanted {
         None => Layout::SegmentEnd,
         Some(wanted) => Layout::ALL.into_iter().find(|l| l.name() == wanted.name()).ok_or_else(|| {
             Error::new(Kind::Usage, "cannot use this layout")
-                .found(format!("--layout {} for {}", wanted.name(), args.location))
+                .found(format!("the layout {} for {}", wanted.name(), making.options.location))
                 .expected(format!("one of {}", Layout::ALL.map(Layout::name).join(", ")))
-                .remedy("leave --layout away; this one is for rados: locations")
+                .remedy("leave it away; this one is for rados: locations")
         })?,
     };
     let room = place.room();
-    match (args.size, room) {
-        (Some(size), _) => Params::plan(args.cipher(), layout, blocks(size)?, room),
-        (None, Some(room)) => Params::largest(args.cipher(), layout, room),
-        (None, None) => Err(no_size(args, "a file")),
+    match (making.options.size, room) {
+        (Some(size), _) => Params::plan(cipher, layout, blocks(size)?, room),
+        (None, Some(room)) => Params::largest(cipher, layout, room),
+        (None, None) => Err(making.no_size("a file")),
     }
 }

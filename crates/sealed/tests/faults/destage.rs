@@ -1,4 +1,4 @@
-//! Failures on the way home: the ring keeps what did not get there.
+//! Failures being destaged: the journal keeps what did not get there.
 
 use crate::fixture::*;
 use crate::model::*;
@@ -11,11 +11,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A small disk with the smallest ring, all of its segments mapped, and homes for four streams.
+/// A small disk with the smallest journal, all of its segments mapped, and slots for four streams.
 fn mapped_disk() -> (Params, Arc<MemoryMedium>) {
     let plan = params(Cipher::Xts, Layout::SegmentEnd, 8 * SEGMENT_BLOCKS);
     let params = Params { spare: 4, ..plan };
-    assert_eq!(params.ring_len, 8 << 20);
+    assert_eq!(params.journal_len, 8 << 20);
     let inner = new_disk(&params);
     let disk = open(&inner, &params, 1);
     for segment in 0..8 {
@@ -30,9 +30,9 @@ fn small_writes() -> impl Iterator<Item = u64> {
     (0..4 * 100).map(|n| (4 + n / 100) * SEGMENT_BLOCKS + (1 + n % 100) * 8)
 }
 
-/// Fills the ring to nearly the half that sends everything home with what was flushed, and streams with more than its other half; then
-/// arms a failure and writes on until the ring should be retired and is not, ever.
-fn fail_on_the_way_home(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
+/// Fills the journal to nearly the half that destages everything with what was flushed, and streams with more than its
+/// other half; then arms a failure and writes on until the journal should be retired and is not, ever.
+fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOnce(), what: &str) -> Model {
     let options = OpenOptions { budget: Budget::bytes(64 << 20), ..options(2) };
     let disk = open_with(medium, params, options).unwrap();
     let mut model = Model::default();
@@ -55,23 +55,23 @@ fn fail_on_the_way_home(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
         assert_eq!(disk.flush().unwrap_err().kind(), Kind::FailStop, "{what}");
         assert!(disk.close().is_err(), "{what}");
     }
-    assert_eq!(status(&disk, "ring_retirements"), retired, "{what}: the ring was retired");
+    assert_eq!(status(&disk, "ring_retirements"), retired, "{what}: the journal was retired");
     model
 }
 
-/// A write home fails once, and what the last attempt gathers is more than the ring has room for.
+/// A write to a slot fails once, and what the last attempt gathers is more than the journal has room for.
 #[test]
-fn a_ring_with_blocks_that_did_not_get_home_is_never_retired() {
+fn a_journal_with_blocks_that_were_not_destaged_is_never_retired() {
     let (params, inner) = mapped_disk();
     let before = inner.snapshot();
     for error in [Kind::NoSpace, Kind::Io] {
-        // The first is the batch that goes to the ring, all others are on their way home.
+        // The first is the batch that goes to the journal, all others are being destaged.
         for nth in [1, 2, 3, 20] {
             let what = format!("{error:?} at write {nth}");
             let inner = Arc::new(MemoryMedium::from_bytes(before.clone()));
             let medium = Arc::new(FaultMedium::new(inner.clone()));
             let arm = || medium.add(Fault::FailNth { op: OpKind::Write, nth, error });
-            let model = fail_on_the_way_home(medium.clone(), &params, arm, &what);
+            let model = fail_while_destaging(medium.clone(), &params, arm, &what);
             assert_eq!(medium.fired(), 1, "{what}");
             model.assert_allows(&open(&inner, &params, 3), &what);
         }
@@ -128,17 +128,17 @@ fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, 
     let below = Mutex::default();
     let medium = Arc::new(DroppingSync { inner: inner.clone(), armed: AtomicBool::new(false), drops, below });
     let arm = || medium.armed.store(true, Ordering::SeqCst);
-    let model = fail_on_the_way_home(medium.clone(), params, arm, what);
+    let model = fail_while_destaging(medium.clone(), params, arm, what);
     assert!(!medium.armed.load(Ordering::SeqCst));
     model.assert_allows(&open(inner, params, 3), what);
 }
 
-/// Everything went home but was not kept there; that a later sync succeeds means nothing.
+/// Everything went slot but was not kept there; that a later sync succeeds means nothing.
 #[test]
 fn a_sync_that_fails_once_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();
     let g = params.geometry();
-    fail_one_sync(&params, &inner, g.data..g.data + 8 * g.stride, "homes dropped by a failed sync");
+    fail_one_sync(&params, &inner, g.data..g.data + 8 * g.stride, "slots dropped by a failed sync");
 }
 
 /// Streams were not kept either: what they covered must not replace what was flushed before.

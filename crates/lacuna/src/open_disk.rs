@@ -1,5 +1,6 @@
 //! A disk that is open, whichever of the formats of this build it has, with what it needs to stay so.
 
+use crate::claim::Claim;
 use crate::cluster::Connection;
 use crate::private_disk::PrivateDisk;
 use lacuna_core::{
@@ -14,10 +15,16 @@ use std::sync::{Arc, OnceLock};
 pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was written to while that level was not open: \
     give the passphrase of the deepest level whenever it is opened for writing";
 
-/// An open disk.
+/// An open disk. Dropping it ends its claim on the disk; [`Disk::close`] comes before.
+pub struct OpenDisk {
+    engine: Engine,
+    /// Of a disk in a file that is open for writing. Goes after everything else.
+    _claim: Option<Claim>,
+}
+
 // One of these per process: the size of the largest variant costs nothing.
 #[allow(clippy::large_enum_variant)]
-pub enum OpenDisk {
+pub(crate) enum Engine {
     /// On a flat medium.
     Flat(Sealed),
     /// On objects.
@@ -27,14 +34,14 @@ pub enum OpenDisk {
 }
 
 /// A disk with levels.
-pub struct WithLevels {
+pub(crate) struct WithLevels {
     disk: Arc<dyn Levels>,
     /// Those that are open.
     levels: Vec<Arc<LevelDisk>>,
 }
 
 /// A disk on objects.
-pub struct OnObjects {
+pub(crate) struct OnObjects {
     // Goes before the lock on it does.
     disk: ObjectDisk,
     /// The prefix of the objects of its data.
@@ -52,19 +59,25 @@ impl OnObjects {
     }
 }
 
-impl OpenDisk {
+impl Engine {
     /// A disk with levels.
     pub fn with_levels(disk: impl Levels + 'static) -> Self {
         let disk: Arc<dyn Levels> = Arc::new(disk);
         let levels = level_disks(&disk);
-        OpenDisk::Levels(WithLevels { disk, levels })
+        Engine::Levels(WithLevels { disk, levels })
+    }
+}
+
+impl OpenDisk {
+    pub(crate) fn new(engine: Engine, claim: Option<Claim>) -> Self {
+        OpenDisk { engine, _claim: claim }
     }
 
-    /// What front ends serve: a disk for each open level, the public one first.
+    /// What front ends serve: a disk for each open level, the public one first. The open disk must live as long as they are used.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<dyn Disk>> {
-        match &**self {
-            OpenDisk::Flat(_) | OpenDisk::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
-            OpenDisk::Levels(on) => {
+        match &self.engine {
+            Engine::Flat(_) | Engine::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
+            Engine::Levels(on) => {
                 let private = |level: &Arc<LevelDisk>| Arc::new(PrivateDisk::new(Arc::clone(level)));
                 on.levels.iter().map(|level| private(level) as Arc<dyn Disk>).collect()
             }
@@ -78,10 +91,10 @@ impl OpenDisk {
         mut progress: impl FnMut(u64),
         mut bad: impl FnMut(Option<u8>, BadBlock),
     ) -> Result<CheckReport> {
-        match self {
-            OpenDisk::Flat(disk) => check(disk, progress, |found| bad(None, found)),
-            OpenDisk::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
-            OpenDisk::Levels(on) => {
+        match &self.engine {
+            Engine::Flat(disk) => check(disk, progress, |found| bad(None, found)),
+            Engine::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
+            Engine::Levels(on) => {
                 let (mut total, mut before) = (CheckReport::default(), 0);
                 for level in &on.levels {
                     let found = |found| bad(Some(level.level()), found);
@@ -97,8 +110,8 @@ impl OpenDisk {
 
     /// What a person should know who has just opened it.
     pub fn note(&self) -> Option<&'static str> {
-        match self {
-            OpenDisk::Flat(disk) if disk.is_medium_full() => Some(
+        match &self.engine {
+            Engine::Flat(disk) if disk.is_medium_full() => Some(
                 "the host has no space left for this disk: what was written last stays in its reserve, and little more fits \
                  there. Free space on the host, or delete something on the disk and trim it (fstrim)",
             ),
@@ -108,38 +121,38 @@ impl OpenDisk {
 
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
-        matches!(self, OpenDisk::Levels(_))
+        matches!(self.engine, Engine::Levels(_))
     }
 
     /// Blocks of all open levels together.
     pub fn all_blocks(&self) -> u64 {
-        match self {
-            OpenDisk::Flat(_) | OpenDisk::Objects(_) => self.blocks(),
-            OpenDisk::Levels(on) => on.levels.iter().map(|level| level.blocks()).sum(),
+        match &self.engine {
+            Engine::Flat(_) | Engine::Objects(_) => self.blocks(),
+            Engine::Levels(on) => on.levels.iter().map(|level| level.blocks()).sum(),
         }
     }
 
     /// The disk, if it is one on objects, which can keep snapshots.
     pub fn on_objects(&self) -> Result<&ObjectDisk> {
-        match self {
-            OpenDisk::Flat(_) | OpenDisk::Levels(_) => {
+        match &self.engine {
+            Engine::Flat(_) | Engine::Levels(_) => {
                 Err(Error::new(Kind::Usage, "the disk keeps no snapshots"))
             }
-            OpenDisk::Objects(on) => Ok(&on.disk),
+            Engine::Objects(on) => Ok(&on.disk),
         }
     }
 
     /// The name of the object that a block rests in, where there are objects.
     pub fn object_of(&self, block: BlockAddr) -> Option<String> {
-        match self {
-            OpenDisk::Flat(_) | OpenDisk::Levels(_) => None,
-            OpenDisk::Objects(on) => Some(format!("{}.{:016x}", on.prefix, block.0 / SEGMENT_BLOCKS)),
+        match &self.engine {
+            Engine::Flat(_) | Engine::Levels(_) => None,
+            Engine::Objects(on) => Some(format!("{}.{:016x}", on.prefix, block.0 / SEGMENT_BLOCKS)),
         }
     }
 
     /// The error of a disk that is another client's now.
     pub fn taken_over(&self) -> Option<Error> {
-        let OpenDisk::Objects(on) = self else { return None };
+        let Engine::Objects(on) = &self.engine else { return None };
         on.fenced.get().cloned().or_else(|| on.connection.check_taken_over().err())
     }
 
@@ -148,7 +161,7 @@ impl OpenDisk {
         if self.has_levels() {
             return e.private();
         }
-        if let OpenDisk::Objects(on) = self
+        if let Engine::Objects(on) = &self.engine
             && e.kind() == Kind::Fenced
         {
             on.fenced.get_or_init(|| e.clone());
@@ -157,10 +170,10 @@ impl OpenDisk {
     }
 
     fn inner(&self) -> &dyn Disk {
-        match self {
-            OpenDisk::Flat(disk) => disk,
-            OpenDisk::Objects(on) => &on.disk,
-            OpenDisk::Levels(on) => &*on.levels[0],
+        match &self.engine {
+            Engine::Flat(disk) => disk,
+            Engine::Objects(on) => &on.disk,
+            Engine::Levels(on) => &*on.levels[0],
         }
     }
 }
@@ -202,11 +215,11 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
-        if let OpenDisk::Levels(on) = self {
+        if let Engine::Levels(on) = &self.engine {
             return on.disk.close().map_err(Error::private);
         }
         let closed = self.inner().close();
-        if let OpenDisk::Objects(on) = self
+        if let Engine::Objects(on) = &self.engine
             && closed.is_err()
         {
             // A write that failed may still arrive: not once another client writes.

@@ -1,9 +1,9 @@
-//! The ring: an append-only circle of batches, each written and synced at once, that holds what is durable but
-//! not yet home.
+//! The journal: an append-only circle of batches, each written and synced at once, that holds what is durable but
+//! not yet destaged.
 //!
 //! Invariants:
 //! - Batch n+1 is written only after batch n is durable. So the valid batches after the retired position are
-//!   exactly the durable ones, the first invalid one ends them, and a valid batch beyond it means that the ring
+//!   exactly the durable ones, the first invalid one ends them, and a valid batch beyond it means that the journal
 //!   was altered, not that power failed.
 //! - A batch never wraps: one that does not fit before the end of the region starts at its beginning.
 //! - No batch key is used for two batches with one number: every opening draws a fresh salt, and so does an
@@ -26,12 +26,12 @@ const RETIRED_MAGIC: [u8; 8] = *b"LACRETD1";
 const RETIRED_LEN: usize = 64;
 /// The two places of the retired record, each in a block of its own.
 pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
-/// The most of the ring that is kept for a full medium; of a small ring an eighth.
+/// The most of the journal that is kept for a full medium; of a small journal an eighth.
 const MOST_RESERVE: u64 = 16 << 20;
 /// Unverifiable later heads that are forgiven.
 const PLANTED_HEADS: u32 = 16;
 
-/// How far the ring has been retired.
+/// How far the journal has been retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Retired {
     /// Counts retirements; the higher of the two places counts.
@@ -65,7 +65,7 @@ impl Retired {
     }
 }
 
-/// An end that the ring's log had.
+/// An end that the journal's log had.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     next_seq: u64,
@@ -73,8 +73,8 @@ pub(crate) struct Mark {
     used: u64,
 }
 
-/// The ring of an open disk.
-pub(crate) struct Ring {
+/// The journal of an open disk.
+pub(crate) struct Journal {
     medium: Arc<dyn Medium>,
     start: u64,
     region: u64,
@@ -88,10 +88,10 @@ pub(crate) struct Ring {
     used: u64,
 }
 
-impl Ring {
+impl Journal {
     /// Writes the first retired record of a new disk. Not synced.
     pub(crate) fn create(medium: &dyn Medium, start: u64, len: u64, master: &Secret<32>) -> Result<()> {
-        // Written, not discarded: a ring that already has its space takes what was acknowledged even when the
+        // Written, not discarded: a journal that already has its space takes what was acknowledged even when the
         // host's disk is full.
         let zeros = vec![0; (1 << 20).min(len as usize)];
         for at in (0..len).step_by(zeros.len()) {
@@ -101,14 +101,14 @@ impl Ring {
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
 
-    /// Opens the ring at its retired position. `salt` must be fresh.
+    /// Opens the journal at its retired position. `salt` must be fresh.
     pub(crate) fn open(
         medium: Arc<dyn Medium>,
         start: u64,
         len: u64,
         master: Secret<32>,
         salt: [u8; 16],
-    ) -> Result<Ring> {
+    ) -> Result<Journal> {
         let retired_key = derive(&master, "sealed ring retired", &[]);
         let region = len - RETIRED_AREA;
         let mut best: Option<Retired> = None;
@@ -119,14 +119,14 @@ impl Ring {
             best = best.max_by_count(found);
         }
         let retired = best.ok_or_else(|| {
-            Error::new(Kind::Corrupt, "the ring of this disk is not readable")
+            Error::new(Kind::Corrupt, "the journal of this disk is not readable")
                 .found("neither of its two retired records verifies")
                 .expected("at least one that this disk wrote")
                 .remedy("restore the medium from a backup")
         })?;
         let key = GcmKey::new(&derive(&master, "sealed ring", &salt))?;
         let (next_seq, position) = (retired.next_seq, retired.position);
-        Ok(Ring {
+        Ok(Journal {
             medium,
             start,
             region,
@@ -141,7 +141,7 @@ impl Ring {
         })
     }
 
-    /// Calls `each` for every durable batch that is not retired, in order, and leaves the ring behind the last.
+    /// Calls `each` for every durable batch that is not retired, in order, and leaves the journal behind the last.
     pub(crate) fn replay(&mut self, mut each: impl FnMut(ParsedBatch) -> Result<()>) -> Result<u64> {
         let mut batches = 0;
         loop {
@@ -168,17 +168,17 @@ impl Ring {
         self.used + waste + len as u64 <= self.region
     }
 
-    /// What is kept free in a ring of `len` bytes for a disk that is opened on a full medium.
+    /// What is kept free in a journal of `len` bytes for a disk that is opened on a full medium.
     pub(crate) fn reserve_of(len: u64) -> u64 {
         ((len - RETIRED_AREA) / 8).min(MOST_RESERVE)
     }
 
-    /// The same of this ring.
+    /// The same of this journal.
     pub(crate) fn reserve(&self) -> usize {
         Self::reserve_of(self.region + RETIRED_AREA) as usize
     }
 
-    /// Whether more than half of the ring is in use, without its reserve: time to send everything home.
+    /// Whether more than half of the journal is in use, without its reserve: time to destage everything.
     pub(crate) fn is_half_full(&self) -> bool {
         self.used > (self.region - self.reserve() as u64) / 2
     }
@@ -191,7 +191,7 @@ impl Ring {
     pub(crate) fn append(&mut self, batch: Batch) -> Result<Arc<Vec<u8>>> {
         let len = batch.len();
         if !self.fits(len) || len > MAX_BATCH {
-            return Err(Error::new(Kind::Other, "the ring is full")
+            return Err(Error::new(Kind::Other, "the journal is full")
                 .found(format!("a batch of {len} bytes, {} of {} bytes used", self.used, self.region)));
         }
         let bytes = batch.finish(self.next_seq, &self.salt, &self.key);
@@ -215,18 +215,18 @@ impl Ring {
         Ok(())
     }
 
-    /// Retires everything in the ring, which must be durable at home.
+    /// Retires everything in the journal, which must be durable in their slots.
     pub(crate) fn retire(&mut self) -> Result<()> {
         let mark = self.mark();
         self.retire_before(mark)
     }
 
-    /// The end of the ring's log as it is now.
+    /// The end of the journal's log as it is now.
     pub(crate) fn mark(&self) -> Mark {
         Mark { next_seq: self.next_seq, position: self.position, used: self.used }
     }
 
-    /// Retires everything before a mark, all of which must be durable at home or stand behind the mark.
+    /// Retires everything before a mark, all of which must be durable in their slots or stand behind the mark.
     pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
         let retired =
             Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };
@@ -278,7 +278,7 @@ impl Ring {
                     planted > PLANTED_HEADS
                 })
             {
-                return Err(Error::new(Kind::Corrupt, "the ring of this disk was altered")
+                return Err(Error::new(Kind::Corrupt, "the journal of this disk was altered")
                     .found(format!("batch {} without batch {}", head.seq, self.next_seq))
                     .expected("every batch up to the last")
                     .remedy("restore the medium from a backup"));
@@ -305,13 +305,13 @@ impl MaxByCount for Option<Retired> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Home;
+    use crate::map::Slot;
     use lacuna_medium::MemoryMedium;
 
     const LEN: u64 = 64 * 4096;
 
-    fn open(medium: &Arc<MemoryMedium>, salt: u8) -> Ring {
-        Ring::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [salt; 16]).unwrap()
+    fn open(medium: &Arc<MemoryMedium>, salt: u8) -> Journal {
+        Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [salt; 16]).unwrap()
     }
 
     fn batch(tag: u8, blocks: u64) -> Batch {
@@ -323,34 +323,35 @@ mod tests {
             });
         }
         batch.erase(9, 3);
-        batch.move_segment(4, Home::At(7));
+        batch.move_segment(4, Slot::At(7));
         batch
     }
 
-    fn replayed(ring: &mut Ring) -> Vec<u8> {
+    fn replayed(journal: &mut Journal) -> Vec<u8> {
         let mut tags = vec![];
-        ring.replay(|b| {
-            assert_eq!(b.entries[b.entries.len() - 1], Entry::Move { segment: 4, home: Home::At(7) });
-            tags.push(b.bytes[b.data_at]);
-            Ok(())
-        })
-        .unwrap();
+        journal
+            .replay(|b| {
+                assert_eq!(b.entries[b.entries.len() - 1], Entry::Move { segment: 4, slot: Slot::At(7) });
+                tags.push(b.bytes[b.data_at]);
+                Ok(())
+            })
+            .unwrap();
         tags
     }
 
     #[test]
     fn what_was_appended_is_replayed_around_the_circle() {
         let medium = Arc::new(MemoryMedium::new(LEN));
-        Ring::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
+        Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
         let mut expected: Vec<u8> = vec![];
         for round in 0..60u8 {
-            let mut ring = open(&medium, round);
-            assert_eq!(replayed(&mut ring), expected);
-            if !ring.fits(9 * 4096) {
-                ring.retire().unwrap();
+            let mut journal = open(&medium, round);
+            assert_eq!(replayed(&mut journal), expected);
+            if !journal.fits(9 * 4096) {
+                journal.retire().unwrap();
                 expected.clear();
             }
-            ring.append(batch(round, u64::from(round % 7) + 1)).unwrap();
+            journal.append(batch(round, u64::from(round % 7) + 1)).unwrap();
             expected.push(round);
         }
     }
@@ -358,10 +359,10 @@ mod tests {
     #[test]
     fn a_torn_last_batch_ends_the_log_and_a_torn_middle_one_is_an_attack() {
         let medium = Arc::new(MemoryMedium::new(LEN));
-        Ring::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
-        let mut ring = open(&medium, 1);
+        Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
+        let mut journal = open(&medium, 1);
         for tag in 1..=3 {
-            ring.append(batch(tag, 2)).unwrap();
+            journal.append(batch(tag, 2)).unwrap();
         }
         let flip = |at: u64| {
             let mut byte = [0];

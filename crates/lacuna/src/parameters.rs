@@ -1,6 +1,6 @@
 //! What a header says of its disk, whichever of the formats of this build it has.
 
-use crate::size::human;
+use crate::human;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
@@ -173,7 +173,7 @@ impl Parameters {
     pub fn grown(&self, blocks: u64) -> Result<Parameters> {
         let refused = || {
             Error::new(Kind::Usage, "cannot resize the disk")
-                .found(format!("--size of {} bytes", blocks.saturating_mul(BLOCK_SIZE as u64)))
+                .found(format!("a size of {} bytes", blocks.saturating_mul(BLOCK_SIZE as u64)))
         };
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
         if wanted < self.size() {

@@ -1,7 +1,8 @@
-//! Shadows: second homes under construction, and segments about to become nowhere.
+//! Copy-on-write segments: second slots under construction, and segments about to become nowhere.
 //!
-//! Invariants: a shadow's covered blocks are later than anything but the cache's newest; a frozen shadow is
-//! written by the committer alone; a segment's shadow appears and disappears only under all its chunk locks.
+//! Invariants: a copy-on-write segment's covered blocks are later than anything but the cache's newest; a frozen
+//! copy-on-write segment is written by the committer alone; a segment's copy-on-write segment appears and disappears
+//! only under all its chunk locks.
 
 use lacuna_core::SEGMENT_BLOCKS;
 use std::collections::HashMap;
@@ -10,15 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// What is to become of a segment at the next commit.
 #[derive(Clone)]
-pub(crate) enum Shadow {
-    /// It moves to a new home, which a stream of writes is filling.
+pub(crate) enum CowSegment {
+    /// It moves to a new slot, which a stream of writes is filling.
     Stream(Arc<Stream>),
-    /// It was discarded whole: it reads as zeros and its home will be freed.
+    /// It was discarded whole: it reads as zeros and its slot will be freed.
     Void,
 }
 
 pub(crate) struct Stream {
-    pub(crate) home: u32,
+    pub(crate) slot: u32,
     state: Mutex<StreamState>,
 }
 
@@ -30,13 +31,13 @@ pub(crate) struct StreamState {
 }
 
 impl Stream {
-    pub(crate) fn new(home: u32, meta_size: usize) -> Self {
+    pub(crate) fn new(slot: u32, meta_size: usize) -> Self {
         let state = StreamState {
             covered: [0; (SEGMENT_BLOCKS / 64) as usize],
             meta: vec![0; SEGMENT_BLOCKS as usize * meta_size],
             frozen: false,
         };
-        Stream { home, state: Mutex::new(state) }
+        Stream { slot, state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, StreamState> {
@@ -73,24 +74,24 @@ impl StreamState {
     }
 }
 
-/// The shadows of a disk.
+/// The copy-on-write segments of a disk.
 #[derive(Default)]
-pub(crate) struct Shadows {
-    open: RwLock<HashMap<u64, Shadow>>,
+pub(crate) struct CowSegments {
+    open: RwLock<HashMap<u64, CowSegment>>,
     count: AtomicUsize,
 }
 
-impl Shadows {
-    pub(crate) fn get(&self, segment: u64) -> Option<Shadow> {
+impl CowSegments {
+    pub(crate) fn get(&self, segment: u64) -> Option<CowSegment> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.open.read().unwrap_or_else(PoisonError::into_inner).get(&segment).cloned()
     }
 
-    pub(crate) fn insert(&self, segment: u64, shadow: Shadow) {
+    pub(crate) fn insert(&self, segment: u64, cow_segment: CowSegment) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        open.insert(segment, shadow);
+        open.insert(segment, cow_segment);
         self.count.store(open.len(), Ordering::Release);
     }
 
@@ -105,9 +106,10 @@ impl Shadows {
     }
 
     /// All of them, by segment.
-    pub(crate) fn list(&self) -> Vec<(u64, Shadow)> {
+    pub(crate) fn list(&self) -> Vec<(u64, CowSegment)> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let mut list: Vec<_> = open.iter().map(|(segment, shadow)| (*segment, shadow.clone())).collect();
+        let mut list: Vec<_> =
+            open.iter().map(|(segment, cow_segment)| (*segment, cow_segment.clone())).collect();
         list.sort_unstable_by_key(|(segment, _)| *segment);
         list
     }
@@ -115,9 +117,9 @@ impl Shadows {
     /// How many streams are whole, and how many segments are void.
     pub(crate) fn ready(&self) -> (usize, usize) {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.values().fold((0, 0), |(full, void), shadow| match shadow {
-            Shadow::Stream(stream) => (full + usize::from(stream.state().is_full()), void),
-            Shadow::Void => (full, void + 1),
+        open.values().fold((0, 0), |(full, void), cow_segment| match cow_segment {
+            CowSegment::Stream(stream) => (full + usize::from(stream.state().is_full()), void),
+            CowSegment::Void => (full, void + 1),
         })
     }
 }

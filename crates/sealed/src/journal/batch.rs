@@ -1,9 +1,9 @@
-//! One batch of the ring: how it is put together, and how it is read back.
+//! One batch of the journal: how it is put together, and how it is read back.
 //!
 //! Invariant: bytes of a medium are parsed without a panic, and nothing is allocated beyond [`MAX_BATCH`], whatever
 //! they say.
 
-use crate::map::Home;
+use crate::map::Slot;
 use lacuna_core::BLOCK_SIZE;
 use lacuna_crypto::GcmKey;
 
@@ -22,7 +22,7 @@ pub(crate) enum Entry {
     /// These blocks are unwritten now.
     Erase { block: u64, count: u32 },
     /// The segment lives there now, all of it; earlier entries for its blocks are void.
-    Move { segment: u64, home: Home },
+    Move { segment: u64, slot: Slot },
 }
 
 /// A batch under construction, in the bytes in which it will be written.
@@ -67,10 +67,10 @@ impl Batch {
         self.entry(2, count, block, &[0; 32]);
     }
 
-    pub(crate) fn move_segment(&mut self, segment: u64, home: Home) {
+    pub(crate) fn move_segment(&mut self, segment: u64, slot: Slot) {
         let mut meta = [0; 32];
-        if let Home::At(home) = home {
-            meta[..8].copy_from_slice(&(u64::from(home) + 1).to_le_bytes());
+        if let Slot::At(slot) = slot {
+            meta[..8].copy_from_slice(&(u64::from(slot) + 1).to_le_bytes());
         }
         self.entry(3, 0, segment, &meta);
     }
@@ -175,9 +175,9 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
             }
             2 => Entry::Erase { block: addr, count },
             3 => {
-                let home = u64::from_le_bytes(meta[..8].try_into().ok()?);
-                let home = if home == 0 { Home::Nowhere } else { Home::At(u32::try_from(home - 1).ok()?) };
-                Entry::Move { segment: addr, home }
+                let slot = u64::from_le_bytes(meta[..8].try_into().ok()?);
+                let slot = if slot == 0 { Slot::Nowhere } else { Slot::At(u32::try_from(slot - 1).ok()?) };
+                Entry::Move { segment: addr, slot }
             }
             _ => return None,
         });

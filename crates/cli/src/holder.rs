@@ -1,0 +1,49 @@
+//! Which disk the options mean: where its cluster is, and what becomes of another client that holds it.
+
+use crate::args::{ClusterArgs, HolderArgs};
+use lacuna::{ClusterOptions, Error, Holder, Kind, Location, Result};
+use std::time::Duration;
+
+impl ClusterArgs {
+    /// What the options say of the cluster of a location. Errors: options that mean nothing for a path.
+    pub fn of(&self, location: &Location) -> Result<ClusterOptions> {
+        let given = [
+            ("--ceph-conf", self.ceph_conf.is_some()),
+            ("--ceph-id", self.ceph_id.is_some()),
+            ("--namespace", self.namespace.is_some()),
+            ("--timeout", self.timeout.is_some()),
+        ];
+        given.iter().try_for_each(|(option, is)| not_for_paths(location, option, *is))?;
+        Ok(ClusterOptions {
+            conf: self.ceph_conf.clone(),
+            id: self.ceph_id.clone(),
+            namespace: self.namespace.clone(),
+            timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.into())),
+        })
+    }
+}
+
+impl HolderArgs {
+    /// The same for a verb that one client at a time may do.
+    pub fn of(&self, location: &Location) -> Result<Holder> {
+        let cluster = self.cluster.of(location)?;
+        not_for_paths(location, "--steal", self.steal)?;
+        if location.snapshot().is_some() && self.steal {
+            return Err(Error::new(Kind::Usage, "cannot use --steal here")
+                .found(format!("the snapshot {location}, which no client holds"))
+                .remedy("leave it away"));
+        }
+        Ok(Holder { cluster, steal: self.steal })
+    }
+}
+
+/// Refuses an option that means nothing for a path.
+fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
+    if !given || location.path().is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
+        .found(format!("the location {location}, a path"))
+        .expected("a location rados:POOL/NAME")
+        .remedy("leave it away"))
+}

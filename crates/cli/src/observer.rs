@@ -1,0 +1,63 @@
+//! What the library says and asks, on the terminal.
+
+use crate::console::{self, Console};
+use crate::working;
+use indicatif::ProgressBar;
+use lacuna::header::PublicHeader;
+use lacuna::{Observer, Result};
+
+impl Observer for Console {
+    fn note(&self, text: &str) {
+        Console::note(self, text);
+    }
+
+    fn during(&self, what: &str, work: &mut dyn FnMut()) {
+        working::show(*self, what, |_| work());
+    }
+}
+
+/// The same for what may remove a disk: with a bar, and with a question where there is one to ask.
+pub struct Removing {
+    console: Console,
+    bar: ProgressBar,
+    asks: bool,
+}
+
+impl Removing {
+    /// `asks`: whether a person is asked before a disk is overwritten, if there is one.
+    pub fn new(console: Console, asks: bool) -> Self {
+        Removing { console, bar: console.progress(0, "{per_sec}"), asks }
+    }
+}
+
+impl Observer for Removing {
+    fn note(&self, text: &str) {
+        self.console.note(text);
+    }
+
+    fn during(&self, what: &str, work: &mut dyn FnMut()) {
+        self.console.during(what, work);
+    }
+
+    fn progress(&self, done: usize, of: usize) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+        if done == of {
+            self.bar.finish_and_clear();
+        }
+    }
+
+    fn replaces(&self, there: &PublicHeader) -> Result<()> {
+        if !self.asks || !console::can_ask() {
+            return Ok(());
+        }
+        self.console.note(&format!("a lacuna disk (UUID {}) is there, which is lost then", there.uuid));
+        console::confirm()
+    }
+}
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,31 @@
+//! Makes a new disk, in a file, on a device or in a pool.
+//!
+//! What can be refused is refused before passphrases are asked for, and what is to be overwritten is held against
+//! others from then on. The header comes last: until it is written there is nothing that looks like a disk, so a power
+//! cut leaves either none or a whole one.
+
+use crate::cluster::Site;
+use crate::making::Making;
+use crate::observer::Observer;
+use crate::shape::{CreateOptions, Created};
+use crate::{create_file, create_rados};
+use lacuna_core::{Result, SecretVec};
+
+/// Makes a disk. `passphrases` is called with the number of levels once nothing else can be refused, and gives one passphrase for
+/// each, from level 0 up.
+///
+/// Errors: [`Kind::Exists`] if something is there and `force` does not say that it may be overwritten, [`Kind::Usage`]
+/// for options that do not go together, [`Kind::NoSpace`], and what the medium or the cluster reports. Nothing is left
+/// of a disk that could not be made whole.
+pub fn create(
+    options: &CreateOptions,
+    observer: &dyn Observer,
+    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+) -> Result<Created> {
+    let making = Making { options, observer };
+    let (parameters, header) = match Site::of(&options.location, &options.holder.cluster) {
+        Site::Pool(target) => create_rados::run(&making, &target, passphrases)?,
+        Site::File(path) => create_file::run(&making, path, passphrases)?,
+    };
+    Ok(Created { parameters, header })
+}

@@ -1,0 +1,194 @@
+//! Makes a disk in RADOS, and removes one.
+//!
+//! A disk is there when its header is. The header is made last, and of a disk that goes it is removed last, so
+//! that a removal that was cut short can be finished by saying it again. Only a process that is killed while it
+//! creates a disk leaves objects that nothing leads to: those of an empty disk.
+
+use crate::cluster::{self, Connection, Holder, Site, Target};
+use crate::making::Making;
+use crate::observer::{Observer, during};
+use crate::parameters::Parameters;
+use crate::shape::{Shape, blocks};
+use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_header::{Location, NewHeader, PublicHeader, Uuid};
+use lacuna_medium::{ObjectStore, SnapshotId};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
+
+/// Makes the disk.
+pub fn run(
+    making: &Making<'_>,
+    target: &Target,
+    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+) -> Result<(Parameters, PublicHeader)> {
+    let Making { options, observer } = making;
+    cluster::refuse_snapshot(&options.location, "create")?;
+    let params = plan(making)?;
+    let mut connection = Connection::open(target)?;
+    check_pool(&connection, making, &params)?;
+    if connection.exists()? && !options.force {
+        return Err(exists(making));
+    }
+    connection.hold(options.holder.steal)?;
+    // Between that look and the lock another client may have made one.
+    let there = connection.exists()?;
+    if there && !options.force {
+        return Err(exists(making));
+    }
+    if let Some(there) = connection.header().and_then(|header| lacuna_header::read_public(&*header)).ok() {
+        observer.replaces(&there.0)?;
+    }
+    let parameters = Parameters::Objects(params);
+    let made = making.draft(&parameters, passphrases).and_then(|header| {
+        let public = header.unlocked().header.clone();
+        let uuid = public.uuid;
+        if there {
+            clear(&connection, making)?;
+        }
+        let laying = format!("laying out {}", options.location);
+        during(*observer, &laying, || lay(&connection, &params, header))
+            .map_err(|e| e.context(format!("cannot create {}", options.location)))
+            .inspect_err(|_| take_back(&connection, uuid, *observer))?;
+        Ok((parameters, public))
+    });
+    if made.is_err() && !there {
+        // Nothing was there before, so nothing stays.
+        let _ = connection.forget_lock();
+    }
+    made
+}
+
+fn plan(making: &Making<'_>) -> Result<ObjectParams> {
+    let Shape::Sealed { cipher, layout } = making.options.shape else {
+        return Err(making
+            .refused()
+            .found("a format with levels in a pool")
+            .expected("a file or block device")
+            .remedy("levels are made for one flat medium; use a path"));
+    };
+    making.check_layout((cipher, layout), ObjectLayout::SegmentEnd.name())?;
+    let size = making.options.size.ok_or_else(|| making.no_size("RADOS"))?;
+    if making.options.preallocate {
+        return Err(making
+            .refused()
+            .found("preallocation in a pool, where objects come with the first write to them")
+            .expected("a file")
+            .remedy("leave it away"));
+    }
+    let usual = if cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
+    ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)
+}
+
+fn exists(making: &Making<'_>) -> Error {
+    making
+        .refused()
+        .with_kind(Kind::Exists)
+        .found("a disk that exists already")
+        .expected("a name that no disk of the pool and namespace has")
+}
+
+/// Refuses a layout that the pool cannot keep.
+fn check_pool(connection: &Connection, making: &Making<'_>, params: &ObjectParams) -> Result<()> {
+    if connection.has_keys() || !params.layout.needs_keys() {
+        return Ok(());
+    }
+    Err(making
+        .refused()
+        .found(format!(
+            "the layout {} in an erasure-coded pool, whose objects have no keys to keep metadata in",
+            params.layout.name()
+        ))
+        .expected("a layout that keeps metadata beside the data")
+        .remedy("choose the layout segment-end, or use a replicated pool"))
+}
+
+/// Removes what is at the place of the new disk.
+fn clear(connection: &Connection, Making { options, observer }: &Making<'_>) -> Result<()> {
+    match uuid_of(connection) {
+        Ok(uuid) => remove_objects(connection, uuid, *observer)?,
+        Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => observer.note(&format!(
+            "{}: what was there does not say which objects are its own; they stay in the pool ({e})",
+            options.location
+        )),
+        Err(e) => return Err(e),
+    }
+    connection.remove_header()
+}
+
+fn uuid_of(connection: &Connection) -> Result<Uuid> {
+    Ok(lacuna_header::read_public(&*connection.header()?)?.0.uuid)
+}
+
+/// Lays the disk down, the header last.
+fn lay(connection: &Connection, params: &ObjectParams, header: NewHeader) -> Result<()> {
+    let unlocked = header.unlocked();
+    let uuid = unlocked.header.uuid;
+    ObjectDisk::create(&connection.stores(uuid)?, params, &unlocked.master_keys[0], &uuid.0)?;
+    header.write(&*connection.new_header()?, |_| Ok(())).map(drop)
+}
+
+/// Removes a disk that could not be made whole. That it was ours is sure: its UUID was made by this process.
+fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
+    let _ = connection.remove_header();
+    let _ = remove_objects(connection, uuid, observer);
+}
+
+/// Removes the snapshots, the data and the books of the disk with this UUID.
+fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
+    let stores = connection.stores(uuid)?;
+    // A removal that was cut short may have taken the table with it, and then all snapshots before.
+    let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
+        Kind::Corrupt => {
+            observer.note(&format!("{e}; snapshots that it may have named stay in the pool"));
+            Ok(Vec::new())
+        }
+        _ => Err(e),
+    })?;
+    for snapshot in snapshots {
+        forget(&*stores.data, snapshot.data_id)?;
+        forget(&*stores.book, snapshot.book_id)?;
+    }
+    cluster::remove_all(&*stores.data, |done, of| observer.progress(done, of))?;
+    cluster::remove_all(&*stores.book, |_, _| {})
+}
+
+/// Lets a store forget a snapshot, which it may have done already.
+fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
+    match store.remove_snapshot(id) {
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes a disk in RADOS with its snapshots and all its data. `agree` is called with its UUID once it is known that the disk
+/// is there and nobody else holds it; an error of it ends everything before anything is removed.
+///
+/// Errors: [`Kind::Usage`] for a path or a snapshot, [`Kind::NotFound`], [`Kind::Busy`] while another client holds it,
+/// and what the cluster reports; a removal that was cut short is finished by another one.
+pub fn delete(
+    location: &Location,
+    holder: &Holder,
+    observer: &dyn Observer,
+    agree: impl FnOnce(Uuid) -> Result<()>,
+) -> Result<()> {
+    let what = format!("cannot delete {location}");
+    let Site::Pool(target) = Site::of(location, &holder.cluster) else {
+        return Err(Error::new(Kind::Usage, what)
+            .found("the path of a file or block device")
+            .expected("a location rados:POOL/NAME")
+            .remedy("remove a file with rm"));
+    };
+    cluster::refuse_snapshot(location, "delete")?;
+    let mut connection = Connection::open(&target)?;
+    let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
+    connection.hold(holder.steal)?;
+    agree(uuid)?;
+    // Again, under the lock: another client may have put a new disk there.
+    if uuid_of(&connection)? != uuid {
+        return Err(Error::new(Kind::Changed, what)
+            .found("another disk of this name, made meanwhile")
+            .remedy("look at it with `lacuna info`"));
+    }
+    remove_objects(&connection, uuid, observer)?;
+    connection.remove_header()?;
+    connection.forget_lock()
+}

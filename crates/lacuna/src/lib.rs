@@ -1,0 +1,117 @@
+//! Encrypted storage for people whose adversary looks more than once: the library.
+//!
+//! A disk is an array of blocks of 4096 bytes, encrypted, on a file, a block device or the objects of a Ceph pool. This
+//! crate makes disks and opens them, from a [`Location`] and passphrases to a [`Disk`] for each open level. It has no
+//! terminal, reads no arguments and ends no process: what it has to say goes to an [`Observer`], what it wants to know
+//! it asks through closures.
+//!
+//! ```
+//! use lacuna::{ByteDisk, Cost, CreateOptions, Disk, Location, Opening, Passphrase, Shape, Silent, create, open};
+//!
+//! # fn main() -> lacuna::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("files.img");
+//! # let path = path.to_str().unwrap();
+//! let location = Location::parse(path)?;
+//! let passphrase = || Passphrase::new(b"correct horse battery staple".to_vec());
+//!
+//! // Without this line a try costs a second, as it should.
+//! let cost = Cost::fixed(1024, 1)?;
+//! let options = CreateOptions { cost, ..CreateOptions::new(location.clone(), Shape::sealed(), 64 << 20) };
+//! create(&options, &Silent, |_levels| Ok(vec![passphrase()]))?;
+//!
+//! let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
+//! let bytes = ByteDisk::new(disk.levels().remove(0));
+//! bytes.write_at(1000, b"nobody sees that this changed")?;
+//! bytes.flush()?;
+//! disk.close()?;
+//!
+//! # drop((disk, bytes));
+//! let disk = open(&location, vec![passphrase()], Opening::default(), &Silent)?;
+//! let mut read = [0; 28];
+//! ByteDisk::new(disk.levels().remove(0)).read_at(1000, &mut read)?;
+//! assert_eq!(&read, b"nobody sees that this changed"[..28].as_ref());
+//! disk.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is where
+//!
+//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable` or `oblivious`.
+//! - [`open`] opens one. [`unlock`] is its first half, for programs that ask a person or fork before they open: it
+//!   gives a [`Volume`], which becomes a [`Key`], which opens the disk.
+//! - [`OpenDisk`] is a disk that is open: [`levels`](OpenDisk::levels) for front ends, [`check`](OpenDisk::check),
+//!   [`on_objects`](OpenDisk::on_objects) for snapshots.
+//! - [`resize`], [`delete`], [`snapshots`], and passphrases and header backups in [`header`].
+//! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else.
+//!
+//! # Invariants
+//!
+//! - One process of a machine writes to a disk at a time, whatever names lead to it: unlocking for writing claims its
+//!   UUID until the open disk is dropped.
+//! - Nothing is written before a passphrase has opened the header, and nothing at all with [`Access::Read`].
+//! - Errors of disks with levels that may tell of hidden ones are [private](Error::is_private): no log may keep them.
+#![warn(missing_docs)]
+
+mod claim;
+mod cluster;
+mod cost;
+mod create;
+mod create_file;
+mod create_rados;
+mod look;
+mod making;
+mod observer;
+mod open_disk;
+mod parameters;
+mod private_disk;
+mod resize;
+mod shape;
+pub mod snapshots;
+mod unlock;
+
+pub use claim::Claim;
+pub use cluster::{Connection, Holder, Site, Target, data_prefix, refuse_snapshot};
+pub use cost::Cost;
+pub use create::create;
+pub use create_file::sync_directory;
+pub use create_rados::delete;
+pub use lacuna_core::{
+    BLOCK_SIZE, BlockAddr, Budget, ByteDisk, Disk, Error, Kind, Result, SecretVec as Passphrase, Status,
+};
+pub use lacuna_crypto::Cipher;
+pub use lacuna_deniable::Geometry;
+/// Headers: passphrases, backups, what a disk says without a passphrase.
+pub use lacuna_header as header;
+pub use lacuna_header::{Location, PublicHeader};
+pub use lacuna_medium::{Access, FileMedium, Medium};
+pub use lacuna_oblivious::{Hiding, Plan};
+/// The library of Ceph, of which a process must know when it ends.
+pub use lacuna_rados as rados;
+pub use lacuna_rados::ClusterOptions;
+pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_the_ledger};
+pub use look::Look;
+pub use observer::{Observer, Silent};
+pub use open_disk::{OVERWRITTEN, OpenDisk};
+pub use parameters::{Parameters, hiding};
+pub use resize::resize;
+pub use shape::{CreateOptions, Created, Shape, blocks};
+pub use unlock::{DEEPER_LEVELS, Key, Opened, Opener, Opening, Volume, no_write_through, open, peek, unlock};
+
+/// A size for people: exact where it is short, otherwise to one decimal, in powers of 1024.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (bytes.max(1).ilog2() / 10).min(4);
+    let whole = 1u64 << (unit * 10);
+    if bytes.is_multiple_of(whole) {
+        format!("{} {}", bytes / whole, UNITS[unit as usize])
+    } else {
+        format!("{:.1} {}", bytes as f64 / whole as f64, UNITS[unit as usize])
+    }
+}
+
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,85 @@
+//! A disk that is being made: its passphrases, its header, and what is refused wherever it is to be.
+
+use crate::observer::{Observer, during};
+use crate::parameters::Parameters;
+use crate::shape::CreateOptions;
+use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_crypto::{Cipher, SystemRandom};
+use lacuna_header::{CreateHeader, NewHeader};
+use lacuna_sealed_objects::ObjectLayout;
+
+/// A disk that is being made.
+pub(crate) struct Making<'a> {
+    pub(crate) options: &'a CreateOptions,
+    pub(crate) observer: &'a dyn Observer,
+}
+
+impl Making<'_> {
+    /// The beginning of a refusal.
+    pub(crate) fn refused(&self) -> Error {
+        Error::new(Kind::Usage, format!("cannot create {}", self.options.location))
+    }
+
+    /// Gets the passphrases and makes the header of a disk with these parameters.
+    pub(crate) fn draft(
+        &self,
+        parameters: &Parameters,
+        passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+    ) -> Result<NewHeader> {
+        let levels = self.options.shape.levels();
+        if parameters.has_levels() {
+            parameters.check_levels(usize::from(levels))?;
+        }
+        let passphrases = passphrases(levels)?;
+        if passphrases.len() != usize::from(levels) {
+            return Err(self
+                .refused()
+                .found(format!("{} passphrases", passphrases.len()))
+                .expected(if parameters.has_levels() {
+                    format!("{levels}, one for each level")
+                } else {
+                    "one to begin with".to_owned()
+                })
+                .remedy(
+                    "give one passphrase for each level; `lacuna key add` adds more for the same level",
+                ));
+        }
+        let levels: Vec<_> = passphrases.into_iter().map(|passphrase| vec![passphrase]).collect();
+        let header = CreateHeader {
+            format: parameters.format(),
+            params: parameters.encode(),
+            end: parameters.end(),
+            cost: self.options.cost.settle(self.observer),
+            levels: &levels,
+            uuid: None,
+        };
+        let random = SystemRandom::new()?;
+        during(self.observer, "making keys of the passphrase", || NewHeader::build(header, &random))
+    }
+
+    /// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing. `only` is the one that such a disk
+    /// counts as having.
+    pub(crate) fn check_layout(
+        &self,
+        (cipher, layout): (Cipher, Option<ObjectLayout>),
+        only: &str,
+    ) -> Result<()> {
+        match layout {
+            Some(layout) if cipher.meta_size() == 0 && layout.name() != only => {
+                Err(Error::new(Kind::Usage, "cannot use this layout")
+                    .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
+                    .expected("a cipher that keeps metadata: xts-random or gcm")
+                    .remedy("leave the layout away"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The refusal of a disk without a size.
+    pub(crate) fn no_size(&self, wherefore: &str) -> Error {
+        self.refused()
+            .found("no size")
+            .expected(format!("the size of a disk in {wherefore}"))
+            .remedy("give one, for example 20 GiB")
+    }
+}

@@ -1,0 +1,352 @@
+//! From a location and passphrases to what a disk is opened with.
+//!
+//! Unlocking and opening are two steps, because a process may fork between them: an open disk and a connection to
+//! a cluster have threads and the random source has state, and none of these may exist on both sides of a fork.
+//! The lock on a file crosses a fork; a connection is ended before it and made anew after it, and the header is
+//! then compared with what was unlocked.
+
+use crate::claim::Claim;
+use crate::cluster::{self, Connection, Holder, Site, Target};
+use crate::observer::{Observer, during};
+use crate::open_disk::{Engine, OnObjects, OpenDisk};
+use crate::parameters::Parameters;
+use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
+use lacuna_crypto::SystemRandom;
+use lacuna_deniable::{Deniable, Params as DeniableParams};
+use lacuna_header::{Location, PublicHeader, Unlocked};
+use lacuna_levels::{OpenOptions as LevelOptions, check_length};
+use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
+use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed_objects::{ObjectDisk, ObjectOptions, ObjectParams};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a person should know who opens a disk with levels for writing: the same words whatever levels it has (deniability
+/// contract).
+pub const DEEPER_LEVELS: &str = "What lies deeper than the levels opened now is not protected: writing to the disk overwrites \
+    it. If you have a passphrase of a deeper level, give that one.";
+
+/// What is said of a disk with levels whose medium keeps the time of its last reading, whichever levels it has.
+const ACCESS_TIMES: &str = "the access time of the file will show when the disk was last read, whichever level that was \
+    for: the system lets only the owner of a file prevent it. Own the file, or mount the file system that holds it with \
+    `noatime`.";
+
+/// A medium or disk that is held, with its open header.
+pub struct Volume {
+    /// The medium of the header; for a file, the medium of everything.
+    pub header: Arc<dyn Medium>,
+    /// The open header.
+    pub unlocked: Unlocked,
+    /// The passphrases that opened it.
+    pub passphrases: Vec<SecretVec>,
+    /// The parameters of the format.
+    pub parameters: Parameters,
+    /// The connection with the lock, for a disk in RADOS.
+    connection: Option<Connection>,
+    /// Of a disk in a file that is unlocked for writing.
+    claim: Option<Claim>,
+    location: Location,
+    steal: bool,
+}
+
+/// An open header, with the passphrases that opened it in the order in which they were given.
+pub type Opened = (Unlocked, Vec<SecretVec>);
+
+/// Opens a header with passphrases: all of them must open something.
+pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
+
+/// Takes hold of the disk, then gets passphrases, then opens the header: what can fail without a passphrase fails before `ask` is
+/// called. `ask` is given what the header says without one, and the way to open the header, which it may try several times.
+///
+/// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk, [`Kind::NotFound`],
+/// [`Kind::Corrupt`], and what `ask` says.
+pub fn unlock(
+    location: &Location,
+    holder: &Holder,
+    access: Access,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let mut touches = false;
+    let (header, connection) = match Site::of(location, &holder.cluster) {
+        Site::File(path) => {
+            let medium = FileMedium::open(path, access)?;
+            // A header that only memory holds would open the disk until the next start of the system.
+            medium.forget_cached()?;
+            touches = medium.touches_access_times();
+            (Arc::new(medium) as Arc<dyn Medium>, None)
+        }
+        Site::Pool(target) => {
+            // Nothing is taken from another client before the passphrase has opened the header.
+            let (mut connection, header) = look(&target, location)?;
+            if !holder.steal {
+                hold(&mut connection, false)?;
+            }
+            (header, Some(connection))
+        }
+    };
+    let mut connection = connection;
+    let naming = |e: Error| e.context(location);
+    let (public, _) = lacuna_header::read_public(&*header).map_err(naming)?;
+    Parameters::of(&public, location).map_err(naming)?;
+    let claim = match connection {
+        None if access == Access::Write => {
+            Claim::take(public.uuid, &format!("cannot open {location}"), observer)?
+        }
+        _ => None,
+    };
+    let trying = format!("trying the passphrase of {location}");
+    let open = |passphrases: &[SecretVec]| {
+        during(observer, &trying, || lacuna_header::open(&*header, passphrases)).map_err(naming)
+    };
+    let (unlocked, passphrases) = ask(&public, &open)?;
+    for note in &unlocked.notes {
+        observer.note(&format!("{location}: {note}"));
+    }
+    let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
+    if parameters.has_levels() && touches {
+        observer.note(ACCESS_TIMES);
+    }
+    if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
+        hold(connection, true)?;
+        check_unchanged(&*header, &unlocked.header, location)?;
+    }
+    Ok(Volume {
+        header,
+        unlocked,
+        passphrases,
+        parameters,
+        connection,
+        claim,
+        location: location.clone(),
+        steal: holder.steal,
+    })
+}
+
+/// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
+/// process has open is refused, unless `opening` is read-only.
+///
+/// Errors: those of [`unlock`] and [`Key::open`].
+pub fn open(
+    location: &Location,
+    passphrases: Vec<SecretVec>,
+    opening: Opening,
+    observer: &dyn Observer,
+) -> Result<Arc<OpenDisk>> {
+    let given = |_: &PublicHeader, open: Opener<'_>| Ok((open(&passphrases)?, passphrases));
+    let volume = unlock(location, &Holder::default(), access(opening.read_only), observer, given)?;
+    volume.into_key(false)?.open(opening).map(Arc::new)
+}
+
+/// What the header of a disk in a file says without a passphrase. None if it cannot be read: whatever opens the disk
+/// then says why.
+pub fn peek(location: &Location) -> Option<Parameters> {
+    let Location::Path(path) = location else { return None };
+    let medium = FileMedium::open(path, Access::Read).ok()?;
+    let (public, _) = lacuna_header::read_public(&medium).ok()?;
+    Parameters::of(&public, location).ok()
+}
+
+/// Connects to a disk that is there.
+fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Medium>)> {
+    let connection = Connection::open(target)?;
+    let header = connection.header()?;
+    if let Some(name) = target.snapshot() {
+        let found = lacuna_header::read_public(&*header)
+            .and_then(|(public, _)| cluster::snapshot(&connection, public.uuid, name));
+        found.map(drop).map_err(|e| e.context(location))?;
+    }
+    Ok((connection, header))
+}
+
+/// Takes the lock on a disk; a snapshot, which nobody writes, needs none.
+fn hold(connection: &mut Connection, steal: bool) -> Result<()> {
+    if connection.target().snapshot().is_some() { Ok(()) } else { connection.hold(steal) }
+}
+
+/// Refuses a header that is no longer what was unlocked.
+fn check_unchanged(header: &dyn Medium, unlocked: &PublicHeader, location: &Location) -> Result<()> {
+    let (public, _) = lacuna_header::read_public(header).map_err(|e| e.context(location))?;
+    if public == *unlocked {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Changed, format!("cannot open {location}"))
+        .found("a header that another client has rewritten since it was unlocked")
+        .remedy("try again"))
+}
+
+/// What it takes to open the disk. May cross a fork; the lock on a file crosses with it.
+pub struct Key {
+    place: Place,
+    claim: Option<Claim>,
+    has_levels: bool,
+    /// The keys of the opened levels, from 0 up; formats without levels have one.
+    masters: Vec<Secret<32>>,
+    uuid: [u8; 16],
+}
+
+enum Place {
+    Flat { medium: Arc<dyn Medium>, params: Params },
+    Deniable { medium: Arc<dyn Medium>, params: DeniableParams },
+    Oblivious { medium: Arc<dyn Medium>, params: ObliviousParams },
+    Objects(Box<Objects>),
+}
+
+struct Objects {
+    target: Target,
+    location: Location,
+    steal: bool,
+    params: ObjectParams,
+    /// As it was unlocked.
+    header: PublicHeader,
+    /// None if a fork is to come.
+    connection: Option<Connection>,
+}
+
+impl Volume {
+    /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
+    pub fn into_key(self, forks: bool) -> Result<Key> {
+        let Volume { header: medium, unlocked, parameters, connection, claim, location, steal, .. } = self;
+        let masters = unlocked.master_keys;
+        let uuid = unlocked.header.uuid.0;
+        let has_levels = parameters.has_levels();
+        let place = match (parameters, connection) {
+            (Parameters::Flat(params), _) => Place::Flat { medium, params },
+            (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
+            (Parameters::Oblivious(params), _) => Place::Oblivious { medium, params },
+            (Parameters::Objects(params), Some(connection)) => Place::Objects(Box::new(Objects {
+                target: connection.target().clone(),
+                location,
+                steal,
+                params,
+                header: unlocked.header,
+                connection: (!forks).then_some(connection),
+            })),
+            (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
+        };
+        Ok(Key { place, claim, has_levels, masters, uuid })
+    }
+}
+
+/// Why a disk with levels acknowledges no write only when it is durable: in the same words whatever levels there are.
+///
+/// Deniability contract: what is hidden waits for a write to the medium that comes anyway, and must cause none.
+pub fn no_write_through() -> Error {
+    Error::new(Kind::Usage, "cannot write through here")
+        .found("a disk with levels, whose hidden writes wait for writes that public ones cause, and must cause none")
+        .expected("a disk of the format sealed")
+        .remedy("leave it away, and flush (sync) after what must not be lost")
+}
+
+/// How a disk is opened.
+#[derive(Clone, Copy, Default)]
+pub struct Opening {
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Memory for all caches.
+    pub budget: Budget,
+    /// Acknowledge writes when they are durable. Not for disks with levels.
+    pub write_through: bool,
+    /// How long something hidden waits for public writes on a disk that does not refresh itself.
+    pub cover_timeout: Duration,
+}
+
+impl Opening {
+    /// For a format with levels.
+    fn of_levels(self, random: Arc<SystemRandom>) -> LevelOptions {
+        LevelOptions {
+            budget: self.budget,
+            read_only: self.read_only,
+            background: true,
+            cover_timeout: self.cover_timeout,
+            public_random: random.clone(),
+            filler: random,
+        }
+    }
+}
+
+impl Key {
+    /// Whether the disk is of a format with levels, however many are open.
+    pub fn has_levels(&self) -> bool {
+        self.has_levels
+    }
+
+    /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels, for its stripes and batches,
+    /// and one in RADOS, whose client library copies all that is written.
+    pub fn keeps_large_memory(&self) -> bool {
+        self.has_levels || matches!(self.place, Place::Objects(_))
+    }
+
+    /// How many levels are going to be open; 1 where there are none.
+    pub fn levels(&self) -> usize {
+        self.masters.len()
+    }
+
+    /// Opens the disk, and first finishes what a crash interrupted.
+    pub fn open(self, opening: Opening) -> Result<OpenDisk> {
+        self.claim.iter().for_each(Claim::renew);
+        let Opening { read_only, budget, write_through, .. } = opening;
+        // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
+        let masters: Vec<Secret<32>> = self.masters.clone();
+        let master = masters.first().ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
+        let random = Arc::new(SystemRandom::new()?);
+        if self.has_levels && write_through {
+            return Err(no_write_through());
+        }
+        let engine = match self.place {
+            Place::Flat { medium, params } => {
+                let options = OpenOptions { budget, read_only, write_through, background: true, random };
+                Sealed::open(medium, &params, master, &self.uuid, options).map(Engine::Flat)
+            }
+            Place::Deniable { medium, params } => {
+                let options = opening.of_levels(random);
+                // What anybody can see anybody may be told.
+                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+                let opened = Deniable::open(medium, &params, &masters, &self.uuid, options);
+                opened.map(Engine::with_levels).map_err(Error::private)
+            }
+            Place::Oblivious { medium, params } => {
+                let options = opening.of_levels(random);
+                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+                let opened = Oblivious::open(medium, &params, &masters, &self.uuid, options);
+                opened.map(Engine::with_levels).map_err(Error::private)
+            }
+            Place::Objects(mut objects) => {
+                let connection = objects.connect()?;
+                let options = ObjectOptions {
+                    budget,
+                    read_only: read_only || objects.target.snapshot().is_some(),
+                    background: true,
+                    write_through,
+                    snapshot: objects.target.snapshot().map(str::to_owned),
+                    random,
+                };
+                let stores = connection.stores(objects.header.uuid)?;
+                let disk = ObjectDisk::open(stores, &objects.params, master, &self.uuid, options)
+                    .map_err(|e| e.context(&objects.location))?;
+                let prefix = cluster::data_prefix(objects.header.uuid);
+                Ok(Engine::Objects(OnObjects::new(disk, prefix, connection)))
+            }
+        };
+        engine.map(|engine| OpenDisk::new(engine, self.claim))
+    }
+}
+
+impl Objects {
+    /// The connection that was kept, or one made anew to a disk that must not have changed.
+    fn connect(&mut self) -> Result<Connection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        let (mut connection, header) = look(&self.target, &self.location)?;
+        hold(&mut connection, self.steal)?;
+        check_unchanged(&*header, &self.header, &self.location)?;
+        Ok(connection)
+    }
+}
+
+/// How a medium is opened for a disk that is, or is not, to be written.
+fn access(read_only: bool) -> Access {
+    if read_only { Access::Read } else { Access::Write }
+}
