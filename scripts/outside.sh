@@ -21,7 +21,8 @@ for run in write read; do
     if [ $run = write ]; then
         nbdcopy --flush "$work/text" "$(cat "$work/uri")"
     else
-        nbdcopy "$(cat "$work/uri")" - | head -c 1M | cmp - "$work/text"
+        nbdcopy "$(cat "$work/uri")" "$work/back"
+        cmp --bytes 1048576 "$work/back" "$work/text"
     fi
     exec 3>&-
     wait $server

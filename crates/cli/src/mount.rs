@@ -11,7 +11,7 @@ use lacuna::{Key, OpenDisk, Opening};
 use lacuna_core::{Disk, Error, Kind, Result};
 use lacuna_fuse::{OpenRequest, Opened};
 use lacuna_header::Location;
-use lacuna_service::{Closed, CoverSource, Log, become_io_flusher, shell_word};
+use lacuna_service::{Closed, Cover, CoverSource, Log, become_io_flusher, shell_word};
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -121,8 +121,7 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let cover = CoverSource::open();
-    let opened = ready.working(console, look, || mount(args, &location, (&disk, &cover), &levels, &say))?;
+    let opened = ready.working(console, look, || mount(args, &location, &disk, &levels, &say))?;
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(lacuna_fuse::Stopper::request);
@@ -145,7 +144,7 @@ fn serve(
         // The process that asked is gone: nothing stays mounted.
         stop_now();
     }
-    let ended = wait_all(opened, &cover);
+    let ended = wait_all(opened);
     // Levels that are open to be protected, and mounted nowhere.
     let mut rest = Ok(());
     for level in &levels[args.mountpoints.len()..] {
@@ -158,11 +157,13 @@ fn serve(
 fn mount(
     args: &OpenArgs,
     location: &str,
-    (disk, cover): (&OpenDisk, &CoverSource),
+    disk: &OpenDisk,
     levels: &[Arc<dyn Disk>],
     say: &Log,
 ) -> Result<Vec<Opened>> {
-    let mut opened = Vec::new();
+    let mut opened: Vec<Opened> = Vec::new();
+    let source = CoverSource::default();
+    let uncovered = disk.has_levels() && working::is_uncovered(levels);
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
         request.mkfs = args.mkfs.clone();
@@ -171,13 +172,26 @@ fn mount(
         request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
-        request.cover = cover.clone();
-        request.mount_options = args.mount_options.clone();
+        request.cover = match opened.is_empty() {
+            _ if !uncovered => Cover::Unneeded,
+            true => Cover::Gives(source.clone()),
+            false => Cover::Needs(source.clone()),
+        };
+        // Reading would write to every level, and on one without cover wait for it. What is given comes last and wins.
+        let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw);
+        let options: Vec<&str> = quiet.into_iter().chain(args.mount_options.as_deref()).collect();
+        request.mount_options = (!options.is_empty()).then(|| options.join(","));
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.
         request.log = Arc::clone(say);
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
+        let started = started.map_err(|e| match e.kind() {
+            Kind::NoCover => e.remedy(
+                "nothing is mounted now: give the command again, and write to level 0 while it runs (level 0 is mounted first)",
+            ),
+            _ => e,
+        });
         opened.push(started.map_err(|e| if disk.has_levels() { e.private() } else { e })?);
     }
     Ok(opened)
@@ -195,15 +209,13 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
     console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
 }
 
-/// Serves until all are closed. The first that fails is told. Without level 0, which is the first, there is no more cover.
-fn wait_all(opened: Vec<Opened>, cover: &CoverSource) -> Result<()> {
+/// Serves until all are closed. The first that fails is told.
+fn wait_all(opened: Vec<Opened>) -> Result<()> {
     let mut opened = opened.into_iter();
     let Some(first) = opened.next() else { return Ok(()) };
     std::thread::scope(|scope| {
         let others: Vec<_> = opened.map(|one| scope.spawn(move || one.wait())).collect();
-        let ended = first.wait();
-        cover.end();
-        others.into_iter().fold(ended, |done, other| {
+        others.into_iter().fold(first.wait(), |done, other| {
             let ended =
                 other.join().unwrap_or_else(|_| Err(Error::new(Kind::Other, "a defect of lacuna (a panic)")));
             done.and(ended)
@@ -221,15 +233,14 @@ pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
     closed
 }
 
-/// Closes a mount point, or all of a disk. Of a disk of which one waits for cover in vain the others stay open: without level 0
-/// there is no more cover.
+/// Closes a mount point, or all of a disk. When one cannot be closed, those of shallower levels stay open: without level 0
+/// it would get no more cover.
 fn close_target(target: &Path, console: Console) -> Result<()> {
     let mut closed = Ok(());
     for mountpoint in mounted(target) {
         let one = close_one(&mountpoint, console).map_err(|e| not_mounted(target, e));
-        let uncovered = one.as_ref().is_err_and(|e| e.kind() == Kind::NoCover);
         closed = closed.and(one);
-        if uncovered {
+        if closed.is_err() {
             break;
         }
     }

@@ -3,7 +3,6 @@
 use crate::console::{self, Console};
 use crate::working;
 use indicatif::ProgressBar;
-use lacuna::header::PublicHeader;
 use lacuna::{Observer, Result};
 
 impl Observer for Console {
@@ -47,12 +46,13 @@ impl Observer for Removing {
         }
     }
 
-    fn replaces(&self, there: &PublicHeader) -> Result<()> {
-        if !self.asks || !console::can_ask() {
-            return Ok(());
+    fn replaces(&self, there: &str) -> Result<()> {
+        if self.asks && console::can_ask() {
+            self.console.note(&format!("{there} is there, which is lost then"));
+            return console::confirm();
         }
-        self.console.note(&format!("a lacuna disk (UUID {}) is there, which is lost then", there.uuid));
-        console::confirm()
+        self.console.note(&format!("{there} was there, which is overwritten"));
+        Ok(())
     }
 }
 

@@ -196,6 +196,12 @@ pub fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> St
     }
 }
 
+/// Whether the disk with these levels writes no cover by itself.
+pub fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
+    let items = levels.first().map(|level| level.status().items).unwrap_or_default();
+    items.iter().any(|item| item.name == "cover_interval" && item.value == 0)
+}
+
 /// The same of a disk that is open here, by its levels.
 pub fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
     let items: Vec<_> = levels.iter().flat_map(|level| level.status().items).collect();

@@ -4,10 +4,10 @@ use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
 use lacuna_service::{
-    Control, CoverRetry, CoverSource, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
-    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base,
+    Control, Cover, CoverRetry, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
+    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base, shell_word,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ pub struct OpenRequest {
     pub raw: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
-    /// Whether there can still be cover for the disk, if it is a hidden level.
-    pub cover: CoverSource,
+    /// What the disk has to do with cover, if it is a level.
+    pub cover: Cover,
     /// Directory of the run directories, if not [`default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
@@ -56,7 +56,7 @@ impl OpenRequest {
             read_only: false,
             raw: false,
             mount_options: None,
-            cover: CoverSource::open(),
+            cover: Cover::Unneeded,
             run_base: None,
             log: Arc::new(|_| {}),
         }
@@ -186,6 +186,13 @@ impl Opened {
             if !asked && !ended_by_itself {
                 continue;
             }
+            let event = match event {
+                Event::Close(waiting) if self.disk.cover().is_needed() => {
+                    waiting.refuse(&self.gives_cover());
+                    continue;
+                }
+                other => other,
+            };
             self.watch.set_closing(true);
             let down = self.settle().and_then(|()| self.take_down());
             self.watch.set_closing(down.is_ok());
@@ -209,7 +216,7 @@ impl Opened {
     /// Waits until the disk has taken everything that programs wrote, while it is still mounted: what waits for cover in vain
     /// is not lost then.
     fn settle(&mut self) -> Result<()> {
-        let Some(mounted) = &self.mounted else { return Ok(()) };
+        let Some(mounted) = self.mounted.as_ref().filter(|_| self.disk.is_patient()) else { return Ok(()) };
         let begun = Instant::now();
         // One that began before does not count: more may have been written since.
         for before in [true, false] {
@@ -223,9 +230,24 @@ impl Opened {
                         "it stays open, and nothing is lost: write to level 0 while `lacuna close` runs",
                     ));
                 }
+                if !self.disk.is_patient() {
+                    return Ok(());
+                }
             }
         }
         Ok(())
+    }
+
+    /// Why level 0 is not closed yet.
+    fn gives_cover(&self) -> Error {
+        Error::new(Kind::Busy, format!("cannot close {}", self.record.mountpoint.display()))
+            .found("a deeper level that is still mounted, and gets no cover without this one")
+            .expected("deeper levels to be closed first")
+            .remedy(format!(
+                "close that first, or all in the right order with `lacuna close {}`",
+                shell_word(Path::new(&self.record.location))
+            ))
+            .private()
     }
 
     /// Unmounts everything. What is busy stays, and so does everything below it.

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::human;
-use crate::making::Making;
+use crate::making::{Making, lacuna_disk};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
@@ -20,6 +20,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
+/// What is said of a device that is not blank.
+const DATA: &str = "a device that holds data";
+
 /// MiB within which a disk with levels fits, whatever its shape.
 const MOST_LEAST: u64 = 4096;
 
@@ -34,6 +37,8 @@ pub fn run(
     let mut _claim = None;
     if let Some(there) = place.disk() {
         _claim = Claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), *observer)?;
+    }
+    if let Some(there) = place.content() {
         observer.replaces(&there)?;
     }
     if options.preallocate && matches!(place, Place::Device(_)) {
@@ -147,17 +152,27 @@ impl Place {
         disk_on(medium)
     }
 
+    /// What is there already, in words. None for what is empty.
+    fn content(&self) -> Option<String> {
+        match (self, self.disk()) {
+            (_, Some(there)) => Some(lacuna_disk(&there)),
+            (Place::File(medium), None) => {
+                (medium.len() > 0).then(|| format!("a file of {}", human(medium.len())))
+            }
+            (Place::Device(medium), None) => starts_with_data(medium).ok()?.then(|| DATA.to_owned()),
+            (Place::Nothing, None) => None,
+        }
+    }
+
     fn device(path: &Path, force: bool) -> Result<FileMedium> {
         let medium = FileMedium::open(path, Access::Write)?;
-        let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
-        medium.read_at(0, &mut start)?;
         // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
         let there = disk_on(&medium);
-        if force || there.is_none() && start.iter().all(|byte| *byte == 0) {
+        if force || there.is_none() && !starts_with_data(&medium)? {
             return Ok(medium);
         }
         Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
-            .found(there.map_or_else(|| "a device that holds data".to_owned(), |there| lacuna_disk(&there)))
+            .found(there.map_or_else(|| DATA.to_owned(), |there| lacuna_disk(&there)))
             .expected("zeros in its first MiB, and no lacuna disk"))
     }
 
@@ -196,13 +211,16 @@ impl Place {
     }
 }
 
+/// Whether anything but zeros stands in the first MiB.
+fn starts_with_data(medium: &FileMedium) -> Result<bool> {
+    let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
+    medium.read_at(0, &mut start)?;
+    Ok(start.iter().any(|byte| *byte != 0))
+}
+
 /// What a medium says of the disk on it, if there is one.
 fn disk_on(medium: &FileMedium) -> Option<PublicHeader> {
     lacuna_header::read_public(medium).ok().map(|(there, _)| there)
-}
-
-fn lacuna_disk(there: &PublicHeader) -> String {
-    format!("a lacuna disk (UUID {})", there.uuid)
 }
 
 /// Lays the disk itself behind its header.

@@ -5,7 +5,7 @@
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
 use crate::cluster::{self, Connection, Holder, Site, Target};
-use crate::making::Making;
+use crate::making::{Making, lacuna_disk};
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
@@ -34,8 +34,8 @@ pub fn run(
     if there && !options.force {
         return Err(exists(making));
     }
-    if let Some(there) = connection.header().and_then(|header| lacuna_header::read_public(&*header)).ok() {
-        observer.replaces(&there.0)?;
+    if let Ok(there) = connection.header().and_then(|header| lacuna_header::read_public(&*header)) {
+        observer.replaces(&lacuna_disk(&there.0))?;
     }
     let parameters = Parameters::Objects(params);
     let made = making.draft(&parameters, passphrases).and_then(|header| {

@@ -5,8 +5,13 @@ use crate::parameters::Parameters;
 use crate::shape::CreateOptions;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Cipher, SystemRandom};
-use lacuna_header::{CreateHeader, NewHeader};
+use lacuna_header::{CreateHeader, NewHeader, PublicHeader};
 use lacuna_sealed_objects::ObjectLayout;
+
+/// A disk that is there already, in words.
+pub(crate) fn lacuna_disk(there: &PublicHeader) -> String {
+    format!("a lacuna disk (UUID {})", there.uuid)
+}
 
 /// A disk that is being made.
 pub(crate) struct Making<'a> {

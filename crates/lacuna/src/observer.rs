@@ -1,7 +1,6 @@
 //! What the library says and asks while it works.
 
 use lacuna_core::Result;
-use lacuna_header::PublicHeader;
 
 /// A program's ear: what is told here a person may want to see, and may be asked. Every method has a default, which says
 /// nothing and agrees.
@@ -18,9 +17,9 @@ pub trait Observer {
     /// Part of a long removal is done: `done` of `of` objects.
     fn progress(&self, _done: usize, _of: usize) {}
 
-    /// Whether the disk that is `there` may be overwritten. Errors: the refusal, with which everything ends before anything was
-    /// changed.
-    fn replaces(&self, _there: &PublicHeader) -> Result<()> {
+    /// Whether what is `there` may be overwritten, in words such as "a lacuna disk (UUID ...)". Errors: the refusal, with
+    /// which everything ends before anything was changed.
+    fn replaces(&self, _there: &str) -> Result<()> {
         Ok(())
     }
 }

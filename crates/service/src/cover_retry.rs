@@ -5,7 +5,7 @@
 //! here until cover comes, and the one who closes learns from [`CoverRetry::refused_since`] that it does not.
 
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,30 +13,43 @@ use std::time::{Duration, Instant};
 /// Between a refusal and the next try. The disk itself waits longer, unless it was told not to wait at all.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether level 0 of a disk is still in use, so that there can be cover for its hidden levels. Clones tell of the same disk.
-#[derive(Clone)]
-pub struct CoverSource(Arc<AtomicBool>);
+/// Where the cover for hidden levels comes from that have none of their own. Clones tell of the same disk.
+#[derive(Clone, Default)]
+pub struct CoverSource(Arc<Source>);
 
-impl CoverSource {
-    /// Of a disk whose level 0 is open.
-    pub fn open() -> Self {
-        CoverSource(Arc::new(AtomicBool::new(true)))
+#[derive(Default)]
+struct Source {
+    /// Level 0 was closed: there is no more cover.
+    ended: AtomicBool,
+    /// Hidden levels that are mounted.
+    users: AtomicUsize,
+}
+
+/// What a level has to do with cover.
+pub enum Cover {
+    /// Nothing: there are no levels, or the disk writes cover by itself.
+    Unneeded,
+    /// It is level 0, and its writes are the cover.
+    Gives(CoverSource),
+    /// It is a hidden level that waits for the writes of level 0.
+    Needs(CoverSource),
+}
+
+impl Cover {
+    /// Whether a mounted level gets no cover any more if this one is closed.
+    pub fn is_needed(&self) -> bool {
+        matches!(self, Cover::Gives(source) if source.0.users.load(Ordering::Acquire) > 0)
     }
 
-    /// Level 0 was closed: nobody waits for cover any more.
-    pub fn end(&self) {
-        self.0.store(false, Ordering::Release);
-    }
-
-    fn is_open(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    fn may_come(&self) -> bool {
+        matches!(self, Cover::Needs(source) if !source.0.ended.load(Ordering::Acquire))
     }
 }
 
 /// The disk.
 pub struct CoverRetry {
     disk: Arc<dyn Disk>,
-    source: CoverSource,
+    cover: Cover,
     /// Whether what is refused is tried again.
     holding: AtomicBool,
     /// The last request that was refused, and when that try began.
@@ -45,8 +58,21 @@ pub struct CoverRetry {
 
 impl CoverRetry {
     /// A disk that tries nothing again until it is told to [`hold`](Self::hold).
-    pub fn new(disk: Arc<dyn Disk>, source: CoverSource) -> Self {
-        CoverRetry { disk, source, holding: AtomicBool::new(false), refused: Mutex::default() }
+    pub fn new(disk: Arc<dyn Disk>, cover: Cover) -> Self {
+        if let Cover::Needs(source) = &cover {
+            source.0.users.fetch_add(1, Ordering::AcqRel);
+        }
+        CoverRetry { disk, cover, holding: AtomicBool::new(false), refused: Mutex::default() }
+    }
+
+    /// What the level has to do with cover.
+    pub fn cover(&self) -> &Cover {
+        &self.cover
+    }
+
+    /// Whether it is worth waiting for cover.
+    pub fn is_patient(&self) -> bool {
+        self.holding.load(Ordering::Acquire) && self.cover.may_come()
     }
 
     /// Whether requests are tried again from now on.
@@ -68,13 +94,23 @@ impl CoverRetry {
                     let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
                     *refused = Some((begun, e.clone()));
                     drop(refused);
-                    if !self.holding.load(Ordering::Acquire) || !self.source.is_open() {
+                    if !self.is_patient() {
                         return Err(e);
                     }
                     sleep(PAUSE);
                 }
                 other => return other,
             }
+        }
+    }
+}
+
+impl Drop for CoverRetry {
+    fn drop(&mut self) {
+        match &self.cover {
+            Cover::Unneeded => {}
+            Cover::Gives(source) => source.0.ended.store(true, Ordering::Release),
+            Cover::Needs(source) => _ = source.0.users.fetch_sub(1, Ordering::AcqRel),
         }
     }
 }
@@ -164,24 +200,32 @@ mod tests {
         }
     }
 
+    fn uncovered(times: u32, cover: Cover) -> CoverRetry {
+        CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(times))), cover)
+    }
+
     #[test]
     fn cover_is_waited_for_as_long_as_there_can_be_any() {
-        let source = CoverSource::open();
-        let disk = CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(3))), source.clone());
+        let source = CoverSource::default();
+        let public = uncovered(0, Cover::Gives(source.clone()));
+        assert!(!public.cover().is_needed());
+        let disk = uncovered(3, Cover::Needs(source.clone()));
         let begun = Instant::now();
-        assert!(disk.refused_since(begun).is_none());
+        assert!(public.cover().is_needed() && disk.refused_since(begun).is_none());
         assert_eq!(disk.flush().unwrap_err().kind(), Kind::NoCover);
         assert!(disk.refused_since(begun).is_some() && disk.refused_since(Instant::now()).is_none());
         disk.hold(true);
         disk.write(BlockAddr(0), &[0; 4096]).unwrap();
         // Nothing else is tried again, nor is the close, after which nobody can give cover.
         assert_eq!(disk.discard(BlockAddr(0), 1).unwrap_err().kind(), Kind::Io);
-        let hopeless = CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(1))), source.clone());
+        drop(disk);
+        assert!(!public.cover().is_needed());
+        let closed = uncovered(1, Cover::Needs(source.clone()));
+        closed.hold(true);
+        assert_eq!(closed.close().unwrap_err().kind(), Kind::NoCover);
+        let hopeless = uncovered(1, Cover::Needs(source));
         hopeless.hold(true);
-        assert_eq!(hopeless.close().unwrap_err().kind(), Kind::NoCover);
-        let hopeless = CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(1))), source.clone());
-        hopeless.hold(true);
-        source.end();
+        drop(public);
         assert_eq!(hopeless.flush().unwrap_err().kind(), Kind::NoCover);
     }
 }

@@ -35,7 +35,7 @@ mod watch;
 pub use close::{Closed, clean_up, close, died, running, status};
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;
-pub use cover_retry::{CoverRetry, CoverSource};
+pub use cover_retry::{Cover, CoverRetry, CoverSource};
 pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use mkfs::check_type;
 pub use mount_table::FUSE_SOURCE;

@@ -135,6 +135,12 @@ fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
     fs::write(&file, &content).unwrap();
     // Longer than a flush is allowed to wait, and than ext4 waits before it writes by itself.
     let mut synced = Command::new("sync").arg(&file).spawn().unwrap();
+    // Level 0 is what the other waits for.
+    let (mut close, seen, terminal) = on_terminal(&scene, &["close", "public"]);
+    assert_eq!(close.wait().unwrap().code(), Some(5));
+    drop(terminal);
+    wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+    assert!(seen.lock().unwrap().contains("a deeper level that is still mounted"));
     for target in ["hidden", "disk.img"] {
         let (mut close, seen, terminal) = on_terminal(&scene, &["close", target]);
         assert_eq!(close.wait().unwrap().code(), Some(14));
