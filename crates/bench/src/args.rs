@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Measure lacuna beside its peers.
 #[derive(Parser)]
 #[command(name = "lacuna-bench", version)]
-pub struct Args {
+pub(crate) struct Args {
     /// How often every server has its turn [default: 5, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
     repeats: Option<u32>,
@@ -31,7 +31,7 @@ pub struct Args {
 
 /// A part of the run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Section {
+pub(crate) enum Section {
     /// lacuna beside nbdkit and qemu-nbd
     Peers,
     /// The ciphers and layouts beside each other
@@ -52,7 +52,7 @@ pub enum Section {
 
 /// How large and how long everything is.
 #[derive(Clone, Copy)]
-pub struct Scale {
+pub(crate) struct Scale {
     /// Turns of every server.
     pub repeats: u32,
     /// Whether this run only tries everything out.
@@ -75,18 +75,18 @@ pub struct Scale {
 
 impl Args {
     /// Whether this section was asked for.
-    pub fn wants(&self, section: Section) -> bool {
+    pub(crate) fn wants(&self, section: Section) -> bool {
         self.only.is_empty() || self.only.contains(&section)
     }
 
     /// Where to write, if anywhere. A partial run must not replace the record of a whole one unasked.
-    pub fn out(&self) -> Option<&Path> {
+    pub(crate) fn out(&self) -> Option<&Path> {
         let whole = !self.quick && self.only.is_empty();
         self.out.as_deref().or_else(|| whole.then_some(Path::new("docs")))
     }
 
     /// The sizes of this run.
-    pub fn scale(&self) -> Scale {
+    pub(crate) fn scale(&self) -> Scale {
         if self.quick {
             return Scale {
                 repeats: self.repeats.unwrap_or(1),

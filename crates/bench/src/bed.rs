@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Blocks of a sequential request: 1 MiB.
-pub const LONG: u64 = 256;
+pub(crate) const LONG: u64 = 256;
 /// Blocks that one of two clients gets done before it is the other's turn: they are served side by side.
 const TURN: u64 = 8;
 /// Public writes for one hidden write, at most.
 const MOST_COVER: u64 = 8;
 /// The part of the medium that the cache before a disk holds back: 256 MiB of a disk of 8 GiB.
-pub const HELD_BACK: u64 = 32;
+pub(crate) const HELD_BACK: u64 = 32;
 
 /// The simulated disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Model {
+pub(crate) enum Model {
     /// 5400 turns a minute, every call served at once: Tables 2 and 3.
     HardDisk,
     /// The same behind a cache that holds writes back until they are synced, as the system does for a file.
@@ -30,7 +30,7 @@ pub enum Model {
 
 /// The rows of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// Reads of level 0.
     PublicRead,
     /// Writes of level 0, nothing hidden waiting.
@@ -57,7 +57,7 @@ impl Model {
 }
 
 /// A disk on a medium that all models charge for the same calls at once.
-pub struct Bed {
+pub(crate) struct Bed {
     levels: Vec<Arc<dyn Disk>>,
     /// What the models charge, and where.
     charged: [(Model, Arc<ManualClock>, Arc<LatencyMedium>); Model::ALL.len()],
@@ -72,7 +72,7 @@ pub struct Bed {
 
 impl Bed {
     /// A disk that `open` makes of a medium of `len` bytes. `span` blocks of each level are written and read.
-    pub fn new(
+    pub(crate) fn new(
         len: u64,
         span: u64,
         open: impl FnOnce(&Arc<dyn Medium>) -> Result<Vec<Arc<dyn Disk>>>,
@@ -92,18 +92,18 @@ impl Bed {
     }
 
     /// How many levels are open.
-    pub fn levels(&self) -> usize {
+    pub(crate) fn levels(&self) -> usize {
         self.levels.len()
     }
 
     /// Seeks so far, and the time charged, by a model.
-    pub fn charged(&self, model: Model) -> (u64, Duration) {
+    pub(crate) fn charged(&self, model: Model) -> (u64, Duration) {
         let of = self.charged.iter().find(|(charged, ..)| *charged == model);
         of.map_or((0, Duration::ZERO), |(_, clock, medium)| (medium.seeks(), clock.now()))
     }
 
     /// Writes so many blocks of every level.
-    pub fn write(&mut self, random: bool, blocks: u64) -> Result<()> {
+    pub(crate) fn write(&mut self, random: bool, blocks: u64) -> Result<()> {
         if self.levels.len() > 1 {
             self.write_both(random, blocks)
         } else {
@@ -112,7 +112,7 @@ impl Bed {
     }
 
     /// Ages the disk with the pattern, then measures it in all operations: bytes per second on each model.
-    pub fn aged_jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
+    pub(crate) fn aged_jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
         for _ in 0..2 {
             self.write(random, self.span)?;
         }
@@ -120,7 +120,7 @@ impl Bed {
     }
 
     /// Measures all operations on the disk as it is: bytes per second on each model.
-    pub fn jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
+    pub(crate) fn jobs(&mut self, random: bool) -> Result<Vec<(Model, Operation, f64)>> {
         let hidden = self.levels.len() > 1;
         let blocks = if random { self.span / 4 } else { self.span };
         let mut all = self.timed(Operation::PublicWrite, blocks, |bed| bed.write_public(random, blocks))?;
@@ -157,7 +157,7 @@ impl Bed {
     }
 
     /// Reads so many blocks of a level.
-    pub fn read(&mut self, level: usize, random: bool, blocks: u64) -> Result<()> {
+    pub(crate) fn read(&mut self, level: usize, random: bool, blocks: u64) -> Result<()> {
         for (first, count) in self.requests(random, blocks) {
             self.levels[level].read(BlockAddr(first), &mut self.data[..count as usize * BLOCK_SIZE])?;
         }

@@ -15,7 +15,7 @@ use lacuna_deniable::{Cached, Caches};
 const BUDGETS: [u64; 3] = [1 << 20, 2 << 20, 4 << 20];
 
 /// What came out.
-pub struct CacheBound {
+pub(crate) struct CacheBound {
     spread: Vec<(u64, Caches)>,
     medium: u64,
     writes: u64,
@@ -24,7 +24,7 @@ pub struct CacheBound {
 }
 
 /// Measures the spread writes.
-pub fn measure(work: &Workspace) -> Result<CacheBound> {
+pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
     let (medium, writes) = if work.scale.quick { (256 << 20, 500) } else { (2 << 30, 20_000) };
     let params = Case::Half.params(medium)?;
     let span = params.blocks.min(params.most_blocks(1) * 15 / 16);
@@ -52,7 +52,7 @@ fn named(caches: &Caches) -> Vec<(String, Cached)> {
 
 impl CacheBound {
     /// All figures, with those of the runs of Figure 8.
-    pub fn table(&self, figure_8: &CacheSizes) -> Table {
+    pub(crate) fn table(&self, figure_8: &CacheSizes) -> Table {
         let head = [
             "all caches",
             "writes",
@@ -74,7 +74,7 @@ impl CacheBound {
     }
 
     /// The promise that caches stay within their shares, for all sizes that `--cache` takes.
-    pub fn requirement(&self, figure_8: &CacheSizes) -> Requirement {
+    pub(crate) fn requirement(&self, figure_8: &CacheSizes) -> Requirement {
         let line = format!(
             "caches of maps and summaries, from {} up: the most they held, of their share",
             kib(BUDGETS[0])
@@ -91,7 +91,7 @@ impl CacheBound {
     }
 
     /// How the figures come about.
-    pub fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         format!(
             "- Section 3.3: the bytes of the leaves that were in memory at once, changed ones that wait to be written among \
 them, and of the summaries, as the disk reckons them, since it was opened; the pages above the leaves, 8 bytes for each \

@@ -24,7 +24,7 @@ const OPERATIONS: [Operation; 4] =
 type Rates = HashMap<(u64, Operation), f64>;
 
 /// What came out.
-pub struct CacheSizes {
+pub(crate) struct CacheSizes {
     cells: Vec<(u64, Rates, Caches)>,
     /// Of `sealed`, which has one level.
     xts: Rates,
@@ -32,7 +32,7 @@ pub struct CacheSizes {
 }
 
 /// Measures all of them.
-pub fn measure(work: &Workspace) -> Result<CacheSizes> {
+pub(crate) fn measure(work: &Workspace) -> Result<CacheSizes> {
     let sizes = Sizes::of(work)?;
     let span = sizes.whole / 2;
     let mut xts = Bed::new(sizes.medium, span, |medium| Case::Xts.open(medium, Budget::bytes(sizes.budget)))?;
@@ -73,7 +73,7 @@ fn rates(work: &Workspace, bed: &mut Bed) -> Result<Rates> {
 }
 
 /// For people.
-pub fn kib(bytes: u64) -> String {
+pub(crate) fn kib(bytes: u64) -> String {
     if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) {
         format!("{} MiB", bytes >> 20)
     } else {
@@ -83,7 +83,7 @@ pub fn kib(bytes: u64) -> String {
 
 impl CacheSizes {
     /// All figures.
-    pub fn tables(&self) -> Vec<Table> {
+    pub(crate) fn tables(&self) -> Vec<Table> {
         let jobs = |divisor: u64| OPERATIONS.map(|operation| (divisor, operation));
         let all = [jobs(0), jobs(1)].concat();
         let title = |what| format!("{what} (paper 000, Figure 8)");
@@ -125,12 +125,12 @@ impl CacheSizes {
     }
 
     /// What the caches held at the most, by the memory for all of them.
-    pub fn held(&self) -> impl Iterator<Item = (u64, &Caches)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &Caches)> {
         self.cells.iter().map(|(budget, _, caches)| (*budget, caches))
     }
 
     /// How the figures come about.
-    pub fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         format!(
             "- Figure 8: *half* with so much for all caches (`--cache`, which takes 1 MiB at the least): a quarter for \
 leaves of the map of level 0, an eighth for those of level 1, a quarter for summaries, and an eighth for what waits at \

@@ -10,14 +10,14 @@ use crate::workspace::Workspace;
 use lacuna_core::Result;
 
 /// Request sizes with a promise.
-pub const SIZES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+pub(crate) const SIZES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const SMALL: u32 = 4 << 10;
 const LARGE: u32 = 1 << 20;
 
 /// Random IVs, the default.
-pub const XTS_RANDOM: Subject = Subject::Lacuna { cipher: "xts-random", layout: Some("segment-end") };
+pub(crate) const XTS_RANDOM: Subject = Subject::Lacuna { cipher: "xts-random", layout: Some("segment-end") };
 /// Random nonces and tags.
-pub const GCM: Subject = Subject::Lacuna { cipher: "gcm", layout: Some("segment-end") };
+pub(crate) const GCM: Subject = Subject::Lacuna { cipher: "gcm", layout: Some("segment-end") };
 const OTHERS: [Subject; 3] = [
     Subject::Lacuna { cipher: "xts-random", layout: Some("interleaved") },
     Subject::Lacuna { cipher: "xts-random", layout: Some("kv") },
@@ -25,13 +25,13 @@ const OTHERS: [Subject; 3] = [
 ];
 
 /// What came out.
-pub struct Ciphers {
+pub(crate) struct Ciphers {
     /// The figures.
     pub grid: Grid,
 }
 
 /// The job for a size: random with 32 under way below 256 KiB, sequential with 8 from there.
-pub fn job(direction: Direction, size: u32) -> Job {
+pub(crate) fn job(direction: Direction, size: u32) -> Job {
     let random = size < 256 << 10;
     Job { direction, random, size, depth: if random { 32 } else { 8 }, fsync: None }
 }
@@ -58,7 +58,7 @@ fn all_jobs() -> Vec<Job> {
 }
 
 /// Measures all of them.
-pub fn measure(work: &Workspace) -> Result<Ciphers> {
+pub(crate) fn measure(work: &Workspace) -> Result<Ciphers> {
     let mut rounds = Rounds::new(work, "ciphers", work.scale.cipher_job);
     for subject in [XTS, XTS_RANDOM, GCM] {
         rounds.add(subject, &all_jobs());
@@ -75,7 +75,7 @@ impl Ciphers {
     }
 
     /// All figures.
-    pub fn tables(&self) -> [Table; 2] {
+    pub(crate) fn tables(&self) -> [Table; 2] {
         let head = ["job", "xts", "xts-random", "ratio", "gcm", "ratio"];
         let mut sizes = Table::new("Random IVs and authentication beside xts (segment-end)", &head);
         for job in all_jobs() {
@@ -97,7 +97,7 @@ impl Ciphers {
     }
 
     /// The promises about ciphers.
-    pub fn requirements(&self) -> Vec<Requirement> {
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let mut all = Vec::new();
         for (subject, name, writes) in [(XTS_RANDOM, "xts-random", 0.90), (GCM, "gcm", 0.85)] {
             let mut add = |what: &str, least: f64, jobs: &[Job]| {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// The configuration of a cluster that is there already.
 const CONF: &str = "LACUNA_CEPH_CONF";
 /// The pool that the script makes.
-pub const POOL: &str = "lacuna";
+pub(crate) const POOL: &str = "lacuna";
 /// Bytes of the device of each OSD of a cluster of our own: half as much again as all images.
 const OSD_GIB: u64 = 16;
 const OSDS: u64 = 3;
@@ -19,7 +19,7 @@ const NEEDED: u64 = (OSD_GIB * OSDS + 1) << 30;
 const DAEMONS: [&str; 4] = ["ceph", "ceph-mon", "ceph-mgr", "ceph-osd"];
 
 /// A cluster that is up. Dropping it ends it, if it is ours.
-pub struct Cluster {
+pub(crate) struct Cluster {
     /// What clients need to know.
     pub conf: PathBuf,
     /// The folder of our own.
@@ -28,7 +28,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Finds or starts one; otherwise says why there is none. A quick run starts none.
-    pub fn find(work: &Workspace) -> Result<std::result::Result<Cluster, String>> {
+    pub(crate) fn find(work: &Workspace) -> Result<std::result::Result<Cluster, String>> {
         if let Some(conf) = std::env::var_os(CONF) {
             return Ok(Ok(Cluster { conf: conf.into(), own: None }));
         }
@@ -65,7 +65,7 @@ impl Cluster {
     }
 
     /// The version of Ceph.
-    pub fn version() -> Option<String> {
+    pub(crate) fn version() -> Option<String> {
         program::version("ceph")
     }
 }

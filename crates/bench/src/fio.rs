@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Whether a job reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// It reads.
     Read,
     /// It writes.
@@ -19,7 +19,7 @@ pub enum Direction {
 
 impl Direction {
     /// The word for it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Direction::Read => "read",
             Direction::Write => "write",
@@ -29,7 +29,7 @@ impl Direction {
 
 /// One kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Job {
+pub(crate) struct Job {
     /// Reads or writes.
     pub direction: Direction,
     /// Whether addresses are random.
@@ -44,7 +44,7 @@ pub struct Job {
 
 impl Job {
     /// For people: `random 4 KiB write, depth 32`.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let order = if self.random { "random" } else { "sequential" };
         let fsync = self.fsync.map(|n| format!(", fsync every {n}")).unwrap_or_default();
         format!("{order} {} {}, depth {}{fsync}", size_name(self.size), self.direction.name(), self.depth)
@@ -56,13 +56,13 @@ impl Job {
 }
 
 /// `4 KiB`, `1 MiB`.
-pub fn size_name(bytes: u32) -> String {
+pub(crate) fn size_name(bytes: u32) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
 /// How much each job of an invocation does.
 #[derive(Clone, Copy)]
-pub enum Amount {
+pub(crate) enum Amount {
     /// The whole disk once.
     Once,
     /// As much as fits in this time, from the start again where the disk ends.
@@ -72,7 +72,7 @@ pub enum Amount {
 }
 
 /// An invocation.
-pub struct Load<'a> {
+pub(crate) struct Load<'a> {
     /// The server.
     pub uri: &'a str,
     /// Bytes of the disk.
@@ -91,7 +91,7 @@ pub struct Load<'a> {
 
 /// What a job reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
+pub(crate) struct Rate {
     /// Bytes per second.
     pub bytes: f64,
     /// Requests per second.
@@ -99,14 +99,14 @@ pub struct Rate {
 }
 
 /// An error if `fio` or its NBD engine is missing.
-pub fn available() -> Result<()> {
+pub(crate) fn available() -> Result<()> {
     program::output(Command::new("fio").arg("--enghelp=nbd")).map(drop).map_err(|e| {
         e.context("cannot measure without fio and its nbd engine").remedy("install fio, built with libnbd")
     })
 }
 
 /// The options that are the same for every job, for the record.
-pub const SHARED_OPTIONS: [&str; 6] = [
+pub(crate) const SHARED_OPTIONS: [&str; 6] = [
     "--ioengine=nbd",
     "--refill_buffers=0",
     "--buffer_compress_percentage=0",
@@ -119,7 +119,7 @@ pub const SHARED_OPTIONS: [&str; 6] = [
 const TRIES: usize = 5;
 
 /// Runs the jobs and gives their rates in the same order.
-pub fn run(work: &Workspace, load: &Load<'_>) -> Result<Vec<Rate>> {
+pub(crate) fn run(work: &Workspace, load: &Load<'_>) -> Result<Vec<Rate>> {
     // A medium that stalls for longer than a short job takes says nothing of its rate.
     for _ in 0..TRIES {
         if let Some(rates) = run_once(work, load)? {
@@ -151,11 +151,11 @@ fn run_once(work: &Workspace, load: &Load<'_>) -> Result<Option<Vec<Rate>>> {
 }
 
 /// A load that goes on beside others until this is dropped. Nobody asks for its rates.
-pub struct Beside(Guard);
+pub(crate) struct Beside(Guard);
 
 impl Beside {
     /// Ends it. An error if it has ended by itself, and so was not there all the time.
-    pub fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         match self.0.0.try_wait().map_err(failed)? {
             None => Ok(()),
             Some(status) => Err(Error::new(Kind::Other, "the load beside the one that counts has ended")
@@ -166,7 +166,7 @@ impl Beside {
 }
 
 /// Starts a load beside others.
-pub fn beside(work: &Workspace, load: &Load<'_>) -> Result<Beside> {
+pub(crate) fn beside(work: &Workspace, load: &Load<'_>) -> Result<Beside> {
     start(load, &work.path("fio-beside.json")).map(Beside)
 }
 

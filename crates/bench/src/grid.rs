@@ -7,16 +7,16 @@ use std::hash::Hash;
 
 /// Repeated measurements of one thing.
 #[derive(Clone, Debug, Default)]
-pub struct Samples(Vec<f64>);
+pub(crate) struct Samples(Vec<f64>);
 
 impl Samples {
     /// One more.
-    pub fn push(&mut self, value: f64) {
+    pub(crate) fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
     /// The middle one, or the mean of the two in the middle.
-    pub fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -34,7 +34,7 @@ impl Samples {
     }
 
     /// From the least to the greatest, in percent of the median.
-    pub fn spread(&self) -> f64 {
+    pub(crate) fn spread(&self) -> f64 {
         let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
         let greatest = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         (greatest - least) / self.median() * 100.0
@@ -42,7 +42,7 @@ impl Samples {
 }
 
 /// All figures of a section, whose subjects are servers of files unless it says otherwise.
-pub struct Grid<S = Subject> {
+pub(crate) struct Grid<S = Subject> {
     cells: HashMap<(S, Job), (Samples, Samples)>,
 }
 
@@ -54,31 +54,31 @@ impl<S> Default for Grid<S> {
 
 impl<S: Copy + Eq + Hash> Grid<S> {
     /// Adds what a subject reached in one repeat.
-    pub fn add(&mut self, subject: S, job: Job, rate: Rate) {
+    pub(crate) fn add(&mut self, subject: S, job: Job, rate: Rate) {
         let (bytes, requests) = self.cells.entry((subject, job)).or_default();
         bytes.push(rate.bytes);
         requests.push(rate.requests);
     }
 
     /// Whether this subject did this job.
-    pub fn has(&self, subject: S, job: Job) -> bool {
+    pub(crate) fn has(&self, subject: S, job: Job) -> bool {
         self.cells.contains_key(&(subject, job))
     }
 
     /// Median bytes per second.
-    pub fn median(&self, subject: S, job: Job) -> Option<f64> {
+    pub(crate) fn median(&self, subject: S, job: Job) -> Option<f64> {
         self.cells.get(&(subject, job)).map(|(bytes, _)| bytes.median())
     }
 
     /// One subject to another: the median of the ratios that the repeats gave, if both did the job in all.
-    pub fn ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
+    pub(crate) fn ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
         let (ours, _) = self.cells.get(&(subject, job))?;
         let (theirs, _) = self.cells.get(&(to, job))?;
         ours.ratios(theirs).map(|ratios| ratios.median())
     }
 
     /// A cell of a table: MB/s for every size, and the spread.
-    pub fn megabytes(&self, subject: S, job: Job) -> String {
+    pub(crate) fn megabytes(&self, subject: S, job: Job) -> String {
         let Some((bytes, _)) = self.cells.get(&(subject, job)) else { return "-".into() };
         let speed = bytes.median() / 1e6;
         let decimals = if speed < 100.0 { 1 } else { 0 };
@@ -86,13 +86,13 @@ impl<S: Copy + Eq + Hash> Grid<S> {
     }
 
     /// A cell of a table: the ratio of one to another.
-    pub fn ratio_cell(&self, subject: S, to: S, job: Job) -> String {
+    pub(crate) fn ratio_cell(&self, subject: S, to: S, job: Job) -> String {
         self.ratio(subject, to, job).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
     }
 
     /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, and the
     /// spread.
-    pub fn cell(&self, subject: S, job: Job) -> String {
+    pub(crate) fn cell(&self, subject: S, job: Job) -> String {
         let Some((bytes, requests)) = self.cells.get(&(subject, job)) else { return "-".into() };
         if job.size >= 256 << 10 {
             format!("{:.0} MB/s ({:.0}%)", bytes.median() / 1e6, bytes.spread())

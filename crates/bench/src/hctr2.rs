@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 const PEER: &str = "hctr2-rs";
 
 /// What came out: speeds in GB/s.
-pub struct Hctr2(Vec<(&'static str, Samples)>);
+pub(crate) struct Hctr2(Vec<(&'static str, Samples)>);
 
 /// Measures all of them in turns.
-pub fn measure(work: &Workspace) -> Result<Hctr2> {
+pub(crate) fn measure(work: &Workspace) -> Result<Hctr2> {
     let window = work.scale.cipher_window;
     let mut all: Vec<(&'static str, Samples)> = Vec::new();
     for repeat in 0..work.scale.repeats {
@@ -55,13 +55,13 @@ fn peer(window: Duration) -> f64 {
 
 impl Hctr2 {
     /// The median speed of ours over another's.
-    pub fn ratio(&self, to: &str) -> Option<f64> {
+    pub(crate) fn ratio(&self, to: &str) -> Option<f64> {
         let median = |name: &str| self.0.iter().find(|(n, _)| *n == name).map(|(_, s)| s.median());
         Some(median("hctr2")? / median(to)?)
     }
 
     /// All figures.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let mut table =
             Table::new("Ciphers on blocks of 4096 bytes, one thread", &["cipher", "GB/s", "spread"]);
         for (name, samples) in &self.0 {
@@ -73,7 +73,7 @@ impl Hctr2 {
     }
 
     /// The promises about HCTR2.
-    pub fn requirements(&self) -> Vec<Requirement> {
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
         vec![
             Requirement::new("HCTR2-256 to hctr2-rs", Bound::AtLeast(8.0), "").case("", self.ratio(PEER)),
             Requirement::new("HCTR2-256 to our XTS", Bound::AtLeast(0.35), "").case("", self.ratio("xts")),

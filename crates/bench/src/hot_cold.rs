@@ -16,7 +16,7 @@ use lacuna_sim::Rng;
 use std::sync::Arc;
 
 /// The geometry of the runs.
-pub const GEOMETRY: Geometry = Geometry { public: 8, hidden: 8 };
+pub(crate) const GEOMETRY: Geometry = Geometry { public: 8, hidden: 8 };
 /// Where the levels are full to begin with: ρ in thousandths.
 const SPARES: [u16; 5] = [100, 200, 300, 400, 500];
 /// Those with a promise.
@@ -27,7 +27,7 @@ const MOST_APART: f64 = 10.0;
 /// Traffic of the hot/cold model (PD-DM, section 3.1): a share `r` of the writes goes to a share `f` of the addresses,
 /// both in percent; inside each group they are uniform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// The paper's *r*.
     pub r: u8,
     /// The paper's *f*.
@@ -35,7 +35,7 @@ pub struct Traffic {
 }
 
 /// What is drawn. The first is uniform.
-pub const TRAFFIC: [Traffic; 4] = [
+pub(crate) const TRAFFIC: [Traffic; 4] = [
     Traffic { r: 100, f: 100 },
     Traffic { r: 70, f: 30 },
     Traffic { r: 80, f: 20 },
@@ -44,7 +44,7 @@ pub const TRAFFIC: [Traffic; 4] = [
 
 impl Traffic {
     /// For people.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         if self.r == self.f { "uniform".into() } else { format!("r = {}%, f = {}%", self.r, self.f) }
     }
 
@@ -70,7 +70,7 @@ impl Traffic {
     /// exponential time, n·f/r writes on average, or carried on when the log has come round, after t writes, whichever
     /// is first. So in a lap the group fills t·r / (1 − exp(−t·r/(n·f))) slots, and t is what makes that all of them:
     /// n/(1 − ρ). For uniform traffic the result is 1 over Equation 1, which is this equation solved for t/slots.
-    pub fn slots_per_write(self, spare: f64) -> f64 {
+    pub(crate) fn slots_per_write(self, spare: f64) -> f64 {
         let slots = 1.0 / (1.0 - spare);
         let filled = |lap: f64| -> f64 {
             let of = |(r, f): (f64, f64)| if r > 0.0 { lap * r / -(-lap * r / f).exp_m1() } else { f };
@@ -86,12 +86,12 @@ impl Traffic {
 }
 
 /// Blocks of the medium for each public slot: what turns slots into blocks.
-pub fn blocks_per_slot() -> f64 {
+pub(crate) fn blocks_per_slot() -> f64 {
     GEOMETRY.blocks() as f64 / f64::from(GEOMETRY.public)
 }
 
 /// What came out.
-pub struct HotCold {
+pub(crate) struct HotCold {
     /// Medium blocks written for each block written, by traffic and ρ in thousandths.
     cells: Vec<(Traffic, u16, f64)>,
     laps: u64,
@@ -99,7 +99,7 @@ pub struct HotCold {
 }
 
 /// Measures all of them.
-pub fn measure(work: &Workspace) -> Result<HotCold> {
+pub(crate) fn measure(work: &Workspace) -> Result<HotCold> {
     let quick = work.scale.quick;
     let (stripes, laps) = if quick { (80, 1) } else { (1200, 8) };
     let mut cells = Vec::new();
@@ -145,18 +145,18 @@ impl HotCold {
     }
 
     /// The points of one traffic: ρ, and medium blocks for a block.
-    pub fn points(&self, traffic: Traffic) -> Vec<(f64, f64)> {
+    pub(crate) fn points(&self, traffic: Traffic) -> Vec<(f64, f64)> {
         let of = self.cells.iter().filter(|(t, ..)| *t == traffic);
         of.map(|(_, spare, cost)| (f64::from(*spare) / 1000.0, *cost)).collect()
     }
 
     /// Uniform writes at ρ of 0.2: for the history.
-    pub fn uniform(&self) -> Option<f64> {
+    pub(crate) fn uniform(&self) -> Option<f64> {
         self.cell(TRAFFIC[0], PROMISED[1])
     }
 
     /// All figures.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let names = TRAFFIC.map(Traffic::name);
         let mut head = vec!["ρ", "1 / Equation 1", "in our blocks"];
         head.extend(names.iter().map(String::as_str));
@@ -177,7 +177,7 @@ impl HotCold {
     }
 
     /// The promise about uniform writes.
-    pub fn requirement(&self) -> Requirement {
+    pub(crate) fn requirement(&self) -> Requirement {
         let line = "uniform writes on a full level: distance from Equation 1";
         let empty = Requirement::new(line, Bound::AtMost(MOST_APART), "%");
         PROMISED.into_iter().fold(empty, |requirement, spare| {
@@ -189,7 +189,7 @@ impl HotCold {
     }
 
     /// How the figures come about.
-    pub fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         let Geometry { public, hidden } = GEOMETRY;
         format!(
             "- Figure 4: a level of a disk of {stripes} stripes with {public} public and {hidden} hidden slots, in \

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// A server and the kind of image behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Image {
+pub(crate) enum Image {
     /// `lacuna serve`.
     Lacuna {
         /// `--cipher`.
@@ -23,7 +23,7 @@ pub enum Image {
 
 impl Image {
     /// For people.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Image::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
             Image::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
@@ -32,12 +32,12 @@ impl Image {
     }
 
     /// For people who know whose it is.
-    pub fn short(self) -> String {
+    pub(crate) fn short(self) -> String {
         self.name().trim_start_matches("lacuna ").to_owned()
     }
 
     /// Why it cannot be measured here, if it cannot.
-    pub fn missing(self) -> Option<String> {
+    pub(crate) fn missing(self) -> Option<String> {
         let driver = || program::output(Command::new("qemu-img").args(["create", "-f", "rbd", "-o", "help"]));
         let absent = match self {
             Image::Lacuna { .. } => false,
@@ -59,7 +59,7 @@ impl Image {
     }
 
     /// Makes the image, of `size` bytes.
-    pub fn create(self, work: &Workspace, cluster: &Cluster, size: u64) -> Result<()> {
+    pub(crate) fn create(self, work: &Workspace, cluster: &Cluster, size: u64) -> Result<()> {
         let mut command = match self {
             Image::Lacuna { cipher, layout } => {
                 let mut command = Command::new(&work.lacuna);
@@ -82,7 +82,7 @@ impl Image {
     }
 
     /// How to serve the image on `socket`.
-    pub fn serve(self, work: &Workspace, cluster: &Cluster, socket: &Path) -> Command {
+    pub(crate) fn serve(self, work: &Workspace, cluster: &Cluster, socket: &Path) -> Command {
         match self {
             Image::Lacuna { .. } => {
                 let mut command = Command::new(&work.lacuna);
@@ -105,7 +105,7 @@ impl Image {
     }
 
     /// Removes the image.
-    pub fn remove(self, work: &Workspace, cluster: &Cluster) -> Result<()> {
+    pub(crate) fn remove(self, work: &Workspace, cluster: &Cluster) -> Result<()> {
         let mut command = match self {
             Image::Lacuna { .. } => {
                 let mut command = Command::new(&work.lacuna);

@@ -32,7 +32,7 @@ fn options(budget: Budget) -> OpenOptions {
 }
 
 /// A new disk of format `oblivious` with so many levels open, level 0 first.
-pub fn oblivious(
+pub(crate) fn oblivious(
     medium: &Arc<dyn Medium>,
     params: &lacuna_oblivious::Params,
     levels: u8,
@@ -45,7 +45,7 @@ pub fn oblivious(
 }
 
 /// The levels of a new disk of format `deniable`, so many of them open, level 0 first.
-pub fn deniable(
+pub(crate) fn deniable(
     medium: &Arc<dyn Medium>,
     params: &lacuna_deniable::Params,
     levels: u8,
@@ -55,12 +55,12 @@ pub fn deniable(
 }
 
 /// The open levels of a disk, level 0 first.
-pub fn levels_of(disk: &Arc<Deniable>) -> Vec<Arc<dyn Disk>> {
+pub(crate) fn levels_of(disk: &Arc<Deniable>) -> Vec<Arc<dyn Disk>> {
     disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect()
 }
 
 /// A new disk of format `deniable` with so many levels open.
-pub fn deniable_disk(
+pub(crate) fn deniable_disk(
     medium: &Arc<dyn Medium>,
     params: &lacuna_deniable::Params,
     levels: u8,
@@ -72,7 +72,7 @@ pub fn deniable_disk(
 }
 
 /// A new disk of format `sealed`.
-pub fn sealed(
+pub(crate) fn sealed(
     medium: &Arc<dyn Medium>,
     params: &lacuna_sealed::Params,
     budget: Budget,
@@ -89,6 +89,6 @@ pub fn sealed(
 }
 
 /// What the status of a disk says of `name`; 0 if it says nothing.
-pub fn status(disk: &dyn Disk, name: &str) -> u64 {
+pub(crate) fn status(disk: &dyn Disk, name: &str) -> u64 {
     disk.status().items.iter().find(|item| item.name == name).map_or(0, |item| item.value)
 }

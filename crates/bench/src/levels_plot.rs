@@ -19,7 +19,7 @@ fn failed(e: impl std::fmt::Display) -> Error {
 }
 
 /// Lines: what is calculated for each kind of traffic, Equation 1 for uniform traffic; points: what was measured.
-pub fn writes(found: &HotCold, path: &Path) -> Result<()> {
+pub(crate) fn writes(found: &HotCold, path: &Path) -> Result<()> {
     let curve = |traffic: Traffic| {
         let rho = (0..=STEPS).map(|i| FIRST + f64::from(i) * STEP);
         rho.map(move |rho| (rho, traffic.slots_per_write(rho) * blocks_per_slot()))

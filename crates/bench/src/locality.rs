@@ -28,12 +28,12 @@ struct Reading {
 }
 
 /// What came out.
-pub struct Locality {
+pub(crate) struct Locality {
     readings: Vec<Reading>,
 }
 
 /// Measures all of them.
-pub fn measure(work: &Workspace) -> Result<Locality> {
+pub(crate) fn measure(work: &Workspace) -> Result<Locality> {
     let sizes = Sizes::of(work)?;
     let mut readings = Vec::new();
     for case in CASES {
@@ -78,7 +78,7 @@ fn read(bed: &mut Bed, case: Case, level: usize, overwritten: u64) -> Result<Rea
 
 impl Locality {
     /// All figures.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let head = [
             "disk",
             "level",
@@ -104,7 +104,7 @@ impl Locality {
     }
 
     /// How the figures come about.
-    pub fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         format!(
             "- Section 6: the disks of Tables 2 to 4, written twice from end to end, both levels together, are read from \
 end to end in requests of 1 MiB, {LONG} blocks; then after as many random writes of one block as a tenth of the data has \

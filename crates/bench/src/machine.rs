@@ -4,22 +4,22 @@ use crate::program;
 use crate::workspace::Workspace;
 
 /// What a figure depends on, as pairs of name and value.
-pub struct Machine(Vec<(&'static str, String)>);
+pub(crate) struct Machine(Vec<(&'static str, String)>);
 
 impl Machine {
     /// The pairs.
-    pub fn facts(&self) -> &[(&'static str, String)] {
+    pub(crate) fn facts(&self) -> &[(&'static str, String)] {
         &self.0
     }
 
     /// The value of one of them.
-    pub fn fact(&self, name: &str) -> &str {
+    pub(crate) fn fact(&self, name: &str) -> &str {
         self.0.iter().find(|(n, _)| *n == name).map_or("unknown", |(_, value)| value)
     }
 }
 
 /// Looks at this machine.
-pub fn describe(work: &Workspace) -> Machine {
+pub(crate) fn describe(work: &Workspace) -> Machine {
     let cpu = read("/proc/cpuinfo");
     let instructions: Vec<&str> = field(&cpu, "flags")
         .unwrap_or_default()
@@ -50,7 +50,7 @@ fn read(path: &str) -> String {
 }
 
 /// The value of the first line `name : value`.
-pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let values = text.lines().filter_map(|line| line.split_once(':'));
     values.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }

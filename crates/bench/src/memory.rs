@@ -39,13 +39,13 @@ struct Row {
 }
 
 /// What came out.
-pub struct Memory {
+pub(crate) struct Memory {
     rows: Vec<Row>,
     requests: u32,
 }
 
 /// The removal of the disks, under way.
-pub struct Removals(Vec<JoinHandle<()>>);
+pub(crate) struct Removals(Vec<JoinHandle<()>>);
 
 impl Removals {
     fn start(&mut self, path: PathBuf) {
@@ -54,13 +54,13 @@ impl Removals {
     }
 
     /// Waits for the end.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         self.0.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
 /// Measures the two ciphers with metadata, and levels.
-pub fn measure(work: &Workspace) -> Result<(Memory, Removals)> {
+pub(crate) fn measure(work: &Workspace) -> Result<(Memory, Removals)> {
     let mut removals = Removals(Vec::new());
     let mut rows = Vec::new();
     for subject in [XTS_RANDOM, GCM, LEVELS] {
@@ -133,12 +133,12 @@ fn resident(pid: u32) -> Result<Resident> {
 
 impl Memory {
     /// The greatest peak under writes, in MiB.
-    pub fn peak(&self) -> f64 {
+    pub(crate) fn peak(&self) -> f64 {
         self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max)
     }
 
     /// All figures.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let head = [
             "disk",
             "peak after writes",
@@ -165,7 +165,7 @@ impl Memory {
     }
 
     /// The promises about memory and opening.
-    pub fn requirements(&self) -> Vec<Requirement> {
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let line = "peak memory on 1 TiB under random writes";
         let mut memory = Requirement::new(line, Bound::AtMost(LIMIT_MIB), " MiB");
         let opening = |what: &str, limit| {

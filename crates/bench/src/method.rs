@@ -4,13 +4,13 @@ use crate::args::Scale;
 use crate::fio::SHARED_OPTIONS;
 
 /// What the second plot is held against.
-pub const PAPER: &str = "The grey band, 0.78 to 0.99, is what paper 004 reports for writes with a random IV per \
+pub(crate) const PAPER: &str = "The grey band, 0.78 to 0.99, is what paper 004 reports for writes with a random IV per \
 block kept at the object's end, relative to its own baseline (1 to 22 percent lost, depending on the request \
 size; 3 percent at most on reads). It was measured on Ceph, over a network, and is shown for orientation: the \
 two baselines are not the same.\n";
 
 /// The method of a run of this scale.
-pub fn text(scale: &Scale) -> String {
+pub(crate) fn text(scale: &Scale) -> String {
     let options = SHARED_OPTIONS.map(|option| format!("`{option}`")).join(", ");
     format!(
         "### Method\n\n\

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// What is measured on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Case {
+pub(crate) enum Case {
     /// `sealed` with `xts`: what dm-crypt is to the paper.
     Xts,
     /// `deniable` in its default geometry, half full.
@@ -31,10 +31,10 @@ pub enum Case {
 
 impl Case {
     /// All of them, the baseline first.
-    pub const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
+    pub(crate) const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
 
     /// For people.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Case::Xts => "lacuna xts",
             Case::Half => "levels half",
@@ -45,13 +45,13 @@ impl Case {
     }
 
     /// How `deniable` is laid out on a medium of so many bytes: as in the paper, or by default.
-    pub fn params(self, medium: u64) -> Result<lacuna_deniable::Params> {
+    pub(crate) fn params(self, medium: u64) -> Result<lacuna_deniable::Params> {
         let geometry = if self == Case::Paper { Geometry::PAPER } else { Geometry::DEFAULT };
         lacuna_deniable::Params::plan(medium, geometry, SPARE_PERMILLE, 0)
     }
 
     /// Blocks of each level that are written and read.
-    pub fn span(self, sizes: Sizes) -> Result<u64> {
+    pub(crate) fn span(self, sizes: Sizes) -> Result<u64> {
         Ok(match self {
             Case::Full => sizes.whole,
             Case::Xts | Case::Half | Case::Paper => sizes.whole / 2,
@@ -62,7 +62,7 @@ impl Case {
     }
 
     /// A new disk on a medium: its levels 0 and 1, or the only one it has.
-    pub fn open(self, medium: &Arc<dyn Medium>, budget: Budget) -> Result<Vec<Arc<dyn Disk>>> {
+    pub(crate) fn open(self, medium: &Arc<dyn Medium>, budget: Budget) -> Result<Vec<Arc<dyn Disk>>> {
         match self {
             Case::Xts => {
                 let params = lacuna_sealed::Params::largest(Cipher::Xts, Layout::SegmentEnd, medium.len())?;
@@ -81,7 +81,7 @@ impl Case {
 
 /// How large everything is.
 #[derive(Clone, Copy)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// Bytes of the simulated disk.
     pub medium: u64,
     /// Bytes of all caches of a disk.
@@ -92,7 +92,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Those of all measurements by models, but where the size of the caches is what is measured.
-    pub fn of(work: &Workspace) -> Result<Sizes> {
+    pub(crate) fn of(work: &Workspace) -> Result<Sizes> {
         let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (512 << 20, 4 << 20) };
         let params = Case::Full.params(medium)?;
         Ok(Sizes { medium, budget, whole: params.blocks.min(params.most_blocks(1) * 15 / 16) })
@@ -100,7 +100,7 @@ impl Sizes {
 }
 
 /// What came out.
-pub struct Modelled {
+pub(crate) struct Modelled {
     /// Bytes per second; random where it says true.
     rates: HashMap<(Model, bool, Case, Operation), f64>,
     sizes: Sizes,
@@ -108,12 +108,12 @@ pub struct Modelled {
 
 impl Modelled {
     /// Bytes per second of a case in an operation, sequential or random.
-    pub fn rate(&self, model: Model, random: bool, case: Case, operation: Operation) -> Option<f64> {
+    pub(crate) fn rate(&self, model: Model, random: bool, case: Case, operation: Operation) -> Option<f64> {
         self.rates.get(&(model, random, case, operation)).copied()
     }
 
     /// How the figures come about.
-    pub fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         format!(
             "- Tables 2 to 4: MB/s, in parentheses the ratio to `lacuna xts`, or to the dm-crypt of the paper; a \
 hidden level is compared with the one level that the baseline has. The paper's columns are as it prints them (in Table \
@@ -145,7 +145,7 @@ for cover, and the bytes of the hidden level alone count.\n",
 }
 
 /// Measures all of them.
-pub fn measure(work: &Workspace) -> Result<Modelled> {
+pub(crate) fn measure(work: &Workspace) -> Result<Modelled> {
     let sizes = Sizes::of(work)?;
     let mut found = Modelled { rates: HashMap::new(), sizes };
     for case in Case::ALL {

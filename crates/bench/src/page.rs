@@ -2,7 +2,7 @@
 
 /// Replaces the part between `begin` and `end` by what `write` makes of the old one; a page without one gets it
 /// at its end.
-pub fn replace(page: &str, begin: &str, end: &str, write: impl FnOnce(&str) -> String) -> String {
+pub(crate) fn replace(page: &str, begin: &str, end: &str, write: impl FnOnce(&str) -> String) -> String {
     let (before, old, after) = split(page, begin, end);
     format!("{before}{begin}\n{}{end}{after}", write(old))
 }
@@ -18,7 +18,7 @@ fn split<'p>(page: &'p str, begin: &str, end: &str) -> (&'p str, &'p str, &'p st
 }
 
 /// The rows of the table below this heading, up to the next one.
-pub fn rows(part: &str, heading: &str) -> Vec<String> {
+pub(crate) fn rows(part: &str, heading: &str) -> Vec<String> {
     let table = part.split_once(heading).map_or("", |(_, table)| table);
     table
         .lines()

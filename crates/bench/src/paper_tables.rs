@@ -73,7 +73,7 @@ const PRINTED: [Printed; 6] = [
 ];
 
 /// For people.
-pub fn name(operation: Operation) -> &'static str {
+pub(crate) fn name(operation: Operation) -> &'static str {
     match operation {
         PublicRead => "public read",
         PublicWrite => "public write",
@@ -104,7 +104,7 @@ fn with_ratio(figure: String, value: Option<f64>, base: Option<f64>) -> String {
 }
 
 /// All tables: MB/s, and in parentheses the ratio to `xts`, or to the dm-crypt of the paper.
-pub fn tables(found: &Modelled) -> Vec<Table> {
+pub(crate) fn tables(found: &Modelled) -> Vec<Table> {
     PRINTED.iter().map(|printed| table(found, printed)).collect()
 }
 
@@ -134,7 +134,7 @@ fn table(found: &Modelled, printed: &Printed) -> Table {
 }
 
 /// Three figures, as far as there are so many.
-pub fn megabytes(speed: f64) -> String {
+pub(crate) fn megabytes(speed: f64) -> String {
     let decimals = if speed < 1.0 {
         3
     } else if speed < 100.0 {

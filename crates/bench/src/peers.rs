@@ -14,7 +14,7 @@ const fn job(direction: Direction, random: bool, size: u32, depth: u32) -> Job {
 }
 
 /// Each job with the ratio required to the better LUKS server and to the server without encryption.
-pub const JOBS: [(Job, f64, f64); 6] = [
+pub(crate) const JOBS: [(Job, f64, f64); 6] = [
     (job(Direction::Write, false, 1 << 20, 8), 5.0, 0.75),
     (job(Direction::Read, false, 1 << 20, 8), 2.5, 0.75),
     (job(Direction::Write, true, 4096, 32), 1.0, 1.0),
@@ -24,10 +24,10 @@ pub const JOBS: [(Job, f64, f64); 6] = [
 ];
 
 /// In the order of their turns.
-pub const SUBJECTS: [Subject; 4] = [XTS, Subject::NbdkitLuks, Subject::QemuLuks, Subject::NbdkitFile];
+pub(crate) const SUBJECTS: [Subject; 4] = [XTS, Subject::NbdkitLuks, Subject::QemuLuks, Subject::NbdkitFile];
 
 /// What came out.
-pub struct Peers {
+pub(crate) struct Peers {
     /// The figures.
     pub grid: Grid,
     /// Who could not take part, and why.
@@ -35,7 +35,7 @@ pub struct Peers {
 }
 
 /// Measures everyone who is installed.
-pub fn measure(work: &Workspace) -> Result<Peers> {
+pub(crate) fn measure(work: &Workspace) -> Result<Peers> {
     let mut rounds = Rounds::new(work, "peers", work.scale.peer_job);
     let mut skipped = Vec::new();
     for subject in SUBJECTS {
@@ -59,12 +59,12 @@ impl Peers {
     }
 
     /// Ours over the better LUKS server.
-    pub fn to_luks(&self, job: Job) -> Option<f64> {
+    pub(crate) fn to_luks(&self, job: Job) -> Option<f64> {
         self.grid.ratio(XTS, self.rival(job)?, job)
     }
 
     /// All figures.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let names = SUBJECTS.map(Subject::name);
         let mut head = vec!["job"];
         head.extend(names.iter().map(String::as_str));
@@ -77,7 +77,7 @@ impl Peers {
     }
 
     /// The promises about peers.
-    pub fn requirements(&self) -> Vec<Requirement> {
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
         let luks = JOBS.iter().map(|(job, least, _)| {
             let line = format!("to the better LUKS server: {}", job.name());
             Requirement::new(line, Bound::AtLeast(*least), "").case("", self.to_luks(*job))

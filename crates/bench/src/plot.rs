@@ -18,7 +18,7 @@ fn failed(e: impl std::fmt::Display) -> Error {
 }
 
 /// Bars: every server in every job, as multiples of the server without encryption (of ours without that one).
-pub fn peers(peers: &Peers, path: &Path) -> Result<()> {
+pub(crate) fn peers(peers: &Peers, path: &Path) -> Result<()> {
     let jobs = JOBS.map(|(job, ..)| job);
     let base = if peers.grid.has(Subject::NbdkitFile, jobs[0]) { Subject::NbdkitFile } else { XTS };
     let ratio = |subject, job| peers.grid.ratio(subject, base, job);
@@ -68,7 +68,7 @@ pub fn peers(peers: &Peers, path: &Path) -> Result<()> {
 }
 
 /// Lines: the ratio of each cipher to `xts` over the request size, above the band of the paper.
-pub fn ratios(ciphers: &Ciphers, path: &Path) -> Result<()> {
+pub(crate) fn ratios(ciphers: &Ciphers, path: &Path) -> Result<()> {
     let lines = [
         (XTS_RANDOM, Direction::Write, "xts-random, writes"),
         (XTS_RANDOM, Direction::Read, "xts-random, reads"),

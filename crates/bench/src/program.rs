@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What a program that ran to its end printed, or an error that says how it failed.
-pub fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let done = command
         .stdin(Stdio::null())
@@ -21,19 +21,19 @@ pub fn output(command: &mut Command) -> Result<String> {
 }
 
 /// The first line of what `name --version` prints; `None` if it does not run.
-pub fn version(name: &str) -> Option<String> {
+pub(crate) fn version(name: &str) -> Option<String> {
     let text = output(Command::new(name).arg("--version")).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
 /// Whether this program runs with these arguments.
-pub fn runs(name: &str, args: &[&str]) -> bool {
+pub(crate) fn runs(name: &str, args: &[&str]) -> bool {
     output(Command::new(name).args(args)).is_ok()
 }
 
 /// The `lacuna` to measure: the one given, or a freshly built one of the same profile as this program, or,
 /// outside Cargo, the one beside this program.
-pub fn lacuna(given: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn lacuna(given: Option<&Path>) -> Result<PathBuf> {
     let path = match given {
         Some(path) => path.to_owned(),
         None => beside()?,

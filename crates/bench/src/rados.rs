@@ -14,19 +14,19 @@ use lacuna_core::Result;
 use std::time::Duration;
 
 /// The address-tweaked baseline: no metadata in any layout.
-pub const BASE: Image = Image::Lacuna { cipher: "xts", layout: None };
+pub(crate) const BASE: Image = Image::Lacuna { cipher: "xts", layout: None };
 const XTS_RANDOM: Image = Image::Lacuna { cipher: "xts-random", layout: Some("adaptive") };
 const GCM: Image = Image::Lacuna { cipher: "gcm", layout: Some("adaptive") };
 /// The layouts: ours, then the paper's (object end, unaligned, OMAP).
-pub const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
+pub(crate) const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 /// The ciphers with metadata.
-pub const CIPHERS: [&str; 2] = ["xts-random", "gcm"];
+pub(crate) const CIPHERS: [&str; 2] = ["xts-random", "gcm"];
 const FILL: Job = Job { direction: Direction::Write, random: false, size: 4 << 20, depth: 8, fsync: None };
 /// What one job moves the start of the next on by, so that nobody always follows the same neighbour.
 const ROTATION: usize = 3;
 
 /// What came out.
-pub struct Rados {
+pub(crate) struct Rados {
     /// The figures.
     pub grid: Grid<Image>,
     /// Who could not take part, and why.
@@ -34,12 +34,12 @@ pub struct Rados {
 }
 
 /// A disk with metadata.
-pub fn random(cipher: &'static str, layout: &'static str) -> Image {
+pub(crate) fn random(cipher: &'static str, layout: &'static str) -> Image {
     Image::Lacuna { cipher, layout: Some(layout) }
 }
 
 /// The job for a size.
-pub fn job(direction: Direction, size: u32) -> Job {
+pub(crate) fn job(direction: Direction, size: u32) -> Job {
     Job { direction, random: true, size, depth: 32, fsync: None }
 }
 
@@ -58,7 +58,7 @@ fn images() -> Vec<Image> {
 }
 
 /// Measures everyone who is installed; an error if there is a cluster and something fails on it.
-pub fn measure(work: &Workspace) -> Result<Rados> {
+pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     let mut rados = Rados { grid: Grid::default(), skipped: Vec::new() };
     let cluster = match Cluster::find(work)? {
         Ok(cluster) => cluster,
@@ -165,12 +165,12 @@ impl Drop for Images<'_> {
 
 impl Rados {
     /// Whether anything was measured.
-    pub fn measured(&self) -> bool {
+    pub(crate) fn measured(&self) -> bool {
         self.grid.has(BASE, job(Direction::Write, SIZES[0]))
     }
 
     /// All figures: speeds, then ratios, of each direction.
-    pub fn tables(&self) -> Vec<Table> {
+    pub(crate) fn tables(&self) -> Vec<Table> {
         if !self.measured() {
             return Vec::new();
         }
@@ -211,7 +211,7 @@ impl Rados {
     }
 
     /// The promises about Ceph.
-    pub fn requirements(&self) -> Vec<Requirement> {
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
         if !self.measured() {
             return Vec::new();
         }

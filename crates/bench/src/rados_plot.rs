@@ -44,7 +44,7 @@ fn lines() -> Vec<Image> {
 }
 
 /// Figure 3: reads on the left, writes on the right.
-pub fn throughput(rados: &Rados, path: &Path) -> Result<()> {
+pub(crate) fn throughput(rados: &Rados, path: &Path) -> Result<()> {
     let area = SVGBackend::new(path, (1280, 520)).into_drawing_area();
     area.fill(&WHITE).map_err(failed)?;
     let (left, right) = area.split_horizontally(640);
@@ -96,7 +96,7 @@ fn speeds(rados: &Rados, direction: Direction, loss: (f64, f64), area: &Area<'_>
 }
 
 /// Figure 4: percent lost against `xts` on writes; less is better, and below zero something else was slower.
-pub fn overhead(rados: &Rados, path: &Path) -> Result<()> {
+pub(crate) fn overhead(rados: &Rados, path: &Path) -> Result<()> {
     let loss = |image: Image, size: u32| {
         rados.grid.ratio(image, BASE, job(Direction::Write, size)).map(|ratio| (1.0 - ratio) * 100.0)
     };

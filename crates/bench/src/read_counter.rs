@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
+pub(crate) struct Reads {
     /// Extents, which is what a medium is asked for.
     pub extents: u64,
     /// Bytes in them.
@@ -17,7 +17,7 @@ pub struct Reads {
 
 impl Reads {
     /// What came after `earlier`.
-    pub fn since(self, earlier: Reads) -> Reads {
+    pub(crate) fn since(self, earlier: Reads) -> Reads {
         Reads {
             extents: self.extents - earlier.extents,
             bytes: self.bytes - earlier.bytes,
@@ -27,7 +27,7 @@ impl Reads {
 }
 
 /// Passes everything on, and counts reads.
-pub struct ReadCounter {
+pub(crate) struct ReadCounter {
     inner: Arc<dyn Medium>,
     /// The counts, and where the last read ended.
     counted: Mutex<(Reads, u64)>,
@@ -35,12 +35,12 @@ pub struct ReadCounter {
 
 impl ReadCounter {
     /// Nothing is counted yet.
-    pub fn new(inner: Arc<dyn Medium>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Medium>) -> Self {
         ReadCounter { inner, counted: Mutex::default() }
     }
 
     /// The counts so far.
-    pub fn so_far(&self) -> Reads {
+    pub(crate) fn so_far(&self) -> Reads {
         self.counted().0
     }
 

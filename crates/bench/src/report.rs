@@ -30,7 +30,7 @@ const INTRODUCTION: &str = "# Benchmarks\n\n`make bench` measures lacuna beside 
 runs on and writes what follows.\n\n";
 
 /// What one run found out.
-pub struct Report {
+pub(crate) struct Report {
     machine: Machine,
     scale: Scale,
     peers: Option<Peers>,
@@ -45,7 +45,7 @@ pub struct Report {
 
 impl Report {
     /// A report without results.
-    pub fn new(machine: Machine, scale: Scale) -> Self {
+    pub(crate) fn new(machine: Machine, scale: Scale) -> Self {
         Report {
             machine,
             scale,
@@ -61,42 +61,42 @@ impl Report {
     }
 
     /// Adds the first section.
-    pub fn peers(&mut self, peers: Peers) {
+    pub(crate) fn peers(&mut self, peers: Peers) {
         self.peers = Some(peers);
     }
 
     /// Adds the second section.
-    pub fn ciphers(&mut self, ciphers: Ciphers) {
+    pub(crate) fn ciphers(&mut self, ciphers: Ciphers) {
         self.ciphers = Some(ciphers);
     }
 
     /// Adds the third section.
-    pub fn hctr2(&mut self, hctr2: Hctr2) {
+    pub(crate) fn hctr2(&mut self, hctr2: Hctr2) {
         self.hctr2 = Some(hctr2);
     }
 
     /// Adds the fourth section.
-    pub fn memory(&mut self, memory: Memory) {
+    pub(crate) fn memory(&mut self, memory: Memory) {
         self.memory = Some(memory);
     }
 
     /// Adds the section on levels.
-    pub fn levels(&mut self, levels: Levels) {
+    pub(crate) fn levels(&mut self, levels: Levels) {
         self.levels = Some(levels);
     }
 
     /// Adds the section on models.
-    pub fn models(&mut self, models: Models) {
+    pub(crate) fn models(&mut self, models: Models) {
         self.models = Some(models);
     }
 
     /// Adds the section on the stash.
-    pub fn stash(&mut self, stash: Stash) {
+    pub(crate) fn stash(&mut self, stash: Stash) {
         self.stash = Some(stash);
     }
 
     /// Adds the fifth section.
-    pub fn rados(&mut self, rados: Rados) {
+    pub(crate) fn rados(&mut self, rados: Rados) {
         self.rados = Some(rados);
     }
 
@@ -123,7 +123,7 @@ impl Report {
     }
 
     /// The report as text for a terminal.
-    pub fn terminal(&self) -> String {
+    pub(crate) fn terminal(&self) -> String {
         let ceph = self.rados.as_ref();
         let levels = self.levels.iter().flat_map(Levels::tables);
         let levels = levels.chain(self.models.iter().flat_map(Models::tables));
@@ -144,7 +144,7 @@ impl Report {
     }
 
     /// Writes `benchmarks.md` and the plots into `dir`.
-    pub fn write(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         let plots = dir.join("plots");
         let failed = |e| Error::io(format!("cannot write the report into {}", dir.display()), &e);
         std::fs::create_dir_all(&plots).map_err(failed)?;

@@ -4,7 +4,7 @@ use crate::table::Table;
 
 /// Whether more or less is better.
 #[derive(Clone, Copy, Debug)]
-pub enum Bound {
+pub(crate) enum Bound {
     /// Reached from this value up.
     AtLeast(f64),
     /// Reached up to this value.
@@ -14,7 +14,7 @@ pub enum Bound {
 use Bound::{AtLeast, AtMost};
 
 /// One promise and the cases it speaks of; the worst one decides.
-pub struct Requirement {
+pub(crate) struct Requirement {
     line: String,
     bound: Bound,
     unit: &'static str,
@@ -23,23 +23,23 @@ pub struct Requirement {
 
 impl Requirement {
     /// A promise about a ratio or, with a unit, an absolute figure.
-    pub fn new(line: impl Into<String>, bound: Bound, unit: &'static str) -> Self {
+    pub(crate) fn new(line: impl Into<String>, bound: Bound, unit: &'static str) -> Self {
         Requirement { line: line.into(), bound, unit, cases: Vec::new() }
     }
 
     /// Adds a case; one that was not measured adds nothing.
-    pub fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
+    pub(crate) fn case(mut self, name: impl Into<String>, value: Option<f64>) -> Self {
         self.add(name, value);
         self
     }
 
     /// The same in place.
-    pub fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
+    pub(crate) fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
         self.cases.extend(value.map(|value| (name.into(), value)));
     }
 
     /// The case that decides; `None` if none was measured.
-    pub fn worst(&self) -> Option<(&str, f64)> {
+    pub(crate) fn worst(&self) -> Option<(&str, f64)> {
         let worse = |a: &&(String, f64), b: &&(String, f64)| match self.bound {
             AtLeast(_) => a.1.total_cmp(&b.1),
             AtMost(_) => b.1.total_cmp(&a.1),
@@ -48,7 +48,7 @@ impl Requirement {
     }
 
     /// Whether even the worst case keeps the promise; `None` if nothing was measured.
-    pub fn reached(&self) -> Option<bool> {
+    pub(crate) fn reached(&self) -> Option<bool> {
         let (_, value) = self.worst()?;
         Some(match self.bound {
             AtLeast(least) => value >= least,
@@ -83,14 +83,14 @@ impl Requirement {
 }
 
 /// The table of all promises.
-pub fn table(requirements: &[Requirement]) -> Table {
+pub(crate) fn table(requirements: &[Requirement]) -> Table {
     let mut table = Table::new("Required and measured", &["", "required", "measured, worst case", "reached"]);
     requirements.iter().for_each(|r| table.row(r.row()));
     table
 }
 
 /// How many are reached, of how many that were measured.
-pub fn tally(requirements: &[Requirement]) -> (usize, usize) {
+pub(crate) fn tally(requirements: &[Requirement]) -> (usize, usize) {
     let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::reached).collect();
     (verdicts.iter().filter(|v| **v).count(), verdicts.len())
 }

@@ -15,7 +15,7 @@ const FILL: Job = Job { direction: Direction::Write, random: false, size: 1 << 2
 const LONG: Duration = Duration::from_secs(600);
 
 /// The turns of one section.
-pub struct Rounds<'w> {
+pub(crate) struct Rounds<'w> {
     work: &'w Workspace,
     section: &'static str,
     time: Duration,
@@ -30,7 +30,7 @@ pub struct Rounds<'w> {
 
 impl<'w> Rounds<'w> {
     /// Turns in which each job takes `time`.
-    pub fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
+    pub(crate) fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
         Rounds {
             work,
             section,
@@ -43,22 +43,22 @@ impl<'w> Rounds<'w> {
     }
 
     /// The same with disks of another size.
-    pub fn sized(self, size: u64) -> Self {
+    pub(crate) fn sized(self, size: u64) -> Self {
         Rounds { size, ..self }
     }
 
     /// The same with disks that are filled so often.
-    pub fn filled(self, fills: u32) -> Self {
+    pub(crate) fn filled(self, fills: u32) -> Self {
         Rounds { fills, ..self }
     }
 
     /// The same with jobs that run so long before they are measured.
-    pub fn ramped(self, ramp: Duration) -> Self {
+    pub(crate) fn ramped(self, ramp: Duration) -> Self {
         Rounds { ramp, ..self }
     }
 
     /// A subject and its jobs, or more jobs of one that is there.
-    pub fn add(&mut self, subject: Subject, jobs: &[Job]) {
+    pub(crate) fn add(&mut self, subject: Subject, jobs: &[Job]) {
         match self.entries.iter_mut().find(|(known, _)| *known == subject) {
             Some((_, known)) => known.extend(jobs),
             None => self.entries.push((subject, jobs.to_vec())),
@@ -66,7 +66,7 @@ impl<'w> Rounds<'w> {
     }
 
     /// Takes all turns, then removes the disks.
-    pub fn run(self) -> Result<Grid> {
+    pub(crate) fn run(self) -> Result<Grid> {
         for (subject, _) in &self.entries {
             self.fill(*subject)?;
         }

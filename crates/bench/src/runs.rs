@@ -30,7 +30,7 @@ const PAPER: [(bool, Operation, f64, f64); 8] = [
 ];
 
 /// The runs of one job, in bytes per second.
-pub struct Series {
+pub(crate) struct Series {
     /// Whether its requests are random.
     pub random: bool,
     /// What it does.
@@ -40,13 +40,13 @@ pub struct Series {
 }
 
 /// What came out.
-pub struct Runs {
+pub(crate) struct Runs {
     series: Vec<Series>,
     runs: usize,
 }
 
 /// Measures all of them.
-pub fn measure(work: &Workspace) -> Result<Runs> {
+pub(crate) fn measure(work: &Workspace) -> Result<Runs> {
     let sizes = Sizes::of(work)?;
     let runs = if work.scale.quick { 2 } else { RUNS };
     let mut series = PAPER.map(|(random, operation, ..)| Series { random, operation, rates: Vec::new() });
@@ -102,7 +102,7 @@ fn settled(rates: &[f64]) -> &[f64] {
 
 impl Series {
     /// For people.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} {}s", if self.random { "random" } else { "sequential" }, name(self.operation))
     }
 
@@ -123,12 +123,12 @@ impl Series {
 
 impl Runs {
     /// All jobs with all their runs.
-    pub fn series(&self) -> &[Series] {
+    pub(crate) fn series(&self) -> &[Series] {
         &self.series
     }
 
     /// All figures.
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let head = [
             "MB/s",
             "first run",
@@ -150,14 +150,14 @@ impl Runs {
     }
 
     /// The promise that throughput does not fall from run to run.
-    pub fn requirement(&self) -> Requirement {
+    pub(crate) fn requirement(&self) -> Requirement {
         let line = "many runs on one disk: the last ten to the ten before";
         let empty = Requirement::new(line, Bound::AtLeast(LEAST_KEPT), "");
         self.series.iter().fold(empty, |all, series| all.case(series.name(), kept(&series.rates)))
     }
 
     /// How the figures come about.
-    pub fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         format!(
             "- Figure 6: the jobs of Tables 2 and 3 on *half*, {runs} times one after another on the same disk, without \
 a cache before it: public writes, public reads, hidden writes, hidden reads. The sequential series begins on a disk as \

@@ -25,7 +25,7 @@ fn point(series: &Series) -> ShapeStyle {
 }
 
 /// A point for each run, filled where requests are sequential, and a line at the mean of each job.
-pub fn draw(runs: &Runs, path: &Path) -> Result<()> {
+pub(crate) fn draw(runs: &Runs, path: &Path) -> Result<()> {
     let all = || runs.series().iter().flat_map(|series| &series.rates).map(|rate| rate / 1e6);
     let (low, high) = (all().fold(f64::MAX, f64::min) / 1.5, all().fold(f64::MIN, f64::max) * 1.5);
     let count = runs.series().iter().map(|series| series.rates.len()).max().unwrap_or(1) as f64;

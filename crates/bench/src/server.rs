@@ -15,7 +15,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(300);
 const GREETING: &[u8; 8] = b"NBDMAGIC";
 
 /// A server that accepts connections.
-pub struct Server<'w> {
+pub(crate) struct Server<'w> {
     child: Child,
     socket: PathBuf,
     log: PathBuf,
@@ -26,7 +26,7 @@ pub struct Server<'w> {
 
 impl<'w> Server<'w> {
     /// Starts `command`, which must listen on `socket`, and waits until it greets a client.
-    pub fn start(work: &'w Workspace, command: &mut Command, socket: &Path) -> Result<Self> {
+    pub(crate) fn start(work: &'w Workspace, command: &mut Command, socket: &Path) -> Result<Self> {
         remove(socket);
         let log = work.path("server.log");
         let failed = |e| Error::io(format!("cannot start {}", command.get_program().display()), &e);
@@ -59,17 +59,17 @@ impl<'w> Server<'w> {
     }
 
     /// Where clients find it.
-    pub fn uri(&self) -> String {
+    pub(crate) fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
     /// The process number.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends TERM and waits for the end.
-    pub fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
             kill_process(pid, Signal::TERM).map_err(|e| Error::io("cannot stop a server", &e.into()))?;
@@ -88,7 +88,7 @@ impl<'w> Server<'w> {
     }
 
     /// Kills it without a word, like a power cut of the machine it runs on.
-    pub fn kill(self) {}
+    pub(crate) fn kill(self) {}
 
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().map_err(|e| Error::io("cannot watch a server", &e))

@@ -22,7 +22,7 @@ fn failed(e: impl std::fmt::Display) -> Error {
 }
 
 /// Lines: the bound for each *k*; points: what was counted.
-pub fn tails(found: &Stash, path: &Path) -> Result<()> {
+pub(crate) fn tails(found: &Stash, path: &Path) -> Result<()> {
     let area = SVGBackend::new(path, (900, 480)).into_drawing_area();
     area.fill(&WHITE).map_err(failed)?;
     let mut chart = ChartBuilder::on(&area)

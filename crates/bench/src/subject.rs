@@ -12,11 +12,11 @@ use std::process::Command;
 const LUKS_ATTEMPTS: u32 = 20;
 const DEEP_KEY: &str = "deep.key";
 /// What `lacuna create` takes unless told otherwise.
-pub const SPARE_PERMILLE: u16 = 200;
+pub(crate) const SPARE_PERMILLE: u16 = 200;
 
 /// A server and the kind of disk behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub(crate) enum Subject {
     /// `lacuna serve`.
     Lacuna {
         /// `--cipher`.
@@ -38,7 +38,7 @@ pub enum Subject {
 
 /// The shapes of deniable disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// Level 0 is as large as what is written to it.
     Full,
     /// The same, for random writes.
@@ -55,7 +55,7 @@ pub enum Shape {
 
 /// The variants of oblivious disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Variant {
+pub(crate) enum Variant {
     /// HIVE-B.
     Opportunistic,
     /// The same, and its hidden level is measured.
@@ -128,11 +128,11 @@ impl Shape {
 }
 
 /// The address-tweaked baseline.
-pub const XTS: Subject = Subject::Lacuna { cipher: "xts", layout: None };
+pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts", layout: None };
 
 impl Subject {
     /// For people.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         match self {
             Subject::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
             Subject::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
@@ -145,7 +145,7 @@ impl Subject {
     }
 
     /// Why it cannot be measured here, if it cannot.
-    pub fn missing(self) -> Option<String> {
+    pub(crate) fn missing(self) -> Option<String> {
         let needs: &[(&str, &[&str])] = match self {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => &[],
             Subject::NbdkitFile => &[("nbdkit", &["file", "--version"])],
@@ -159,12 +159,12 @@ impl Subject {
     }
 
     /// The file of its disk.
-    pub fn disk(self, work: &Workspace) -> PathBuf {
+    pub(crate) fn disk(self, work: &Workspace) -> PathBuf {
         work.path(&format!("{}.disk", self.name().replace(' ', "-")))
     }
 
     /// Makes the disk, of `size` bytes.
-    pub fn create(self, work: &Workspace, size: u64) -> Result<()> {
+    pub(crate) fn create(self, work: &Workspace, size: u64) -> Result<()> {
         let disk = self.disk(work);
         match self {
             Subject::Lacuna { cipher, layout } => {
@@ -219,7 +219,7 @@ impl Subject {
     }
 
     /// Bytes that a client of a disk made with `size` can write.
-    pub fn served(self, size: u64) -> Result<u64> {
+    pub(crate) fn served(self, size: u64) -> Result<u64> {
         match self {
             Subject::Levels(Shape::Sparse) => {
                 let params = Params::plan(size, Geometry::DEFAULT, SPARE_PERMILLE, 0)?;
@@ -230,7 +230,7 @@ impl Subject {
     }
 
     /// The export of the hidden level that is measured, on the server whose public one is at `uri`.
-    pub fn hidden_export(self, uri: &str) -> Option<String> {
+    pub(crate) fn hidden_export(self, uri: &str) -> Option<String> {
         self.has_hidden_level().then(|| uri.replace("///?", "///1?"))
     }
 
@@ -239,7 +239,7 @@ impl Subject {
     }
 
     /// How to serve the disk on `socket`.
-    pub fn serve(self, work: &Workspace, socket: &Path) -> Command {
+    pub(crate) fn serve(self, work: &Workspace, socket: &Path) -> Command {
         let disk = self.disk(work);
         let mut command = match self {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => Command::new(&work.lacuna),

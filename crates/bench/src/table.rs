@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// A title, a head, and rows of the same width.
-pub struct Table {
+pub(crate) struct Table {
     title: String,
     head: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -11,18 +11,18 @@ pub struct Table {
 
 impl Table {
     /// A table without rows.
-    pub fn new(title: impl Into<String>, head: &[&str]) -> Self {
+    pub(crate) fn new(title: impl Into<String>, head: &[&str]) -> Self {
         Table { title: title.into(), head: head.iter().map(|s| (*s).to_owned()).collect(), rows: Vec::new() }
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.head.len(), "a row is as wide as the head");
         self.rows.push(cells);
     }
 
     /// Aligned columns.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let width = |column: usize| {
             let cells = std::iter::once(&self.head).chain(&self.rows);
             cells.filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -38,7 +38,7 @@ impl Table {
     }
 
     /// A Markdown table below a heading.
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let rule = vec!["---".to_owned(); self.head.len()];
         let rows: String = self.rows.iter().map(|row| line(row)).collect();

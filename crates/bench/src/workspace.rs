@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// What every measurement needs.
-pub struct Workspace {
+pub(crate) struct Workspace {
     dir: TempDir,
     /// The `lacuna` command.
     pub lacuna: PathBuf,
@@ -20,7 +20,7 @@ pub struct Workspace {
 
 impl Workspace {
     /// A new directory below `parent`.
-    pub fn new(parent: &Path, lacuna: PathBuf, scale: Scale, interrupt: Interrupt) -> Result<Self> {
+    pub(crate) fn new(parent: &Path, lacuna: PathBuf, scale: Scale, interrupt: Interrupt) -> Result<Self> {
         let failed = |e| Error::io(format!("cannot use {} for the disks", parent.display()), &e);
         let dir = tempfile::Builder::new().prefix("lacuna-bench-").tempdir_in(parent).map_err(failed)?;
         let work = Workspace { dir, lacuna, scale, interrupt };
@@ -29,12 +29,12 @@ impl Workspace {
     }
 
     /// A file in the directory.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Bytes that are free on the file system of the disks.
-    pub fn free(&self) -> Result<u64> {
+    pub(crate) fn free(&self) -> Result<u64> {
         let stat = rustix::fs::statvfs(self.dir.path());
         let stat =
             stat.map_err(|e| Error::io("cannot see how much space is free for the disks", &e.into()))?;
@@ -42,19 +42,19 @@ impl Workspace {
     }
 
     /// The passphrase of every disk.
-    pub fn key_file(&self) -> PathBuf {
+    pub(crate) fn key_file(&self) -> PathBuf {
         self.path("key")
     }
 
     /// Waits until the file system holds nothing back, so that no server pays for the one before it.
-    pub fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         let failed = |e| Error::io("cannot sync the file system of the disks", &e);
         let dir = File::open(self.dir.path()).map_err(failed)?;
         rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
     }
 
     /// A line on standard error about what happens now.
-    pub fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         eprintln!("{what}");
     }
 }

@@ -5,13 +5,13 @@ mod header;
 mod keys;
 mod snapshots;
 
-pub use groups::{
+pub(crate) use groups::{
     ClusterArgs, CostArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, ShapeArgs, WaitingArgs,
     WritingArgs,
 };
-pub use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
-pub use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
-pub use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
+pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
+pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
+pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 
 use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -33,7 +33,7 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no 
 /// (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// Say nothing but errors and what was asked for
     #[arg(short, long, global = true)]
     pub quiet: bool,
@@ -47,7 +47,7 @@ pub struct Cli {
 
 /// What to do.
 #[derive(Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// Make a new encrypted disk
     #[command(alias = "format")]
     Create(CreateArgs),
@@ -88,7 +88,7 @@ pub enum Verb {
 
 /// `create`.
 #[derive(Args)]
-pub struct CreateArgs {
+pub(crate) struct CreateArgs {
     /// File to create, block device to use, or rados:POOL/NAME
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -130,14 +130,14 @@ pub struct CreateArgs {
 
 impl CreateArgs {
     /// The cipher of a sealed disk.
-    pub fn cipher(&self) -> Cipher {
+    pub(crate) fn cipher(&self) -> Cipher {
         self.cipher.unwrap_or(Cipher::Gcm)
     }
 }
 
 /// The formats of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// One encrypted disk with unlinkable overwrites
     Sealed,
     /// A public level and hidden ones, which nobody can tell are there, however often the medium is imaged
@@ -148,7 +148,7 @@ pub enum Format {
 
 /// `open`.
 #[derive(Args)]
-pub struct OpenArgs {
+pub(crate) struct OpenArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -196,7 +196,7 @@ pub struct OpenArgs {
 
 /// `close`.
 #[derive(Args)]
-pub struct CloseArgs {
+pub(crate) struct CloseArgs {
     /// Where `open` mounted it, or the disk itself: then everything that is mounted of it
     #[arg(required = true, value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
@@ -204,7 +204,7 @@ pub struct CloseArgs {
 
 /// `serve`.
 #[derive(Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -257,7 +257,7 @@ pub struct ServeArgs {
 
 /// Whether clients may or must encrypt.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Tls {
+pub(crate) enum Tls {
     /// A client may ask for TLS
     Allow,
     /// Nothing but TLS is served
@@ -266,7 +266,7 @@ pub enum Tls {
 
 /// `info`.
 #[derive(Args)]
-pub struct InfoArgs {
+pub(crate) struct InfoArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -284,7 +284,7 @@ pub struct InfoArgs {
 
 /// `status`.
 #[derive(Args)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// A location or a mount point; everything that runs if not given
     pub target: Option<String>,
     /// Print JSON
@@ -294,7 +294,7 @@ pub struct StatusArgs {
 
 /// `check`.
 #[derive(Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -318,7 +318,7 @@ pub struct CheckArgs {
 
 /// `resize`.
 #[derive(Args)]
-pub struct ResizeArgs {
+pub(crate) struct ResizeArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -335,7 +335,7 @@ pub struct ResizeArgs {
 
 /// `bench`.
 #[derive(Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -349,14 +349,14 @@ pub struct BenchArgs {
 
 /// `completions`.
 #[derive(Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
 }
 
 /// `man`.
 #[derive(Args)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// An existing directory
     pub dir: PathBuf,
 }

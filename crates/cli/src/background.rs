@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The server's way of saying that clients can come.
-pub struct Ready(Option<ReadyPipe>);
+pub(crate) struct Ready(Option<ReadyPipe>);
 
 impl Ready {
     /// Lets the process that waits in the foreground end, if there is one.
-    pub fn tell(&mut self) -> Result<()> {
+    pub(crate) fn tell(&mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), ReadyPipe::ready)
     }
 
     /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it takes.
-    pub fn working<R>(
+    pub(crate) fn working<R>(
         &self,
         console: Console,
         mut look: impl FnMut() -> Stage + Send + 'static,
@@ -50,7 +50,7 @@ impl Ready {
 /// no random source and no open disk.
 ///
 /// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
-pub fn run(
+pub(crate) fn run(
     background: bool,
     secret: bool,
     (console, what): (Console, &str),
@@ -98,7 +98,7 @@ fn wait_until_alone() {
 
 /// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as `nohup` has it. None of them ends the process by itself from now on, so that a
 /// second one cannot cut short what the first one began.
-pub fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
+pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
     let hup = (!ignores_hup()).then_some(SIGHUP);
     let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hup)).map_err(|e| failed(&e))?;
@@ -118,7 +118,11 @@ fn ignores_hup() -> bool {
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
 /// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
-pub fn reporter(background: bool, secret: bool, console: Console) -> Arc<dyn Fn(&Error) + Send + Sync> {
+pub(crate) fn reporter(
+    background: bool,
+    secret: bool,
+    console: Console,
+) -> Arc<dyn Fn(&Error) + Send + Sync> {
     if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
     } else if background {

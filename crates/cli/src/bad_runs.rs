@@ -4,7 +4,7 @@ use lacuna_core::{BadBlock, Error, Kind};
 
 /// The run that is being gathered, in the order of the blocks.
 #[derive(Default)]
-pub struct BadRuns(Option<Run>);
+pub(crate) struct BadRuns(Option<Run>);
 
 struct Run {
     first: u64,
@@ -17,7 +17,11 @@ struct Run {
 
 impl BadRuns {
     /// Takes the next bad block. The line of the run before it, if that ends here.
-    pub fn push(&mut self, BadBlock { block, error }: BadBlock, object: Option<String>) -> Option<String> {
+    pub(crate) fn push(
+        &mut self,
+        BadBlock { block, error }: BadBlock,
+        object: Option<String>,
+    ) -> Option<String> {
         let (block, kind, verdict) = (block.0, error.kind(), verdict(block.0, &error));
         match &mut self.0 {
             Some(run)
@@ -34,7 +38,7 @@ impl BadRuns {
     }
 
     /// The line of the last run.
-    pub fn finish(self) -> Option<String> {
+    pub(crate) fn finish(self) -> Option<String> {
         self.0.map(Run::line)
     }
 }
@@ -64,7 +68,7 @@ fn verdict(block: u64, error: &Error) -> String {
 }
 
 /// A number of blocks in words.
-pub fn blocks(count: u64) -> String {
+pub(crate) fn blocks(count: u64) -> String {
     format!("{count} block{}", if count == 1 { "" } else { "s" })
 }
 

@@ -7,7 +7,7 @@ use lacuna_core::Result;
 use serde_json::json;
 
 /// `lacuna bench`.
-pub fn run(args: &BenchArgs, console: Console) -> Result<()> {
+pub(crate) fn run(args: &BenchArgs, console: Console) -> Result<()> {
     let kdf = crate::args::CostArgs { kdf_memory: Some(args.kdf_memory), kdf_passes: None };
     let wanted = cost::from_args(&kdf)?.unwrap_or_default();
     let speeds = lacuna_crypto::cipher_speeds(args.millis);

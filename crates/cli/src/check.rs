@@ -37,7 +37,7 @@ struct Answer {
 }
 
 /// `lacuna check`.
-pub fn run(args: &CheckArgs, console: Console) -> Result<()> {
+pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
     let read_only = args.read_only || lacuna::peek(&args.location).is_some_and(|disk| disk.has_levels());

@@ -14,20 +14,20 @@ const HIDDEN: &str = "the disk could not do what it was asked; what and why is t
 
 /// How much to say.
 #[derive(Clone, Copy)]
-pub struct Console {
+pub(crate) struct Console {
     quiet: bool,
     verbose: bool,
     drawing: bool,
 }
 
 impl Console {
-    pub fn new(quiet: bool, verbose: bool) -> Self {
+    pub(crate) fn new(quiet: bool, verbose: bool) -> Self {
         Console { quiet, verbose, drawing: true }
     }
 
     /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the part of its
     /// template that says how fast it goes.
-    pub fn progress(&self, length: u64, rate: &str) -> ProgressBar {
+    pub(crate) fn progress(&self, length: u64, rate: &str) -> ProgressBar {
         let bar = ProgressBar::with_draw_target(Some(length), self.target());
         if let Ok(style) =
             ProgressStyle::with_template(&format!("{{bar:40}} {{percent:>3}}%  {rate}  {{eta}} left"))
@@ -38,7 +38,7 @@ impl Console {
     }
 
     /// A line that says that something is going on.
-    pub fn spinner(&self) -> ProgressBar {
+    pub(crate) fn spinner(&self) -> ProgressBar {
         let spinner = ProgressBar::with_draw_target(None, self.target());
         if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}") {
             spinner.set_style(style);
@@ -47,12 +47,12 @@ impl Console {
     }
 
     /// The same, for a process that leaves the terminal to another.
-    pub fn without_drawing(self) -> Self {
+    pub(crate) fn without_drawing(self) -> Self {
         Console { drawing: false, ..self }
     }
 
     /// Whether anything is drawn while something goes on.
-    pub fn draws(&self) -> bool {
+    pub(crate) fn draws(&self) -> bool {
         self.drawing && !self.quiet && is_watched()
     }
 
@@ -63,38 +63,38 @@ impl Console {
     /// An error, which `--quiet` does not silence.
     ///
     /// Deniability contract: of a private one a log hears the same sentence, whatever it says.
-    pub fn error(&self, e: &Error) {
+    pub(crate) fn error(&self, e: &Error) {
         if hides(e) { to_stderr(&format!("lacuna: {HIDDEN}")) } else { to_stderr(&format!("lacuna: {e}")) }
     }
 
     /// Something a person should know though all goes well.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             to_stderr(&format!("lacuna: note: {text}"));
         }
     }
 
     /// A detail for `--verbose`.
-    pub fn detail(&self, text: &str) {
+    pub(crate) fn detail(&self, text: &str) {
         if self.verbose {
             to_stderr(&format!("lacuna: {text}"));
         }
     }
 
     /// A sentence about what was done, on standard output unless `--quiet`.
-    pub fn done(&self, text: &str) -> Result<()> {
+    pub(crate) fn done(&self, text: &str) -> Result<()> {
         if self.quiet { Ok(()) } else { line(text) }
     }
 }
 
 /// The exit code of a command that ends with an error. A log that keeps exit codes hears the same one of all that are
 /// private.
-pub fn exit_code(e: &Error) -> u8 {
+pub(crate) fn exit_code(e: &Error) -> u8 {
     if hides(e) { Kind::Other.exit_code() } else { e.kind().exit_code() }
 }
 
 /// Ends the process. Everything written to the streams is out by now: nothing here keeps it back.
-pub fn leave(code: u8) -> ! {
+pub(crate) fn leave(code: u8) -> ! {
     if lacuna::rados::is_in_use() {
         // A thread waits in it for a cluster that does not answer.
         lacuna::rados::exit_at_once(code);
@@ -103,7 +103,7 @@ pub fn leave(code: u8) -> ! {
 }
 
 /// Whether standard error is what a person looks at, not a file, a pipe or a log.
-pub fn is_watched() -> bool {
+pub(crate) fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
@@ -112,12 +112,12 @@ fn hides(e: &Error) -> bool {
 }
 
 /// Whether a person is there to be asked.
-pub fn can_ask() -> bool {
+pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// Asks whether to go on, and fails unless the answer is yes.
-pub fn confirm() -> Result<()> {
+pub(crate) fn confirm() -> Result<()> {
     let _ = write!(io::stderr(), "Go on? [y/N] ");
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
@@ -129,19 +129,19 @@ pub fn confirm() -> Result<()> {
 }
 
 /// A line of what was asked for.
-pub fn line(text: &str) -> Result<()> {
+pub(crate) fn line(text: &str) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
 
 /// A JSON document.
-pub fn json(value: &impl Serialize) -> Result<()> {
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::io("cannot write the answer as JSON", &e.into()))?;
     line(&text)
 }
 
 /// Bytes as they are.
-pub fn bytes(bytes: &[u8]) -> Result<()> {
+pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::io("cannot write to standard output", &e)),
@@ -150,7 +150,7 @@ pub fn bytes(bytes: &[u8]) -> Result<()> {
 }
 
 /// The words of clap, in the form of our errors.
-pub fn usage_error(e: &clap::Error) {
+pub(crate) fn usage_error(e: &clap::Error) {
     let text = e.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     // Nobody who mistypes an option means a file of that name.

@@ -6,7 +6,7 @@ use lacuna::{Cost, Error, Kind, Result, human};
 use lacuna_crypto::Argon2Cost;
 
 /// The cost that the options ask for; `None` if they say nothing.
-pub fn from_args(args: &CostArgs) -> Result<Option<Cost>> {
+pub(crate) fn from_args(args: &CostArgs) -> Result<Option<Cost>> {
     let Some(Size(memory)) = args.kdf_memory else { return Ok(None) };
     let refused = || {
         Error::new(Kind::Usage, "cannot use this --kdf-memory")
@@ -25,7 +25,7 @@ pub fn from_args(args: &CostArgs) -> Result<Option<Cost>> {
 }
 
 /// A cost for people.
-pub fn words(cost: &Argon2Cost) -> String {
+pub(crate) fn words(cost: &Argon2Cost) -> String {
     let memory = human(u64::from(cost.memory_kib) << 10);
     let counted = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     let (passes, lanes) = (counted(cost.passes, "pass", "passes"), counted(cost.lanes, "lane", "lanes"));

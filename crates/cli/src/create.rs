@@ -8,7 +8,7 @@ use crate::passphrase;
 use lacuna::{CreateOptions, Error, Hiding, Kind, Result, Shape, create, human};
 
 /// `lacuna create`.
-pub fn run(args: &CreateArgs, console: Console) -> Result<()> {
+pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
     check_format(args)?;
     let options = CreateOptions {
         location: args.location.clone(),
@@ -115,7 +115,7 @@ fn check_format(args: &CreateArgs) -> Result<()> {
 }
 
 /// `lacuna delete`.
-pub fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
+pub(crate) fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
     if !args.yes && args.location.path().is_none() && !console::can_ask() {
         return Err(Error::new(Kind::Usage, format!("cannot delete {}", args.location))
             .found("no terminal to ask whether to go on")

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
 /// The descriptor `number`, once.
-pub fn take(number: u32) -> Result<File> {
+pub(crate) fn take(number: u32) -> Result<File> {
     let refused = |found: &str| {
         Error::new(Kind::Usage, format!("cannot read a passphrase from file descriptor {number}"))
             .found(found)
@@ -27,7 +27,7 @@ pub fn take(number: u32) -> Result<File> {
 }
 
 /// Standard input without the buffer of the standard library, which would keep a copy of what it read.
-pub fn stdin() -> Result<File> {
+pub(crate) fn stdin() -> Result<File> {
     std::io::stdin()
         .as_fd()
         .try_clone_to_owned()

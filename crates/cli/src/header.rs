@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// `lacuna header backup`.
-pub fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
+pub(crate) fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
     lacuna::refuse_snapshot(&args.location, "back up the header of")?;
     let taken = match Site::of(&args.location, &args.cluster.of(&args.location)?) {
         Site::File(path) => {
@@ -66,7 +66,7 @@ fn read(path: &Path) -> Result<HeaderBackup> {
 }
 
 /// `lacuna header restore`.
-pub fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
+pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
     let what = || format!("cannot restore the header of {}", args.location);
     lacuna::refuse_snapshot(&args.location, "restore the header of")?;
     let backup = read(&args.file).map_err(|e| match &args.location {
@@ -235,7 +235,7 @@ impl Change {
 }
 
 /// `lacuna header repair`.
-pub fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
+pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     lacuna::refuse_snapshot(&args.location, "repair the header of")?;
     let location: &Location = &args.location;
     let mut volume =

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 impl ClusterArgs {
     /// What the options say of the cluster of a location. Errors: options that mean nothing for a path.
-    pub fn of(&self, location: &Location) -> Result<ClusterOptions> {
+    pub(crate) fn of(&self, location: &Location) -> Result<ClusterOptions> {
         let given = [
             ("--ceph-conf", self.ceph_conf.is_some()),
             ("--ceph-id", self.ceph_id.is_some()),
@@ -25,7 +25,7 @@ impl ClusterArgs {
 
 impl HolderArgs {
     /// The same for a verb that one client at a time may do.
-    pub fn of(&self, location: &Location) -> Result<Holder> {
+    pub(crate) fn of(&self, location: &Location) -> Result<Holder> {
         let cluster = self.cluster.of(location)?;
         not_for_paths(location, "--steal", self.steal)?;
         if location.snapshot().is_some() && self.steal {

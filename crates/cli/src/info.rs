@@ -33,7 +33,7 @@ enum MediumFacts {
 }
 
 /// `lacuna info`.
-pub fn run(args: &InfoArgs, console: Console) -> Result<()> {
+pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
     let mut facts = match Site::of(&args.location, &args.cluster.of(&args.location)?) {
         Site::File(path) => Facts::of_file(&args.location, path),
         Site::Pool(target) => Facts::in_pool(&args.location, &target),

@@ -16,7 +16,7 @@ const MEANINGFUL: u64 = 256;
 
 /// One open level. Sizes in blocks.
 #[derive(Debug, PartialEq)]
-pub struct LevelFacts {
+pub(crate) struct LevelFacts {
     level: u64,
     capacity: u64,
     data: u64,
@@ -29,7 +29,7 @@ pub struct LevelFacts {
 
 impl LevelFacts {
     /// For programs.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({
             "level": self.level,
             "size": self.capacity * BLOCK_SIZE as u64,
@@ -40,7 +40,7 @@ impl LevelFacts {
     }
 
     /// For people: a name and what stands beside it.
-    pub fn words(&self) -> (String, String) {
+    pub(crate) fn words(&self) -> (String, String) {
         let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
         let mut said = format!("{}, {} of it written", bytes(self.capacity), bytes(self.data));
         if let Some(waiting) = self.waiting {
@@ -56,7 +56,7 @@ impl LevelFacts {
 }
 
 /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
-pub fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec<LevelFacts>> {
+pub(crate) fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec<LevelFacts>> {
     let given = args.passphrase.is_given();
     if !has_levels {
         return if given { Err(no_levels(&args.location.to_string())) } else { Ok(Vec::new()) };

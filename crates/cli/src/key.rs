@@ -15,7 +15,7 @@ use lacuna_header::{
 };
 
 /// `lacuna key add`.
-pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
+pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
     let mut session = Session::start(&args.key, "Passphrase for", false, console)?;
     let new = passphrase::another(&args.new, &args.key.passphrase, &args.key.location.to_string())?;
     let done = "added the passphrase";
@@ -30,7 +30,7 @@ pub fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
 }
 
 /// `lacuna key change`.
-pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
+pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
     let given = &args.key.passphrase;
     if !given.key_file.is_empty() && !given.key_fd.is_empty() {
         // Which of the two kinds came first on the command line is not known here.
@@ -55,7 +55,7 @@ pub fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
 }
 
 /// `lacuna key remove`.
-pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
+pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let session = Session::start(&args.key, "Passphrase that keeps working for", false, console)?;
     let prompt = format!("Passphrase to remove from {}: ", args.key.location);
     let file = args.remove_key_file.as_deref();
@@ -81,7 +81,7 @@ pub fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
 }
 
 /// `lacuna key refresh`.
-pub fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
+pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
     let KeyRefreshArgs { key, add_level, new } = args;
     if !add_level && (new.new_key_file.is_some() || new.new_key_fd.is_some()) {
         return Err(Error::new(Kind::Usage, "cannot use a new passphrase")

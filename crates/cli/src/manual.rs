@@ -11,14 +11,14 @@ use std::io;
 use std::path::Path;
 
 /// `lacuna completions`.
-pub fn completions(args: &CompletionsArgs) -> Result<()> {
+pub(crate) fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "lacuna", &mut script);
     console::bytes(&script)
 }
 
 /// `lacuna man`.
-pub fn pages(args: &ManArgs) -> Result<()> {
+pub(crate) fn pages(args: &ManArgs) -> Result<()> {
     write(commands(), &args.dir)
         .map_err(|e| Error::io(format!("cannot write the manual pages to {}", args.dir.display()), &e))
 }

@@ -2,7 +2,7 @@
 
 /// The sections of a page that the words of the command line do not give.
 #[derive(Default)]
-pub struct Sections {
+pub(crate) struct Sections {
     /// Commands, each with what it does.
     pub examples: &'static [(&'static str, &'static str)],
     /// Paths, each with what is there.
@@ -27,7 +27,7 @@ const KILL: (&str, &str) = (
 );
 
 /// The sections of the page of this name.
-pub fn of(page: &str) -> Sections {
+pub(crate) fn of(page: &str) -> Sections {
     match page {
         "lacuna" => Sections {
             examples: &[

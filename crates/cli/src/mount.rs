@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 /// `lacuna open`.
-pub fn open(mut args: OpenArgs, console: Console) -> Result<()> {
+pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
@@ -224,7 +224,7 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
 }
 
 /// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told.
-pub fn close(args: &CloseArgs, console: Console) -> Result<()> {
+pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let mut closed = Ok(());
     for target in &args.targets {
         let one = close_target(target, console);

@@ -7,7 +7,7 @@ use lacuna_nbd::{CLIENT_AUTHORITY, Listen, passed_addresses};
 use std::net::{SocketAddr, ToSocketAddrs};
 
 /// Refuses to serve strangers by accident.
-pub fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
+pub(crate) fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
     if args.allow_strangers {
         return Ok(());
     }

@@ -16,7 +16,7 @@ impl Observer for Console {
 }
 
 /// The same for what may remove a disk: with a bar, and with a question where there is one to ask.
-pub struct Removing {
+pub(crate) struct Removing {
     console: Console,
     bar: ProgressBar,
     asks: bool,
@@ -24,7 +24,7 @@ pub struct Removing {
 
 impl Removing {
     /// `asks`: whether a person is asked before a disk is overwritten, if there is one.
-    pub fn new(console: Console, asks: bool) -> Self {
+    pub(crate) fn new(console: Console, asks: bool) -> Self {
         Removing { console, bar: console.progress(0, "{per_sec}"), asks }
     }
 }

@@ -18,12 +18,12 @@ const LIMIT: usize = 1 << 20;
 const ATTEMPTS: u32 = 3;
 
 /// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
-pub fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
+pub(crate) fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
     opened_by(args, &format!("Passphrase for {location}: "), open)
 }
 
 /// [`to_open`] with a prompt of its own.
-pub fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
+pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
     let given = given(args)?;
     if !given.is_empty() {
         return Ok((open(&given)?, given));
@@ -34,7 +34,7 @@ pub fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Resul
 
 /// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
 /// for, and each is tried before the next.
-pub fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
+pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
     let (mut unlocked, mut passphrases) = opened_by(args, prompt, open)?;
     let mut already = "";
     while !args.is_given() {
@@ -89,7 +89,7 @@ fn tried(
 }
 
 /// The passphrases for a new disk, one for each level; asked for twice where a person types.
-pub fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<SecretVec>> {
+pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<SecretVec>> {
     let given = given(args)?;
     if !given.is_empty() {
         return Ok(given);
@@ -123,7 +123,7 @@ fn one_more(args: &PassphraseArgs, prompt: &str, before: &[SecretVec]) -> Result
 }
 
 /// One more passphrase, for `key add` and `key change`.
-pub fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<SecretVec> {
+pub(crate) fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<SecretVec> {
     match (&new.new_key_file, new.new_key_fd) {
         (Some(path), _) => from_path(path),
         (None, Some(number)) => from_descriptor(number),
@@ -133,7 +133,7 @@ pub fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -
 }
 
 /// One passphrase from a file, a descriptor or a question.
-pub fn one(
+pub(crate) fn one(
     path: Option<&Path>,
     number: Option<u32>,
     args: &PassphraseArgs,

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 const LIMIT: u64 = 32;
 
 /// A file with the number of this process, removed when dropped if it still holds that.
-pub struct PidFile(PathBuf);
+pub(crate) struct PidFile(PathBuf);
 
 impl PidFile {
     /// Writes it, in place of one that another process has left.
-    pub fn write(path: &Path) -> Result<Self> {
+    pub(crate) fn write(path: &Path) -> Result<Self> {
         check(path)?;
         let failed = |e: &std::io::Error| Error::io(what(path), e);
         let new = beside(path)?;
@@ -41,7 +41,7 @@ impl Drop for PidFile {
 }
 
 /// Refuses a path at which something else is.
-pub fn check(path: &Path) -> Result<()> {
+pub(crate) fn check(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Err(e) => Err(Error::io(what(path), &e)),

@@ -7,7 +7,7 @@ use lacuna::{Access, Error, Kind, Location, Parameters, Result, human};
 use std::os::unix::fs::FileTypeExt;
 
 /// `lacuna resize`.
-pub fn run(args: &ResizeArgs, console: Console) -> Result<()> {
+pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     if let Some(disk) = lacuna::peek(&args.location).filter(Parameters::has_levels) {
         return Err(Error::new(Kind::Usage, format!("cannot resize {}", args.location))
             .found(format!("a disk with levels, of the format {}, which keeps its size", disk.format()))

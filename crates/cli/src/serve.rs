@@ -29,7 +29,7 @@ const TOLD: u64 = 32;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
-pub fn run(mut args: ServeArgs, console: Console) -> Result<()> {
+pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {

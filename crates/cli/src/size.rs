@@ -8,7 +8,7 @@ const LEAST_CACHE: u64 = 1 << 20;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
+pub(crate) struct Size(pub u64);
 
 impl FromStr for Size {
     type Err = Error;
@@ -73,7 +73,7 @@ fn unit_of(text: &str) -> Option<u64> {
 }
 
 /// The memory that `--cache` gives.
-pub fn budget(cache: Size) -> Result<Budget, Error> {
+pub(crate) fn budget(cache: Size) -> Result<Budget, Error> {
     if cache.0 >= LEAST_CACHE {
         return Ok(Budget::bytes(cache.0));
     }

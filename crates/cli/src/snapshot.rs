@@ -14,28 +14,28 @@ use lacuna_core::{BLOCK_SIZE, Disk, Result};
 use serde_json::json;
 
 /// `lacuna snapshot create`.
-pub fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
+pub(crate) fn create(args: &SnapshotArgs, console: Console) -> Result<()> {
     change(args, console, |disk| disk.create_snapshot(&args.name))?;
     let at = format!("{}@{}", args.location, args.name);
     console.done(&format!("keeping {at}; `lacuna open {at} MOUNTPOINT` opens it read-only"))
 }
 
 /// `lacuna snapshot remove`.
-pub fn remove(args: &SnapshotArgs, console: Console) -> Result<()> {
+pub(crate) fn remove(args: &SnapshotArgs, console: Console) -> Result<()> {
     check_exists(args)?;
     change(args, console, |disk| disk.remove_snapshot(&args.name))?;
     console.done(&format!("removed {}@{}", args.location, args.name))
 }
 
 /// `lacuna snapshot rollback`.
-pub fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
+pub(crate) fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
     check_exists(args)?;
     change(args, console, |disk| disk.rollback(&args.name))?;
     console.done(&format!("{} holds again what it held at {}; its size stays", args.location, args.name))
 }
 
 /// `lacuna snapshot list`.
-pub fn list(args: &SnapshotListArgs) -> Result<()> {
+pub(crate) fn list(args: &SnapshotListArgs) -> Result<()> {
     lacuna::refuse_snapshot(&args.location, "list the snapshots of")?;
     let snapshots = snapshots::list(&args.location, &args.cluster.of(&args.location)?)?;
     if args.json {

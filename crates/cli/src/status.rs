@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a server knows of itself.
-pub struct Account {
+pub(crate) struct Account {
     location: String,
     /// What the name of its socket is made from.
     identity: String,
@@ -32,7 +32,7 @@ pub struct Account {
 impl Account {
     /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`,
     /// until it is told to `stop`.
-    pub fn of(
+    pub(crate) fn of(
         location: &Location,
         target: Option<&Target>,
         (uris, stop): (Vec<String>, StopHandle),
@@ -49,7 +49,7 @@ impl Account {
 
     /// Answers for this server as long as what is given back lives, if that can be had: a disk is served without it just as
     /// well.
-    pub fn publish(self, console: Console) -> Option<StatusSocket> {
+    pub(crate) fn publish(self, console: Console) -> Option<StatusSocket> {
         let identity = self.identity.clone();
         match StatusSocket::start(&identity, move || self.to_json()) {
             Ok(socket) => Some(socket),
@@ -81,7 +81,7 @@ impl Account {
 }
 
 /// A location as a server says it: of a path, the one that does not depend on where somebody stands.
-pub fn canonical(location: &Location) -> String {
+pub(crate) fn canonical(location: &Location) -> String {
     match location {
         Location::Path(path) => canonical_path(path).to_string_lossy().into_owned(),
         Location::Rados { .. } => location.to_string(),
@@ -96,7 +96,7 @@ fn canonical_path(path: &Path) -> PathBuf {
 }
 
 /// `lacuna status`.
-pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
+pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = args.target.as_deref().map(Location::parse).transpose()?;
     // Where no server can be seen, none is not what is being served.
     lacuna_service::default_run_base()?;
@@ -119,7 +119,7 @@ pub fn run(args: &StatusArgs, console: Console) -> Result<()> {
 }
 
 /// The counters of the servers of a disk that this user has; there is one for each mounted level.
-pub fn items_of(location: &Location, console: Console) -> Vec<Value> {
+pub(crate) fn items_of(location: &Location, console: Console) -> Vec<Value> {
     let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
     those_of(all(console), location).into_iter().flat_map(items).collect()
 }
@@ -138,7 +138,7 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
 }
 
 /// The process that serves the disk at this location to NBD clients.
-pub fn nbd_server_of(target: &Path) -> Option<u64> {
+pub(crate) fn nbd_server_of(target: &Path) -> Option<u64> {
     let location = Location::parse(target.to_str()?).ok()?;
     let servers = lacuna_service::accounts(|_, _| {});
     those_of(servers, &location).first()?["pid"].as_u64()

@@ -11,7 +11,7 @@ use lacuna::{
 };
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
-pub fn unlock(
+pub(crate) fn unlock(
     location: &Location,
     holder: &HolderArgs,
     access: Access,
@@ -28,7 +28,7 @@ pub fn unlock(
 }
 
 /// Opens a disk.
-pub fn open(key: Key, opening: Opening) -> Result<OpenDisk> {
+pub(crate) fn open(key: Key, opening: Opening) -> Result<OpenDisk> {
     if key.keeps_large_memory() {
         allocator::keep_large_apart();
     }
@@ -36,12 +36,12 @@ pub fn open(key: Key, opening: Opening) -> Result<OpenDisk> {
 }
 
 /// How a medium is opened for a disk that is, or is not, to be written.
-pub fn access(read_only: bool) -> Access {
+pub(crate) fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 
 /// Refuses options about writing that mean nothing for the disk, as far as it says what it is.
-pub fn check_writing(location: &Location, args: &WritingArgs, waiting: &WaitingArgs) -> Result<()> {
+pub(crate) fn check_writing(location: &Location, args: &WritingArgs, waiting: &WaitingArgs) -> Result<()> {
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
     }

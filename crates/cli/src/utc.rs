@@ -11,7 +11,7 @@ const BEFORE_1970: u64 = 719_468;
 ///
 /// Years count from March here, so that the day which some years have more comes last (H. Hinnant,
 /// "chrono-compatible low-level date algorithms").
-pub fn utc(seconds: u64) -> String {
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / DAY + BEFORE_1970, seconds % DAY);
     let (era, day_of_era) = (days / ERA, days % ERA);
     let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is being done, which may change while it is.
 #[derive(Clone, Default)]
-pub struct Working(Arc<Mutex<Work>>);
+pub(crate) struct Working(Arc<Mutex<Work>>);
 
 #[derive(Default)]
 struct Work {
@@ -33,7 +33,7 @@ struct Work {
 
 /// A part of the work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// What is being done.
     pub what: String,
     /// How many bytes are left of it, if that is known.
@@ -44,13 +44,13 @@ pub struct Stage {
 
 impl Stage {
     /// Something of which nobody knows how much it is.
-    pub fn of(what: impl Into<String>) -> Self {
+    pub(crate) fn of(what: impl Into<String>) -> Self {
         Stage { what: what.into(), ..Stage::default() }
     }
 
     /// The same, as a part of something larger that is done to `object`. Its name comes last: it may be long, and a line ends
     /// with the screen.
-    pub fn within(self, whole: &str, object: &str) -> Self {
+    pub(crate) fn within(self, whole: &str, object: &str) -> Self {
         let what = if self.what.is_empty() { whole.to_owned() } else { format!("{whole}: {}", self.what) };
         let aside =
             if self.aside.is_empty() { object.to_owned() } else { format!("{}; {object}", self.aside) };
@@ -66,7 +66,7 @@ struct Left {
 
 impl Working {
     /// Says what is being done now.
-    pub fn tell(&self, stage: Stage) {
+    pub(crate) fn tell(&self, stage: Stage) {
         self.tell_at(stage, Instant::now());
     }
 
@@ -115,7 +115,7 @@ fn duration(seconds: u64) -> String {
 }
 
 /// Does `work`, and from a moment on says on a terminal that it is being done.
-pub fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -> R {
+pub(crate) fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -> R {
     let working = Working::default();
     working.tell(Stage::of(what));
     if !console.draws() {
@@ -150,11 +150,11 @@ pub fn show<R>(console: Console, what: &str, work: impl FnOnce(&Working) -> R) -
 
 /// Does something every second, in a thread of its own, until it is dropped. Nobody waits for the thread: what it looks at
 /// may be stuck.
-pub struct Looking(Option<(Sender<()>, JoinHandle<()>)>);
+pub(crate) struct Looking(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Looking {
     /// Begins with the first look.
-    pub fn start(mut look: impl FnMut() + Send + 'static) -> Self {
+    pub(crate) fn start(mut look: impl FnMut() + Send + 'static) -> Self {
         let (end, ended) = channel();
         let looks = move || {
             loop {
@@ -180,7 +180,7 @@ impl Drop for Looking {
 }
 
 /// What a disk with these counters, or its levels, has still to do before everything is on the medium.
-pub fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> Stage {
+pub(crate) fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> Stage {
     let sum = |name: &str| {
         let found = items.clone().filter(|(item, _)| *item == name).map(|(_, value)| value);
         found.reduce(u64::saturating_add)
@@ -197,19 +197,19 @@ pub fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> St
 }
 
 /// Whether the disk with these levels writes no cover by itself.
-pub fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
+pub(crate) fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
     let items = levels.first().map(|level| level.status().items).unwrap_or_default();
     items.iter().any(|item| item.name == "cover_interval" && item.value == 0)
 }
 
 /// The same of a disk that is open here, by its levels.
-pub fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
+pub(crate) fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
     let items: Vec<_> = levels.iter().flat_map(|level| level.status().items).collect();
     unfinished(items.iter().map(|item| (item.name, item.value)))
 }
 
 /// The counters in the answer of a server.
-pub fn counters(items: &Value) -> impl Iterator<Item = (&str, u64)> + Clone {
+pub(crate) fn counters(items: &Value) -> impl Iterator<Item = (&str, u64)> + Clone {
     let items = items.as_array().map_or(&[][..], Vec::as_slice);
     items.iter().filter_map(|item| Some((item["name"].as_str()?, item["value"].as_u64()?)))
 }

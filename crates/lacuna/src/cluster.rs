@@ -267,7 +267,7 @@ impl Connection {
 }
 
 /// Removes every object of a store, calling `progress` with how many of how many are gone.
-pub fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+pub(crate) fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize, usize)) -> Result<()> {
     let objects = store.list()?;
     for (batch, part) in objects.chunks(REMOVED_AT_ONCE).enumerate() {
         let removals: Vec<Transaction<'_>> =

@@ -27,7 +27,7 @@ const DATA: &str = "a device that holds data";
 const MOST_LEAST: u64 = 4096;
 
 /// Makes the disk.
-pub fn run(
+pub(crate) fn run(
     making: &Making<'_>,
     path: &Path,
     passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,

@@ -15,7 +15,7 @@ use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
 
 /// Makes the disk.
-pub fn run(
+pub(crate) fn run(
     making: &Making<'_>,
     target: &Target,
     passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,

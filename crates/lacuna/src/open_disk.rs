@@ -54,14 +54,14 @@ pub(crate) struct OnObjects {
 
 impl OnObjects {
     /// A disk that is reached over a connection, which holds the lock on it.
-    pub fn new(disk: ObjectDisk, prefix: String, connection: Connection) -> Self {
+    pub(crate) fn new(disk: ObjectDisk, prefix: String, connection: Connection) -> Self {
         OnObjects { disk, prefix, fenced: OnceLock::new(), connection }
     }
 }
 
 impl Engine {
     /// A disk with levels.
-    pub fn with_levels(disk: impl Levels + 'static) -> Self {
+    pub(crate) fn with_levels(disk: impl Levels + 'static) -> Self {
         let disk: Arc<dyn Levels> = Arc::new(disk);
         let levels = level_disks(&disk);
         Engine::Levels(WithLevels { disk, levels })

@@ -7,11 +7,11 @@ use std::sync::Arc;
 /// A level of a disk, public or hidden, whose errors are all private.
 ///
 /// Deniability contract: if only those of hidden levels were, the sentence that stands for them in a log would tell.
-pub struct PrivateDisk(Arc<LevelDisk>);
+pub(crate) struct PrivateDisk(Arc<LevelDisk>);
 
 impl PrivateDisk {
     /// Of a level.
-    pub fn new(level: Arc<LevelDisk>) -> Self {
+    pub(crate) fn new(level: Arc<LevelDisk>) -> Self {
         PrivateDisk(level)
     }
 }

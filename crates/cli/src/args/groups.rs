@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Where passphrases come from.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for passphrases")]
-pub struct PassphraseArgs {
+pub(crate) struct PassphraseArgs {
     /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
     /// excepted; may be repeated
     #[arg(long, value_name = "PATH")]
@@ -25,7 +25,7 @@ pub struct PassphraseArgs {
 
 impl PassphraseArgs {
     /// Whether it says where a passphrase comes from.
-    pub fn is_given(&self) -> bool {
+    pub(crate) fn is_given(&self) -> bool {
         !(self.key_file.is_empty() && self.key_fd.is_empty() && self.askpass.is_none())
     }
 }
@@ -33,7 +33,7 @@ impl PassphraseArgs {
 /// Where a new passphrase comes from.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
-pub struct NewPassphraseArgs {
+pub(crate) struct NewPassphraseArgs {
     /// Read the new passphrase from this file (`-`: standard input)
     #[arg(long, value_name = "PATH", conflicts_with = "new_key_fd")]
     pub new_key_file: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct NewPassphraseArgs {
 /// What stretching a passphrase is to cost.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
-pub struct CostArgs {
+pub(crate) struct CostArgs {
     /// Most memory that trying one passphrase may take; a quarter of the machine's memory is the limit in any
     /// case [default: 1G]
     #[arg(long, value_name = "SIZE")]
@@ -59,7 +59,7 @@ pub struct CostArgs {
 /// Where a cluster is.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for rados: locations")]
-pub struct ClusterArgs {
+pub(crate) struct ClusterArgs {
     /// Configuration file of the cluster [default: where Ceph's own programs look, such as
     /// /etc/ceph/ceph.conf]
     #[arg(long, value_name = "PATH")]
@@ -78,7 +78,7 @@ pub struct ClusterArgs {
 /// Where a cluster is, for verbs that one client at a time may do.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for rados: locations")]
-pub struct HolderArgs {
+pub(crate) struct HolderArgs {
     /// Where the cluster is.
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -91,7 +91,7 @@ pub struct HolderArgs {
 /// When writes are acknowledged.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for writing")]
-pub struct WritingArgs {
+pub(crate) struct WritingArgs {
     /// Acknowledge a write when it is durable on the medium or in the cluster, rather than gather writes in memory until
     /// a flush: clients that connect again by themselves then lose nothing if the server dies. Not for disks with levels
     #[arg(long)]
@@ -101,7 +101,7 @@ pub struct WritingArgs {
 /// The shape of a disk with levels.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
-pub struct ShapeArgs {
+pub(crate) struct ShapeArgs {
     /// Levels to make, the public one with them, each with a passphrase of its own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     pub levels: Option<u8>,
@@ -126,7 +126,7 @@ pub struct ShapeArgs {
 
 /// What hides the operations of hidden levels.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum HidingArg {
+pub(crate) enum HidingArg {
     /// Every operation of every level rewrites cells, reads too: hidden ones pass for public reads (HIVE)
     Plausible,
     /// Hidden writes wait for public ones, which carry them along; reads write nothing (HIVE-B)
@@ -135,7 +135,7 @@ pub enum HidingArg {
 
 impl ShapeArgs {
     /// One of those given that belongs to another format, and the format.
-    pub fn misplaced(&self, format: Format) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn misplaced(&self, format: Format) -> Option<(&'static str, &'static str)> {
         let levels = [("--levels", self.levels.is_some()), ("--cover", self.cover.is_some())];
         let deniable = [("--geometry", self.geometry.is_some()), ("--spare", self.spare.is_some())];
         let oblivious =
@@ -152,7 +152,7 @@ impl ShapeArgs {
 /// How long hidden writes wait.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
-pub struct WaitingArgs {
+pub(crate) struct WaitingArgs {
     /// How long what is hidden waits for public writes on a disk made with --cover 0 before `open`, `close` or the request
     /// of a client fails; requests of a mounted file system wait as long as it takes [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
@@ -161,7 +161,7 @@ pub struct WaitingArgs {
 
 impl WaitingArgs {
     /// What is given, or the default.
-    pub fn cover_timeout(&self) -> Duration {
+    pub(crate) fn cover_timeout(&self) -> Duration {
         Duration::from_secs(self.cover_timeout.unwrap_or(60).into())
     }
 }

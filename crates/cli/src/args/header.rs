@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Without its header a disk is lost. It is kept three times on the medium (twice on disks that older versions made). A
 /// backup elsewhere is for the day when all of them are overwritten.
 #[derive(Subcommand)]
-pub enum HeaderVerb {
+pub(crate) enum HeaderVerb {
     /// Write the header into a file
     ///
     /// Needs no passphrase. The file opens the disk with the passphrases of today, even after they are removed: keep it as
@@ -26,7 +26,7 @@ pub enum HeaderVerb {
 
 /// `header backup`.
 #[derive(Args)]
-pub struct HeaderBackupArgs {
+pub(crate) struct HeaderBackupArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -39,7 +39,7 @@ pub struct HeaderBackupArgs {
 
 /// `header restore`.
 #[derive(Args)]
-pub struct HeaderRestoreArgs {
+pub(crate) struct HeaderRestoreArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -65,7 +65,7 @@ pub struct HeaderRestoreArgs {
 
 /// `header repair`.
 #[derive(Args)]
-pub struct HeaderRepairArgs {
+pub(crate) struct HeaderRepairArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// with version 1 of the header (see `info`), and with `refresh`, all key slots are rewritten: passphrases that are not given with
 /// --key-file, --key-fd or on the terminal stop working.
 #[derive(Subcommand)]
-pub enum KeyVerb {
+pub(crate) enum KeyVerb {
     /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and the new one
     Add(KeyNewArgs),
     /// Put a new passphrase in the place of the first one given; on a disk with levels give further ones to keep them
@@ -29,7 +29,7 @@ pub enum KeyVerb {
 
 /// What all key operations take.
 #[derive(Args)]
-pub struct KeyArgs {
+pub(crate) struct KeyArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -53,7 +53,7 @@ pub struct KeyArgs {
 
 /// `key add` and `key change`.
 #[derive(Args)]
-pub struct KeyNewArgs {
+pub(crate) struct KeyNewArgs {
     /// What all key operations take.
     #[command(flatten)]
     pub key: KeyArgs,
@@ -64,7 +64,7 @@ pub struct KeyNewArgs {
 
 /// `key refresh`.
 #[derive(Args)]
-pub struct KeyRefreshArgs {
+pub(crate) struct KeyRefreshArgs {
     /// What all key operations take.
     #[command(flatten)]
     pub key: KeyArgs,
@@ -79,7 +79,7 @@ pub struct KeyRefreshArgs {
 
 /// `key remove`.
 #[derive(Args)]
-pub struct KeyRemoveArgs {
+pub(crate) struct KeyRemoveArgs {
     /// What all key operations take.
     #[command(flatten)]
     pub key: KeyArgs,

@@ -8,7 +8,7 @@ use lacuna_header::Location;
 ///
 /// All but `list` write to the disk, and so work while no other client holds it.
 #[derive(Subcommand)]
-pub enum SnapshotVerb {
+pub(crate) enum SnapshotVerb {
     /// Keep the present state of the disk under a name
     Create(SnapshotArgs),
     /// List the snapshots; needs no passphrase
@@ -21,7 +21,7 @@ pub enum SnapshotVerb {
 
 /// `snapshot create`, `snapshot remove` and `snapshot rollback`.
 #[derive(Args)]
-pub struct SnapshotArgs {
+pub(crate) struct SnapshotArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -38,7 +38,7 @@ pub struct SnapshotArgs {
 
 /// `snapshot list`.
 #[derive(Args)]
-pub struct SnapshotListArgs {
+pub(crate) struct SnapshotListArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,
@@ -52,7 +52,7 @@ pub struct SnapshotListArgs {
 
 /// `delete`.
 #[derive(Args)]
-pub struct DeleteArgs {
+pub(crate) struct DeleteArgs {
     /// The disk
     #[arg(value_parser = Location::parse)]
     pub location: Location,

@@ -31,11 +31,11 @@ fn version_in(block: u64, bytes: &[u8]) -> Option<u64> {
 }
 
 /// Chance, the same for the same beginning, which is not 0.
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub u64);
 
 impl Dice {
     /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -44,7 +44,7 @@ impl Dice {
 }
 
 /// What a writer knows of its blocks: the last version sent of each, and the last one flushed.
-pub struct Book {
+pub(crate) struct Book {
     export: &'static str,
     first: u64,
     /// Blocks of the longest run that it writes.
@@ -56,7 +56,7 @@ pub struct Book {
 
 impl Book {
     /// Of these blocks of an export, none of them written yet.
-    pub fn new(export: &'static str, blocks: Range<u64>, longest: u64) -> Book {
+    pub(crate) fn new(export: &'static str, blocks: Range<u64>, longest: u64) -> Book {
         let none = vec![0; (blocks.end - blocks.start) as usize];
         Book { export, first: blocks.start, longest, sent: none.clone(), flushed: none, version: 0 }
     }
@@ -66,7 +66,7 @@ impl Book {
     }
 
     /// Writes runs of blocks, small and large, and flushes now and then, until the server dies.
-    pub fn write_until_death(&mut self, socket: &Path, dice: &mut Dice, acknowledged: &AtomicU64) {
+    pub(crate) fn write_until_death(&mut self, socket: &Path, dice: &mut Dice, acknowledged: &AtomicU64) {
         let Ok(mut client) = Client::connect_to(socket, self.export) else { return };
         loop {
             let most = if dice.below(8) == 0 { self.longest } else { 6 };
@@ -93,7 +93,7 @@ impl Book {
     }
 
     /// Every block holds one whole version that it may hold; from here on, that one is the flushed one.
-    pub fn verify(&mut self, client: &mut Client, what: &str) {
+    pub(crate) fn verify(&mut self, client: &mut Client, what: &str) {
         let all = self.blocks();
         for (at, blocks) in (0..all).step_by(256).map(|at| (at, 256.min(all - at))) {
             let first = self.first + at;
@@ -115,6 +115,6 @@ impl Book {
 }
 
 /// A number from the environment, or the usual one.
-pub fn number(variable: &str, usual: u64) -> u64 {
+pub(crate) fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().map_or(usual, |text| text.parse().expect(variable))
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 /// A real ext4 image of 64 MiB with a small tree in it.
-pub fn ext4_image(scene: &Scene) -> Vec<u8> {
+pub(crate) fn ext4_image(scene: &Scene) -> Vec<u8> {
     let tree = scene.path("tree");
     for dir in 0..20 {
         let dir = tree.join(format!("d{dir}"));
@@ -58,7 +58,7 @@ fn image_survives(options: &[&str]) {
 }
 
 /// Random writes, verified by fio itself; what was there in as much of the disk is gone afterwards.
-pub fn fio_verifies(scene: &Scene, uri: &str, size: &str) {
+pub(crate) fn fio_verifies(scene: &Scene, uri: &str, size: &str) {
     let engines = Command::new("fio").arg("--enghelp").output();
     if !engines.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).split_whitespace().any(|e| e == "nbd")) {
         skipped("this machine has no fio with the nbd engine");

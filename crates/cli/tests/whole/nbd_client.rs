@@ -11,14 +11,14 @@ const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 
-pub struct Client(UnixStream);
+pub(crate) struct Client(UnixStream);
 
 impl Client {
-    pub fn connect(socket: &Path) -> io::Result<Client> {
+    pub(crate) fn connect(socket: &Path) -> io::Result<Client> {
         Self::connect_to(socket, "")
     }
 
-    pub fn connect_to(socket: &Path, export: &str) -> io::Result<Client> {
+    pub(crate) fn connect_to(socket: &Path, export: &str) -> io::Result<Client> {
         let mut client = Client(UnixStream::connect(socket)?);
         client.read::<18>()?;
         // Fixed newstyle, no zeroes; then GO for the export without further questions.
@@ -40,22 +40,22 @@ impl Client {
         }
     }
 
-    pub fn read_at(&mut self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    pub(crate) fn read_at(&mut self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         self.request(READ, offset, len, &[])?;
         let mut data = vec![0; len];
         self.0.read_exact(&mut data)?;
         Ok(data)
     }
 
-    pub fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.request(WRITE, offset, data.len(), data)
     }
 
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.request(FLUSH, 0, 0, &[])
     }
 
-    pub fn discard(&mut self, offset: u64, len: usize) -> io::Result<()> {
+    pub(crate) fn discard(&mut self, offset: u64, len: usize) -> io::Result<()> {
         self.request(TRIM, offset, len, &[])
     }
 

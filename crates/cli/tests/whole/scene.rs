@@ -1,6 +1,6 @@
 //! A temporary directory with a disk in it, and the program.
 
-pub use rustix::process::Signal;
+pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A cost that no real disk should have.
-pub const CHEAP: [&str; 4] = ["--kdf-memory", "1M", "--kdf-passes", "1"];
+pub(crate) const CHEAP: [&str; 4] = ["--kdf-memory", "1M", "--kdf-passes", "1"];
 
-pub struct Scene {
+pub(crate) struct Scene {
     dir: TempDir,
 }
 
 /// What a run of the program left.
-pub struct Ran {
+pub(crate) struct Ran {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
@@ -38,56 +38,56 @@ impl From<Output> for Ran {
 
 impl Ran {
     #[track_caller]
-    pub fn code(self, expected: i32) -> Self {
+    pub(crate) fn code(self, expected: i32) -> Self {
         assert_eq!(self.code, expected, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
         self
     }
 
     #[track_caller]
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e} in {}", self.stdout))
     }
 }
 
 impl Scene {
     /// A directory with the key file `key`.
-    pub fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         let scene = Scene { dir: tempfile::tempdir().unwrap() };
         fs::write(scene.path("key"), "correct horse\n").unwrap();
         scene
     }
 
     /// A directory with `disk.img` in it, made with `options`.
-    pub fn with_disk(options: &[&str]) -> Scene {
+    pub(crate) fn with_disk(options: &[&str]) -> Scene {
         let scene = Scene::new();
         scene.create("disk.img", options).code(0);
         scene
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn create(&self, name: &str, options: &[&str]) -> Ran {
+    pub(crate) fn create(&self, name: &str, options: &[&str]) -> Ran {
         let mut args = vec!["create", name, "--key-file", "key"];
         args.extend(CHEAP);
         args.extend(options);
         self.lacuna(&args)
     }
 
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lacuna"));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.dir.path()).env_remove("LISTEN_FDS");
         command
     }
 
-    pub fn lacuna(&self, args: &[&str]) -> Ran {
+    pub(crate) fn lacuna(&self, args: &[&str]) -> Ran {
         self.command(args).output().unwrap().into()
     }
 
     /// The program with its standard error on a terminal, as a person has it.
-    pub fn lacuna_on_terminal(&self, args: &[&str]) -> Ran {
+    pub(crate) fn lacuna_on_terminal(&self, args: &[&str]) -> Ran {
         let terminal = Terminal::new();
         let mut command = self.command(args);
         let output = command.stdout(Stdio::piped()).stderr(terminal.stdio()).spawn().unwrap();
@@ -99,7 +99,7 @@ impl Scene {
     }
 
     /// The program with `input` on its standard input.
-    pub fn lacuna_with_input(&self, args: &[&str], input: &str) -> Ran {
+    pub(crate) fn lacuna_with_input(&self, args: &[&str], input: &str) -> Ran {
         let mut command = self.command(args);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -108,28 +108,28 @@ impl Scene {
         child.wait_with_output().unwrap().into()
     }
 
-    pub fn serve(&self, options: &[&str]) -> Serving {
+    pub(crate) fn serve(&self, options: &[&str]) -> Serving {
         self.serve_disk("disk.img", options)
     }
 
-    pub fn serve_disk(&self, disk: &str, options: &[&str]) -> Serving {
+    pub(crate) fn serve_disk(&self, disk: &str, options: &[&str]) -> Serving {
         let mut args = vec!["serve", disk, "--socket", "nbd.sock", "--key-file", "key"];
         args.extend(options);
         self.served_by(&mut self.command(&args))
     }
 
     /// `disk.img`, with another key file.
-    pub fn serve_with_key(&self, key: &str) -> Serving {
+    pub(crate) fn serve_with_key(&self, key: &str) -> Serving {
         self.served_by(&mut self.command(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key]))
     }
 
     /// What `command` serves on `nbd.sock`.
-    pub fn served_by(&self, command: &mut Command) -> Serving {
+    pub(crate) fn served_by(&self, command: &mut Command) -> Serving {
         self.served_by_saying(command, Stdio::inherit())
     }
 
     /// The same, with what it says to people going to `said`.
-    pub fn served_by_saying(&self, command: &mut Command, said: Stdio) -> Serving {
+    pub(crate) fn served_by_saying(&self, command: &mut Command, said: Stdio) -> Serving {
         command.current_dir(self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
         let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
         let mut uri = String::new();
@@ -139,7 +139,7 @@ impl Scene {
     }
 
     /// Waits until no server holds `disk`.
-    pub fn wait_until_free(&self, disk: &str) {
+    pub(crate) fn wait_until_free(&self, disk: &str) {
         wait_until("the end of the server", || {
             self.lacuna(&["info", disk, "--json"]).json()["medium"]["in_use"] == false
         });
@@ -147,18 +147,18 @@ impl Scene {
 
     /// Another program, which must succeed.
     #[track_caller]
-    pub fn tool(&self, program: &str, args: &[&str]) -> Ran {
+    pub(crate) fn tool(&self, program: &str, args: &[&str]) -> Ran {
         let output = Command::new(program).args(args).current_dir(self.dir.path()).output();
         Ran::from(output.unwrap_or_else(|e| panic!("{program}: {e}"))).code(0)
     }
 }
 
 /// A loop device.
-pub struct Device(pub String);
+pub(crate) struct Device(pub String);
 
 impl Device {
     /// Over a file in the scene, with the options of `losetup` before it.
-    pub fn over(scene: &Scene, options: &[&str]) -> Device {
+    pub(crate) fn over(scene: &Scene, options: &[&str]) -> Device {
         let shown = scene.tool("losetup", &[&["-f", "--show"], options].concat()).stdout;
         Device(shown.trim().to_owned())
     }
@@ -171,13 +171,13 @@ impl Drop for Device {
 }
 
 /// A terminal, and what was written to it.
-pub struct Terminal {
+pub(crate) struct Terminal {
     screen: fs::File,
     keyboard: fs::File,
 }
 
 impl Terminal {
-    pub fn new() -> Terminal {
+    pub(crate) fn new() -> Terminal {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
         let keyboard = openpt(flags).unwrap();
         grantpt(&keyboard).unwrap();
@@ -193,12 +193,12 @@ impl Terminal {
     }
 
     /// For a program that writes to it. No more than a screen or two, which it holds until it is read.
-    pub fn stdio(&self) -> Stdio {
+    pub(crate) fn stdio(&self) -> Stdio {
         self.screen.try_clone().unwrap().into()
     }
 
     /// What programs write from now on, as they write it.
-    pub fn watch(&self) -> Arc<Mutex<String>> {
+    pub(crate) fn watch(&self) -> Arc<Mutex<String>> {
         let seen = Arc::new(Mutex::new(String::new()));
         let (mut keyboard, into) = (self.keyboard.try_clone().unwrap(), Arc::clone(&seen));
         std::thread::spawn(move || {
@@ -211,7 +211,7 @@ impl Terminal {
     }
 
     /// What all programs wrote, which have ended.
-    pub fn said(mut self) -> String {
+    pub(crate) fn said(mut self) -> String {
         drop(self.screen);
         let mut said = Vec::new();
         // It ends with an error when nobody has the other side any more.
@@ -221,7 +221,7 @@ impl Terminal {
 }
 
 /// A server in the foreground.
-pub struct Serving {
+pub(crate) struct Serving {
     child: Child,
     pub uri: String,
     pub socket: PathBuf,
@@ -229,32 +229,32 @@ pub struct Serving {
 
 impl Serving {
     /// The number of its process.
-    pub fn process(&self) -> u32 {
+    pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         send(signal, self.child.id());
     }
 
     /// Ends it as a service manager would; its exit code.
-    pub fn stop(mut self) -> i32 {
+    pub(crate) fn stop(mut self) -> i32 {
         self.signal(Signal::TERM);
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
     /// Waits for its end; its exit code, or -1 if a signal killed it.
-    pub fn wait(mut self) -> i32 {
+    pub(crate) fn wait(mut self) -> i32 {
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
     /// Lets it end as a power cut would end the program, without waiting for that.
-    pub fn kill_now(&self) {
+    pub(crate) fn kill_now(&self) {
         self.signal(Signal::KILL);
     }
 
     /// Ends it as a power cut would end the program.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -269,14 +269,14 @@ impl Drop for Serving {
 
 /// Sends a signal to the process of this number.
 #[track_caller]
-pub fn send(signal: Signal, process: impl ToString) {
+pub(crate) fn send(signal: Signal, process: impl ToString) {
     let pid = process.to_string().trim().parse().ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
 /// Waits until something that must happen has happened.
 #[track_caller]
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..6000 {
         if done() {
             return;
@@ -287,12 +287,12 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Says that a test skips itself, past the capture of the test runner.
-pub fn skipped(why: &str) {
+pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// Whether a program can be started; says so if not.
-pub fn have(program: &str) -> bool {
+pub(crate) fn have(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
         skipped(&format!("this machine has no {program}"));
@@ -301,7 +301,7 @@ pub fn have(program: &str) -> bool {
 }
 
 /// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if not.
-pub fn can_mount(needs: &str) -> bool {
+pub(crate) fn can_mount(needs: &str) -> bool {
     let at = tempfile::tempdir().unwrap();
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "lacuna-test"]).arg(at.path()).stderr(Stdio::null());
@@ -318,7 +318,7 @@ pub fn can_mount(needs: &str) -> bool {
 }
 
 /// Bytes that look like nothing, the same for the same seed.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;

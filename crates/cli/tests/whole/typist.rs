@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
 /// A run of `lacuna` on a terminal.
-pub struct Typist {
+pub(crate) struct Typist {
     child: Child,
     /// What was printed and not yet waited for.
     seen: String,
@@ -13,7 +13,7 @@ pub struct Typist {
 
 impl Typist {
     /// Runs `lacuna` with these words.
-    pub fn new(scene: &Scene, words: &str) -> Typist {
+    pub(crate) fn new(scene: &Scene, words: &str) -> Typist {
         let line = format!("{} {words}", env!("CARGO_BIN_EXE_lacuna"));
         let child = Command::new("script")
             .args(["-q", "-e", "-c", &line, "/dev/null"])
@@ -26,7 +26,7 @@ impl Typist {
     }
 
     /// Waits until `prompt` is printed, then types `line`.
-    pub fn answer(&mut self, prompt: &str, line: &str) {
+    pub(crate) fn answer(&mut self, prompt: &str, line: &str) {
         let mut buf = [0; 4096];
         while !self.seen.contains(prompt) {
             let count = self.child.stdout.as_mut().unwrap().read(&mut buf).unwrap();
@@ -41,7 +41,7 @@ impl Typist {
     }
 
     /// Waits for the end, and gives the exit code.
-    pub fn end(mut self) -> i32 {
+    pub(crate) fn end(mut self) -> i32 {
         let mut rest = Vec::new();
         self.child.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
         self.child.wait().unwrap().code().unwrap()

@@ -8,7 +8,7 @@ use std::sync::{PoisonError, RwLock};
 const PIECE: usize = 256;
 
 /// The disk.
-pub struct MemoryDisk {
+pub(crate) struct MemoryDisk {
     pieces: Vec<RwLock<Option<Box<[u8]>>>>,
     /// Blocks discarded.
     pub discarded: AtomicU64,
@@ -26,7 +26,7 @@ pub struct MemoryDisk {
 
 impl MemoryDisk {
     /// A disk of `mib` MiB of zeros.
-    pub fn new(mib: usize) -> Self {
+    pub(crate) fn new(mib: usize) -> Self {
         MemoryDisk {
             pieces: (0..mib).map(|_| RwLock::new(None)).collect(),
             discarded: AtomicU64::new(0),

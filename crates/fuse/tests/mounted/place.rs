@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 /// Why this machine cannot run a test, if it cannot. Root in a container may lack what root usually has, so it is
 /// tried.
-pub fn lacking(loops: bool) -> Option<&'static str> {
+pub(crate) fn lacking(loops: bool) -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse");
     }
@@ -37,7 +37,7 @@ pub fn lacking(loops: bool) -> Option<&'static str> {
 }
 
 /// Whether a file system without a device can be mounted.
-pub fn mounts() -> bool {
+pub(crate) fn mounts() -> bool {
     let at = tempfile::tempdir().unwrap();
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "lacuna-test", text(at.path())]).stderr(Stdio::null());
@@ -48,14 +48,14 @@ pub fn mounts() -> bool {
     mounted
 }
 
-pub fn skipped(why: &str) {
+pub(crate) fn skipped(why: &str) {
     // Not println, which the test runner would keep to itself.
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// One test at a time: while one starts a program, the new process has for a moment every file that the others
 /// have open, and so keeps their mounts busy.
-pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Takes the turn of a test, or ends it where the machine does not allow it.
 macro_rules! needs {
@@ -71,63 +71,63 @@ macro_rules! needs {
 pub(crate) use needs;
 
 /// A place for one test: a run base, a mount point, and the duty to leave nothing mounted.
-pub struct Place {
+pub(crate) struct Place {
     pub dir: TempDir,
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Place { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(place.mountpoint()).unwrap();
         place
     }
 
-    pub fn base(&self) -> PathBuf {
+    pub(crate) fn base(&self) -> PathBuf {
         self.dir.path().join("run")
     }
 
-    pub fn mountpoint(&self) -> PathBuf {
+    pub(crate) fn mountpoint(&self) -> PathBuf {
         self.dir.path().join("mnt")
     }
 
-    pub fn request(&self, disk: &Arc<MemoryDisk>) -> OpenRequest {
+    pub(crate) fn request(&self, disk: &Arc<MemoryDisk>) -> OpenRequest {
         let disk: Arc<MemoryDisk> = Arc::clone(disk);
         let mut request = OpenRequest::new(disk, "memory", self.mountpoint());
         request.run_base = Some(self.base());
         request
     }
 
-    pub fn raw(&self, disk: &Arc<MemoryDisk>) -> Server {
+    pub(crate) fn raw(&self, disk: &Arc<MemoryDisk>) -> Server {
         let mut request = self.request(disk);
         request.raw = true;
         Server::start(request)
     }
 
-    pub fn ext4(&self, disk: &Arc<MemoryDisk>, mkfs: bool) -> Server {
+    pub(crate) fn ext4(&self, disk: &Arc<MemoryDisk>, mkfs: bool) -> Server {
         let mut request = self.request(disk);
         request.mkfs = mkfs.then(|| "ext4".to_owned());
         Server::start(request)
     }
 
-    pub fn close(&self) -> Result<Closed> {
+    pub(crate) fn close(&self) -> Result<Closed> {
         close(&self.mountpoint(), Some(&self.base()))
     }
 
-    pub fn mounts(&self) -> Vec<String> {
+    pub(crate) fn mounts(&self) -> Vec<String> {
         let table = fs::read_to_string("/proc/self/mounts").unwrap();
         let here = self.dir.path().to_str().unwrap();
         let points = table.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| m.starts_with(here));
         points.map(str::to_owned).collect()
     }
 
-    pub fn assert_nothing_left(&self) {
+    pub(crate) fn assert_nothing_left(&self) {
         assert_eq!(self.mounts(), Vec::<String>::new());
         assert_eq!(self.loops(), Vec::<String>::new());
         assert_eq!(fs::read_dir(self.base()).map_or(0, Iterator::count), 0, "the run directory remains");
     }
 
     /// Loop devices on files of this place.
-    pub fn loops(&self) -> Vec<String> {
+    pub(crate) fn loops(&self) -> Vec<String> {
         let list = Command::new("losetup").args(["--list", "--noheadings", "-O", "NAME,BACK-FILE"]).output();
         let list = String::from_utf8(list.unwrap().stdout).unwrap();
         let here = list.lines().filter(|l| l.contains(self.dir.path().to_str().unwrap()));
@@ -148,20 +148,20 @@ impl Drop for Place {
 }
 
 /// A server on a thread of its own. Declared after its [`Place`], it ends first.
-pub struct Server {
+pub(crate) struct Server {
     pub stopper: Stopper,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Server {
-    pub fn start(request: OpenRequest) -> Self {
+    pub(crate) fn start(request: OpenRequest) -> Self {
         let opened = Opened::start(request).unwrap_or_else(|e| panic!("{e}"));
         let stopper = opened.stopper();
         Server { stopper, thread: Some(std::thread::spawn(move || opened.wait())) }
     }
 
     /// Asks until it ends: something on the machine may look into the mount at the wrong moment.
-    pub fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         wait_until("the end of the server", || {
             self.stopper.request();
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -170,13 +170,13 @@ impl Server {
         self.ended()
     }
 
-    pub fn ended(&mut self) -> Result<()> {
+    pub(crate) fn ended(&mut self) -> Result<()> {
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
 /// A child process that is ended with the test.
-pub struct Process(pub Child);
+pub(crate) struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -185,17 +185,17 @@ impl Drop for Process {
     }
 }
 
-pub fn run(program: &str, args: &[&str]) {
+pub(crate) fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-pub fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
 /// Bytes that differ everywhere.
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let mut x = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -209,7 +209,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// Waits until something that must happen has happened.
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..6000 {
         if done() {
             return;

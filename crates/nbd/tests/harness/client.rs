@@ -4,41 +4,41 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-pub const READ: u16 = 0;
-pub const WRITE: u16 = 1;
-pub const DISC: u16 = 2;
-pub const FLUSH: u16 = 3;
-pub const TRIM: u16 = 4;
-pub const CACHE: u16 = 5;
-pub const WRITE_ZEROES: u16 = 6;
-pub const BLOCK_STATUS: u16 = 7;
+pub(crate) const READ: u16 = 0;
+pub(crate) const WRITE: u16 = 1;
+pub(crate) const DISC: u16 = 2;
+pub(crate) const FLUSH: u16 = 3;
+pub(crate) const TRIM: u16 = 4;
+pub(crate) const CACHE: u16 = 5;
+pub(crate) const WRITE_ZEROES: u16 = 6;
+pub(crate) const BLOCK_STATUS: u16 = 7;
 
-pub const FUA: u16 = 1;
-pub const NO_HOLE: u16 = 2;
-pub const DF: u16 = 4;
-pub const REQ_ONE: u16 = 8;
+pub(crate) const FUA: u16 = 1;
+pub(crate) const NO_HOLE: u16 = 2;
+pub(crate) const DF: u16 = 4;
+pub(crate) const REQ_ONE: u16 = 8;
 
-pub const OPT_EXPORT_NAME: u32 = 1;
-pub const OPT_ABORT: u32 = 2;
-pub const OPT_LIST: u32 = 3;
-pub const OPT_STARTTLS: u32 = 5;
-pub const OPT_INFO: u32 = 6;
-pub const OPT_GO: u32 = 7;
-pub const OPT_STRUCTURED_REPLY: u32 = 8;
-pub const OPT_LIST_META_CONTEXT: u32 = 9;
-pub const OPT_SET_META_CONTEXT: u32 = 10;
+pub(crate) const OPT_EXPORT_NAME: u32 = 1;
+pub(crate) const OPT_ABORT: u32 = 2;
+pub(crate) const OPT_LIST: u32 = 3;
+pub(crate) const OPT_STARTTLS: u32 = 5;
+pub(crate) const OPT_INFO: u32 = 6;
+pub(crate) const OPT_GO: u32 = 7;
+pub(crate) const OPT_STRUCTURED_REPLY: u32 = 8;
+pub(crate) const OPT_LIST_META_CONTEXT: u32 = 9;
+pub(crate) const OPT_SET_META_CONTEXT: u32 = 10;
 
-pub const ACK: u32 = 1;
-pub const ERR_UNSUP: u32 = (1 << 31) + 1;
-pub const ERR_POLICY: u32 = (1 << 31) + 2;
-pub const ERR_INVALID: u32 = (1 << 31) + 3;
-pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
-pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
-pub const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+pub(crate) const ACK: u32 = 1;
+pub(crate) const ERR_UNSUP: u32 = (1 << 31) + 1;
+pub(crate) const ERR_POLICY: u32 = (1 << 31) + 2;
+pub(crate) const ERR_INVALID: u32 = (1 << 31) + 3;
+pub(crate) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
+pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+pub(crate) const ERR_TOO_BIG: u32 = (1 << 31) + 9;
 
 /// A reply to a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reply {
+pub(crate) enum Reply {
     /// A simple reply, or a structured one without content.
     Done,
     /// The error number.
@@ -49,7 +49,7 @@ pub enum Reply {
     Extents(Vec<(u32, u32)>),
 }
 
-pub struct Client {
+pub(crate) struct Client {
     pub stream: UnixStream,
     pub structured: bool,
     pub size: u64,
@@ -59,7 +59,7 @@ pub struct Client {
 
 impl Client {
     /// Connects and exchanges the first flags.
-    pub fn greet(socket: &Path, flags: u32) -> io::Result<Self> {
+    pub(crate) fn greet(socket: &Path, flags: u32) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         let mut hello = [0; 18];
         stream.read_exact(&mut hello)?;
@@ -69,7 +69,7 @@ impl Client {
     }
 
     /// Negotiates with GO.
-    pub fn connect(socket: &Path, structured: bool) -> Self {
+    pub(crate) fn connect(socket: &Path, structured: bool) -> Self {
         let mut client = Self::greet(socket, 3).unwrap();
         if structured {
             assert_eq!(client.option(OPT_STRUCTURED_REPLY, &[]).last().unwrap().0, ACK);
@@ -81,7 +81,7 @@ impl Client {
         client
     }
 
-    pub fn go(&mut self, name: &str) {
+    pub(crate) fn go(&mut self, name: &str) {
         let replies = self.option(OPT_GO, &info_query(name));
         assert_eq!(replies.last().unwrap().0, ACK);
         let export = &replies.iter().find(|(kind, data)| *kind == 3 && data[..2] == [0, 0]).unwrap().1;
@@ -89,7 +89,7 @@ impl Client {
         self.flags = u16::from_be_bytes(export[10..12].try_into().unwrap());
     }
 
-    pub fn send_option(&mut self, option: u32, data: &[u8]) {
+    pub(crate) fn send_option(&mut self, option: u32, data: &[u8]) {
         let mut bytes = b"IHAVEOPT".to_vec();
         bytes.extend(option.to_be_bytes());
         bytes.extend((data.len() as u32).to_be_bytes());
@@ -98,7 +98,7 @@ impl Client {
     }
 
     /// Sends an option and collects replies up to the last.
-    pub fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+    pub(crate) fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send_option(option, data);
         let mut replies = Vec::new();
         loop {
@@ -120,7 +120,7 @@ impl Client {
         bytes
     }
 
-    pub fn header(flags: u16, command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    pub(crate) fn header(flags: u16, command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
         let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(command.to_be_bytes());
@@ -131,7 +131,7 @@ impl Client {
     }
 
     /// Sends a request and returns its cookie.
-    pub fn send(&mut self, flags: u16, command: u16, offset: u64, length: u32, payload: &[u8]) -> u64 {
+    pub(crate) fn send(&mut self, flags: u16, command: u16, offset: u64, length: u32, payload: &[u8]) -> u64 {
         self.cookie += 1;
         let mut bytes = Self::header(flags, command, self.cookie, offset, length);
         bytes.extend(payload);
@@ -140,7 +140,7 @@ impl Client {
     }
 
     /// The next reply, whose READ (if it was one) asked for `read` bytes.
-    pub fn receive(&mut self, read: impl Fn(u64) -> Option<usize>) -> (u64, Reply) {
+    pub(crate) fn receive(&mut self, read: impl Fn(u64) -> Option<usize>) -> (u64, Reply) {
         let magic = u32::from_be_bytes(self.take());
         if magic == 0x6744_6698 {
             let error = u32::from_be_bytes(self.take());
@@ -177,7 +177,14 @@ impl Client {
     }
 
     /// One request, one reply.
-    pub fn call(&mut self, flags: u16, command: u16, offset: u64, length: u32, payload: &[u8]) -> Reply {
+    pub(crate) fn call(
+        &mut self,
+        flags: u16,
+        command: u16,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> Reply {
         let cookie = self.send(flags, command, offset, length, payload);
         let read = (command == READ).then_some(length as usize);
         let (got, reply) = self.receive(|_| read);
@@ -185,7 +192,7 @@ impl Client {
         reply
     }
 
-    pub fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> Vec<u8> {
         match self.call(0, READ, offset, length, &[]) {
             Reply::Data(data) => data,
             Reply::Done if length == 0 => Vec::new(),
@@ -193,18 +200,18 @@ impl Client {
         }
     }
 
-    pub fn write(&mut self, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         assert_eq!(self.call(0, WRITE, offset, data.len() as u32, data), Reply::Done);
     }
 
     /// Whether the server has closed the connection, after reading whatever it still sent.
-    pub fn closed(mut self) -> bool {
+    pub(crate) fn closed(mut self) -> bool {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).is_ok() || rest.is_empty()
     }
 }
 
-pub fn info_query(name: &str) -> Vec<u8> {
+pub(crate) fn info_query(name: &str) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend(name.as_bytes());
     data.extend(2u16.to_be_bytes());
@@ -213,7 +220,7 @@ pub fn info_query(name: &str) -> Vec<u8> {
     data
 }
 
-pub fn meta_query(name: &str, queries: &[&str]) -> Vec<u8> {
+pub(crate) fn meta_query(name: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend(name.as_bytes());
     data.extend((queries.len() as u32).to_be_bytes());

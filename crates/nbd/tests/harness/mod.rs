@@ -1,7 +1,7 @@
 //! What the tests of this crate share: a disk in memory with switches, a running server, and a tiny client.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-pub mod client;
+pub(crate) mod client;
 
 use lacuna_core::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::thread::JoinHandle;
 
 /// A disk in memory.
-pub struct Memory {
+pub(crate) struct Memory {
     bytes: RwLock<Vec<u8>>,
     written: RwLock<Vec<bool>>,
     read_only: bool,
@@ -31,11 +31,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(blocks: usize) -> Arc<Self> {
+    pub(crate) fn new(blocks: usize) -> Arc<Self> {
         Self::with(blocks, false)
     }
 
-    pub fn with(blocks: usize, read_only: bool) -> Arc<Self> {
+    pub(crate) fn with(blocks: usize, read_only: bool) -> Arc<Self> {
         Arc::new(Memory {
             bytes: RwLock::new(vec![0; blocks * BLOCK_SIZE]),
             written: RwLock::new(vec![false; blocks]),
@@ -51,19 +51,19 @@ impl Memory {
         })
     }
 
-    pub fn contents(&self) -> Vec<u8> {
+    pub(crate) fn contents(&self) -> Vec<u8> {
         self.bytes.read().unwrap().clone()
     }
 
-    pub fn byte_disk(self: &Arc<Self>) -> ByteDisk {
+    pub(crate) fn byte_disk(self: &Arc<Self>) -> ByteDisk {
         ByteDisk::new(self.clone())
     }
 
-    pub fn exports(self: &Arc<Self>) -> Exports {
+    pub(crate) fn exports(self: &Arc<Self>) -> Exports {
         Exports::levels([self.byte_disk()])
     }
 
-    pub fn open_gate(&self, open: bool) {
+    pub(crate) fn open_gate(&self, open: bool) {
         *self.gate.lock().unwrap() = open;
         self.gate_moved.notify_all();
     }
@@ -136,7 +136,7 @@ impl Disk for Memory {
 }
 
 /// A server in a thread of its own, stopped on drop.
-pub struct Running {
+pub(crate) struct Running {
     pub directory: tempfile::TempDir,
     pub uri: String,
     pub stop: StopHandle,
@@ -145,13 +145,18 @@ pub struct Running {
 
 impl Running {
     /// Serves on a unix socket in a fresh directory.
-    pub fn unix(exports: Exports, options: Options) -> Self {
+    pub(crate) fn unix(exports: Exports, options: Options) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listen = Listen::Unix(directory.path().join("nbd.sock"));
         Self::start(directory, &listen, exports, options)
     }
 
-    pub fn start(directory: tempfile::TempDir, listen: &Listen, exports: Exports, options: Options) -> Self {
+    pub(crate) fn start(
+        directory: tempfile::TempDir,
+        listen: &Listen,
+        exports: Exports,
+        options: Options,
+    ) -> Self {
         let server = Server::bind(std::slice::from_ref(listen), exports, options).unwrap();
         let (uri, stop) = (server.uris().remove(0), StopHandle::new().unwrap());
         let handle = stop.clone();
@@ -159,16 +164,16 @@ impl Running {
         Running { directory, uri, stop, thread }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("nbd.sock")
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Waits for the server to end after it was told to stop.
-    pub fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
             thread.join().expect("server thread").expect("server");
         }
@@ -185,7 +190,7 @@ impl Drop for Running {
 }
 
 /// Whether `program` is there; says that the test skips if it is not.
-pub fn have(program: &str) -> bool {
+pub(crate) fn have(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
     if !found.status.success() {
         skipped(&format!("this machine has no {program}"));
@@ -194,12 +199,12 @@ pub fn have(program: &str) -> bool {
 }
 
 /// Says that a test skips itself, past the capture of the test runner.
-pub fn skipped(why: &str) {
+pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
 /// Runs a program that must succeed.
-pub fn run(program: &str, args: &[&str]) -> Output {
+pub(crate) fn run(program: &str, args: &[&str]) -> Output {
     let output = Command::new(program).args(args).output().unwrap();
     assert!(
         output.status.success(),
@@ -211,7 +216,7 @@ pub fn run(program: &str, args: &[&str]) -> Output {
 }
 
 /// Waits until something that must happen has happened.
-pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..60_000 {
         if done() {
             return;
@@ -222,7 +227,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Bytes that look random and are the same every time.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
@@ -233,10 +238,10 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Splitmix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -244,11 +249,11 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 }
 
-pub fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

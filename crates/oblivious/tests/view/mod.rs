@@ -24,19 +24,19 @@ const COVER: Range<usize> = NONCE.end..NONCE.end + 16;
 const TAG: Range<usize> = COVER.end..COVER.end + 16;
 
 /// How often each byte occurred.
-pub struct Bytes([u64; 256]);
+pub(crate) struct Bytes([u64; 256]);
 
 impl Bytes {
     fn count(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.0[usize::from(*byte)] += 1);
     }
 
-    pub fn add(&mut self, other: &Bytes) {
+    pub(crate) fn add(&mut self, other: &Bytes) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
     /// Asserts that these could be random bytes.
-    pub fn assert_uniform(&self, what: &str) {
+    pub(crate) fn assert_uniform(&self, what: &str) {
         let all: u64 = self.0.iter().sum();
         assert!(all > 1 << 20, "{what}: {all} bytes show nothing");
         let statistic = chi_square(&self.0);
@@ -58,7 +58,7 @@ impl Default for Bytes {
 }
 
 /// The chi-square statistic of counts, against uniform.
-pub fn chi_square(counts: &[u64]) -> f64 {
+pub(crate) fn chi_square(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     counts.iter().map(|n| (*n as f64 - expected).powi(2) / expected).sum()
 }
@@ -70,11 +70,11 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// A block of a level that is known: the level, what it is, the place, and a hash of what it holds.
-pub type Block = (u8, u64, u64, u64);
+pub(crate) type Block = (u8, u64, u64, u64);
 
 /// What a write shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub(crate) enum Shown {
     Nothing,
     /// Salt, public part, and of each level that is known what it says of itself and what it put where.
     Head(Vec<u8>, Vec<(Vec<u8>, Vec<u64>)>),
@@ -86,7 +86,7 @@ pub enum Shown {
 
 /// One write or sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub kind: OpKind,
     pub offset: u64,
     pub len: u64,
@@ -96,7 +96,7 @@ pub struct Seen {
 
 impl Seen {
     /// What everybody sees.
-    pub fn outside(&self) -> (OpKind, u64, u64, bool) {
+    pub(crate) fn outside(&self) -> (OpKind, u64, u64, bool) {
         (self.kind, self.offset, self.len, self.ok)
     }
 }
@@ -108,7 +108,7 @@ struct Known {
 }
 
 /// Someone with the keys of levels 0 to some depth who watches the medium.
-pub struct Observer {
+pub(crate) struct Observer {
     params: Params,
     regions: Regions,
     known: Vec<Known>,
@@ -125,7 +125,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    pub fn new(params: &Params, masters: &[Secret<32>], uuid: &[u8; 16]) -> Observer {
+    pub(crate) fn new(params: &Params, masters: &[Secret<32>], uuid: &[u8; 16]) -> Observer {
         let known = masters.iter().map(|master| {
             let level = derive(master, "oblivious level", uuid);
             Known {
@@ -148,7 +148,7 @@ impl Observer {
     }
 
     /// Writes and syncs, as they come; reads leave no trace on a medium.
-    pub fn watch(&mut self, records: Vec<Record>) {
+    pub(crate) fn watch(&mut self, records: Vec<Record>) {
         for record in records.into_iter().filter(|record| record.kind != OpKind::Read) {
             let Record { kind, offset, len, ok, contents, .. } = record;
             let shown = contents.map_or(Shown::Nothing, |bytes| self.read(offset, bytes));
@@ -156,7 +156,7 @@ impl Observer {
         }
     }
 
-    pub fn cells_start(&self) -> u64 {
+    pub(crate) fn cells_start(&self) -> u64 {
         self.regions.cells_start as u64
     }
 

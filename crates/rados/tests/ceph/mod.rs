@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The replicated pool of the test cluster.
-pub const POOL: &str = "lacuna";
+pub(crate) const POOL: &str = "lacuna";
 /// The erasure-coded pool of the test cluster, which it may lack.
-pub const ERASURE_CODED_POOL: &str = "lacuna-ec";
+pub(crate) const ERASURE_CODED_POOL: &str = "lacuna-ec";
 
 /// How to reach the cluster; `None`, having said so, if there is none.
-pub fn options() -> Option<ClusterOptions> {
+pub(crate) fn options() -> Option<ClusterOptions> {
     let conf = std::env::var_os("LACUNA_CEPH_CONF").filter(|conf| !conf.is_empty());
     if conf.is_none() {
         eprintln!("skipped: no Ceph cluster (LACUNA_CEPH_CONF does not name its ceph.conf)");
@@ -22,12 +22,12 @@ pub fn options() -> Option<ClusterOptions> {
 }
 
 /// A new connection to the pool.
-pub fn pool() -> Option<Arc<RadosPool>> {
+pub(crate) fn pool() -> Option<Arc<RadosPool>> {
     Some(RadosPool::connect(POOL, &options()?).unwrap())
 }
 
 /// A new connection to the erasure-coded pool.
-pub fn erasure_coded_pool() -> Option<Arc<RadosPool>> {
+pub(crate) fn erasure_coded_pool() -> Option<Arc<RadosPool>> {
     match RadosPool::connect(ERASURE_CODED_POOL, &options()?) {
         Err(e) if e.kind() == Kind::NotFound => {
             eprintln!("skipped: no erasure-coded pool ({e})");
@@ -38,14 +38,14 @@ pub fn erasure_coded_pool() -> Option<Arc<RadosPool>> {
 }
 
 /// A prefix that nobody else uses.
-pub fn unique(test: &str) -> String {
+pub(crate) fn unique(test: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
     format!("test.{test}.{}.{since:x}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Removes every object of a store when dropped.
-pub struct Swept(pub Arc<dyn ObjectStore>);
+pub(crate) struct Swept(pub Arc<dyn ObjectStore>);
 
 impl Drop for Swept {
     fn drop(&mut self) {
@@ -57,6 +57,6 @@ impl Drop for Swept {
 }
 
 /// A store of its own for a test, in a pool.
-pub fn store(pool: &Arc<RadosPool>, test: &str) -> Swept {
+pub(crate) fn store(pool: &Arc<RadosPool>, test: &str) -> Swept {
     Swept(pool.objects(&unique(test)).unwrap())
 }

@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub const MASTER: [u8; 32] = [5; 32];
-pub const UUID: [u8; 16] = [6; 16];
+pub(crate) const MASTER: [u8; 32] = [5; 32];
+pub(crate) const UUID: [u8; 16] = [6; 16];
 
 /// A kind of disk: its cipher, its layout, and whether it is of version 1 though there is a newer one.
-pub type Sort = (Cipher, ObjectLayout, bool);
+pub(crate) type Sort = (Cipher, ObjectLayout, bool);
 
 /// Every cipher with every layout that makes a difference to it, and what earlier programs made otherwise.
-pub fn kinds() -> Vec<Sort> {
+pub(crate) fn kinds() -> Vec<Sort> {
     let layouts = |cipher| ObjectLayout::ALL.map(|layout| (cipher, layout, false));
     let mut all = vec![
         (Cipher::Xts, ObjectLayout::SegmentEnd, false),
@@ -29,13 +29,13 @@ pub fn kinds() -> Vec<Sort> {
 }
 
 /// The parameters of such a disk.
-pub fn plan((cipher, layout, old): Sort, blocks: u64) -> ObjectParams {
+pub(crate) fn plan((cipher, layout, old): Sort, blocks: u64) -> ObjectParams {
     let plan = if old { ObjectParams::plan_version_1 } else { ObjectParams::plan };
     plan(cipher, layout, blocks).unwrap()
 }
 
 /// The content of a block that `stamp` names; stamp 0 is zeros.
-pub fn content(block: u64, stamp: u64) -> Vec<u8> {
+pub(crate) fn content(block: u64, stamp: u64) -> Vec<u8> {
     let mut out = vec![0; BLOCK_SIZE];
     if stamp != 0 {
         let mut word = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block;
@@ -49,19 +49,19 @@ pub fn content(block: u64, stamp: u64) -> Vec<u8> {
 }
 
 /// The content of consecutive blocks under one stamp.
-pub fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
+pub(crate) fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
     (first..first + count).flat_map(|block| content(block, stamp)).collect()
 }
 
 /// Which stamp a block holds. Fails if it is no version whole: a mixture, or another block's.
-pub fn stamp_of(block: u64, data: &[u8]) -> u64 {
+pub(crate) fn stamp_of(block: u64, data: &[u8]) -> u64 {
     let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
     assert!(data == content(block, stamp), "block {block} is a mixture, beginning like stamp {stamp}");
     stamp
 }
 
 /// No background threads, a small budget, seeded randomness.
-pub fn options(seed: u64) -> ObjectOptions {
+pub(crate) fn options(seed: u64) -> ObjectOptions {
     ObjectOptions {
         budget: Budget::bytes(1 << 20),
         read_only: false,
@@ -73,19 +73,19 @@ pub fn options(seed: u64) -> ObjectOptions {
 }
 
 /// The two stores of a disk, in memory, behind one stage.
-pub struct Stage {
+pub(crate) struct Stage {
     pub data: Arc<MemoryObjects>,
     pub book: Arc<MemoryObjects>,
     pub script: Arc<Script>,
 }
 
 impl Stage {
-    pub fn new() -> Stage {
+    pub(crate) fn new() -> Stage {
         Stage::over(Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)))
     }
 
     /// A new client of the same objects, for whom nothing is scripted.
-    pub fn again(&self) -> Stage {
+    pub(crate) fn again(&self) -> Stage {
         Stage::over(Arc::new(self.data.reopened()), Arc::new(self.book.reopened()))
     }
 
@@ -93,29 +93,29 @@ impl Stage {
         Stage { data, book, script: Arc::new(Script::default()) }
     }
 
-    pub fn stores(&self) -> Stores {
+    pub(crate) fn stores(&self) -> Stores {
         let staged = |inner: &Arc<MemoryObjects>| -> Arc<dyn ObjectStore> {
             Arc::new(Staged { inner: inner.clone(), script: self.script.clone() })
         };
         Stores { data: staged(&self.data), book: staged(&self.book) }
     }
 
-    pub fn create(&self, params: &ObjectParams) {
+    pub(crate) fn create(&self, params: &ObjectParams) {
         ObjectDisk::create(&self.stores(), params, &Secret::copy_from(&MASTER), &UUID).unwrap();
     }
 
-    pub fn open_with(&self, params: &ObjectParams, options: ObjectOptions) -> Result<ObjectDisk> {
+    pub(crate) fn open_with(&self, params: &ObjectParams, options: ObjectOptions) -> Result<ObjectDisk> {
         ObjectDisk::open(self.stores(), params, &Secret::copy_from(&MASTER), &UUID, options)
     }
 
-    pub fn open(&self, params: &ObjectParams, seed: u64) -> ObjectDisk {
+    pub(crate) fn open(&self, params: &ObjectParams, seed: u64) -> ObjectDisk {
         self.open_with(params, options(seed)).unwrap()
     }
 }
 
 /// What the store does to its client beside its work.
 #[derive(Default)]
-pub struct Script {
+pub(crate) struct Script {
     /// Transactions seen.
     pub transactions: AtomicU64,
     /// From this transaction on (0: never) the client is dead: of those in flight each happens or not.
@@ -139,11 +139,11 @@ impl Script {
         self.dice.lock().unwrap().get_or_insert_with(|| Rng::new(1)).below(below)
     }
 
-    pub fn seed(&self, seed: u64) {
+    pub(crate) fn seed(&self, seed: u64) {
         *self.dice.lock().unwrap() = Some(Rng::new(seed));
     }
 
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         let dies_at = self.dies_at.load(Ordering::SeqCst);
         dies_at != 0 && self.transactions.load(Ordering::SeqCst) >= dies_at
     }
@@ -258,22 +258,22 @@ impl ObjectStore for Staged {
     }
 }
 
-pub fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) -> Result<()> {
+pub(crate) fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) -> Result<()> {
     disk.write(BlockAddr(first), &run(first, count, stamp))
 }
 
 /// The stamps of consecutive blocks.
-pub fn stamps(disk: &ObjectDisk, first: u64, count: u64) -> Result<Vec<u64>> {
+pub(crate) fn stamps(disk: &ObjectDisk, first: u64, count: u64) -> Result<Vec<u64>> {
     let mut out = vec![0xa5; count as usize * BLOCK_SIZE];
     disk.read(BlockAddr(first), &mut out)?;
     Ok((first..).zip(out.chunks_exact(BLOCK_SIZE)).map(|(block, data)| stamp_of(block, data)).collect())
 }
 
-pub fn status(disk: &ObjectDisk, name: &str) -> u64 {
+pub(crate) fn status(disk: &ObjectDisk, name: &str) -> u64 {
     disk.status().items.iter().find(|item| item.name == name).unwrap().value
 }
 
 /// A key of an object, for who meddles with it.
-pub fn key(bytes: &[u8]) -> Key {
+pub(crate) fn key(bytes: &[u8]) -> Key {
     bytes.to_vec()
 }

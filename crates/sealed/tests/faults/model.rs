@@ -8,8 +8,8 @@ use lacuna_sim::{CrashMedium, Image};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub const BLOCKS: u64 = 3 * SEGMENT_BLOCKS + 100;
-pub const FORMATS: [(Cipher, Layout); 5] = [
+pub(crate) const BLOCKS: u64 = 3 * SEGMENT_BLOCKS + 100;
+pub(crate) const FORMATS: [(Cipher, Layout); 5] = [
     (Cipher::Xts, Layout::SegmentEnd),
     (Cipher::XtsRandom, Layout::SegmentEnd),
     (Cipher::XtsRandom, Layout::Interleaved),
@@ -19,22 +19,22 @@ pub const FORMATS: [(Cipher, Layout); 5] = [
 
 /// Versions a block may have when the disk is opened again: the first is the last flushed.
 #[derive(Clone, Default)]
-pub struct Model(pub BTreeMap<u64, Vec<u64>>);
+pub(crate) struct Model(pub BTreeMap<u64, Vec<u64>>);
 
 impl Model {
-    pub fn set(&mut self, first: u64, count: u64, stamp: u64) {
+    pub(crate) fn set(&mut self, first: u64, count: u64, stamp: u64) {
         (first..first + count).for_each(|b| self.0.entry(b).or_insert_with(|| vec![0]).push(stamp));
     }
 
-    pub fn flushed(&mut self) {
+    pub(crate) fn flushed(&mut self) {
         self.0.values_mut().for_each(|versions| *versions = vec![*versions.last().unwrap()]);
     }
 
-    pub fn may_be(&self, block: u64, stamp: u64) -> bool {
+    pub(crate) fn may_be(&self, block: u64, stamp: u64) -> bool {
         self.0.get(&block).map_or(stamp == 0, |versions| versions.contains(&stamp))
     }
 
-    pub fn assert_allows(&self, disk: &Sealed, what: &str) {
+    pub(crate) fn assert_allows(&self, disk: &Sealed, what: &str) {
         for &block in self.0.keys() {
             let data = read(disk, block).unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
             let stamp = stamp_of(block, &data).unwrap_or_else(|| panic!("{what}: block {block} is mixed"));
@@ -44,13 +44,13 @@ impl Model {
 }
 
 #[derive(Clone, Copy)]
-pub enum Op {
+pub(crate) enum Op {
     Write(u64, u64),
     Discard(u64, u64),
     Flush,
 }
 
-pub fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
+pub(crate) fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> Result<()> {
     match op {
         Op::Write(first, count) => {
             model.set(first, count, stamp);
@@ -65,7 +65,7 @@ pub fn perform(disk: &Sealed, op: Op, stamp: u64, model: &mut Model) -> Result<(
 }
 
 /// A disk that was in use and not closed: slots, a map, and batches in the journal.
-pub fn used_disk(params: &Params) -> (Image, Model) {
+pub(crate) fn used_disk(params: &Params) -> (Image, Model) {
     let medium = Arc::new(CrashMedium::new(params.geometry().medium_len()));
     create(&*medium, params);
     let mut model = Model::default();
