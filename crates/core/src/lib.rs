@@ -19,6 +19,7 @@ mod error;
 mod fail_stop;
 mod locked;
 mod range_lock;
+mod record;
 mod secret;
 
 pub use budget::Budget;
@@ -28,4 +29,5 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
+pub use record::{Record, RecordMut, unusable_parameters};
 pub use secret::{Secret, SecretVec};

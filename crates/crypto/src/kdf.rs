@@ -5,7 +5,7 @@ use crate::random::in_place;
 use crate::wrap::AesBlock;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
-use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
+use lacuna_core::{Error, Kind, Record, Result, Secret, SecretVec};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::Sha256;
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Argon2Cost {
 
     /// Parses [`Argon2Cost::to_bytes`], within the bounds of [`Argon2Cost::new`].
     pub fn from_bytes(bytes: &[u8; 12]) -> Result<Self> {
-        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let number = |at| Record(bytes).u32(at);
         Self::new(number(0), number(4), number(8))
     }
 }

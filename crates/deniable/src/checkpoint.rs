@@ -5,7 +5,7 @@
 use crate::keys::{domain, stripe_key};
 use crate::params::{CHECKPOINTS, Params};
 use crate::summary::MOST_SEQ;
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
 use lacuna_levels::{SALT_LEN, TAG_LEN, again};
 use lacuna_medium::Medium;
 
@@ -72,7 +72,7 @@ impl Checkpoint {
         let tag = block[SALT_LEN..BODY_AT].try_into().expect("the tag");
         let mut body = *block;
         let opened = key.open(domain::CHECKPOINT, turn, &[], &mut body[BODY_AT..], &tag);
-        let seq = u64::from_le_bytes(body[BODY_AT..BODY_AT + 8].try_into().expect("8 bytes"));
+        let seq = Record(&body).u64(BODY_AT);
         let sane = opened.is_ok() && seq <= MOST_SEQ;
         Ok(sane.then_some(Checkpoint { seq, closed: body[BODY_AT + 8] == 1 }))
     }

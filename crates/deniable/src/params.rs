@@ -2,7 +2,7 @@
 //! follow. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
 
 use crate::summary;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret, unusable_parameters};
 use lacuna_crypto::derive;
 use lacuna_levels::{MOST_BLOCKS, SLACK, largest_level};
 use std::ops::Range;
@@ -139,53 +139,40 @@ impl Params {
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        out[0..2].copy_from_slice(&self.version.number().to_le_bytes());
-        out[2] = self.geometry.public;
-        out[3] = self.geometry.hidden;
-        out[4..6].copy_from_slice(&self.spare_permille.to_le_bytes());
-        out[8..12].copy_from_slice(&self.gap.to_le_bytes());
-        out[12..16].copy_from_slice(&self.cycle.to_le_bytes());
-        out[16..24].copy_from_slice(&self.stripes.to_le_bytes());
-        out[24..32].copy_from_slice(&self.blocks.to_le_bytes());
+        let mut record = RecordMut(&mut out);
+        record.u16(0, self.version.number()).put(2, &[self.geometry.public, self.geometry.hidden]);
+        record.u16(4, self.spare_permille).u32(8, self.gap).u32(12, self.cycle);
+        record.u64(16, self.stripes).u64(24, self.blocks).u32(40, self.cover_millis);
         if let Version::Shared { hidden_blocks } = self.version {
-            out[32..40].copy_from_slice(&hidden_blocks.to_le_bytes());
+            record.u64(32, hidden_blocks);
         }
-        out[40..44].copy_from_slice(&self.cover_millis.to_le_bytes());
         out
     }
 
     /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let bad = |found: String, expected: &str| {
-            Error::new(Kind::Corrupt, "the parameters of the deniable format are not usable")
-                .found(found)
-                .expected(expected)
-                .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
-        };
+        let bad = |found: String, expected: &str| unusable_parameters("deniable", found, expected);
         let bytes: &[u8; PARAMS_LEN] =
             bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "48 bytes"))?;
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let u16_at = |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));
-        let version = match u16_at(0) {
-            1 => Version::Shared { hidden_blocks: u64_at(32) },
+        let record = Record(bytes);
+        let version = match record.u16(0) {
+            1 => Version::Shared { hidden_blocks: record.u64(32) },
             2 => Version::Dealt,
             other => return Err(bad(format!("version {other}"), "version 1 or 2")),
         };
         let params = Params {
             version,
             geometry: Geometry { public: bytes[2], hidden: bytes[3] },
-            spare_permille: u16_at(4),
-            gap: u32_at(8),
-            cycle: u32_at(12),
-            stripes: u64_at(16),
-            blocks: u64_at(24),
-            cover_millis: u32_at(40),
+            spare_permille: record.u16(4),
+            gap: record.u32(8),
+            cycle: record.u32(12),
+            stripes: record.u64(16),
+            blocks: record.u64(24),
+            cover_millis: record.u32(40),
         };
         let dealt = version == Version::Dealt;
-        let unused = if dealt { &bytes[32..40] } else { &[] };
-        let zero = bytes[6..8].iter().chain(&bytes[44..]).chain(unused).all(|&b| b == 0);
+        let zero = record.is_zero(6..8) && record.is_zero(44..) && (!dealt || record.is_zero(32..40));
         if zero && params.sane() {
             Ok(params)
         } else {

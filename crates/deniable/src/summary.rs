@@ -14,7 +14,7 @@
 
 use crate::keys::{domain, stripe_key};
 use crate::params::{Geometry, Params};
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
 use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
 use std::ops::Range;
 
@@ -103,7 +103,7 @@ impl PublicPart {
     }
 
     fn decode(bytes: &[u8], slots: usize) -> Option<PublicPart> {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let word = |at| Record(bytes).u64(at);
         let entry_at = PUBLIC_FIXED;
         let echo_at = entry_at + slots * PUBLIC_ENTRY;
         let listed = |slot: usize| -> Option<Listed> {

@@ -1,6 +1,6 @@
 //! The block that records discards: ranges of blocks, one after another, ended by an empty one.
 
-use lacuna_core::BLOCK_SIZE;
+use lacuna_core::{BLOCK_SIZE, Record};
 
 const RANGE: usize = 16;
 /// Ranges in one record.
@@ -15,8 +15,7 @@ pub(crate) fn put(block: &mut [u8], at: usize, first: u64, count: u64) {
 
 /// The ranges of a record.
 pub(crate) fn ranges(block: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-    let ranges = block.chunks_exact(RANGE).map(move |range| (word(&range[..8]), word(&range[8..])));
+    let ranges = block.chunks_exact(RANGE).map(|range| (Record(range).u64(0), Record(range).u64(8)));
     ranges.take_while(|&(_, count)| count > 0)
 }
 

@@ -1,5 +1,7 @@
 //! The state of a level's map: what a summary says of it, so that the map can be rebuilt.
 
+use lacuna_core::Record;
+
 /// Bytes of a state in the clear.
 pub const STATE_LEN: usize = 32;
 
@@ -29,7 +31,7 @@ impl MapState {
 
     /// What [`MapState::encode`] encoded, from the first [`STATE_LEN`] of `bytes`.
     pub fn decode(bytes: &[u8]) -> MapState {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let word = |at| Record(bytes).u64(at);
         MapState { root: word(0), covered: word(8), data: word(16), pages: word(24) }
     }
 }

@@ -13,7 +13,7 @@
 //! with that of others. Without a key all of it is random. To try a key costs one AES block (the paper pads the plaintext
 //! with zeros and decrypts).
 
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
 use lacuna_crypto::{AesBlock, RandomSource, XAES_NONCE, XaesKey, derive, random_secret};
 use lacuna_levels::{Entry, Unverified};
 
@@ -70,7 +70,7 @@ impl CellKey {
         let nonce = cell[NONCE_AT..COVER_AT].try_into().expect("a nonce");
         let mut plain = self.pad(&nonce);
         plain.iter_mut().zip(&cell[COVER_AT..TAG_AT]).for_each(|(pad, byte)| *pad ^= byte);
-        let word = |at: usize| u64::from_le_bytes(plain[at..at + 8].try_into().expect("8 bytes"));
+        let word = |at| Record(&plain).u64(at);
         (Entry::unpack(word(0)).filter(|entry| *entry != Entry::Empty), word(8))
     }
 

@@ -17,7 +17,7 @@
 
 use crate::params::{GROUP, JOURNAL_START, MOST_CELLS, Params, STASH_SLOTS, Version};
 use crate::place::CELL_BITS;
-use lacuna_core::{BLOCK_SIZE, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
 use lacuna_crypto::constant_time_eq;
 use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
 use std::ops::Range;
@@ -183,11 +183,11 @@ impl LevelRecord {
     }
 
     fn decode(bytes: &[u8; RECORD_PLAIN]) -> LevelRecord {
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-        let ranges = bytes[TRIMS_AT..].chunks_exact(16).map(|range| (word(&range[..8]), word(&range[8..])));
+        let ranges =
+            bytes[TRIMS_AT..].chunks_exact(16).map(|range| (Record(range).u64(0), Record(range).u64(8)));
         LevelRecord {
             state: MapState::decode(&bytes[..STATE_LEN]),
-            cycle: word(&bytes[STATE_LEN..TRIMS_AT]),
+            cycle: Record(bytes).u64(STATE_LEN),
             trims: ranges.take_while(|(_, count)| *count > 0).collect(),
         }
     }

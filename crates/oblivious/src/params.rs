@@ -3,7 +3,7 @@
 
 use crate::bound::tail_base;
 use crate::regions::{self, HIDDEN_LEVELS, REGIONS, Share};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret, unusable_parameters};
 use std::ops::Range;
 
 /// Where the journal begins: what is before belongs to the volume header.
@@ -164,22 +164,16 @@ impl Params {
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let version: u16 = if self.version == Version::Two { 2 } else { 1 };
-        out[0..2].copy_from_slice(&version.to_le_bytes());
-        out[2] = match self.plan.hiding {
+        let hiding = match self.plan.hiding {
             Hiding::Plausible => 1,
             Hiding::Opportunistic => 2,
         };
-        out[3] = self.plan.per_write;
-        out[4] = self.plan.operations;
-        out[5] = self.page_writes;
-        out[8..12].copy_from_slice(&self.plan.cover_millis.to_le_bytes());
-        out[12..16].copy_from_slice(&self.ring.to_le_bytes());
-        out[16..20].copy_from_slice(&self.journal.to_le_bytes());
-        out[20..24].copy_from_slice(&self.cycle.to_le_bytes());
-        out[24..32].copy_from_slice(&self.cells.to_le_bytes());
-        out[32..40].copy_from_slice(&self.blocks.to_le_bytes());
+        let mut record = RecordMut(&mut out);
+        record.u16(0, version).put(2, &[hiding, self.plan.per_write, self.plan.operations, self.page_writes]);
+        record.u32(8, self.plan.cover_millis).u32(12, self.ring).u32(16, self.journal).u32(20, self.cycle);
+        record.u64(24, self.cells).u64(32, self.blocks);
         if let Version::One { hidden_blocks } = self.version {
-            out[40..48].copy_from_slice(&hidden_blocks.to_le_bytes());
+            record.u64(40, hidden_blocks);
         }
         out
     }
@@ -187,18 +181,12 @@ impl Params {
     /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that neither this version nor version 1
     /// could have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let bad = |found: String, expected: &str| {
-            Error::new(Kind::Corrupt, "the parameters of the oblivious format are not usable")
-                .found(found)
-                .expected(expected)
-                .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
-        };
+        let bad = |found: String, expected: &str| unusable_parameters("oblivious", found, expected);
         let bytes: &[u8; PARAMS_LEN] =
             bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "64 bytes"))?;
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let version = match u16::from_le_bytes([bytes[0], bytes[1]]) {
-            1 => Version::One { hidden_blocks: u64_at(40) },
+        let record = Record(bytes);
+        let version = match record.u16(0) {
+            1 => Version::One { hidden_blocks: record.u64(40) },
             2 => Version::Two,
             other => return Err(bad(format!("version {other}"), "version 1 or 2")),
         };
@@ -207,19 +195,19 @@ impl Params {
             2 => Hiding::Opportunistic,
             other => return Err(bad(format!("hiding {other}"), "1 or 2")),
         };
-        let plan = Plan { hiding, per_write: bytes[3], operations: bytes[4], cover_millis: u32_at(8) };
+        let plan = Plan { hiding, per_write: bytes[3], operations: bytes[4], cover_millis: record.u32(8) };
         let params = Params {
             plan,
             page_writes: bytes[5],
-            ring: u32_at(12),
-            journal: u32_at(16),
-            cycle: u32_at(20),
-            cells: u64_at(24),
-            blocks: u64_at(32),
+            ring: record.u32(12),
+            journal: record.u32(16),
+            cycle: record.u32(20),
+            cells: record.u64(24),
+            blocks: record.u64(32),
             version,
         };
         let zeros_from = if version == Version::Two { 40 } else { 48 };
-        let zero = bytes[6..8].iter().chain(&bytes[zeros_from..]).all(|&b| b == 0);
+        let zero = record.is_zero(6..8) && record.is_zero(zeros_from..);
         if zero && params.sane() {
             Ok(params)
         } else {

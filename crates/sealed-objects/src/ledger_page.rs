@@ -1,6 +1,6 @@
 //! One page of the ledger on the medium: 504 numbers that only grow, under a MAC.
 
-use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_core::{Error, Kind, Record, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 
 /// Bytes of a page.
@@ -92,7 +92,7 @@ impl PageKey {
         if !constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
             return Err(bad("a page that was altered"));
         }
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let number = |at| Record(bytes).u64(at);
         let (page, flags) = (number(16) as u32, (number(16) >> 32) as u32);
         if (PagePlace { object: number(8), page }) != place {
             return Err(bad("a page from another place"));

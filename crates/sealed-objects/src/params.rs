@@ -1,7 +1,7 @@
 //! The public parameters of a sealed disk on objects, and what follows from them for the objects of one disk.
 //! The byte-exact page is `docs/format/sealed-objects.md`; a test keeps the two together.
 
-use lacuna_core::{Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_core::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, unusable_parameters};
 use lacuna_crypto::Cipher;
 use lacuna_medium::ObjectStore;
 
@@ -151,25 +151,19 @@ impl ObjectParams {
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        out[0..2].copy_from_slice(&self.version.to_le_bytes());
-        out[2] = self.cipher.code();
-        out[3] = self.layout.code();
-        out[8..16].copy_from_slice(&self.blocks.to_le_bytes());
+        let mut record = RecordMut(&mut out);
+        record.u16(0, self.version).put(2, &[self.cipher.code(), self.layout.code()]).u64(8, self.blocks);
         out
     }
 
     /// Parses what [`ObjectParams::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version
     /// could not have written.
     pub fn parse(bytes: &[u8]) -> Result<ObjectParams> {
-        let bad = |found: String, expected: &str| {
-            Error::new(Kind::Corrupt, "the parameters of the sealed format on objects are not usable")
-                .found(found)
-                .expected(expected)
-                .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
-        };
+        let bad = |found: String, expected: &str| unusable_parameters("sealed (on objects)", found, expected);
         let bytes: &[u8; PARAMS_LEN] =
             bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "32 bytes"))?;
-        let version = u16::from_le_bytes([bytes[0], bytes[1]]);
+        let record = Record(bytes);
+        let version = record.u16(0);
         if ![VERSION_PLAIN, VERSION_BINDING].contains(&version) {
             return Err(bad(format!("version {version}"), "version 1 or 2"));
         }
@@ -180,7 +174,7 @@ impl ObjectParams {
                 .into_iter()
                 .find(|layout| layout.code() == bytes[3])
                 .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 3"))?,
-            blocks: u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes")),
+            blocks: record.u64(8),
             version,
         };
         let may_bind = ObjectParams::plan(params.cipher, params.layout, 1)?.binds_entries();

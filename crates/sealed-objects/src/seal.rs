@@ -3,7 +3,7 @@
 
 use super::ObjectLayout;
 use super::chain::{TAILS_LEN, Tails};
-use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_core::{Error, Kind, Record, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::{Found, Keys, Query, ReadExtent, Step};
 
@@ -124,8 +124,8 @@ impl SealKey {
                 .expected("the seal of the last write to this object")
                 .remedy(REMEDY));
         };
-        let counter = u64::from_le_bytes(*head.first_chunk().expect("8 of 32 bytes"));
-        let snapshot = u32::from_le_bytes(head[8..12].try_into().expect("4 bytes"));
+        let counter = Record(head).u64(0);
+        let snapshot = Record(head).u32(8);
         let tails = tails.try_into().map_or_else(|_| Tails::default(), Tails::decode);
         Ok(Seal { counter, snapshot, tails })
     }

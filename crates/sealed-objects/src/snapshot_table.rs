@@ -1,7 +1,7 @@
 //! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody, changeable by the
 //! owner of the key.
 
-use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_core::{Error, Kind, Record, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::SnapshotId;
 
@@ -137,8 +137,8 @@ impl SnapshotTable {
         if head[..8] != *MAGIC {
             return Err(bad("no table of snapshots"));
         }
-        let newest = number32(&head[8..12]);
-        let count = number32(&head[12..16]) as usize;
+        let newest = Record(head).u32(8);
+        let count = Record(head).u32(12) as usize;
         let records = match count.checked_mul(RECORD).and_then(|len| records.get(..len)) {
             Some(records) if count <= MAX_SNAPSHOTS && head[24..32] == [0; 8] => records,
             _ => return Err(bad(format!("a head that speaks of {count} snapshots"))),
@@ -150,7 +150,7 @@ impl SnapshotTable {
         if !rising || records.last().is_some_and(|last| last.number > newest) {
             return Err(bad("snapshots out of order"));
         }
-        Ok(SnapshotTable { generation: number64(&head[16..24]), newest, records })
+        Ok(SnapshotTable { generation: Record(head).u64(16), newest, records })
     }
 
     /// Reads the table and believes it. Errors: [`Kind::Corrupt`] if this disk did not write it.
@@ -177,14 +177,6 @@ impl SnapshotTable {
     }
 }
 
-fn number32(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes(bytes.try_into().expect("4 bytes"))
-}
-
-fn number64(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
-}
-
 fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
     let state = SnapshotState::ALL.into_iter().find(|state| state.code() == bytes[4]);
     let state = state.ok_or_else(|| bad(format!("a snapshot in state {}", bytes[4])))?;
@@ -198,12 +190,12 @@ fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
         return Err(bad("bytes of a newer version of lacuna"));
     }
     Ok(SnapshotRecord {
-        number: number32(&bytes[..4]),
+        number: Record(bytes).u32(0),
         name: name.into(),
-        time: number64(&bytes[8..16]),
-        blocks: number64(&bytes[16..24]),
-        data_id: number64(&bytes[24..32]),
-        book_id: number64(&bytes[32..40]),
+        time: Record(bytes).u64(8),
+        blocks: Record(bytes).u64(16),
+        data_id: Record(bytes).u64(24),
+        book_id: Record(bytes).u64(32),
         state,
     })
 }

@@ -2,7 +2,7 @@
 //! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
 
 use crate::Layout;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, unusable_parameters};
 use lacuna_crypto::Cipher;
 
 /// Blocks under one chunk lock.
@@ -109,30 +109,20 @@ impl Params {
     /// The parameters as they stand in the header.
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
-        out[0..2].copy_from_slice(&PARAMS_VERSION.to_le_bytes());
-        out[2] = self.cipher.code();
-        out[3] = self.layout.code();
-        out[4..8].copy_from_slice(&self.spare.to_le_bytes());
-        out[8..16].copy_from_slice(&self.blocks.to_le_bytes());
-        out[16..24].copy_from_slice(&self.journal_len.to_le_bytes());
-        out[24..28].copy_from_slice(&self.map_capacity.to_le_bytes());
+        let mut record = RecordMut(&mut out);
+        record.u16(0, PARAMS_VERSION).put(2, &[self.cipher.code(), self.layout.code()]);
+        record.u32(4, self.spare).u64(8, self.blocks).u64(16, self.journal_len).u32(24, self.map_capacity);
         out
     }
 
     /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let bad = |found: String, expected: &str| {
-            Error::new(Kind::Corrupt, "the parameters of the sealed format are not usable")
-                .found(found)
-                .expected(expected)
-                .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
-        };
+        let bad = |found: String, expected: &str| unusable_parameters("sealed", found, expected);
         let bytes: &[u8; PARAMS_LEN] =
             bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "40 bytes"))?;
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let version = u16::from_le_bytes([bytes[0], bytes[1]]);
+        let record = Record(bytes);
+        let version = record.u16(0);
         if version != PARAMS_VERSION {
             return Err(bad(format!("version {version}"), "version 1"));
         }
@@ -141,10 +131,10 @@ impl Params {
                 .ok_or_else(|| bad(format!("cipher {}", bytes[2]), "0 to 3"))?,
             layout: Layout::from_code(bytes[3])
                 .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 2"))?,
-            spare: u32_at(4),
-            blocks: u64_at(8),
-            journal_len: u64_at(16),
-            map_capacity: u32_at(24),
+            spare: record.u32(4),
+            blocks: record.u64(8),
+            journal_len: record.u64(16),
+            map_capacity: record.u32(24),
         };
         let segments = params.blocks.div_ceil(SEGMENT_BLOCKS);
         let sane = (1..=MAX_BLOCKS).contains(&params.blocks)
@@ -154,7 +144,7 @@ impl Params {
             && segments <= u64::from(params.map_capacity)
             && u64::from(params.map_capacity) <= MAX_BLOCKS / SEGMENT_BLOCKS
             && (params.cipher.meta_size() > 0 || params.layout == Layout::SegmentEnd)
-            && bytes[28..].iter().all(|&b| b == 0);
+            && record.is_zero(28..);
         if sane { Ok(params) } else { Err(bad(format!("{params:?}"), "values within the format's limits")) }
     }
 

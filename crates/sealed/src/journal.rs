@@ -17,7 +17,7 @@ pub use batch::fuzz_parse;
 pub(crate) use batch::{Batch, Entry, ParsedBatch};
 
 use batch::{BatchHead, HEAD, MAX_BATCH};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, Result, Secret};
 use lacuna_crypto::{GcmKey, derive, keyed_hash};
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
@@ -55,8 +55,8 @@ impl Retired {
     }
 
     fn parse(bytes: &[u8; RETIRED_LEN], key: &Secret<32>, region: u64) -> Option<Retired> {
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let retired = Retired { count: u64_at(8), next_seq: u64_at(16), position: u64_at(24) };
+        let record = Record(bytes);
+        let retired = Retired { count: record.u64(8), next_seq: record.u64(16), position: record.u64(24) };
         let sane = bytes[..8] == RETIRED_MAGIC
             && bytes[32..] == keyed_hash(key, &[&bytes[..32]])
             && retired.position <= region

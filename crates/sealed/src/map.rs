@@ -4,7 +4,7 @@
 //! segment without a slot could still get one, so the first write to a segment never fails for want of a slot.
 
 use crate::geometry::{Geometry, MAP_ENTRY};
-use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_core::{Error, Kind, Record, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -175,7 +175,7 @@ fn parse_entry(key: &Secret<32>, segment: u64, entry: &[u8; MAP_ENTRY as usize],
     if *entry == [0; MAP_ENTRY as usize] {
         return NOWHERE;
     }
-    let value = u64::from_le_bytes(entry[..8].try_into().expect("8 bytes"));
+    let value = Record(entry).u64(0);
     if value == 0 || value > u64::from(slots) || entry[8..] != tag(key, segment, value) {
         return CORRUPT;
     }

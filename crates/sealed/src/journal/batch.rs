@@ -4,7 +4,7 @@
 //! they say.
 
 use crate::map::Slot;
-use lacuna_core::BLOCK_SIZE;
+use lacuna_core::{BLOCK_SIZE, Record};
 use lacuna_crypto::GcmKey;
 
 /// Bytes of the head, with which a batch begins.
@@ -140,13 +140,13 @@ pub(super) struct BatchHead {
 
 impl BatchHead {
     pub(super) fn parse(bytes: &[u8; HEAD]) -> Option<BatchHead> {
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize;
+        let record = Record(bytes);
         let head = BatchHead {
-            seq: u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes")),
-            salt: bytes[16..32].try_into().expect("16 bytes"),
-            entries: u32_at(32),
-            head_len: u32_at(36),
-            total: u32_at(40),
+            seq: record.u64(8),
+            salt: record.array(16),
+            entries: record.u32(32) as usize,
+            head_len: record.u32(36) as usize,
+            total: record.u32(40) as usize,
         };
         let sane = bytes[..8] == MAGIC
             && head.total <= MAX_BATCH
@@ -165,9 +165,8 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
     let mut writes = 0;
     let mut entries = Vec::with_capacity(head.entries);
     for e in table.as_chunks::<ENTRY>().0 {
-        let count = u32::from_le_bytes(e[4..8].try_into().ok()?);
-        let addr = u64::from_le_bytes(e[8..16].try_into().ok()?);
-        let meta: [u8; 32] = e[16..].try_into().ok()?;
+        let record = Record(e);
+        let (count, addr, meta) = (record.u32(4), record.u64(8), record.array(16));
         entries.push(match e[0] {
             1 => {
                 writes += 1;
@@ -175,7 +174,7 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
             }
             2 => Entry::Erase { block: addr, count },
             3 => {
-                let slot = u64::from_le_bytes(meta[..8].try_into().ok()?);
+                let slot = record.u64(16);
                 let slot = if slot == 0 { Slot::Nowhere } else { Slot::At(u32::try_from(slot - 1).ok()?) };
                 Entry::Move { segment: addr, slot }
             }

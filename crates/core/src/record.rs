@@ -1,0 +1,85 @@
+//! Records on media: little-endian numbers at fixed offsets, as the format pages list them.
+
+use crate::{Error, Kind};
+use std::ops::RangeBounds;
+use std::slice::SliceIndex;
+
+/// The bytes of a record whose length its reader has checked. Methods panic where an offset lies outside of it.
+#[derive(Clone, Copy)]
+pub struct Record<'b>(pub &'b [u8]);
+
+impl Record<'_> {
+    /// The bytes from `at` on.
+    pub fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        *self.0[at..].first_chunk().expect("the record is longer")
+    }
+
+    /// The number in the two bytes from `at` on.
+    pub fn u16(self, at: usize) -> u16 {
+        u16::from_le_bytes(self.array(at))
+    }
+
+    /// The number in the four bytes from `at` on.
+    pub fn u32(self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    /// The number in the eight bytes from `at` on.
+    pub fn u64(self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    /// Whether nothing but zeros stands in a part that a format does not use.
+    pub fn is_zero(self, part: impl RangeBounds<usize> + SliceIndex<[u8], Output = [u8]>) -> bool {
+        self.0[part].iter().all(|byte| *byte == 0)
+    }
+}
+
+/// A record that is being written. Methods panic where an offset lies outside of it.
+pub struct RecordMut<'b>(pub &'b mut [u8]);
+
+impl RecordMut<'_> {
+    /// Puts bytes from `at` on.
+    pub fn put(&mut self, at: usize, bytes: &[u8]) -> &mut Self {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    /// Puts a number of two bytes.
+    pub fn u16(&mut self, at: usize, number: u16) -> &mut Self {
+        self.put(at, &number.to_le_bytes())
+    }
+
+    /// Puts a number of four bytes.
+    pub fn u32(&mut self, at: usize, number: u32) -> &mut Self {
+        self.put(at, &number.to_le_bytes())
+    }
+
+    /// Puts a number of eight bytes.
+    pub fn u64(&mut self, at: usize, number: u64) -> &mut Self {
+        self.put(at, &number.to_le_bytes())
+    }
+}
+
+/// The refusal of parameters in a header that no version of a format wrote.
+pub fn unusable_parameters(format: &str, found: impl Into<String>, expected: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("the parameters of the {format} format are not usable"))
+        .found(found)
+        .expected(expected)
+        .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_read() {
+        let mut bytes = [0; 24];
+        RecordMut(&mut bytes).u16(0, 0x0102).u32(2, 7).u64(8, u64::MAX - 1).put(16, b"abc");
+        let record = Record(&bytes);
+        assert_eq!((record.u16(0), record.u32(2), record.u64(8)), (0x0102, 7, u64::MAX - 1));
+        assert_eq!((&bytes[..2], &record.array::<3>(16)), (&[2, 1][..], b"abc"));
+        assert!(record.is_zero(6..8) && record.is_zero(19..) && !record.is_zero(..));
+    }
+}
