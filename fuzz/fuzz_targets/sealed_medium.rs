@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
     let extra = input.byte();
     let medium = Arc::new(image.altered(&mut input));
     let Ok(disk) = open(medium.clone(), &image.params, 7, selector & 1 == 1) else { return };
-    let authenticated = image.params.cipher == Cipher::Gcm;
+    let authenticated = image.params.cipher.authenticates();
 
     let mut seen = 0;
     let report = lacuna_core::check(&disk, |done| seen = done, |_| {}).expect("memory for 1 MiB");

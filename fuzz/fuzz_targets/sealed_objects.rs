@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     let image = image(input.byte());
     let extra = input.byte();
     let pool = image.altered(&mut input);
-    let authenticated = image.params.cipher == Cipher::Gcm;
+    let authenticated = image.params.cipher.authenticates();
 
     if let Ok(past) = open(&pool, &image.params, 6, true) {
         judge(&past, authenticated, SNAPSHOT_PHASE);

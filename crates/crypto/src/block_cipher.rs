@@ -28,6 +28,14 @@ impl Cipher {
     /// All of them.
     pub const ALL: [Cipher; 4] = [Cipher::Xts, Cipher::XtsRandom, Cipher::Gcm, Cipher::Hctr2];
 
+    /// Whether altered blocks are refused.
+    pub fn authenticates(self) -> bool {
+        match self {
+            Cipher::Gcm => true,
+            Cipher::Xts | Cipher::XtsRandom | Cipher::Hctr2 => false,
+        }
+    }
+
     /// Bytes of metadata per block.
     pub const fn meta_size(self) -> usize {
         match self {

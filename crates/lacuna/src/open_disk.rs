@@ -46,8 +46,7 @@ pub(crate) struct OnObjects {
     disk: ObjectDisk,
     /// The prefix of the objects of its data.
     prefix: String,
-    /// By which it was first seen that another client has taken the disk over. What fails afterwards fails for
-    /// reasons that say less.
+    /// The first error that showed that another client has taken the disk over. Later errors are less clear.
     fenced: OnceLock<Error>,
     connection: Connection,
 }

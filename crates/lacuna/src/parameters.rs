@@ -75,7 +75,7 @@ impl Parameters {
     pub fn verifies(&self) -> bool {
         match self {
             Parameters::Flat(Params { cipher, .. }) | Parameters::Objects(ObjectParams { cipher, .. }) => {
-                *cipher == Cipher::Gcm
+                cipher.authenticates()
             }
             Parameters::Deniable(_) | Parameters::Oblivious(_) => true,
         }

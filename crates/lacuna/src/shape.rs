@@ -20,7 +20,7 @@ const COVER_MILLIS: u32 = 1000;
 /// How a disk uses its medium.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// One encrypted disk with unlinkable overwrites (random IVs per sector).
+    /// One encrypted disk with unlinkable overwrites (paper 004); `xts` and `hctr2` are there to compare with.
     Sealed {
         /// How blocks are encrypted. Only [`Cipher::Gcm`] notices altered data.
         cipher: Cipher,

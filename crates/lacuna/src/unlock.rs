@@ -72,7 +72,7 @@ pub fn unlock(
     let (header, connection) = match Site::of(location, &holder.cluster) {
         Site::File(path) => {
             let medium = FileMedium::open(path, access)?;
-            // A header that only memory holds would open the disk until the next start of the system.
+            // After a failed sync the system's cache may hold a header that the medium does not.
             medium.forget_cached()?;
             touches = medium.touches_access_times();
             (Arc::new(medium) as Arc<dyn Medium>, None)
@@ -301,7 +301,7 @@ impl Key {
             }
             Place::Deniable { medium, params } => {
                 let options = opening.of_levels(random);
-                // What anybody can see anybody may be told.
+                // Anybody can see the length of the medium, so this error need not be private.
                 check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
                 let opened = Deniable::open(medium, &params, &masters, &self.uuid, options);
                 opened.map(Engine::with_levels).map_err(Error::private)

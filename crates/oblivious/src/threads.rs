@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) struct Threads {
     core: Arc<Core>,
     clock: Option<PacedClock>,
-    homeward: Vec<JoinHandle<()>>,
+    destagers: Vec<JoinHandle<()>>,
 }
 
 impl Core {
@@ -79,7 +79,7 @@ impl Core {
 impl Threads {
     pub(crate) fn start(core: &Arc<Core>) -> Result<Threads> {
         core.store.set_threads(true);
-        let mut threads = Threads { core: Arc::clone(core), clock: None, homeward: Vec::new() };
+        let mut threads = Threads { core: Arc::clone(core), clock: None, destagers: Vec::new() };
         threads.spawn("lacuna-sync", Core::sync_parts)?;
         threads.spawn("lacuna-cells", Core::apply_parts)?;
         core.ahead.set_running(true);
@@ -103,7 +103,7 @@ impl Threads {
         // The other one must not wait for this one.
         let failed = |e| self.core.fail(Error::io("cannot start a thread of the disk", &e));
         let thread = spawned.map_err(failed)?;
-        self.homeward.push(thread);
+        self.destagers.push(thread);
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl Drop for Threads {
         self.end_clock();
         self.core.ahead.set_running(false);
         self.core.store.set_threads(false);
-        for thread in self.homeward.drain(..) {
+        for thread in self.destagers.drain(..) {
             let _panicked = thread.join();
         }
     }

@@ -144,7 +144,7 @@ impl Core {
             health: FailStop::on("store"),
             stores,
         };
-        if params.cipher == Cipher::Gcm {
+        if params.cipher.authenticates() {
             core.ledger = Some(core.open_ledger(LedgerOptions {
                 book: core.stores.book.clone(),
                 data: core.stores.data.clone(),
@@ -209,7 +209,7 @@ impl ObjectDisk {
         uuid: &[u8; 16],
     ) -> Result<()> {
         params.check_store(&*stores.data)?;
-        if params.cipher == Cipher::Gcm {
+        if params.cipher.authenticates() {
             Ledger::create(&*stores.book, params.segments(), master, uuid)?;
         }
         Snapshots::create(&*stores.book, master, uuid)

@@ -1,7 +1,9 @@
 //! `sealed-objects`: the sealed format on numbered objects whose transactions are atomic: a disk past one machine (paper 004, section 3).
 //!
 //! A segment of 1024 blocks is one object. Data and metadata of a write travel in one transaction, so there is no
-//! ring, no shadow and nothing to recover: what was acknowledged as flushed is in the store, whole.
+//! journal and no copy-on-write segment, and no data to recover: what was acknowledged as flushed is in the store, whole.
+//! What a client that died left half done is settled when the disk is opened: pages of the version table that are marked
+//! as open (`ledger_pages.rs`, `ledger.rs`), a rollback (`snapshot_ops.rs`) and the removal of snapshots (`snapshots.rs`).
 //!
 //! Invariants:
 //! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked as on their way,

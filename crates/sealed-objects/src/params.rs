@@ -75,7 +75,7 @@ pub struct ObjectParams {
 impl ObjectParams {
     /// Plans a disk of `blocks` blocks, in the newest version. Errors: [`Kind::Usage`] for a size out of bounds.
     pub fn plan(cipher: Cipher, layout: ObjectLayout, blocks: u64) -> Result<ObjectParams> {
-        let is_binding = (cipher, layout) == (Cipher::Gcm, ObjectLayout::Adaptive);
+        let is_binding = cipher.authenticates() && layout == ObjectLayout::Adaptive;
         let version = if is_binding { VERSION_BINDING } else { VERSION_PLAIN };
         ObjectParams::of_version(version, cipher, layout, blocks)
     }

@@ -15,7 +15,7 @@ const STREAM_START: u64 = 4;
 const STREAM_MIDDLE: u64 = 16;
 
 /// Copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
-const MOST_SHADOWS: usize = 256;
+const MOST_COW_SEGMENTS: usize = 256;
 
 thread_local! {
     /// Ciphertext and metadata of the chunk in hand. Never holds plaintext.
@@ -174,8 +174,8 @@ impl Core {
     pub(crate) fn write(&self, first: u64, data: &[u8]) -> Result<()> {
         self.check_alive()?;
         let count = (data.len() / BLOCK_SIZE) as u64;
-        // A flush ends copy-on-write segments: where one follows at once, only those are worth it that are whole by
-        // then. And on a full medium there is no space for any.
+        // A flush closes every copy-on-write segment. If each write flushes, only a write of a whole segment opens one,
+        // and on a full medium none does.
         let at_once = self.write_through || self.medium_full.is_so();
         let streaming = !at_once && count >= STREAM_MIDDLE && self.streams.note(first, count);
         for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
@@ -253,7 +253,7 @@ impl Core {
     /// Opens a copy-on-write segment for a segment that has none, unless no slot can be spared. Says whether to look again.
     fn open_cow_segment(&self, segment: u64) -> Result<bool> {
         let mapped = matches!(self.map.get(segment)?, Slot::At(_));
-        let crowded = || self.cow_segments.len() >= MOST_SHADOWS || (mapped && self.map.spare() == 0);
+        let crowded = || self.cow_segments.len() >= MOST_COW_SEGMENTS || (mapped && self.map.spare() == 0);
         if crowded() {
             self.wait_for_spare()?;
             if crowded() {
@@ -295,7 +295,7 @@ impl Core {
 
     /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments and the cache know.
     pub(crate) fn is_untouched(&self, segment: u64) -> Result<bool> {
-        // In the order in which data moves, or it could pass from a place not yet looked at to one already seen.
+        // Cache, copy-on-write segment, map: data moves in this order, so none slips past.
         if self.cache.touches(segment) || self.cow_segments.get(segment).is_some() {
             return Ok(false);
         }

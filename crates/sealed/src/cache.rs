@@ -203,7 +203,7 @@ impl Cache {
         self.recycle(shard, old);
     }
 
-    /// Changes a entry, recycles what `change` gives up, and drops the entry if nothing is left in it.
+    /// Changes an entry, recycles what `change` gives up, and drops the entry if nothing is left in it.
     fn settle(&self, block: u64, change: impl FnOnce(&mut Cached) -> Option<Content>) {
         let mut shard = self.shard(block);
         let Some(entry) = shard.entries.get_mut(&block) else { return };

@@ -3,7 +3,7 @@
 //! One thread at a time commits: it holds the [`Committer`]. A commit turns copy-on-write segments into slots, then appends
 //! the cache's newest blocks to the journal (a flush appends them before as well). The order within is what keeps
 //! invariant 1 of the crate: a copy-on-write segment is synced before the record that makes it the slot is written; a
-//! slot is freed only after that record is durable. What comes after, destaging, is in `to_destage.rs`.
+//! slot is freed only after that record is durable. What comes after, destaging, is in `destage.rs`.
 
 use crate::cache::{Committed, Content};
 use crate::cow_segment::{CowSegment, Stream};
@@ -17,8 +17,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Covered blocks below which a copy-on-write segment of a mapped segment goes through the journal instead of being completed:
-/// there, three copies of what is covered are fewer than two of what is not.
+/// If a stream wrote fewer blocks than this of a segment that has a slot, they go through the journal. That costs three
+/// accesses for each block written (read back, journal, slot); completing costs two for each block not written.
 const WORTH_COMPLETING: u64 = SEGMENT_BLOCKS * 2 / 5;
 /// Records in one batch of moves.
 const MOVES_PER_BATCH: usize = 1024;
@@ -413,9 +413,9 @@ impl Core {
         Ok(())
     }
 
-    /// Makes room in the journal before a batch is gathered or a copy-on-write segment frozen: a checkpoint in between could
-    /// record moves that are later than what was gathered. Room for moves is always left over, and as long as the
-    /// medium is not full, what a disk needs that is opened on a full one.
+    /// Makes room in the journal. Call it before gathering a batch or freezing a copy-on-write segment: it may run a
+    /// checkpoint, which could record moves newer than what was gathered. It always leaves room for moves, and while the
+    /// medium is not full also the reserve for opening on a full medium.
     fn make_room(&self, c: &mut Committer, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
         let moves = if c.last_stand_done { 0 } else { MOVES_RESERVE };

@@ -114,7 +114,7 @@ impl Core {
         for (block, _) in run {
             self.cache.forget_committed(*block);
         }
-        self.counters.blocks_to_destage.fetch_add(count, Ordering::Relaxed);
+        self.counters.blocks_destaged.fetch_add(count, Ordering::Relaxed);
         Ok(())
     }
 

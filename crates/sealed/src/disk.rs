@@ -80,7 +80,7 @@ pub(crate) struct Counters {
     pub(crate) journal_bytes: AtomicU64,
     pub(crate) journal_used: AtomicU64,
     pub(crate) moves: AtomicU64,
-    pub(crate) blocks_to_destage: AtomicU64,
+    pub(crate) blocks_destaged: AtomicU64,
     pub(crate) retirements: AtomicU64,
     pub(crate) replayed: AtomicU64,
 }
@@ -272,7 +272,7 @@ impl Disk for Sealed {
                 item("ring_batches", count(&c.counters.batches), "batches"),
                 item("ring_written", count(&c.counters.journal_bytes), "bytes"),
                 item("ring_retirements", count(&c.counters.retirements), "times"),
-                item("sent_home", count(&c.counters.blocks_to_destage), "blocks"),
+                item("sent_home", count(&c.counters.blocks_destaged), "blocks"),
                 item("segments_moved", count(&c.counters.moves), "segments"),
                 item("medium_full", u64::from(self.is_medium_full()), ""),
                 item("batches_replayed", count(&c.counters.replayed), "batches"),

@@ -7,8 +7,8 @@
 //!   well is refused and nothing acknowledged is lost;
 //! - discards give space back to the medium. As soon as all is destaged, the state ends.
 //!
-//! While the medium is *found* full during a write, nothing of this happens: the disk stops taking writes, and the
-//! reserve is left to the next opening.
+//! If a write finds the medium full, none of this happens: the disk refuses writes, and the reserve is kept for the next
+//! opening.
 
 use crate::cache::Committed;
 use crate::commit::Committer;

@@ -116,7 +116,7 @@ impl MetaCache {
     }
 
     fn shard(&self, page: u64) -> MutexGuard<'_, Shard> {
-        // Neighbouring pages of one segment share a shard less often than they share a reader.
+        // Neighbouring pages are often used together; spread over shards, they do not wait for one lock.
         let index = (page / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         self.shards[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -70,7 +70,7 @@ impl Signals {
 impl Core {
     /// After a write: starts or awaits a commit when too much is in memory alone.
     pub(crate) fn keep_within_limits(&self) -> Result<()> {
-        // Who is acknowledged before a failure is found by the last attempt; who comes later is refused here.
+        // Writes acknowledged before a failure are saved by `last_stand`; later ones are refused here.
         self.check_alive()?;
         if self.is_work_due() {
             if !self.background {
