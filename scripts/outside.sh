@@ -17,7 +17,10 @@ for run in write read; do
     server=$!
     exec 3> "$work/input"
     echo "correct horse" >&3
-    until [ -s "$work/uri" ]; do kill -0 $server && sleep 0.1; done
+    until [ -s "$work/uri" ]; do
+        kill -0 $server || exit 1
+        sleep 0.1
+    done
     if [ $run = write ]; then
         nbdcopy --flush "$work/text" "$(cat "$work/uri")"
     else

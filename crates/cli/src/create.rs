@@ -20,7 +20,7 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         holder: args.holder.of(&args.location)?,
     };
     // A script that gives the passphrase means what it says.
-    let observer = Removing::new(console, !args.passphrase.is_given());
+    let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
     let location = args.location.to_string();
     let passphrases = |levels| passphrase::to_create(&args.passphrase, &location, levels);
     let created = create(&options, &observer, passphrases).map_err(with_option)?;

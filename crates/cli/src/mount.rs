@@ -172,14 +172,17 @@ fn mount(
         request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
+        request.private = disk.has_levels();
         request.cover = match opened.is_empty() {
-            _ if !uncovered => Cover::Unneeded,
+            _ if !uncovered || args.read_only => Cover::Unneeded,
             true => Cover::Gives(source.clone()),
             false => Cover::Needs(source.clone()),
         };
-        // Reading would write to every level, and on one without cover wait for it. What is given comes last and wins.
-        let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw);
-        let options: Vec<&str> = quiet.into_iter().chain(args.mount_options.as_deref()).collect();
+        // Reading would write to every level, and on one without cover wait for it.
+        let given = args.mount_options.as_deref();
+        let chosen = given.is_some_and(|given| given.split(',').any(|option| option.ends_with("atime")));
+        let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw && !chosen);
+        let options: Vec<&str> = quiet.into_iter().chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.
@@ -223,45 +226,49 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
     })
 }
 
-/// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told.
+/// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told. When a level cannot be
+/// closed, those above it stay open: without level 0 it would get no more cover.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let mut closed = Ok(());
-    for target in &args.targets {
-        let one = close_target(target, console);
+    let mut stay = Vec::new();
+    for Mount { mountpoint, location, target } in deepest_first(args.targets.iter().flat_map(mounted)) {
+        if location.is_some() && stay.contains(&location) {
+            continue;
+        }
+        let one = close_one(&mountpoint, console).map_err(|e| not_mounted(&target, e));
+        if one.is_err() {
+            stay.push(location);
+        }
         closed = closed.and(one);
     }
     closed
 }
 
-/// Closes a mount point, or all of a disk. When one cannot be closed, those of shallower levels stay open: without level 0
-/// it would get no more cover.
-fn close_target(target: &Path, console: Console) -> Result<()> {
-    let mut closed = Ok(());
-    for mountpoint in mounted(target) {
-        let one = close_one(&mountpoint, console).map_err(|e| not_mounted(target, e));
-        closed = closed.and(one);
-        if closed.is_err() {
-            break;
-        }
-    }
-    closed
+/// A mount point to close.
+struct Mount {
+    mountpoint: PathBuf,
+    /// The location of its disk, if it is one of ours.
+    location: Option<String>,
+    /// What a person gave.
+    target: PathBuf,
 }
 
 /// The mount points that a person means: the one given, or those of the disk at that location.
-fn mounted(target: &Path) -> Vec<PathBuf> {
+fn mounted(target: &PathBuf) -> Vec<Mount> {
+    let mount = |mountpoint: PathBuf, location| Mount { mountpoint, location, target: target.clone() };
     let records = || {
         let running = lacuna_service::running(None).unwrap_or_default();
         running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
     };
-    let path = status::canonical(&Location::Path(target.to_owned()));
-    if records().any(|record| record.mountpoint == Path::new(&path)) {
-        return vec![target.to_owned()];
+    let path = status::canonical(&Location::Path(target.clone()));
+    if let Some(record) = records().find(|record| record.mountpoint == Path::new(&path)) {
+        return vec![mount(target.clone(), Some(record.location))];
     }
     let location = target.to_str().and_then(|text| Location::parse(text).ok());
     let location = location.map_or(path, |location| status::canonical(&location));
-    let found: Vec<PathBuf> =
-        records().filter(|record| record.location == location).map(|record| record.mountpoint).collect();
-    if found.is_empty() { vec![target.to_owned()] } else { deepest_first(found) }
+    let of_disk = records().filter(|record| record.location == location);
+    let found: Vec<Mount> = of_disk.map(|record| mount(record.mountpoint, Some(record.location))).collect();
+    if found.is_empty() { vec![mount(target.clone(), None)] } else { found }
 }
 
 /// The refusal to close what is not mounted, with the server of NBD that has it open if there is one.
@@ -273,16 +280,16 @@ fn not_mounted(target: &Path, e: Error) -> Error {
         .remedy(format!("`kill {pid}` ends the server once everything is on the medium"))
 }
 
-/// Mount points of one disk, those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still
-/// in use.
-fn deepest_first(mut mountpoints: Vec<PathBuf>) -> Vec<PathBuf> {
-    let level = |mountpoint: &PathBuf| {
-        let status = lacuna_service::status(mountpoint, None).unwrap_or_default();
+/// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still in use.
+fn deepest_first(mounts: impl Iterator<Item = Mount>) -> Vec<Mount> {
+    let level = |mount: &Mount| {
+        let status = lacuna_service::status(&mount.mountpoint, None).unwrap_or_default();
         let found = working::counters(&status["items"]).find(|(name, _)| *name == "level");
         found.map_or(0, |(_, level)| level)
     };
-    mountpoints.sort_by_cached_key(|mountpoint| Reverse(level(mountpoint)));
-    mountpoints
+    let mut mounts: Vec<Mount> = mounts.collect();
+    mounts.sort_by_cached_key(|mount| Reverse(level(mount)));
+    mounts
 }
 
 fn close_one(mountpoint: &Path, console: Console) -> Result<()> {

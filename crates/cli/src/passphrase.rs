@@ -90,7 +90,8 @@ fn tried(
 
 /// The passphrases for a new disk, one for each level; asked for twice where a person types.
 pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<SecretVec>> {
-    let given = given(args)?;
+    let typed = args.key_file.iter().any(|path| is_typed(path));
+    let given = if typed { Vec::new() } else { given(args)? };
     if !given.is_empty() {
         return Ok(given);
     }
@@ -125,9 +126,9 @@ fn one_more(args: &PassphraseArgs, prompt: &str, before: &[SecretVec]) -> Result
 /// One more passphrase, for `key add` and `key change`.
 pub(crate) fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<SecretVec> {
     match (&new.new_key_file, new.new_key_fd) {
-        (Some(path), _) => from_path(path),
+        (Some(path), _) if !is_typed(path) => from_path(path),
         (None, Some(number)) => from_descriptor(number),
-        (None, None) => twice(args, &format!("New passphrase for {location}: "))
+        _ => twice(args, &format!("New passphrase for {location}: "))
             .map_err(|e| e.remedy("give the new passphrase with --new-key-file PATH or --new-key-fd N")),
     }
 }
@@ -186,10 +187,20 @@ fn typed_in(prompt: &str) -> Result<SecretVec> {
     Ok(SecretVec::new(typed.into_bytes()))
 }
 
+/// Whether standard input is meant, and a person types there: read like a file, it would be seen by everybody who looks at the
+/// screen, and a new passphrase would not be asked for twice.
+fn is_typed(path: &Path) -> bool {
+    path == Path::new("-") && io::stdin().is_terminal()
+}
+
+/// Whether a person types the passphrase, so that there is one to ask.
+pub(crate) fn is_asked_for(args: &PassphraseArgs) -> bool {
+    !args.is_given() || args.key_file.iter().any(|path| is_typed(path))
+}
+
 fn from_path(path: &Path) -> Result<SecretVec> {
     if path == Path::new("-") {
-        if io::stdin().is_terminal() {
-            // Read like a file, it would be seen by everybody who looks at the screen.
+        if is_typed(path) {
             return checked(typed_in("Passphrase: ")?, "the terminal");
         }
         return read(descriptor::stdin()?, "standard input");

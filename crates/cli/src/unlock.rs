@@ -45,7 +45,10 @@ pub(crate) fn check_writing(location: &Location, args: &WritingArgs, waiting: &W
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
     }
-    match peek(location).map(|disk| disk.has_levels()) {
+    // In a pool there are none.
+    let has_levels =
+        if location.path().is_none() { Some(false) } else { peek(location).map(|disk| disk.has_levels()) };
+    match has_levels {
         Some(true) if args.write_through => Err(no_write_through().context("cannot use --write-through")),
         Some(false) if waiting.cover_timeout.is_some() => {
             Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")

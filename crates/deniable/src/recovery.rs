@@ -222,7 +222,7 @@ enum Change {
     Clear(u64, u64),
 }
 
-/// Rebuilds the map of a level. `log` must are complete at `head`. Without a stripe that was written while the level was
+/// Rebuilds the map of a level. `log` must be complete up to `head`. Without a stripe that was written while the level was
 /// open the level is empty.
 pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree, read_only: bool) -> Result<()> {
     let mut skipped = false;

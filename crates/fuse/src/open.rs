@@ -33,6 +33,8 @@ pub struct OpenRequest {
     pub read_only: bool,
     /// Mount only the FUSE file. Needs neither root nor a loop device.
     pub raw: bool,
+    /// Whether no log may keep why it is not closed (deniability contract).
+    pub private: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
     pub mount_options: Option<String>,
     /// What the disk has to do with cover, if it is a level.
@@ -55,6 +57,7 @@ impl OpenRequest {
             keep_existing: false,
             read_only: false,
             raw: false,
+            private: false,
             mount_options: None,
             cover: Cover::Unneeded,
             run_base: None,
@@ -90,6 +93,7 @@ pub struct Opened {
     wake: Sender<Event>,
     record: Record,
     log: Log,
+    private: bool,
 }
 
 impl Opened {
@@ -150,10 +154,23 @@ impl Opened {
             Some(mounted)
         };
         let control = Some(Control::start(&run.paths().control(), bytes, Arc::clone(&watch), wake.clone())?);
-        let log = request.log;
+        let (log, private) = (request.log, request.private);
         // A program that uses the disk as a file can try again itself; until here the one who opens can.
         disk.hold(mounted.is_some());
-        Ok(Opened { mounted, syncing: None, control, fuse, run, disk, watch, events, wake, record, log })
+        Ok(Opened {
+            mounted,
+            syncing: None,
+            control,
+            fuse,
+            run,
+            disk,
+            watch,
+            events,
+            wake,
+            record,
+            log,
+            private,
+        })
     }
 
     /// What is open where.
@@ -188,7 +205,7 @@ impl Opened {
             }
             let event = match event {
                 Event::Close(waiting) if self.disk.cover().is_needed() => {
-                    waiting.refuse(&self.gives_cover());
+                    waiting.refuse(&self.refusal(self.gives_cover()));
                     continue;
                 }
                 other => other,
@@ -199,10 +216,10 @@ impl Opened {
             match (down, event) {
                 (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
-                (Err(e), Event::Close(waiting)) => waiting.refuse(&e),
+                (Err(e), Event::Close(waiting)) => waiting.refuse(&self.refusal(e)),
                 (Err(e), _) => {
                     // A signal may be followed by a kill: what has come this far is made durable.
-                    let flushed = self.disk.flush();
+                    let flushed = self.disk.flush_once();
                     (self.log)(&e.context("still serving"));
                     if let Err(e) = flushed {
                         (self.log)(&e.context("cannot flush the disk"));
@@ -247,18 +264,22 @@ impl Opened {
                 "close that first, or all in the right order with `lacuna close {}`",
                 shell_word(Path::new(&self.record.location))
             ))
-            .private()
+    }
+
+    /// Why it is not closed.
+    ///
+    /// Deniability contract: if only some refusals were private, those would tell of a hidden level.
+    fn refusal(&self, e: Error) -> Error {
+        if self.private { e.private() } else { e }
     }
 
     /// Unmounts everything. What is busy stays, and so does everything below it.
     fn take_down(&mut self) -> Result<()> {
         if let Some(mounted) = &mut self.mounted {
-            // Everything that programs wrote is on the disk: what is left is the mark of a clean unmount.
-            self.disk.hold(false);
-            let unmounted = mounted.unmount();
-            self.disk.hold(unmounted.is_err());
-            unmounted?;
+            // Everything that programs wrote is on the disk. When it is detached, what is left is the mark of a clean unmount.
+            mounted.unmount(|| self.disk.hold(false))?;
             if !self.watch.wait_released(RELEASE_LIMIT) {
+                self.disk.hold(true);
                 return Err(Error::new(Kind::Busy, format!("cannot close {}", self.record.mountpoint.display()))
                     .found(format!(
                         "unmounted here, but {} is still in use elsewhere, perhaps in another mount namespace or container",
@@ -279,6 +300,7 @@ impl Opened {
         let Opened { mounted, control, fuse, run, disk, events, .. } = self;
         drop((mounted, fuse));
         let result = disk.close();
+        disk.end();
         drop((control, disk));
         let mut waiting: Vec<Waiting> = waiting.into_iter().collect();
         waiting.extend(events.try_iter().filter_map(|e| match e {

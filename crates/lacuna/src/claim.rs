@@ -10,10 +10,13 @@
 use crate::observer::Observer;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Uuid;
-use rustix::net::{listen, sockopt::socket_peercred};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, listen, socket_with,
+};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 /// A disk that is claimed for this process, and for one that it forks, until this is dropped.
 pub struct Claim(UnixListener);
@@ -29,12 +32,19 @@ impl Claim {
     /// After a fork: from now on others are told of this process.
     pub(crate) fn renew(&self) {
         // The kernel notes who listens. If it does not, others are told of the process before the fork.
-        let _noted = listen(&self.0, 1);
+        let _noted = listen(&self.0, BACKLOG);
     }
 }
 
+/// Others that may ask who has claimed a disk.
+const BACKLOG: i32 = 4096;
+
+fn name(uuid: Uuid) -> String {
+    format!("lacuna {uuid}")
+}
+
 fn address(uuid: Uuid) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("lacuna {uuid}"))
+    SocketAddr::from_abstract_name(name(uuid))
 }
 
 /// The socket, if there is one. A system that refuses such sockets takes the protection away, not the disk.
@@ -55,9 +65,23 @@ fn judge(
     }
 }
 
+/// Who has claimed the disk, if that can be learned at once: nobody accepts connections, and when as many as the backlog allows
+/// have asked, the next is not answered.
+fn holder(uuid: Uuid) -> Option<UCred> {
+    let name = SocketAddrUnix::new_abstract_name(name(uuid).as_bytes()).ok()?;
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    );
+    let socket = socket.ok()?;
+    connect(&socket, &name).ok()?;
+    socket_peercred(&socket).ok()
+}
+
 fn taken(uuid: Uuid, what: &str) -> Error {
-    let stream = address(uuid).and_then(|address| UnixStream::connect_addr(&address));
-    let holder = stream.ok().and_then(|stream| socket_peercred(&stream).ok());
+    let holder = holder(uuid);
     let holder = holder.map_or_else(
         || "it is open on this machine already".to_owned(),
         |holder| {
@@ -83,6 +107,20 @@ fn program(pid: i32) -> String {
 mod tests {
     use super::*;
     use crate::observer::Silent;
+
+    #[test]
+    fn any_number_of_others_are_refused_at_once() {
+        let uuid = Uuid([0x5a; 16]);
+        let claim = Claim::take(uuid, "take", &Silent).unwrap().unwrap();
+        // As the kernel has it when nobody else fits.
+        listen(&claim.0, 1).unwrap();
+        for _ in 0..8 {
+            assert_eq!(Claim::take(uuid, "take", &Silent).err().unwrap().kind(), Kind::Busy);
+        }
+        claim.renew();
+        let refused = Claim::take(uuid, "take", &Silent).err().unwrap().to_string();
+        assert!(refused.contains(&format!("in process {}", std::process::id())), "{refused}");
+    }
 
     #[test]
     fn only_a_claim_of_another_is_in_the_way() {

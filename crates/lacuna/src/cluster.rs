@@ -223,7 +223,7 @@ impl Connection {
     }
 
     /// An empty medium for the header of a new disk.
-    pub fn new_header(&self) -> Result<Arc<dyn Medium>> {
+    pub(crate) fn new_header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.objects(&self.target.header_prefix())?;
         Ok(Arc::new(StripedMedium::create(objects, HEADER_LEN)?))
     }
@@ -234,12 +234,12 @@ impl Connection {
     }
 
     /// Removes the header: from here on there is no disk of this name.
-    pub fn remove_header(&self) -> Result<()> {
+    pub(crate) fn remove_header(&self) -> Result<()> {
         remove_all(&*self.objects(&self.target.header_prefix())?, |_, _| {})
     }
 
     /// Releases the lock and leaves nothing of it.
-    pub fn forget_lock(self) -> Result<()> {
+    pub(crate) fn forget_lock(self) -> Result<()> {
         let lock = self.lock().take();
         lock.map_or(Ok(()), WriterLock::remove)
     }
@@ -251,7 +251,7 @@ impl Connection {
 
     /// Leaves the lock to the next client, which takes it over as from the dead: then the cluster refuses what of ours
     /// may still be on its way.
-    pub fn abandon_lock(&self) {
+    pub(crate) fn abandon_lock(&self) {
         if let Some(lock) = self.lock().take() {
             lock.abandon();
         }

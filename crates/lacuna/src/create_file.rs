@@ -38,9 +38,6 @@ pub(crate) fn run(
     if let Some(there) = place.disk() {
         _claim = Claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), *observer)?;
     }
-    if let Some(there) = place.content() {
-        observer.replaces(&there)?;
-    }
     if options.preallocate && matches!(place, Place::Device(_)) {
         return Err(making
             .refused()
@@ -49,6 +46,9 @@ pub(crate) fn run(
             .remedy("leave it away; on a thin volume, see to its space with the tools that made it"));
     }
     let parameters = plan(making, &place)?;
+    if let Some(there) = place.content() {
+        observer.replaces(&there)?;
+    }
     let len = medium_len(parameters.end());
     let header = making.draft(&parameters, passphrases)?;
     let public = header.unlocked().header.clone();
@@ -159,7 +159,11 @@ impl Place {
             (Place::File(medium), None) => {
                 (medium.len() > 0).then(|| format!("a file of {}", human(medium.len())))
             }
-            (Place::Device(medium), None) => starts_with_data(medium).ok()?.then(|| DATA.to_owned()),
+            (Place::Device(medium), None) => match starts_with_data(medium) {
+                Ok(false) => None,
+                Ok(true) => Some(DATA.to_owned()),
+                Err(_) => Some("a device that cannot be read".to_owned()),
+            },
             (Place::Nothing, None) => None,
         }
     }

@@ -34,8 +34,11 @@ pub(crate) fn run(
     if there && !options.force {
         return Err(exists(making));
     }
-    if let Ok(there) = connection.header().and_then(|header| lacuna_header::read_public(&*header)) {
-        observer.replaces(&lacuna_disk(&there.0))?;
+    if there {
+        let found = connection.header().and_then(|header| lacuna_header::read_public(&*header));
+        let words =
+            found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| lacuna_disk(&there));
+        observer.replaces(&words)?;
     }
     let parameters = Parameters::Objects(params);
     let made = making.draft(&parameters, passphrases).and_then(|header| {

@@ -50,7 +50,8 @@
 //!
 //! - One process of a machine writes to a disk at a time, whatever names lead to it: unlocking for writing claims its
 //!   UUID until the open disk is dropped.
-//! - Nothing is written before a passphrase has opened the header, and nothing at all with [`Access::Read`].
+//! - Nothing of the disk is written before a passphrase has opened the header, and nothing at all with [`Access::Read`]. In a
+//!   pool the lock of the one client comes first.
 //! - Errors of disks with levels that may tell of hidden ones are [private](Error::is_private): no log may keep them.
 #![warn(missing_docs)]
 

@@ -19,7 +19,7 @@ pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was wr
 pub struct OpenDisk {
     engine: Engine,
     /// Of a disk in a file that is open for writing. Goes after everything else.
-    _claim: Option<Claim>,
+    claim: Option<Arc<Claim>>,
 }
 
 // One of these per process: the size of the largest variant costs nothing.
@@ -68,16 +68,18 @@ impl Engine {
 }
 
 impl OpenDisk {
-    pub(crate) fn new(engine: Engine, claim: Option<Claim>) -> Self {
-        OpenDisk { engine, _claim: claim }
+    pub(crate) fn new(engine: Engine, claim: Option<Arc<Claim>>) -> Self {
+        OpenDisk { engine, claim }
     }
 
-    /// What front ends serve: a disk for each open level, the public one first. The open disk must live as long as they are used.
+    /// What front ends serve: a disk for each open level, the public one first.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<dyn Disk>> {
         match &self.engine {
             Engine::Flat(_) | Engine::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
             Engine::Levels(on) => {
-                let private = |level: &Arc<LevelDisk>| Arc::new(PrivateDisk::new(Arc::clone(level)));
+                let private = |level: &Arc<LevelDisk>| {
+                    Arc::new(PrivateDisk::new(Arc::clone(level), self.claim.clone()))
+                };
                 on.levels.iter().map(|level| private(level) as Arc<dyn Disk>).collect()
             }
         }

@@ -17,6 +17,7 @@ use lacuna_sealed::Sealed;
 ///
 /// Errors: [`Kind::Usage`] for a size that cannot be had, or none for what is no block device, and what the medium reports.
 pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
+    volume.refuse_snapshot("resize")?;
     let given = size.map(blocks).transpose()?;
     // A disk of version 1 of the header has no copy of it at the end.
     let first_version = volume.unlocked.header.version == 1;

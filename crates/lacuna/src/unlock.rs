@@ -34,7 +34,8 @@ const ACCESS_TIMES: &str = "the access time of the file will show when the disk 
 
 /// A medium or disk that is held, with its open header.
 pub struct Volume {
-    /// The medium of the header; for a file, the medium of everything.
+    /// The medium of the header; for a file, the medium of everything. Of a snapshot it is the header of the disk, which must not
+    /// be written: nobody holds the disk then.
     pub header: Arc<dyn Medium>,
     /// The open header.
     pub unlocked: Unlocked,
@@ -45,7 +46,7 @@ pub struct Volume {
     /// The connection with the lock, for a disk in RADOS.
     connection: Option<Connection>,
     /// Of a disk in a file that is unlocked for writing.
-    claim: Option<Claim>,
+    claim: Option<Arc<Claim>>,
     location: Location,
     steal: bool,
 }
@@ -92,7 +93,7 @@ pub fn unlock(
     Parameters::of(&public, location).map_err(naming)?;
     let claim = match connection {
         None if access == Access::Write => {
-            Claim::take(public.uuid, &format!("cannot open {location}"), observer)?
+            Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
         }
         _ => None,
     };
@@ -125,7 +126,7 @@ pub fn unlock(
 }
 
 /// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
-/// process has open is refused, unless `opening` is read-only.
+/// process has open is refused; a copy or snapshot of it can be read.
 ///
 /// Errors: those of [`unlock`] and [`Key::open`].
 pub fn open(
@@ -179,7 +180,7 @@ fn check_unchanged(header: &dyn Medium, unlocked: &PublicHeader, location: &Loca
 /// What it takes to open the disk. May cross a fork; the lock on a file crosses with it.
 pub struct Key {
     place: Place,
-    claim: Option<Claim>,
+    claim: Option<Arc<Claim>>,
     has_levels: bool,
     /// The keys of the opened levels, from 0 up; formats without levels have one.
     masters: Vec<Secret<32>>,
@@ -205,6 +206,11 @@ struct Objects {
 }
 
 impl Volume {
+    /// Refuses a snapshot, whose header is that of the disk, which another client may hold.
+    pub(crate) fn refuse_snapshot(&self, verb: &str) -> Result<()> {
+        cluster::refuse_snapshot(&self.location, verb)
+    }
+
     /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
     pub fn into_key(self, forks: bool) -> Result<Key> {
         let Volume { header: medium, unlocked, parameters, connection, claim, location, steal, .. } = self;
@@ -240,7 +246,7 @@ pub fn no_write_through() -> Error {
 }
 
 /// How a disk is opened.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Opening {
     /// Refuse writes.
     pub read_only: bool,
@@ -250,6 +256,18 @@ pub struct Opening {
     pub write_through: bool,
     /// How long something hidden waits for public writes on a disk that does not refresh itself.
     pub cover_timeout: Duration,
+}
+
+impl Default for Opening {
+    /// For reading and writing, with the usual memory, and a minute of patience for cover.
+    fn default() -> Self {
+        Opening {
+            read_only: false,
+            budget: Budget::default(),
+            write_through: false,
+            cover_timeout: Duration::from_secs(60),
+        }
+    }
 }
 
 impl Opening {
@@ -285,7 +303,7 @@ impl Key {
 
     /// Opens the disk, and first finishes what a crash interrupted.
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
-        self.claim.iter().for_each(Claim::renew);
+        self.claim.iter().for_each(|claim| claim.renew());
         let Opening { read_only, budget, write_through, .. } = opening;
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
         let masters: Vec<Secret<32>> = self.masters.clone();

@@ -18,7 +18,7 @@ use lacuna_core::{
     BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, FailStop, Result, SEGMENT_BLOCKS, Secret, Status,
     StatusItem, closed,
 };
-use lacuna_crypto::{BlockCipher, Cipher, RandomSource};
+use lacuna_crypto::{BlockCipher, RandomSource};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 

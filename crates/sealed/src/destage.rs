@@ -156,7 +156,7 @@ impl Core {
         Ok(())
     }
 
-    /// Retires the journal, of which everything is durable in their slots.
+    /// Retires the journal, of which everything is durable in its slots.
     pub(crate) fn retire_journal(&self, c: &mut Committer) -> Result<()> {
         c.journal.retire()?;
         self.counters.journal_used.store(0, Ordering::Relaxed);

@@ -215,7 +215,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Retires everything in the journal, which must be durable in their slots.
+    /// Retires everything in the journal, all of which must be durable in its slots.
     pub(crate) fn retire(&mut self) -> Result<()> {
         let mark = self.mark();
         self.retire_before(mark)
@@ -226,7 +226,7 @@ impl Journal {
         Mark { next_seq: self.next_seq, position: self.position, used: self.used }
     }
 
-    /// Retires everything before a mark, all of which must be durable in their slots or stand behind the mark.
+    /// Retires everything before a mark, all of which must be durable in its slots or stand behind the mark.
     pub(crate) fn retire_before(&mut self, mark: Mark) -> Result<()> {
         let retired =
             Retired { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };

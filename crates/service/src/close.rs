@@ -41,12 +41,10 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
     }
     let answer = control::ask(&paths.control(), control::CLOSE);
-    let refused =
-        answer.as_ref().ok().and_then(|line| line.strip_prefix(control::REFUSED)).map(outcome::decode);
-    if let Some(Some(Err(e))) = refused {
-        return Err(e);
-    }
+    let stays = answer.as_ref().is_ok_and(|line| outcome::stays_open(line));
     match answer.as_deref().map(outcome::decode) {
+        // Servers of an older version go on when they are busy, and say no more.
+        Ok(Some(Err(e))) if stays || e.kind() == Kind::Busy => Err(e),
         Ok(Some(result)) => {
             wait_gone(&lock)?;
             result.map(|()| Closed::Cleanly)

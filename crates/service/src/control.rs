@@ -21,9 +21,6 @@ pub(crate) const STATUS: &str = "status";
 /// The answer to [`CLOSE`] that comes at once, before the line that comes when all is done.
 const HEARD: &[u8] = b"\n";
 
-/// What the last line begins with if the server goes on: the disk could not be closed, and is as it was.
-pub(crate) const REFUSED: &str = "-";
-
 const WORD_LIMIT: u64 = 64;
 const ANSWER_LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -41,8 +38,7 @@ impl Waiting {
 
     /// Tells it why the disk stays open.
     pub fn refuse(mut self, error: &Error) {
-        let line = outcome::encode(&Err(error.clone()));
-        let _ = self.0.write_all(format!("{REFUSED}{line}").as_bytes());
+        let _ = self.0.write_all(outcome::encode_refusal(error).as_bytes());
     }
 }
 

@@ -52,6 +52,8 @@ pub struct CoverRetry {
     cover: Cover,
     /// Whether what is refused is tried again.
     holding: AtomicBool,
+    /// Whether it has nothing to do with cover any more.
+    ended: AtomicBool,
     /// The last request that was refused, and when that try began.
     refused: Mutex<Option<(Instant, Error)>>,
 }
@@ -62,7 +64,13 @@ impl CoverRetry {
         if let Cover::Needs(source) = &cover {
             source.0.users.fetch_add(1, Ordering::AcqRel);
         }
-        CoverRetry { disk, cover, holding: AtomicBool::new(false), refused: Mutex::default() }
+        CoverRetry {
+            disk,
+            cover,
+            holding: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            refused: Mutex::default(),
+        }
     }
 
     /// What the level has to do with cover.
@@ -86,6 +94,24 @@ impl CoverRetry {
         refused.as_ref().filter(|(at, _)| *at >= begun).map(|(_, e)| e.clone())
     }
 
+    /// Flushes and does not wait for cover longer than the disk does.
+    pub fn flush_once(&self) -> Result<()> {
+        self.disk.flush()
+    }
+
+    /// The disk was closed: it needs no cover any more, and gives none. Threads of a FUSE session that another mount namespace
+    /// keeps may hold it for longer.
+    pub fn end(&self) {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        match &self.cover {
+            Cover::Unneeded => {}
+            Cover::Gives(source) => source.0.ended.store(true, Ordering::Release),
+            Cover::Needs(source) => _ = source.0.users.fetch_sub(1, Ordering::AcqRel),
+        }
+    }
+
     fn retried(&self, ask: impl Fn(&dyn Disk) -> Result<()>) -> Result<()> {
         loop {
             let begun = Instant::now();
@@ -107,11 +133,7 @@ impl CoverRetry {
 
 impl Drop for CoverRetry {
     fn drop(&mut self) {
-        match &self.cover {
-            Cover::Unneeded => {}
-            Cover::Gives(source) => source.0.ended.store(true, Ordering::Release),
-            Cover::Needs(source) => _ = source.0.users.fetch_sub(1, Ordering::AcqRel),
-        }
+        self.end();
     }
 }
 

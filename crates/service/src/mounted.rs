@@ -8,7 +8,11 @@ use lacuna_core::{ByteDisk, Error, Kind, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// How often it is looked whether a file system is detached.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How to mount.
 pub struct MountRequest<'r> {
@@ -85,7 +89,9 @@ impl Mounted {
             mountpoint.as_os_str(),
         ];
         tool::succeed(&what, "mount", &args).map_err(|e| match journalled {
-            Some(option) if watch.first_failure().is_none() => e.remedy(format!(
+            Some(option)
+                if watch.first_failure().is_none() && e.kind() == Kind::Other && !options.contains(option) =>
+                e.remedy(format!(
                 "if it was not unmounted, as in a copy of a disk in use, give `--mount-options {option}`: its journal is then \
                  left aside, and what was written last is not seen"
             )),
@@ -128,8 +134,9 @@ impl Mounted {
         Ok(waiting)
     }
 
-    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]).
-    pub fn unmount(&mut self) -> Result<()> {
+    /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached` when nobody can use it any more
+    /// and the disk still takes what the file system has to write.
+    pub fn unmount(&mut self, detached: impl Fn() + Sync) -> Result<()> {
         let mine = |e: &mount_table::Entry| self.is_mine(e);
         if !mount_table::entries()?.iter().any(mine) {
             return Ok(());
@@ -139,7 +146,23 @@ impl Mounted {
                 .found("another file system mounted over it")
                 .remedy("unmount that one first"));
         }
-        let finished = tool::run("umount", &[OsStr::new("--"), self.mountpoint.as_os_str()])?;
+        let is_listed = || mount_table::entries().is_ok_and(|entries| entries.iter().any(mine));
+        let (done, ended) = channel::<()>();
+        let finished = std::thread::scope(|scope| {
+            let (is_listed, detached) = (&is_listed, &detached);
+            let look = move || {
+                while ended.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+                    if !is_listed() {
+                        detached();
+                    }
+                }
+            };
+            // Without a thread the unmounting may have to wait for cover that does not come.
+            let _ = std::thread::Builder::new().name("lacuna-unmount".into()).spawn_scoped(scope, look);
+            let finished = tool::run("umount", &[OsStr::new("--"), self.mountpoint.as_os_str()]);
+            drop(done);
+            finished
+        })?;
         let left = mount_table::entries()?.iter().any(mine);
         if finished.success() || !left { Ok(()) } else { Err(busy_or_failed(&self.mountpoint, &finished)) }
     }
@@ -147,7 +170,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = self.unmount();
+        let _ = self.unmount(|| {});
     }
 }
 

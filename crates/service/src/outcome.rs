@@ -12,20 +12,43 @@ struct Line {
     message: String,
     #[serde(default)]
     private: bool,
+    /// The server goes on: what was asked for was not done, and all is as it was.
+    #[serde(default)]
+    stays: bool,
 }
 
 /// The line, with its end.
 pub(crate) fn encode(result: &Result<()>) -> String {
-    let line = match result {
-        Ok(()) => Line { ok: true, kind: String::new(), message: String::new(), private: false },
+    text(&line(result))
+}
+
+/// The line of a server that goes on.
+pub(crate) fn encode_refusal(error: &Error) -> String {
+    text(&Line { stays: true, ..line(&Err(error.clone())) })
+}
+
+/// Whether a line says that the server goes on.
+pub(crate) fn stays_open(line: &str) -> bool {
+    serde_json::from_str(line).is_ok_and(|line: Line| line.stays)
+}
+
+fn line(result: &Result<()>) -> Line {
+    match result {
+        Ok(()) => {
+            Line { ok: true, kind: String::new(), message: String::new(), private: false, stays: false }
+        }
         Err(e) => Line {
             ok: false,
             kind: name(e.kind()).to_owned(),
             message: e.to_string(),
             private: e.is_private(),
+            stays: false,
         },
-    };
-    let mut text = serde_json::to_string(&line).unwrap_or_else(|_| r#"{"ok":false}"#.to_owned());
+    }
+}
+
+fn text(line: &Line) -> String {
+    let mut text = serde_json::to_string(line).unwrap_or_else(|_| r#"{"ok":false}"#.to_owned());
     text.push('\n');
     text
 }

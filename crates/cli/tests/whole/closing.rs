@@ -156,8 +156,26 @@ fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
     scene.wait_until_free("disk.img");
     with_cover(&scene, || scene.lacuna(&open).code(0));
     assert!(fs::read(&file).unwrap() == content);
-    with_cover(&scene, || scene.lacuna(&["close", "hidden"]).code(0));
-    scene.lacuna(&["close", "disk.img"]).code(0);
+    // Whichever is named first, the deepest is closed first.
+    with_cover(&scene, || scene.lacuna(&["close", "public", "hidden"]).code(0));
+    scene.wait_until_free("disk.img");
+}
+
+#[test]
+fn a_log_learns_nothing_from_what_is_not_closed() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let scene = Scene::new();
+    fs::create_dir(scene.path("public")).unwrap();
+    scene.create("disk.img", &["--format", "deniable", "--size", "64M"]).code(0);
+    scene.lacuna(&["open", "disk.img", "public", "--mkfs", "ext4", "--key-file", "key"]).code(0);
+    let user = fs::File::create(scene.path("public/used")).unwrap();
+    // Level 0 alone, and busy: the same as when a deeper level needs it.
+    let refused = scene.lacuna(&["close", "public"]).code(20).stderr;
+    assert!(refused.contains("is told on a terminal only"), "{refused}");
+    drop(user);
+    scene.lacuna(&["close", "public"]).code(0);
 }
 
 #[test]
