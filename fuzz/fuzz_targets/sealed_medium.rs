@@ -7,7 +7,6 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::sealed_image::{BLOCKS, image, is_content, open, was_written, write};
 use lacuna_sealed::{Layout, Sealed};
-use lacuna_crypto::Cipher;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 

@@ -7,7 +7,6 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
 use lacuna_fuzz::objects_image::{SNAPSHOT, SNAPSHOT_PHASE, image, open, write};
 use lacuna_fuzz::sealed_image::{BLOCKS, PHASES, is_content, was_written_until};
-use lacuna_crypto::Cipher;
 use lacuna_sealed_objects::ObjectDisk;
 use libfuzzer_sys::fuzz_target;
 

@@ -177,15 +177,15 @@ impl Image {
         let number = u64::from(input.u32());
         let within = |start: u64, len: u64| start + number % len.max(1);
         match selector % 8 {
-            0 => within(g.ring, 2 * 4096),
-            1 => within(g.ring + 2 * 4096, 1 << 16),
+            0 => within(g.journal, 2 * 4096),
+            1 => within(g.journal + 2 * 4096, 1 << 16),
             2 => within(g.map, u64::from(g.segments) * 16),
             3 if g.kv.1 > 0 => within(g.kv.0, 1 << 16),
-            3 => within(g.data + number % u64::from(g.homes) * g.stride + SEGMENT_BLOCKS * 4096, 1 << 14),
+            3 => within(g.data + number % u64::from(g.slots) * g.stride + SEGMENT_BLOCKS * 4096, 1 << 14),
             4 => within(0, g.medium_len()),
             region => {
                 let range = match region {
-                    5 => g.ring..g.map,
+                    5 => g.journal..g.map,
                     6 => g.map..g.data,
                     _ => g.data..g.medium_len(),
                 };

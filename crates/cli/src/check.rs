@@ -6,7 +6,7 @@ use crate::console::{self, Console};
 use crate::size::budget;
 use crate::unlock;
 use lacuna::Opening;
-use lacuna::{OVERWRITTEN, is_of_the_ledger};
+use lacuna::{OVERWRITTEN, is_of_version_table};
 use lacuna_core::{BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, Result};
 use serde::Serialize;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
         |level, bad| {
             let object = disk.object_of(bad.block);
             hidden |= level.is_some_and(|level| level > 0);
-            uncounted |= is_of_the_ledger(&bad.error);
+            uncounted |= is_of_version_table(&bad.error);
             if !args.json {
                 let place = object.or_else(|| level.map(|level| format!("level {level}")));
                 let line = runs.push(bad, place);
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
     closed
 }
 
-/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their ledger is bad.
+/// What to do about bad blocks; `hidden`: some are on levels above 0; `uncounted`: for some, their version table is bad.
 fn remedy(hidden: bool, uncounted: bool) -> String {
     if uncounted {
         return "put the objects of the book that are named above back as they were, or roll the disk back to a snapshot: \

@@ -231,7 +231,9 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let mut closed = Ok(());
     let mut stay = Vec::new();
-    for Mount { mountpoint, location, target } in deepest_first(args.targets.iter().flat_map(mounted)) {
+    for Mount { mountpoint, location, target } in
+        deepest_first(args.targets.iter().flat_map(|target| mounted(target)))
+    {
         if location.is_some() && stay.contains(&location) {
             continue;
         }
@@ -254,21 +256,21 @@ struct Mount {
 }
 
 /// The mount points that a person means: the one given, or those of the disk at that location.
-fn mounted(target: &PathBuf) -> Vec<Mount> {
-    let mount = |mountpoint: PathBuf, location| Mount { mountpoint, location, target: target.clone() };
+fn mounted(target: &Path) -> Vec<Mount> {
+    let mount = |mountpoint: PathBuf, location| Mount { mountpoint, location, target: target.to_owned() };
     let records = || {
         let running = lacuna_service::running(None).unwrap_or_default();
         running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
     };
-    let path = status::canonical(&Location::Path(target.clone()));
+    let path = status::canonical(&Location::Path(target.to_owned()));
     if let Some(record) = records().find(|record| record.mountpoint == Path::new(&path)) {
-        return vec![mount(target.clone(), Some(record.location))];
+        return vec![mount(target.to_owned(), Some(record.location))];
     }
     let location = target.to_str().and_then(|text| Location::parse(text).ok());
     let location = location.map_or(path, |location| status::canonical(&location));
     let of_disk = records().filter(|record| record.location == location);
     let found: Vec<Mount> = of_disk.map(|record| mount(record.mountpoint, Some(record.location))).collect();
-    if found.is_empty() { vec![mount(target.clone(), None)] } else { found }
+    if found.is_empty() { vec![mount(target.to_owned(), None)] } else { found }
 }
 
 /// The refusal to close what is not mounted, with the server of NBD that has it open if there is one.

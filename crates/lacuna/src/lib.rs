@@ -91,7 +91,7 @@ pub use lacuna_oblivious::{Hiding, Plan};
 /// The library of Ceph, of which a process must know when it ends.
 pub use lacuna_rados as rados;
 pub use lacuna_rados::ClusterOptions;
-pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_the_ledger};
+pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_version_table};
 pub use look::Look;
 pub use observer::{Observer, Silent};
 pub use open_disk::{OVERWRITTEN, OpenDisk};

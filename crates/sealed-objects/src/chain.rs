@@ -4,7 +4,7 @@
 //! tags in the seal bind every entry of the object: none can be altered, put back or taken away under the same seal.
 
 use super::chunks::CHUNK_BLOCKS;
-use super::ledger_pages::Seen;
+use super::version_pages::Seen;
 use lacuna_core::{Budget, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use std::collections::HashMap;

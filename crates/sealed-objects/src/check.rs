@@ -64,7 +64,9 @@ impl ObjectDisk {
         let (mut report, mut bad) = (CheckReport::default(), vec![]);
         let first = segment * SEGMENT_BLOCKS;
         let end = (first + SEGMENT_BLOCKS).min(self.params().blocks);
-        if let Some(Err(error)) = self.core().ledger.as_ref().map(|ledger| ledger.touch(segment)) {
+        if let Some(Err(error)) =
+            self.core().version_table.as_ref().map(|version_table| version_table.touch(segment))
+        {
             if !matches!(error.kind(), Kind::Corrupt | Kind::Io) {
                 return Err(error);
             }

@@ -5,13 +5,13 @@ use super::buffers::{Buffers, Transit};
 use super::cache::Cache;
 use super::chain::ChainKey;
 use super::layouts::placement;
-use super::ledger::{Ledger, LedgerOptions};
 use super::placement::Placement;
 use super::read::segments;
 use super::schedule::Schedule;
 use super::seal::SealPlace;
 use super::snapshot_ops;
 use super::snapshots::Snapshots;
+use super::version_table::{VersionTable, VersionTableOptions};
 use super::writers::Writers;
 use super::{ObjectParams, Stores};
 use lacuna_core::{
@@ -51,14 +51,14 @@ pub(crate) struct Core {
     /// For transactions out of the cache.
     pub(crate) transit: Transit,
     /// Only with a cipher that authenticates.
-    pub(crate) ledger: Option<Ledger>,
+    pub(crate) version_table: Option<VersionTable>,
     pub(crate) snapshots: Snapshots,
     pub(crate) random: Arc<dyn RandomSource>,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     /// Shared by calls that write; alone while the disk is frozen.
     pub(crate) calls: RwLock<()>,
-    /// When the ledger was written last, in milliseconds of the schedule's clock.
+    /// When the version table was written last, in milliseconds of the schedule's clock.
     pub(crate) checkpointed: AtomicU64,
     pub(crate) read_only: bool,
     pub(crate) background: bool,
@@ -129,7 +129,7 @@ impl Core {
             schedule: Schedule::new(),
             buffers: Buffers::new(budget.share(1, 16).get() as usize),
             transit: Transit::new(in_transit(budget)),
-            ledger: None,
+            version_table: None,
             snapshots,
             random: options.random.clone(),
             limits: Limits::of(budget),
@@ -145,7 +145,7 @@ impl Core {
             stores,
         };
         if params.cipher.authenticates() {
-            core.ledger = Some(core.open_ledger(LedgerOptions {
+            core.version_table = Some(core.open_version_table(VersionTableOptions {
                 book: core.stores.book.clone(),
                 data: core.stores.data.clone(),
                 place: core.seal_place(),
@@ -160,9 +160,9 @@ impl Core {
         Ok(core)
     }
 
-    /// A ledger under the keys of this disk.
-    pub(crate) fn open_ledger(&self, options: LedgerOptions) -> Result<Ledger> {
-        Ledger::open(options, &self.keys.0, &self.keys.1)
+    /// A version table under the keys of this disk.
+    pub(crate) fn open_version_table(&self, options: VersionTableOptions) -> Result<VersionTable> {
+        VersionTable::open(options, &self.keys.0, &self.keys.1)
     }
 
     /// Where objects keep their seals.
@@ -210,7 +210,7 @@ impl ObjectDisk {
     ) -> Result<()> {
         params.check_store(&*stores.data)?;
         if params.cipher.authenticates() {
-            Ledger::create(&*stores.book, params.segments(), master, uuid)?;
+            VersionTable::create(&*stores.book, params.segments(), master, uuid)?;
         }
         Snapshots::create(&*stores.book, master, uuid)
     }
@@ -219,7 +219,7 @@ impl ObjectDisk {
     /// writes to these objects meanwhile.
     ///
     /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an unknown
-    /// snapshot, [`Kind::Corrupt`] if table or ledger do not verify, and whatever the store reports.
+    /// snapshot, [`Kind::Corrupt`] if table or version table do not verify, and whatever the store reports.
     pub fn open(
         mut stores: Stores,
         params: &ObjectParams,
@@ -259,12 +259,12 @@ impl ObjectDisk {
         &self.core
     }
 
-    /// Writes everything and says so in the ledger.
+    /// Writes everything and says so in the version table.
     fn write_all(&self) -> Result<()> {
         self.core.freeze(|| {
             self.stop_writers();
-            match &self.core.ledger {
-                Some(ledger) => ledger.close().map_err(|e| self.core.fail(e)),
+            match &self.core.version_table {
+                Some(version_table) => version_table.close().map_err(|e| self.core.fail(e)),
                 None => Ok(()),
             }
         })

@@ -1,9 +1,11 @@
-//! `sealed-objects`: the sealed format on numbered objects whose transactions are atomic: a disk past one machine (paper 004, section 3).
+//! `sealed-objects`: the sealed format on numbered objects whose transactions are atomic: a disk past one machine
+//! (paper 004, section 3).
 //!
 //! A segment of 1024 blocks is one object. Data and metadata of a write travel in one transaction, so there is no
 //! journal and no copy-on-write segment, and no data to recover: what was acknowledged as flushed is in the store, whole.
 //! What a client that died left half done is settled when the disk is opened: pages of the version table that are marked
-//! as open (`ledger_pages.rs`, `ledger.rs`), a rollback (`snapshot_ops.rs`) and the removal of snapshots (`snapshots.rs`).
+//! as open (`version_pages.rs`, `version_table.rs`), a rollback (`snapshot_ops.rs`) and the removal of snapshots
+//! (`snapshots.rs`).
 //!
 //! Invariants:
 //! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked as on their way,
@@ -33,10 +35,6 @@ mod disk;
 mod interleaved;
 mod kv;
 mod layouts;
-mod ledger;
-mod ledger_book;
-mod ledger_page;
-mod ledger_pages;
 mod pages;
 mod params;
 mod placement;
@@ -48,18 +46,22 @@ mod snapshot_ops;
 mod snapshot_table;
 mod snapshots;
 mod transact;
+mod version_book;
+mod version_page;
+mod version_pages;
+mod version_table;
 mod write;
 mod writers;
 
 pub use disk::{ObjectDisk, ObjectOptions};
-#[doc(hidden)]
-pub use ledger_page::fuzz_parse as fuzz_parse_ledger_page;
-pub use ledger_page::is_of_the_ledger;
 pub use params::{ObjectLayout, ObjectParams};
 #[doc(hidden)]
 pub use snapshot_table::fuzz_parse as fuzz_parse_snapshots;
 pub use snapshot_table::{SnapshotRecord, SnapshotState};
 pub use snapshots::list_snapshots;
+#[doc(hidden)]
+pub use version_page::fuzz_parse as fuzz_parse_version_page;
+pub use version_page::is_of_version_table;
 
 use lacuna_medium::ObjectStore;
 use std::sync::Arc;
@@ -69,6 +71,6 @@ use std::sync::Arc;
 pub struct Stores {
     /// Segments: object `n` holds the blocks from `1024 * n` on.
     pub data: Arc<dyn ObjectStore>,
-    /// The table of snapshots and the ledger.
+    /// The table of snapshots and the version table.
     pub book: Arc<dyn ObjectStore>,
 }

@@ -12,9 +12,9 @@ use super::cache::{Content, Lookup};
 use super::chain::Tails;
 use super::chunks::{Chunks, chunks_of, has_chunk};
 use super::disk::Core;
-use super::ledger::{Expected, missing};
 use super::placement::{Answered, Source};
 use super::seal::SEAL_LEN;
+use super::version_table::{Expected, missing};
 use lacuna_core::{BLOCK_SIZE, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::is_zero;
 use lacuna_medium::{Found, Keys, Query, ReadExtent};
@@ -165,9 +165,9 @@ impl Core {
         };
         let missing = wanted.iter().fold(0, |chunks, run| chunks | chunks_of(run)) & missing;
         let is_bound = missing != 0 && self.placement.is_chained();
-        let expected = match &self.ledger {
-            Some(ledger) if is_bound => Some(ledger.expect_again(piece.segment)?),
-            Some(ledger) if !wanted.is_empty() => ledger.expect(piece.segment)?,
+        let expected = match &self.version_table {
+            Some(version_table) if is_bound => Some(version_table.expect_again(piece.segment)?),
+            Some(version_table) if !wanted.is_empty() => version_table.expect(piece.segment)?,
             _ => None,
         };
         let seal_apart = expected.is_some() && !is_bound;
@@ -256,10 +256,10 @@ impl Core {
                 self.snapshots.confirm(view)?;
             }
             let mut tails = Tails::default();
-            if let (Some(ledger), Some(expected)) = (&self.ledger, &plan.expected) {
+            if let (Some(version_table), Some(expected)) = (&self.version_table, &plan.expected) {
                 let beside = answer.seal.as_ref().unwrap_or(&answer.found);
                 let seal = self.seal_place().found(beside, &plan.seal);
-                tails = ledger.verify(piece.segment, expected, beside.version, seal.as_deref())?;
+                tails = version_table.verify(piece.segment, expected, beside.version, seal.as_deref())?;
             }
             if !self.take_entries(piece, &plan, answer.found, &tails)? {
                 return Ok(None);
@@ -302,14 +302,17 @@ impl Core {
         let is_absent = found.version.is_none();
         let mut counter = 0;
         if is_absent {
-            counter = self.ledger.as_ref().map_or(Ok(0), |ledger| ledger.counter(piece.segment))?;
+            counter = self
+                .version_table
+                .as_ref()
+                .map_or(Ok(0), |version_table| version_table.counter(piece.segment))?;
         }
         let (mut is_missing, mut is_same) = (false, true);
         if let Some(moment) = plan.seen.moment {
             self.cache.if_quiet(piece.segment, moment, || {
                 // What was counted was there before it was asked for.
                 is_missing = is_absent && counter > 0;
-                is_same = self.ledger.as_ref().is_none_or(|l| l.is_same(piece.segment, found.version));
+                is_same = self.version_table.as_ref().is_none_or(|l| l.is_same(piece.segment, found.version));
                 if !is_same {
                     self.placement.forget(piece.segment);
                     return;

@@ -1,23 +1,23 @@
 //! Snapshots of an open disk: making, removing, and rolling the whole disk back to one.
 //!
 //! # How a disk is rolled back
-//! 1. With `gcm` the seals of the snapshot's objects are compared with the ledger of that time, so that a rollback
+//! 1. With `gcm` the seals of the snapshot's objects are compared with the version table of that time, so that a rollback
 //!    never makes an altered object good; if one is bad nothing happens. Those of the present objects are compared
-//!    too, so that the ledger knows every counter given so far, and it is written.
+//!    too, so that the version table knows every counter given so far, and it is written.
 //! 2. The snapshot is marked as being rolled back to, durably.
 //! 3. Every object that is there, or was, is made what it was. With `gcm` it then gets a new seal with a counter
 //!    above every one it had, so that no version of the time after the snapshot can be put back later; an object
 //!    that was absent gets nothing but the seal. If an object of the snapshot turns out bad now, it gets none, and
-//!    its counter in the ledger rises: it is unreadable, and `check` names it.
+//!    its counter in the version table rises: it is unreadable, and `check` names it.
 //! 4. The mark is removed.
 //!
 //! A power cut before 2 changes nothing. After 2 the mark stands, and the next opening for writing does 3 from the
 //! beginning, before anything is read or written; rolling back an object twice does what once does.
 
 use super::disk::{Core, ObjectDisk};
-use super::ledger::Ledger;
 use super::snapshot_table::{SnapshotRecord, SnapshotState};
 use super::snapshots::Failure;
+use super::version_table::VersionTable;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Transaction;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,8 +36,8 @@ impl ObjectDisk {
         let core = self.core();
         check_writable(core)?;
         core.freeze(|| {
-            if let Some(ledger) = &core.ledger {
-                ledger.checkpoint().map_err(|e| core.fail(e))?;
+            if let Some(version_table) = &core.version_table {
+                version_table.checkpoint().map_err(|e| core.fail(e))?;
             }
             let number =
                 core.snapshots.add(name, now(), core.params.blocks).map_err(|failure| match failure {
@@ -104,8 +104,8 @@ pub(crate) fn finish_rollback(core: &Core) -> Result<()> {
 struct Rollback<'a> {
     core: &'a Core,
     to: SnapshotRecord,
-    /// The ledger of that time.
-    past_ledger: Option<Ledger>,
+    /// The version table of that time.
+    past_version_table: Option<VersionTable>,
     /// Every object that is there or was.
     objects: Vec<u64>,
 }
@@ -113,8 +113,8 @@ struct Rollback<'a> {
 impl<'a> Rollback<'a> {
     fn new(core: &'a Core, to: SnapshotRecord) -> Result<Rollback<'a>> {
         let past = core.stores.data.at_snapshot(to.data_id)?;
-        let past_ledger = match &core.ledger {
-            Some(ledger) => Some(ledger.at_snapshot(
+        let past_version_table = match &core.version_table {
+            Some(version_table) => Some(version_table.at_snapshot(
                 core.stores.book.at_snapshot(to.book_id)?,
                 past.clone(),
                 to.number,
@@ -127,41 +127,43 @@ impl<'a> Rollback<'a> {
         objects.retain(|object| *object < core.params.segments());
         objects.sort_unstable();
         objects.dedup();
-        Ok(Rollback { core, to, past_ledger, objects })
+        Ok(Rollback { core, to, past_version_table, objects })
     }
 
     /// Step 1.
     fn verify(&self) -> Result<()> {
-        let (Some(ledger), Some(past)) = (&self.core.ledger, &self.past_ledger) else { return Ok(()) };
+        let (Some(version_table), Some(past)) = (&self.core.version_table, &self.past_version_table) else {
+            return Ok(());
+        };
         self.each_object(|object| {
             past.touch(object).map_err(|e| e.context(format!("rolling back to {}", self.to.name)))?;
-            match ledger.touch(object) {
+            match version_table.touch(object) {
                 // What is there now is about to be replaced.
                 Err(e) if e.kind() == Kind::Corrupt => Ok(()),
                 other => other,
             }
         })?;
-        ledger.checkpoint()
+        version_table.checkpoint()
     }
 
     /// Steps 3 and 4.
     fn perform(&self) -> Result<()> {
-        self.each_object(|object| match (&self.core.ledger, &self.past_ledger) {
-            (Some(ledger), Some(past)) => self.roll_sealed(object, ledger, past),
+        self.each_object(|object| match (&self.core.version_table, &self.past_version_table) {
+            (Some(version_table), Some(past)) => self.roll_sealed(object, version_table, past),
             _ => self.core.stores.data.roll_back(object, self.to.data_id),
         })?;
-        if let Some(ledger) = &self.core.ledger {
-            ledger.checkpoint()?;
+        if let Some(version_table) = &self.core.version_table {
+            version_table.checkpoint()?;
         }
         self.core.snapshots.mark(self.to.number, SnapshotState::Ready)
     }
 
-    fn roll_sealed(&self, object: u64, ledger: &Ledger, past: &Ledger) -> Result<()> {
+    fn roll_sealed(&self, object: u64, version_table: &VersionTable, past: &VersionTable) -> Result<()> {
         let verdict = past.sealed(object);
-        if verdict.is_ok() && ledger.is_unchanged_since(past, object)? {
+        if verdict.is_ok() && version_table.is_unchanged_since(past, object)? {
             return Ok(());
         }
-        let mut ticket = ledger.begin_anew(object)?;
+        let mut ticket = version_table.begin_anew(object)?;
         let data = &self.core.stores.data;
         match verdict {
             Ok(Some(tails)) => {

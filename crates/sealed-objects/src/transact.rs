@@ -4,9 +4,9 @@ use super::cache::{Content, Slot, Work};
 use super::chain::Tails;
 use super::chunks::CHUNK_BLOCKS;
 use super::disk::Core;
-use super::ledger::{Ledger, Ticket};
 use super::pages::Learned;
 use super::placement::{Answered, Change, Fill, LOST, Run, Source};
+use super::version_table::{Ticket, VersionTable};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_medium::{Query, Step, Transaction};
 use std::sync::atomic::Ordering;
@@ -149,8 +149,8 @@ impl Core {
         if change.absent && change.runs.iter().all(|run| run.fill == Fill::Hole) {
             return Ok(true);
         }
-        match &self.ledger {
-            Some(ledger) => self.perform_sealed(change, ledger)?,
+        match &self.version_table {
+            Some(version_table) => self.perform_sealed(change, version_table)?,
             None => {
                 let steps = self.steps(change, vec![], &mut Tails::default());
                 self.apply(change.segment, steps).map(drop)?;
@@ -164,11 +164,11 @@ impl Core {
 
     /// Performs a change of an object with a seal. An object that is not as it should be is written anew: what the
     /// change does not replace is lost.
-    fn perform_sealed(&self, change: &Change, ledger: &Ledger) -> Result<()> {
+    fn perform_sealed(&self, change: &Change, version_table: &VersionTable) -> Result<()> {
         let segment = change.segment;
         let mut changed = None;
         for _ in 0..TRIES {
-            let mut ticket = ledger.begin(segment)?;
+            let mut ticket = version_table.begin(segment)?;
             // One that was told to be absent, and read as zeros, holds nothing that counts.
             let anew = ticket.refusal().is_some() || change.absent && !ticket.is_first();
             let answer =
@@ -295,16 +295,16 @@ impl Core {
     /// Empties an object. Says whether it is known to be absent afterwards.
     fn empty(&self, segment: u64) -> Result<bool> {
         self.placement.forget(segment);
-        let Some(ledger) = &self.ledger else {
+        let Some(version_table) = &self.version_table else {
             self.counters.transactions.fetch_add(1, Ordering::Relaxed);
             return self.apply(segment, vec![Step::Remove]).map(|_| true);
         };
         // An object with a seal may not go missing, and one that never was is not made by giving it up.
-        if ledger.is_new(segment)? {
+        if version_table.is_new(segment)? {
             return Ok(true);
         }
         self.counters.transactions.fetch_add(1, Ordering::Relaxed);
-        let mut ticket = ledger.begin(segment)?;
+        let mut ticket = version_table.begin(segment)?;
         // Nothing of it is kept, so it does not matter what is there.
         let answer = self.apply(segment, ticket.emptying_steps());
         ticket.ended(answer).map(|_| false)

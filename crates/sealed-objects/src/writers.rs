@@ -1,4 +1,4 @@
-//! The background threads that write the cache out, and keep the ledger not far behind.
+//! The background threads that write the cache out, and keep the version table not far behind.
 
 use super::disk::Core;
 use super::schedule::THREADS;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the ledger is written at most while the disk is in use.
+/// How often the version table is written at most while the disk is in use.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
 /// The threads of one disk.
@@ -51,9 +51,9 @@ fn run(core: &Core) {
 }
 
 impl Core {
-    /// Writes the ledger if that was not done for a while.
+    /// Writes the version table if that was not done for a while.
     fn checkpoint_if_due(&self) -> Result<()> {
-        let Some(ledger) = &self.ledger else { return Ok(()) };
+        let Some(version_table) = &self.version_table else { return Ok(()) };
         let (now, every) = (self.schedule.now().as_millis() as u64, CHECKPOINT_EVERY.as_millis() as u64);
         let last = self.checkpointed.load(Ordering::Acquire);
         let mine = now >= last + every
@@ -61,7 +61,7 @@ impl Core {
         if !mine {
             return Ok(());
         }
-        match ledger.checkpoint() {
+        match version_table.checkpoint() {
             // The pages stay changed, and are written when there is room.
             Err(e) if e.kind() == Kind::NoSpace => Ok(()),
             written => written.map_err(|e| self.fail(e)),

@@ -362,7 +362,7 @@ fn seals_lie_where_the_page_says() {
             let tag = keyed_hash(&key, &[&number.to_le_bytes(), &seal[..16], &seal[32..]]);
             assert_eq!(fields.get(&seal, "tag"), &tag[..16]);
             assert!(fields.number(&seal, "counter") >= least);
-            assert_eq!(fields.number(&seal, "counter"), ledger_counter(&scene, number));
+            assert_eq!(fields.number(&seal, "counter"), version_counter(&scene, number));
             assert_eq!(fields.number(&seal, "snapshot"), 1);
             assert!(seal[12..16].iter().all(|b| *b == 0));
         }
@@ -374,8 +374,8 @@ fn seals_lie_where_the_page_says() {
     }
 }
 
-/// A page of the ledger by its number, verified.
-fn ledger_page(scene: &Scene, number: u64) -> Vec<u8> {
+/// A page of the version table by its number, verified.
+fn version_page(scene: &Scene, number: u64) -> Vec<u8> {
     let (at, len) = (number * constant("ledger page"), constant("ledger page"));
     let object = constant("ledger object");
     let page = scene.book.object(object).unwrap().bytes()[at as usize..(at + len) as usize].to_vec();
@@ -387,24 +387,24 @@ fn ledger_page(scene: &Scene, number: u64) -> Vec<u8> {
     page
 }
 
-/// A number of a page of the ledger.
+/// A number of a page of the version table.
 fn entry(page: &[u8], number: u64) -> u64 {
     let counters = Fields::of("The ledger", 4096).get(page, "counters").to_vec();
     u64::from_le_bytes(counters[number as usize * 8..][..8].try_into().unwrap())
 }
 
-/// The counter of a segment, in the first object of the ledger.
-fn ledger_counter(scene: &Scene, segment: u64) -> u64 {
+/// The counter of a segment, in the first object of the version table.
+fn version_counter(scene: &Scene, segment: u64) -> u64 {
     let per_page = constant("page counters");
     assert!(segment < per_page * constant("object pages"));
-    let head = ledger_page(scene, 0);
+    let head = version_page(scene, 0);
     let number = segment / per_page + 1;
     let generation = entry(&head, number - 1);
     if generation == 0 {
         return 0;
     }
     let fields = Fields::of("The ledger", 4096);
-    let page = ledger_page(scene, number);
+    let page = version_page(scene, number);
     assert_eq!(fields.number(&page, "generation"), generation);
     assert!(fields.number(&head, "generation") >= generation);
     assert_eq!(fields.number(&page, "flags"), 0, "closed");
@@ -412,21 +412,21 @@ fn ledger_counter(scene: &Scene, segment: u64) -> u64 {
 }
 
 #[test]
-fn the_ledger_lies_where_the_page_says() {
+fn the_version_table_lies_where_the_page_says() {
     // A disk of a little more than one object's worth of segments, written at its ends.
     let segments = constant("page counters") * constant("object pages") + 1;
     let scene = Scene::new(Cipher::Gcm, ObjectLayout::SegmentEnd, segments * SEGMENT_BLOCKS);
     let objects = || scene.book.object(constant("ledger object") + 1);
-    assert_eq!(entry(&ledger_page(&scene, 0), constant("object pages")), 2);
+    assert_eq!(entry(&version_page(&scene, 0), constant("object pages")), 2);
     assert!(objects().is_some() && scene.book.object(3).is_none());
     let fields = Fields::of("The ledger", 4096);
-    assert_eq!(fields.number(&ledger_page(&scene, 0), "generation"), 1);
+    assert_eq!(fields.number(&version_page(&scene, 0), "generation"), 1);
     let last_page = (constant("object pages") - 1) * constant("page counters");
     for segment in [0, 503, 504, last_page, last_page + 503] {
-        assert_eq!(ledger_counter(&scene, segment), 0);
+        assert_eq!(version_counter(&scene, segment), 0);
         scene.write(segment * 1024, 1, 1);
         scene.write(segment * 1024, 1, 2);
-        assert_eq!(ledger_counter(&scene, segment), 2);
+        assert_eq!(version_counter(&scene, segment), 2);
     }
     let before = objects().unwrap().bytes();
     assert_eq!(before.len() as u64, constant("ledger page"));
@@ -436,9 +436,9 @@ fn the_ledger_lies_where_the_page_says() {
     let disk = scene.open();
     write(&disk, 0, 1, 3);
     disk.flush().unwrap();
-    assert_eq!(fields.number(&ledger_page(&scene, 1), "flags"), 1);
+    assert_eq!(fields.number(&version_page(&scene, 1), "flags"), 1);
     disk.close().unwrap();
-    assert_eq!(fields.number(&ledger_page(&scene, 1), "flags"), 0);
+    assert_eq!(fields.number(&version_page(&scene, 1), "flags"), 0);
 }
 
 #[test]

@@ -380,7 +380,7 @@ fn an_older_book_does_not_fit_newer_objects() {
         let (scene, _) = scene(layout);
         let book = scene.book.object(1);
         scene.write(70, 1, 1);
-        after(&scene, &object(0), "the ledger is an older version", |left| left.book.replace(1, book));
+        after(&scene, &object(0), "the version table is an older version", |left| left.book.replace(1, book));
     }
 }
 
@@ -425,7 +425,7 @@ fn after_a_crash_the_same_is_noticed_and_nothing_else() {
         let disk = scene.open();
         write(&disk, 70, 1, 1);
         disk.flush().unwrap();
-        // A snapshot writes the ledger, as time would.
+        // A snapshot writes the version table, as time would.
         disk.create_snapshot("now").unwrap();
         let before = scene.data.object(0);
         write(&disk, 70, 1, 1);
@@ -435,7 +435,7 @@ fn after_a_crash_the_same_is_noticed_and_nothing_else() {
         drop(disk);
         assert_bad(&cut, &blocks(&[]), "");
         after(&cut, &object(0), "is missing", |left| left.data.replace(0, None));
-        // What was written after the ledger and before the cut is all that can be taken back unnoticed.
+        // What was written after the version table and before the cut is all that can be taken back unnoticed.
         after(&cut, &blocks(&[]), "", |left| left.data.replace(0, before.clone()));
         cut.write(0, 1, 1);
         cut.write(3072, 1, 1);
@@ -447,7 +447,7 @@ fn after_a_crash_the_same_is_noticed_and_nothing_else() {
 fn what_the_page_says_goes_unnoticed_does() {
     for layout in ObjectLayout::ALL {
         let (scene, old) = scene(layout);
-        // The ledger's object of the same time.
+        // The version table's object of the same time.
         let fresh = Scene::new(Cipher::Gcm, layout, BLOCKS);
         fresh.session(|disk| WRITTEN.iter().for_each(|block| write(disk, *block, 1, 1)));
         let book = fresh.book.object(1);

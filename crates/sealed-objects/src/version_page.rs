@@ -1,4 +1,4 @@
-//! One page of the ledger on the medium: 504 numbers that only grow, under a MAC.
+//! One page of the version table on the medium: 504 numbers that only grow, under a MAC.
 
 use lacuna_core::{Error, Kind, Record, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
@@ -19,14 +19,14 @@ const OPEN: u32 = 1;
 pub(crate) const PAGE_REMEDY: &str = "put that object of the book back as it was, or roll the disk back to a snapshot; until then \
     nothing that the page counts can be read or written";
 
-/// Whether what an error speaks of is a part of the ledger: the blocks concerned are not mended by writing them.
-pub fn is_of_the_ledger(error: &Error) -> bool {
+/// Whether what an error speaks of is a part of the version table: the blocks concerned are not mended by writing them.
+pub fn is_of_version_table(error: &Error) -> bool {
     error.advice() == Some(PAGE_REMEDY)
 }
 
 /// What a page says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LedgerPage {
+pub(crate) struct VersionPage {
     /// One more with each writing; 0: never written.
     pub(crate) generation: u64,
     /// Whether what is counted may have gone on since: the numbers are then lower bounds.
@@ -35,9 +35,9 @@ pub(crate) struct LedgerPage {
     pub(crate) entries: Box<[u64; PAGE_ENTRIES]>,
 }
 
-impl Default for LedgerPage {
+impl Default for VersionPage {
     fn default() -> Self {
-        LedgerPage { generation: 0, open: false, entries: Box::new([0; PAGE_ENTRIES]) }
+        VersionPage { generation: 0, open: false, entries: Box::new([0; PAGE_ENTRIES]) }
     }
 }
 
@@ -60,7 +60,7 @@ impl PageKey {
     }
 
     /// The bytes of a page.
-    pub(crate) fn encode(&self, place: PagePlace, page: &LedgerPage) -> Vec<u8> {
+    pub(crate) fn encode(&self, place: PagePlace, page: &VersionPage) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_LEN];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..16].copy_from_slice(&place.object.to_le_bytes());
@@ -77,7 +77,7 @@ impl PageKey {
 
     /// Reads the page that stands in a place.
     /// Errors: [`Kind::Corrupt`] if the bytes are not what this disk wrote there.
-    pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<LedgerPage> {
+    pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<VersionPage> {
         let bad = |found: &str| {
             let what = format!("page {} of object {} of the book does not verify", place.page, place.object);
             Error::new(Kind::Corrupt, what)
@@ -86,7 +86,7 @@ impl PageKey {
                 .remedy(PAGE_REMEDY)
         };
         if bytes.len() != PAGE_LEN || bytes[..8] != *MAGIC {
-            return Err(bad("no page of a ledger"));
+            return Err(bad("no page of a version table"));
         }
         let tag = keyed_hash(&self.0, &[&bytes[..SIGNED], &bytes[HEAD..]]);
         if !constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
@@ -104,7 +104,7 @@ impl PageKey {
         for (entry, at) in entries.iter_mut().zip((HEAD..).step_by(8)) {
             *entry = number(at);
         }
-        Ok(LedgerPage { generation: number(24), open: flags & OPEN != 0, entries })
+        Ok(VersionPage { generation: number(24), open: flags & OPEN != 0, entries })
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     fn a_page_is_good_in_its_place_and_in_every_bit() {
         let key = PageKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
         let place = PagePlace { object: 1, page: 3 };
-        let mut page = LedgerPage { generation: 9, open: true, ..LedgerPage::default() };
+        let mut page = VersionPage { generation: 9, open: true, ..VersionPage::default() };
         page.entries[0] = 1;
         page.entries[PAGE_ENTRIES - 1] = u64::MAX;
         let bytes = key.encode(place, &page);

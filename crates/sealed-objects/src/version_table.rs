@@ -1,12 +1,12 @@
-//! The ledger of a disk whose cipher authenticates: how many transactions each object has seen, kept apart from
+//! The version table of a disk whose cipher authenticates: how many transactions each object has seen, kept apart from
 //! the objects, so that one that was deleted, or put back as it was earlier, is noticed.
 //!
-//! Every transaction on a data object rewrites the object's seal with a counter one higher. The ledger holds the
+//! Every transaction on a data object rewrites the object's seal with a counter one higher. The version table holds the
 //! counters. At the first touch of an object in a session its seal is fetched and compared; what is found to be
 //! older, missing or forged makes every block of the object unreadable.
 //!
 //! # Objects that change behind our back
-//! With the counters the ledger remembers the version that the store gave each object when it was found good or
+//! With the counters the version table remembers the version that the store gave each object when it was found good or
 //! written. Every transaction asserts that version, or that there is still no object: one that was removed or put
 //! back meanwhile makes the transaction fail instead of getting a new seal. Its seal is then compared again.
 //!
@@ -14,30 +14,30 @@
 //! it, and to mark what it does not write as lost.
 //!
 //! # The order of transactions
-//! One transaction per object is in flight at a time: [`Ledger::begin`] waits for the one before it. So counters
+//! One transaction per object is in flight at a time: [`VersionTable::begin`] waits for the one before it. So counters
 //! are given in the order in which transactions are performed, and the seal only grows.
 //!
 //! # Power cuts
-//! A counter enters the ledger when its transaction was acknowledged, that is, durable. So at every moment the
-//! counter in the ledger is at most the object's: a cut never makes an object look old. Before the first
-//! transaction that a page of the ledger counts, the page is marked open, durably; while it is, objects may be
+//! A counter enters the version table when its transaction was acknowledged, that is, durable. So at every moment the
+//! counter in the version table is at most the object's: a cut never makes an object look old. Before the first
+//! transaction that a page of the version table counts, the page is marked open, durably; while it is, objects may be
 //! ahead of it. It is closed when the disk is, with the counters as they are then; from then on objects must be
 //! neither behind nor ahead. A cut leaves it open; the next session that writes under it asks all its objects for
 //! their seals at the end, and closes it again.
 //!
-//! A transaction of unknown outcome may have happened or not: its counter does not enter the ledger and is not
+//! A transaction of unknown outcome may have happened or not: its counter does not enter the version table and is not
 //! given again, and its page stays open.
 //!
 //! # What it does not notice
-//! The medium has no trusted storage: who puts back an older object *and* the page of the ledger's object of that
+//! The medium has no trusted storage: who puts back an older object *and* the page of the version table's object of that
 //! time is not noticed. Nor is, where seals bind no entries, who puts back single blocks with their metadata under the
 //! present seal.
 
 use super::chain::{KnownTails, Tails};
-use super::ledger_book::{LedgerBook, PAGE_SEGMENTS, PageNumber, page_of};
-use super::ledger_page::PageKey;
-use super::ledger_pages::{Entry, LedgerPages, PAGE_COST, Seen};
 use super::seal::{REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
+use super::version_book::{PAGE_SEGMENTS, PageNumber, VersionBook, page_of};
+use super::version_page::PageKey;
+use super::version_pages::{Entry, PAGE_COST, Seen, VersionPages};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use lacuna_medium::ObjectStore;
 use std::collections::{HashMap, HashSet};
@@ -45,19 +45,19 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-#[path = "ledger_ticket.rs"]
+#[path = "version_ticket.rs"]
 mod ticket;
 
 pub(crate) use ticket::Ticket;
 
 /// The fewest pages kept in memory, whatever the budget.
 const LEAST_PAGES: u64 = 8;
-/// Pages kept in memory of the ledger at a snapshot that the disk is rolled back to.
+/// Pages kept in memory of the version table at a snapshot that the disk is rolled back to.
 const VIEW_PAGES: usize = 64;
 
-/// What a ledger is opened with.
-pub(crate) struct LedgerOptions {
-    /// Where the ledger is.
+/// What a version table is opened with.
+pub(crate) struct VersionTableOptions {
+    /// Where the version table is.
     pub(crate) book: Arc<dyn ObjectStore>,
     /// Where the objects are.
     pub(crate) data: Arc<dyn ObjectStore>,
@@ -77,9 +77,9 @@ pub(crate) struct LedgerOptions {
     pub(crate) number: Arc<AtomicU32>,
 }
 
-/// The ledger of an open disk.
-pub(crate) struct Ledger {
-    pages: LedgerPages,
+/// The version table of an open disk.
+pub(crate) struct VersionTable {
+    pages: VersionPages,
     data: Arc<dyn ObjectStore>,
     place: SealPlace,
     seals: SealKey,
@@ -141,26 +141,31 @@ pub(crate) fn missing(object: u64, counter: u64) -> Error {
         .remedy(REMEDY)
 }
 
-impl Ledger {
-    /// Lays down the ledger of a new disk of so many segments.
+impl VersionTable {
+    /// Lays down the version table of a new disk of so many segments.
     pub(crate) fn create(
         book: &dyn ObjectStore,
         segments: u64,
         master: &Secret<32>,
         uuid: &[u8; 16],
     ) -> Result<()> {
-        LedgerBook::create(book, segments, master, uuid)
+        VersionBook::create(book, segments, master, uuid)
     }
 
-    /// Opens the ledger of a disk. Errors: [`Kind::Corrupt`] if it is not there or does not verify.
-    pub(crate) fn open(options: LedgerOptions, master: &Secret<32>, uuid: &[u8; 16]) -> Result<Ledger> {
-        let LedgerOptions { book, data, place, segments, binds, budget, read_only, view, number } = options;
-        let book = LedgerBook::open(book, segments, read_only, PageKey::new(master, uuid))?;
+    /// Opens the version table of a disk. Errors: [`Kind::Corrupt`] if it is not there or does not verify.
+    pub(crate) fn open(
+        options: VersionTableOptions,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+    ) -> Result<VersionTable> {
+        let VersionTableOptions { book, data, place, segments, binds, budget, read_only, view, number } =
+            options;
+        let book = VersionBook::open(book, segments, read_only, PageKey::new(master, uuid))?;
         // A page tells of 504 objects what the tails tell of one.
         let pages = if binds { budget.share(2, 3) } else { budget };
         let most = (pages.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
-        Ok(Ledger {
-            pages: LedgerPages::new(book, most, read_only),
+        Ok(VersionTable {
+            pages: VersionPages::new(book, most, read_only),
             data,
             place,
             seals: SealKey::new(master, uuid, binds),
@@ -173,14 +178,14 @@ impl Ledger {
         })
     }
 
-    /// The same disk's ledger at the snapshot of number `view`, of which `book` and `data` are views.
+    /// The same disk's version table at the snapshot of number `view`, of which `book` and `data` are views.
     pub(crate) fn at_snapshot(
         &self,
         book: Arc<dyn ObjectStore>,
         data: Arc<dyn ObjectStore>,
         view: u32,
-    ) -> Result<Ledger> {
-        Ok(Ledger {
+    ) -> Result<VersionTable> {
+        Ok(VersionTable {
             pages: self.pages.view(book, VIEW_PAGES)?,
             data,
             place: self.place,
@@ -304,7 +309,11 @@ impl Ledger {
             return bad("is an older version", found, expects);
         }
         if exact && seal.counter > counter {
-            return bad("is newer than the ledger: the ledger is an older version", found, expects);
+            return bad(
+                "is newer than the version table: the version table is an older version",
+                found,
+                expects,
+            );
         }
         match self.view {
             Some(view) if seal.snapshot >= view => {
@@ -337,14 +346,14 @@ impl Ledger {
     /// Looks at an object whose next transaction is the caller's alone, without asking the store if its version is
     /// remembered.
     ///
-    /// Errors: if the ledger itself cannot be read there, or the store.
+    /// Errors: if the version table itself cannot be read there, or the store.
     fn state(&self, object: u64) -> Result<State> {
         let mut entry = self.entry(object)?;
         let verified = self.objects().is_verified(object);
         if let Some(tails) = self.tails(object, entry.seen).filter(|_| verified) {
             return Ok(State::Good(entry.seen, Box::new(tails)));
         }
-        // What this session has found good, or written, has the counter that the ledger holds.
+        // What this session has found good, or written, has the counter that the version table holds.
         entry.exact |= verified;
         let (version, seal) = self.fetch(object)?;
         match self.admit(object, entry, version, seal.as_deref()) {
@@ -408,7 +417,7 @@ impl Ledger {
     }
 
     /// Whether an object is as it was in the past, both as they should be.
-    pub(crate) fn is_unchanged_since(&self, past: &Ledger, object: u64) -> Result<bool> {
+    pub(crate) fn is_unchanged_since(&self, past: &VersionTable, object: u64) -> Result<bool> {
         let both = self.fetch_good(object).and_then(|now| Ok((now, past.fetch_good(object)?)));
         match both {
             Err(e) if e.kind() == Kind::Corrupt => Ok(false),
@@ -469,5 +478,5 @@ impl Ledger {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
+#[path = "version_table_tests.rs"]
 mod tests;

@@ -1,20 +1,20 @@
-//! The ledger's objects in the book: reading a page, and writing several with their head in one transaction.
+//! The version table's objects in the book: reading a page, and writing several with their head in one transaction.
 //!
 //! Object 1 + k of the book holds the counters of data objects 252000 * k and up, as 500 pages of 504 counters.
 //! Before them stands a head, a page as well, whose numbers are the generations of those pages; so pages of
 //! different times cannot be mixed. The head of the first object also says how many such objects there are, so
 //! that a missing one is noticed.
 
-use super::ledger_page::{LedgerPage, PAGE_ENTRIES, PAGE_LEN, PAGE_REMEDY, PageKey, PagePlace};
+use super::version_page::{PAGE_ENTRIES, PAGE_LEN, PAGE_REMEDY, PageKey, PagePlace, VersionPage};
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pages of counters in an object of the ledger.
+/// Pages of counters in an object of the version table.
 pub(crate) const OBJECT_PAGES: u64 = 500;
 /// Segments whose counters one page holds.
 pub(crate) const PAGE_SEGMENTS: u64 = PAGE_ENTRIES as u64;
-/// The first object of the ledger in the book.
+/// The first object of the version table in the book.
 const FIRST_OBJECT: u64 = 1;
 /// The number of the first head that says how many objects there are.
 const COUNT_ENTRY: usize = OBJECT_PAGES as usize;
@@ -35,19 +35,19 @@ fn head_place(index: u64) -> PagePlace {
     PagePlace { object: FIRST_OBJECT + index, page: 0 }
 }
 
-/// Objects that the ledger of so many segments has.
+/// Objects that the version table of so many segments has.
 pub(crate) fn objects_for(segments: u64) -> u64 {
     segments.div_ceil(PAGE_SEGMENTS * OBJECT_PAGES)
 }
 
 /// The head of one object as it stands.
 struct Head {
-    page: LedgerPage,
+    page: VersionPage,
     version: u64,
 }
 
-/// The ledger in the book.
-pub(crate) struct LedgerBook {
+/// The version table in the book.
+pub(crate) struct VersionBook {
     store: Arc<dyn ObjectStore>,
     key: PageKey,
     /// One per object, in order.
@@ -56,15 +56,15 @@ pub(crate) struct LedgerBook {
     writing: Vec<Mutex<()>>,
 }
 
-/// The right to write one object of the ledger.
+/// The right to write one object of the version table.
 pub(crate) struct Writing<'a> {
-    book: &'a LedgerBook,
+    book: &'a VersionBook,
     index: u64,
     _lock: MutexGuard<'a, ()>,
 }
 
-impl LedgerBook {
-    /// Lays down the ledger of a new disk.
+impl VersionBook {
+    /// Lays down the version table of a new disk.
     pub(crate) fn create(
         store: &dyn ObjectStore,
         segments: u64,
@@ -73,11 +73,11 @@ impl LedgerBook {
     ) -> Result<()> {
         let key = PageKey::new(master, uuid);
         let count = objects_for(segments);
-        // The first last: only then is there a ledger.
+        // The first last: only then is there a version table.
         (0..count).rev().try_for_each(|index| lay_down(store, &key, index, count))
     }
 
-    /// Opens the ledger; one that may be written is made as long as `segments` need.
+    /// Opens the version table; one that may be written is made as long as `segments` need.
     ///
     /// Errors: [`Kind::Corrupt`] if an object is missing or its head does not verify.
     pub(crate) fn open(
@@ -85,8 +85,8 @@ impl LedgerBook {
         segments: u64,
         read_only: bool,
         key: PageKey,
-    ) -> Result<LedgerBook> {
-        let mut book = LedgerBook { store, key, heads: Vec::new(), writing: Vec::new() };
+    ) -> Result<VersionBook> {
+        let mut book = VersionBook { store, key, heads: Vec::new(), writing: Vec::new() };
         let first = book.load_head(0)?;
         let mut count = first.page.entries[COUNT_ENTRY];
         let needed = objects_for(segments);
@@ -106,10 +106,10 @@ impl LedgerBook {
         Ok(book)
     }
 
-    /// The same disk's ledger at a snapshot, of which `store` is a view.
-    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>) -> Result<LedgerBook> {
+    /// The same disk's version table at a snapshot, of which `store` is a view.
+    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>) -> Result<VersionBook> {
         let segments = self.objects() * OBJECT_PAGES * PAGE_SEGMENTS;
-        LedgerBook::open(store, segments, true, self.key.clone())
+        VersionBook::open(store, segments, true, self.key.clone())
     }
 
     fn load_head(&self, index: u64) -> Result<Head> {
@@ -118,7 +118,7 @@ impl LedgerBook {
         let version = version.ok_or_else(|| {
             Error::new(Kind::Corrupt, format!("object {} of the book is not there", place.object))
                 .found("no such object")
-                .expected("a part of the disk's ledger")
+                .expected("a part of the disk's version table")
                 .remedy(
                     "restore the object from a backup; without it no data object that it counts is believed",
                 )
@@ -132,7 +132,7 @@ impl LedgerBook {
         let found = self
             .store
             .query_one(Query { object: place.object, extents, keys: Keys::None })
-            .map_err(|e| e.context("reading the ledger"))?;
+            .map_err(|e| e.context("reading the version table"))?;
         Ok((bytes, found.version))
     }
 
@@ -144,14 +144,14 @@ impl LedgerBook {
     /// Reads a page of counters. One that was never written is all zeros.
     ///
     /// Errors: [`Kind::Corrupt`] if it is not the page of the generation that the head names.
-    pub(crate) fn page(&self, page: PageNumber) -> Result<LedgerPage> {
+    pub(crate) fn page(&self, page: PageNumber) -> Result<VersionPage> {
         let place = place_of(page);
         let generation = match self.head(page / OBJECT_PAGES) {
             Some(head) => head.page.entries[place.page as usize - 1],
             None => 0,
         };
         if generation == 0 {
-            return Ok(LedgerPage::default());
+            return Ok(VersionPage::default());
         }
         let read = self.key.decode(place, &self.load(place)?.0)?;
         if read.generation != generation {
@@ -180,7 +180,7 @@ impl LedgerBook {
         &self,
         index: u64,
         version: u64,
-        head: &LedgerPage,
+        head: &VersionPage,
         pages: Vec<(PagePlace, Vec<u8>)>,
     ) -> Result<u64> {
         let place = head_place(index);
@@ -190,13 +190,13 @@ impl LedgerBook {
         steps.push(Step::Write { offset: offset(place), data: &head });
         self.store
             .apply_one(Transaction { object: place.object, steps })
-            .map_err(|e| e.context("writing the ledger"))
+            .map_err(|e| e.context("writing the version table"))
     }
 }
 
 impl Writing<'_> {
     /// Writes pages of this object, whose generations it sets, with the head.
-    pub(crate) fn write(&self, pages: Vec<(PageNumber, LedgerPage)>) -> Result<()> {
+    pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Writing<'_> {
         let encoded = pages.into_iter().map(|(number, page)| {
             let place = place_of(number);
             head.entries[place.page as usize - 1] = generation;
-            (place, self.book.key.encode(place, &LedgerPage { generation, ..page }))
+            (place, self.book.key.encode(place, &VersionPage { generation, ..page }))
         });
         let encoded = encoded.collect();
         let version = self.book.put(self.index, version, &head, encoded)?;
@@ -224,9 +224,9 @@ fn offset(place: PagePlace) -> u64 {
     u64::from(place.page) * PAGE_LEN as u64
 }
 
-/// Writes an empty object of the ledger over whatever a creation that was cut short left there.
+/// Writes an empty object of the version table over whatever a creation that was cut short left there.
 fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> Result<()> {
-    let mut head = LedgerPage { generation: 1, ..LedgerPage::default() };
+    let mut head = VersionPage { generation: 1, ..VersionPage::default() };
     if index == 0 {
         head.entries[COUNT_ENTRY] = count;
     }
@@ -234,5 +234,5 @@ fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> R
     let bytes = key.encode(place, &head);
     let steps = vec![Step::Truncate(0), Step::Write { offset: 0, data: &bytes }];
     let laid = store.apply_one(Transaction { object: place.object, steps });
-    laid.map(drop).map_err(|e| e.context("laying down the ledger"))
+    laid.map(drop).map_err(|e| e.context("laying down the version table"))
 }

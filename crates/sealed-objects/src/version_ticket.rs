@@ -1,16 +1,16 @@
 //! The right to one transaction on an object: its seal, what it must assert, and how it ended.
 
 use super::super::chain::Tails;
-use super::super::ledger_pages::Seen;
 use super::super::seal::{Seal, SealPlace};
-use super::Ledger;
+use super::super::version_pages::Seen;
+use super::VersionTable;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Step;
 use std::sync::atomic::Ordering;
 
 /// The only transaction of an object in flight.
 pub(crate) struct Ticket<'a> {
-    ledger: &'a Ledger,
+    version_table: &'a VersionTable,
     object: u64,
     /// The head of the next seal; the tails are those of the object as it is, or of the seal that was placed last.
     seal: Seal,
@@ -35,9 +35,9 @@ enum Outcome {
 
 impl<'a> Ticket<'a> {
     /// The right to the next transaction on an object, which its holder has until this is dropped.
-    pub(super) fn new(ledger: &'a Ledger, object: u64) -> Ticket<'a> {
+    pub(super) fn new(version_table: &'a VersionTable, object: u64) -> Ticket<'a> {
         Ticket {
-            ledger,
+            version_table,
             object,
             seal: Seal::default(),
             placed: Vec::new(),
@@ -63,13 +63,13 @@ impl<'a> Ticket<'a> {
 
     /// Gives the ticket a counter above every one given before.
     pub(super) fn ready(mut self, at_least: u64) -> Result<Ticket<'a>> {
-        let ledger = self.ledger;
-        ledger.pages.open_for(self.object)?;
-        let held = ledger.pages.hold(self.object)?;
-        let lost = ledger.objects().lost.get(&self.object).copied().unwrap_or(0);
+        let version_table = self.version_table;
+        version_table.pages.open_for(self.object)?;
+        let held = version_table.pages.hold(self.object)?;
+        let lost = version_table.objects().lost.get(&self.object).copied().unwrap_or(0);
         let counter = held.max(lost).max(at_least) + 1;
         self.seal.counter = counter;
-        self.seal.snapshot = ledger.number.load(Ordering::Acquire);
+        self.seal.snapshot = version_table.number.load(Ordering::Acquire);
         self.counter = Some(counter);
         Ok(self)
     }
@@ -97,14 +97,14 @@ impl<'a> Ticket<'a> {
     /// The step that every transaction on the object contains: the seal, which says this of the entries.
     pub(crate) fn place_step(&mut self, tails: Tails) -> Step<'_> {
         self.seal.tails = tails;
-        self.placed = self.ledger.seals.make(self.object, &self.seal);
-        self.ledger.place.step(&self.placed)
+        self.placed = self.version_table.seals.make(self.object, &self.seal);
+        self.version_table.place.step(&self.placed)
     }
 
     /// Steps after which nothing is left of the object.
     pub(crate) fn clearing_steps(&self) -> Vec<Step<'static>> {
         let mut steps = vec![Step::Truncate(0)];
-        if self.ledger.place == SealPlace::Key {
+        if self.version_table.place == SealPlace::Key {
             steps.push(Step::RemoveKeyRange(Vec::new(), vec![u8::MAX]));
         }
         steps
@@ -131,7 +131,7 @@ impl<'a> Ticket<'a> {
         answer
     }
 
-    /// There is no transaction, and what is there must not be believed: the ledger counts one all the same.
+    /// There is no transaction, and what is there must not be believed: the version table counts one all the same.
     pub(crate) fn condemn(mut self) {
         self.outcome = Outcome::Condemned;
     }
@@ -139,34 +139,34 @@ impl<'a> Ticket<'a> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let mut objects = self.ledger.objects();
+        let mut objects = self.version_table.objects();
         if let Some(counter) = self.counter {
             match self.outcome {
                 Outcome::Unknown => {
                     objects.lost.insert(self.object, counter);
-                    self.ledger.pages.doubt(self.object);
-                    self.ledger.pages.release(self.object, None, Seen::UNKNOWN);
+                    self.version_table.pages.doubt(self.object);
+                    self.version_table.pages.release(self.object, None, Seen::UNKNOWN);
                 }
                 Outcome::Acknowledged(seen) => {
                     objects.set_verified(self.object);
                     objects.lost.remove(&self.object);
-                    self.ledger.know(self.object, seen, self.seal.tails);
-                    self.ledger.pages.release(self.object, Some(counter), seen);
+                    self.version_table.know(self.object, seen, self.seal.tails);
+                    self.version_table.pages.release(self.object, Some(counter), seen);
                 }
                 Outcome::Declined(same) => {
                     // Somebody has seen the seal: its counter is not given again.
                     objects.lost.insert(self.object, counter);
                     let seen = if same { self.seen } else { Seen::UNKNOWN };
-                    self.ledger.pages.release(self.object, None, seen);
+                    self.version_table.pages.release(self.object, None, seen);
                 }
                 Outcome::Condemned => {
                     objects.set_doubtful(self.object);
-                    self.ledger.pages.release(self.object, Some(counter), Seen::UNKNOWN);
+                    self.version_table.pages.release(self.object, Some(counter), Seen::UNKNOWN);
                 }
             }
         }
         objects.busy.remove(&self.object);
         drop(objects);
-        self.ledger.idle.notify_all();
+        self.version_table.idle.notify_all();
     }
 }

@@ -1,21 +1,21 @@
-//! The ledger's pages in memory: loaded on demand, bounded, written back when asked.
+//! The version table's pages in memory: loaded on demand, bounded, written back when asked.
 //!
 //! A page is *open* on the medium while its counters may fall behind the objects. It is made so, durably, before
 //! the first transaction that it counts, and closed when the disk is. Its counters in memory are those of
 //! transactions that the store acknowledged, hence durable ones: whenever a page is written, no counter in it is
 //! above its object's.
 
-use super::ledger_book::{LedgerBook, OBJECT_PAGES, PAGE_SEGMENTS, PageNumber, Writing, page_of};
-use super::ledger_page::{LedgerPage, PAGE_ENTRIES, PAGE_LEN};
+use super::version_book::{OBJECT_PAGES, PAGE_SEGMENTS, PageNumber, VersionBook, Writing, page_of};
+use super::version_page::{PAGE_ENTRIES, PAGE_LEN, VersionPage};
 use lacuna_core::{Kind, Result};
 use lacuna_medium::{ObjectStore, Step};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What the ledger knows of an object.
+/// What the version table knows of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// The counter in the ledger.
+    /// The counter in the version table.
     pub(crate) counter: u64,
     /// Whether the object's must be the same, if nothing was written to it since the disk was opened.
     pub(crate) exact: bool,
@@ -52,7 +52,7 @@ impl Seen {
 pub(crate) const PAGE_COST: usize = PAGE_LEN + PAGE_ENTRIES * size_of::<Seen>();
 
 struct Cached {
-    page: LedgerPage,
+    page: VersionPage,
     seen: Box<[Seen; PAGE_ENTRIES]>,
     /// Differs from the medium's.
     dirty: bool,
@@ -81,24 +81,24 @@ struct State {
     tick: u64,
 }
 
-/// The pages of an open ledger.
-pub(crate) struct LedgerPages {
-    book: LedgerBook,
+/// The pages of an open version table.
+pub(crate) struct VersionPages {
+    book: VersionBook,
     state: Mutex<State>,
     loaded: Condvar,
     most: usize,
     read_only: bool,
 }
 
-impl LedgerPages {
+impl VersionPages {
     /// Keeps at most `most` pages in memory.
-    pub(crate) fn new(book: LedgerBook, most: usize, read_only: bool) -> LedgerPages {
-        LedgerPages { book, state: Mutex::default(), loaded: Condvar::new(), most, read_only }
+    pub(crate) fn new(book: VersionBook, most: usize, read_only: bool) -> VersionPages {
+        VersionPages { book, state: Mutex::default(), loaded: Condvar::new(), most, read_only }
     }
 
     /// The same disk's pages at a snapshot, of whose book `store` is a view.
-    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>, most: usize) -> Result<LedgerPages> {
-        Ok(LedgerPages::new(self.book.view(store)?, most, true))
+    pub(crate) fn view(&self, store: Arc<dyn ObjectStore>, most: usize) -> Result<VersionPages> {
+        Ok(VersionPages::new(self.book.view(store)?, most, true))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,7 +154,7 @@ impl LedgerPages {
         }
     }
 
-    /// What the ledger says of a segment's object.
+    /// What the version table says of a segment's object.
     pub(crate) fn entry(&self, segment: u64) -> Result<Entry> {
         self.with(page_of(segment), |cached| Entry {
             counter: cached.page.entries[slot(segment)],
@@ -186,7 +186,7 @@ impl LedgerPages {
         })
     }
 
-    /// Keeps the page of a segment in memory until [`LedgerPages::release`].
+    /// Keeps the page of a segment in memory until [`VersionPages::release`].
     pub(crate) fn hold(&self, segment: u64) -> Result<u64> {
         self.with(page_of(segment), |cached| {
             cached.pins += 1;
@@ -223,7 +223,7 @@ impl LedgerPages {
         })?;
         let closing = if page.open { Closing::Unsettled } else { Closing::Exact };
         let written = match closing {
-            Closing::Exact => writing.write(vec![(number, LedgerPage { open: true, ..page })]),
+            Closing::Exact => writing.write(vec![(number, VersionPage { open: true, ..page })]),
             _ => Ok(()),
         };
         let mut state = self.state();
@@ -250,12 +250,12 @@ impl LedgerPages {
             let writing = self.book.writing(index);
             let mut state = self.state();
             let of_object = state.pages.iter_mut().filter(|(number, _)| **number / OBJECT_PAGES == index);
-            let changed: Vec<(PageNumber, LedgerPage)> = of_object
+            let changed: Vec<(PageNumber, VersionPage)> = of_object
                 .filter(|(_, cached)| cached.dirty)
                 .map(|(number, cached)| {
                     cached.pins += 1;
                     cached.dirty = false;
-                    (*number, LedgerPage { open: true, ..cached.page.clone() })
+                    (*number, VersionPage { open: true, ..cached.page.clone() })
                 })
                 .collect();
             drop(state);
@@ -265,7 +265,7 @@ impl LedgerPages {
     }
 
     /// Writes pages that are pinned, and lets them go. They stay changed if that fails.
-    fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, LedgerPage)>) -> Result<()> {
+    fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, VersionPage)>) -> Result<()> {
         let numbers: Vec<PageNumber> = pages.iter().map(|(number, _)| *number).collect();
         let written = writing.write(pages);
         let mut state = self.state();

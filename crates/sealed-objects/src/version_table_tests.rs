@@ -1,8 +1,8 @@
-//! What the ledger notices, what it must not mistake for an attack, and what it costs in pages.
+//! What the version table notices, what it must not mistake for an attack, and what it costs in pages.
 
 use super::*;
-use crate::ledger_book::OBJECT_PAGES;
-use crate::ledger_page::PAGE_LEN;
+use crate::version_book::OBJECT_PAGES;
+use crate::version_page::PAGE_LEN;
 use lacuna_medium::{MemoryObject, MemoryObjects, Step, Transaction};
 
 const MASTER: [u8; 32] = [5; 32];
@@ -21,12 +21,12 @@ struct Fixture {
 impl Fixture {
     fn new(place: SealPlace, segments: u64) -> Fixture {
         let (book, data) = (Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)));
-        Ledger::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
+        VersionTable::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
         Fixture { book, data, place, segments, number: 0 }
     }
 
-    fn try_open(&self, read_only: bool) -> Result<Ledger> {
-        let options = LedgerOptions {
+    fn try_open(&self, read_only: bool) -> Result<VersionTable> {
+        let options = VersionTableOptions {
             book: self.book.clone(),
             data: self.data.clone(),
             place: self.place,
@@ -37,10 +37,10 @@ impl Fixture {
             view: None,
             number: Arc::new(AtomicU32::new(self.number)),
         };
-        Ledger::open(options, &Secret::copy_from(&MASTER), &UUID)
+        VersionTable::open(options, &Secret::copy_from(&MASTER), &UUID)
     }
 
-    fn open(&self) -> Ledger {
+    fn open(&self) -> VersionTable {
         self.try_open(false).unwrap()
     }
 
@@ -50,8 +50,8 @@ impl Fixture {
     }
 
     /// One transaction on an object.
-    fn write(&self, ledger: &Ledger, object: u64) -> Result<()> {
-        let mut ticket = ledger.begin(object)?;
+    fn write(&self, version_table: &VersionTable, object: u64) -> Result<()> {
+        let mut ticket = version_table.begin(object)?;
         let data = object.to_le_bytes();
         let steps = vec![Step::Write { offset: 0, data: &data }, ticket.place_step(Tails::default())];
         let answer = self.data.apply_one(Transaction { object, steps });
@@ -76,13 +76,13 @@ fn assert_corrupt(found: Result<()>, says: &str) {
 fn older_missing_and_foreign_objects_are_noticed() {
     for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
         let f = Fixture::new(place, SEGMENTS);
-        let ledger = f.open();
-        f.write(&ledger, 7).unwrap();
+        let version_table = f.open();
+        f.write(&version_table, 7).unwrap();
         let old = f.data.object(7);
-        f.write(&ledger, 7).unwrap();
-        f.write(&ledger, 8).unwrap();
-        f.write(&ledger, 8).unwrap();
-        ledger.checkpoint().unwrap();
+        f.write(&version_table, 7).unwrap();
+        f.write(&version_table, 8).unwrap();
+        f.write(&version_table, 8).unwrap();
+        version_table.checkpoint().unwrap();
         let check = |f: &Fixture| {
             assert_corrupt(f.found_with(7, old.clone()), "object 0000000000000007 is an older version");
             assert_corrupt(f.found_with(7, None), "object 0000000000000007 is missing");
@@ -98,9 +98,9 @@ fn older_missing_and_foreign_objects_are_noticed() {
             f.open().touch(9).unwrap();
         };
         check(&f);
-        ledger.close().unwrap();
+        version_table.close().unwrap();
         check(&f);
-        // An object that no ledger counts is as foreign as one that it counts less.
+        // An object that no version table counts is as foreign as one that it counts less.
         assert_corrupt(f.found_with(9, f.data.object(8)), "its seal does not verify");
     }
 }
@@ -108,11 +108,11 @@ fn older_missing_and_foreign_objects_are_noticed() {
 #[test]
 fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
     let f = Fixture::new(SealPlace::Key, SEGMENTS);
-    let mut ledger = f.open();
+    let mut version_table = f.open();
     for round in 0..40 {
-        f.write(&ledger, round % 3 * 700).unwrap();
+        f.write(&version_table, round % 3 * 700).unwrap();
         if round % 5 == 2 {
-            ledger.checkpoint().unwrap();
+            version_table.checkpoint().unwrap();
         }
         let cut = f.cut();
         let after = cut.open();
@@ -123,8 +123,8 @@ fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
         assert!((0..1500).all(|segment| cut.open().pages.entry(segment).unwrap().exact), "round {round}");
         (0..3).for_each(|n| cut.open().touch(n * 700).unwrap());
         if round % 13 == 7 {
-            ledger.close().unwrap();
-            ledger = f.open();
+            version_table.close().unwrap();
+            version_table = f.open();
         }
     }
 }
@@ -132,16 +132,16 @@ fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
 #[test]
 fn after_a_close_nothing_may_be_ahead() {
     let f = Fixture::new(SealPlace::Key, SEGMENTS);
-    let ledger = f.open();
-    f.write(&ledger, 1).unwrap();
-    f.write(&ledger, 2).unwrap();
-    ledger.close().unwrap();
+    let version_table = f.open();
+    f.write(&version_table, 1).unwrap();
+    f.write(&version_table, 2).unwrap();
+    version_table.close().unwrap();
     let old_book = f.book.copied();
-    let ledger = f.open();
-    f.write(&ledger, 1).unwrap();
-    ledger.close().unwrap();
+    let version_table = f.open();
+    f.write(&version_table, 1).unwrap();
+    version_table.close().unwrap();
     let rolled_back = Fixture { book: Arc::new(old_book), data: f.data.clone(), ..f };
-    assert_corrupt(rolled_back.open().touch(1), "the ledger is an older version");
+    assert_corrupt(rolled_back.open().touch(1), "the version table is an older version");
     rolled_back.open().touch(2).unwrap();
 }
 
@@ -149,10 +149,10 @@ fn after_a_close_nothing_may_be_ahead() {
 fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
     let f = Fixture::new(SealPlace::Key, SEGMENTS);
     for happened in [false, true] {
-        let ledger = f.open();
-        f.write(&ledger, 5).unwrap();
+        let version_table = f.open();
+        f.write(&version_table, 5).unwrap();
         let before = f.data.object(5);
-        let mut ticket = ledger.begin(5).unwrap();
+        let mut ticket = version_table.begin(5).unwrap();
         let lost = ticket.counter.unwrap();
         f.data
             .apply_one(Transaction { object: 5, steps: vec![ticket.place_step(Tails::default())] })
@@ -161,11 +161,11 @@ fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
         if !happened {
             f.data.replace(5, before);
         }
-        ledger.checkpoint().unwrap();
+        version_table.checkpoint().unwrap();
         f.cut().open().touch(5).unwrap();
-        assert_eq!(ledger.begin(5).unwrap().counter.unwrap(), lost + 1);
+        assert_eq!(version_table.begin(5).unwrap().counter.unwrap(), lost + 1);
         // The page stays open: the transaction may still happen.
-        ledger.close().unwrap();
+        version_table.close().unwrap();
         assert!(!f.open().pages.entry(5).unwrap().exact);
     }
 }
@@ -173,13 +173,13 @@ fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
 #[test]
 fn transactions_of_one_object_wait_for_each_other() {
     let f = Fixture::new(SealPlace::Key, SEGMENTS);
-    let ledger = f.open();
+    let version_table = f.open();
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..50).for_each(|n| f.write(&ledger, n % 3).unwrap()));
+            scope.spawn(|| (0..50).for_each(|n| f.write(&version_table, n % 3).unwrap()));
         }
     });
-    ledger.close().unwrap();
+    version_table.close().unwrap();
     let after = f.open();
     let counters: Vec<u64> = (0..3).map(|n| after.pages.entry(n).unwrap().counter).collect();
     assert_eq!(counters, [68, 68, 64]);
@@ -189,14 +189,14 @@ fn transactions_of_one_object_wait_for_each_other() {
 #[test]
 fn pages_come_and_go_within_the_budget() {
     let f = Fixture::new(SealPlace::Key, 40 * PAGE_SEGMENTS);
-    let ledger = f.open();
+    let version_table = f.open();
     for round in 0..3 {
         for page in 0..40 {
-            f.write(&ledger, page * PAGE_SEGMENTS + round).unwrap();
-            assert!(ledger.pages.in_memory() <= LEAST_PAGES as usize);
+            f.write(&version_table, page * PAGE_SEGMENTS + round).unwrap();
+            assert!(version_table.pages.in_memory() <= LEAST_PAGES as usize);
         }
     }
-    ledger.close().unwrap();
+    version_table.close().unwrap();
     let after = f.open();
     for page in 0..40 {
         let entry = after.pages.entry(page * PAGE_SEGMENTS + 1).unwrap();
@@ -210,9 +210,9 @@ fn pages_come_and_go_within_the_budget() {
 #[test]
 fn the_book_is_guarded_too() {
     let f = Fixture::new(SealPlace::Key, SEGMENTS);
-    let ledger = f.open();
-    f.write(&ledger, 7).unwrap();
-    ledger.close().unwrap();
+    let version_table = f.open();
+    f.write(&version_table, 7).unwrap();
+    version_table.close().unwrap();
     let altered = |offset: u64| {
         let cut = f.cut();
         let mut byte = [cut.book.object(1).unwrap().bytes()[offset as usize]];
@@ -233,17 +233,17 @@ fn the_book_is_guarded_too() {
 }
 
 #[test]
-fn a_grown_disk_gets_a_longer_ledger_once_and_misses_it_ever_after() {
+fn a_grown_disk_gets_a_longer_version_table_once_and_misses_it_ever_after() {
     let per_object = OBJECT_PAGES * PAGE_SEGMENTS;
     let mut f = Fixture::new(SealPlace::Key, per_object);
     assert_eq!(f.book.list().unwrap(), [1]);
     f.segments = per_object + 1;
     f.try_open(true).unwrap().touch(per_object).unwrap();
     assert_eq!(f.book.list().unwrap(), [1], "a reader writes nothing");
-    let ledger = f.open();
+    let version_table = f.open();
     assert_eq!(f.book.list().unwrap(), [1, 2]);
-    f.write(&ledger, per_object).unwrap();
-    ledger.close().unwrap();
+    f.write(&version_table, per_object).unwrap();
+    version_table.close().unwrap();
     f.open().touch(per_object).unwrap();
     f.book.replace(2, None);
     assert_corrupt(f.try_open(false).map(drop), "object 2 of the book is not there");
@@ -253,15 +253,15 @@ fn a_grown_disk_gets_a_longer_ledger_once_and_misses_it_ever_after() {
 fn snapshots_number_the_seals() {
     let mut f = Fixture::new(SealPlace::Key, SEGMENTS);
     f.number = 3;
-    let ledger = f.open();
-    f.write(&ledger, 1).unwrap();
-    ledger.close().unwrap();
+    let version_table = f.open();
+    f.write(&version_table, 1).unwrap();
+    version_table.close().unwrap();
     f.open().touch(1).unwrap();
     f.number = 2;
     assert_corrupt(f.open().touch(1), "the table is an older version");
     for (view, good) in [(3, false), (4, true)] {
-        let mut ledger = f.try_open(true).unwrap();
-        ledger.view = Some(view);
-        assert_eq!(ledger.touch(1).is_ok(), good);
+        let mut version_table = f.try_open(true).unwrap();
+        version_table.view = Some(view);
+        assert_eq!(version_table.touch(1).is_ok(), good);
     }
 }
