@@ -56,11 +56,11 @@ bench: packages all
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-# The crates whose tests take files and memory alone.
+# Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
 HERMETIC = core crypto medium header sealed sealed-objects levels nbd service rados sim
 
 check: lint
-	$(CARGO) test $(HERMETIC:%=-p lacuna-%)
+	$(CARGO) test -p lacuna $(HERMETIC:%=-p lacuna-%)
 	$(CARGO) test -p lacuna-cli --bins --test house
 
 lint:

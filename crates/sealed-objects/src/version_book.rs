@@ -195,15 +195,16 @@ impl VersionBook {
 }
 
 impl Writing<'_> {
-    /// Writes pages of this object, whose generations it sets, with the head.
-    pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<()> {
-        if pages.is_empty() {
-            return Ok(());
-        }
+    /// Writes pages of this object, whose generations it sets, with the head. Gives their generation, which is higher than that of
+    /// every page that was written to this object before.
+    pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<u64> {
         let (mut head, version) = match self.book.head(self.index) {
             Some(head) => (head.page.clone(), head.version),
-            None => return Ok(()),
+            None => return Ok(0),
         };
+        if pages.is_empty() {
+            return Ok(head.generation);
+        }
         head.generation += 1;
         let generation = head.generation;
         let encoded = pages.into_iter().map(|(number, page)| {
@@ -216,7 +217,7 @@ impl Writing<'_> {
         if let Some(mut now) = self.book.head(self.index) {
             *now = Head { page: head, version };
         }
-        Ok(())
+        Ok(generation)
     }
 }
 

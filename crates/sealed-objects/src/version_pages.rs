@@ -72,12 +72,23 @@ enum Closing {
     Never,
 }
 
+/// A page that this session opened.
+struct OpenedPage {
+    closing: Closing,
+    /// The first counter of the session.
+    first: u64,
+}
+
+/// Counters from the first of a session to the first that a session after it can have: far more than one object sees of
+/// transactions before its page is written again.
+pub(crate) const SESSION_COUNTERS: u64 = 1 << 24;
+
 #[derive(Default)]
 struct State {
     pages: HashMap<PageNumber, Cached>,
     loading: HashSet<PageNumber>,
     /// The pages that this session's transactions are counted in, all of them open on the medium.
-    opened: HashMap<PageNumber, Closing>,
+    opened: HashMap<PageNumber, OpenedPage>,
     tick: u64,
 }
 
@@ -207,37 +218,37 @@ impl VersionPages {
         cached.pins -= 1;
     }
 
-    /// Returns when the page of a segment is open on the medium: from then on objects may run ahead of it.
-    pub(crate) fn open_for(&self, segment: u64) -> Result<()> {
+    /// Returns when the page of a segment is open on the medium: from then on objects may run ahead of it. Gives the first
+    /// counter of this session: it is above all that sessions before it gave, also to transactions that nobody acknowledged and
+    /// that the store may let happen later.
+    pub(crate) fn open_for(&self, segment: u64) -> Result<u64> {
         let number = page_of(segment);
-        if self.state().opened.contains_key(&number) {
-            return Ok(());
+        let first = || self.state().opened.get(&number).map(|opened| opened.first);
+        if let Some(first) = first() {
+            return Ok(first);
         }
         let writing = self.book.writing(number / OBJECT_PAGES);
-        if self.state().opened.contains_key(&number) {
-            return Ok(());
+        if let Some(first) = first() {
+            return Ok(first);
         }
         let page = self.with_loaded(number, |cached| {
             cached.pins += 1;
             cached.page.clone()
         })?;
         let closing = if page.open { Closing::Unsettled } else { Closing::Exact };
-        let written = match closing {
-            Closing::Exact => writing.write(vec![(number, VersionPage { open: true, ..page })]),
-            _ => Ok(()),
-        };
+        // Also if it is open already: the generation is what tells this session from others.
+        let written = writing.write(vec![(number, VersionPage { open: true, ..page })]);
         let mut state = self.state();
         unpin(&mut state, number, written.is_err());
-        if written.is_ok() {
-            state.opened.insert(number, closing);
-        }
-        written
+        let first = written?.saturating_mul(SESSION_COUNTERS);
+        state.opened.insert(number, OpenedPage { closing, first });
+        Ok(first)
     }
 
     /// Notes that nobody knows whether a transaction on this segment's object took place.
     pub(crate) fn doubt(&self, segment: u64) {
-        if let Some(closing) = self.state().opened.get_mut(&page_of(segment)) {
-            *closing = Closing::Never;
+        if let Some(opened) = self.state().opened.get_mut(&page_of(segment)) {
+            opened.closing = Closing::Never;
         }
     }
 
@@ -270,14 +281,15 @@ impl VersionPages {
         let written = writing.write(pages);
         let mut state = self.state();
         numbers.into_iter().for_each(|number| unpin(&mut state, number, written.is_err()));
-        written
+        written.map(drop)
     }
 
     /// Writes every page that changed or was opened, closed if its counters are exact. `settle` is asked for each
     /// page whose counters may be too low; it raises them to the objects' own and says whether it saw all.
     pub(crate) fn close(&self, settle: impl Fn(std::ops::Range<u64>) -> Result<bool>) -> Result<()> {
         self.checkpoint()?;
-        let mut opened: Vec<(PageNumber, Closing)> = self.state().opened.drain().collect();
+        let opened = |(number, opened): (PageNumber, OpenedPage)| (number, opened.closing);
+        let mut opened: Vec<(PageNumber, Closing)> = self.state().opened.drain().map(opened).collect();
         opened.sort_unstable();
         for chunk in opened.chunk_by(|(a, _), (b, _)| a / OBJECT_PAGES == b / OBJECT_PAGES) {
             // In batches, so that the pages need not all be in memory at once.

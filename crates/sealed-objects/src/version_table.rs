@@ -26,7 +26,8 @@
 //! their seals at the end, and closes it again.
 //!
 //! A transaction of unknown outcome may have happened or not: its counter does not enter the version table and is not
-//! given again, and its page stays open.
+//! given again, and its page stays open. The first counter of a session is above all that sessions before it gave
+//! ([`VersionPages::open_for`]), so that such a transaction never passes for one of a later session.
 //!
 //! # What it does not notice
 //! The medium has no trusted storage: who puts back an older object *and* the page of the version table's object of that

@@ -64,10 +64,10 @@ impl<'a> Ticket<'a> {
     /// Gives the ticket a counter above every one given before.
     pub(super) fn ready(mut self, at_least: u64) -> Result<Ticket<'a>> {
         let version_table = self.version_table;
-        version_table.pages.open_for(self.object)?;
+        let first = version_table.pages.open_for(self.object)?;
         let held = version_table.pages.hold(self.object)?;
         let lost = version_table.objects().lost.get(&self.object).copied().unwrap_or(0);
-        let counter = held.max(lost).max(at_least) + 1;
+        let counter = (held.max(lost).max(at_least) + 1).max(first);
         self.seal.counter = counter;
         self.seal.snapshot = version_table.number.load(Ordering::Acquire);
         self.counter = Some(counter);
