@@ -46,8 +46,8 @@ impl Ready {
     }
 }
 
-/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is. Before this the process must have started no threads and hold
-/// no random source and no open disk.
+/// Runs `serve`, after a fork if `background`; a person who waits for that is told `what` it is. Before this the
+/// process must have started no threads and hold no random source and no open disk.
 ///
 /// Deniability contract: of a disk with levels (`secret`) the system's log, which stays, hears nothing at all.
 pub(crate) fn run(
@@ -96,8 +96,8 @@ fn wait_until_alone() {
     }
 }
 
-/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as `nohup` has it. None of them ends the process by itself from now on, so that a
-/// second one cannot cut short what the first one began.
+/// Calls `stop` at every INT, TERM and HUP, but at HUP only if it was not ignored at the start, as `nohup` has it. None
+/// of them ends the process by itself from now on, so that a second one cannot cut short what the first one began.
 pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io("cannot listen for signals", e);
     let hup = (!ignores_hup()).then_some(SIGHUP);

@@ -195,8 +195,8 @@ impl VersionBook {
 }
 
 impl Writing<'_> {
-    /// Writes pages of this object, whose generations it sets, with the head. Gives their generation, which is higher than that of
-    /// every page that was written to this object before.
+    /// Writes pages of this object, whose generations it sets, with the head. Gives their generation, which is higher
+    /// than that of every page that was written to this object before.
     pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<u64> {
         let (mut head, version) = match self.book.head(self.index) {
             Some(head) => (head.page.clone(), head.version),

@@ -89,7 +89,8 @@ fn ended_without_answer(lock: &File, paths: &RunPaths, mountpoint: &Path) -> Res
 }
 
 /// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk,
-/// `last_error`, the last request that failed, or null, and `closing`, whether it was told to end. Errors: [`Kind::TimedOut`] if it does not answer.
+/// `last_error`, the last request that failed, or null, and `closing`, whether it was told to end. Errors:
+/// [`Kind::TimedOut`] if it does not answer.
 pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let failed = |found: String| {

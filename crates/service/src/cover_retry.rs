@@ -1,8 +1,9 @@
 //! A disk below a mounted file system, whose requests wait for cover as long as it takes.
 //!
-//! A hidden level without cover of its own refuses what no public write covered in time ([`Kind::NoCover`]). A file system to which
-//! that happens becomes read-only and gives up what programs wrote since their last sync. So such requests are tried again
-//! here until cover comes, and the one who closes learns from [`CoverRetry::refused_since`] that it does not.
+//! A hidden level without cover of its own refuses what no public write covered in time ([`Kind::NoCover`]). A file
+//! system to which that happens becomes read-only and gives up what programs wrote since their last sync. So such
+//! requests are tried again here until cover comes, and the one who closes learns from [`CoverRetry::refused_since`]
+//! that it does not.
 
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

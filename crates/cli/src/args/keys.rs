@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// What to do with passphrases.
 ///
 /// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk with levels, on one
-/// with version 1 of the header (see `info`), and with `refresh`, all key slots are rewritten: passphrases that are not given with
-/// --key-file, --key-fd or on the terminal stop working.
+/// with version 1 of the header (see `info`), and with `refresh`, all key slots are rewritten: passphrases that are not
+/// given with --key-file, --key-fd or on the terminal stop working.
 #[derive(Subcommand)]
 pub(crate) enum KeyVerb {
     /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and the new one
@@ -22,8 +22,8 @@ pub(crate) enum KeyVerb {
     Remove(KeyRemoveArgs),
     /// Write all key slots anew for the passphrases given, and for no others
     ///
-    /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases open are dropped. With --add-level
-    /// there is one more.
+    /// Levels of a deniable or oblivious disk deeper than the deepest that the given passphrases open are dropped. With
+    /// --add-level there is one more.
     Refresh(KeyRefreshArgs),
 }
 
