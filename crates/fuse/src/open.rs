@@ -230,8 +230,8 @@ impl Opened {
         self.finish(None)
     }
 
-    /// Waits until the disk has taken everything that programs wrote, while it is still mounted: what waits for cover in vain
-    /// is not lost then.
+    /// Writes everything that programs wrote to the disk while it is still mounted. If no cover comes, the file system stays
+    /// mounted and nothing is lost.
     fn settle(&mut self) -> Result<()> {
         let Some(mounted) = self.mounted.as_ref().filter(|_| self.disk.is_patient()) else { return Ok(()) };
         let begun = Instant::now();
@@ -297,9 +297,15 @@ impl Opened {
 
     /// Closes the disk, lets the run directory go, and answers the clients that wait for that.
     fn finish(self, waiting: Option<Waiting>) -> Result<()> {
-        let Opened { mounted, control, fuse, run, disk, events, .. } = self;
+        let Opened { mounted, control, fuse, run, disk, events, record, .. } = self;
         drop((mounted, fuse));
-        let result = disk.close();
+        let result = disk.close().map_err(|e| match (e.kind(), disk.cover()) {
+            (Kind::NoCover, Cover::Needs(_)) if !record.raw => e.remedy(
+                "it is closed, without the mark of a clean unmount: what was written before `close` began is on the disk, and \
+                 the file system repairs itself when it is mounted again",
+            ),
+            _ => e,
+        });
         disk.end();
         drop((control, disk));
         let mut waiting: Vec<Waiting> = waiting.into_iter().collect();
