@@ -51,7 +51,7 @@ impl Observer for Removing {
             self.console.note(&format!("{there} is there, which is lost then"));
             return console::confirm();
         }
-        self.console.note(&format!("{there} was there, which is overwritten"));
+        self.console.note(&format!("{there} is there, and will be overwritten"));
         Ok(())
     }
 }

@@ -35,11 +35,15 @@ fn is_closing(scene: &Scene, target: &str) -> bool {
 
 /// A deniable disk of two levels without cover of its own.
 fn hidden() -> Scene {
+    hidden_in("deniable")
+}
+
+/// The same in any format with levels.
+fn hidden_in(format: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
-    let shape =
-        ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep", "--cover", "0"];
+    let shape = ["--format", format, "--size", "128M", "--levels", "2", "--key-file", "deep", "--cover", "0"];
     scene.create("disk.img", &shape).code(0);
     scene
 }
@@ -128,7 +132,11 @@ fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
         return;
     }
-    let scene = hidden();
+    ["deniable", "oblivious"].into_iter().for_each(stays_open_and_loses_nothing);
+}
+
+fn stays_open_and_loses_nothing(format: &str) {
+    let scene = hidden_in(format);
     let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep", "--cover-timeout", "2"];
     with_cover(&scene, || scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0));
     let (file, content) = (scene.path("hidden/file"), noise(4, 1 << 20));
