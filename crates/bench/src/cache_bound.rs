@@ -34,7 +34,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
         work.say(&format!("models: spread writes with caches of {}", kib(budget)));
         let mut disk = None;
         let mut bed = Bed::new(medium, span, |medium| {
-            let opened = in_process::deniable_disk(medium, &params, 2, Budget::bytes(budget))?;
+            let opened = in_process::open_new(medium, &params, 2, Budget::bytes(budget))?;
             Ok(in_process::levels_of(disk.insert(opened)))
         })?;
         bed.write(true, writes)?;

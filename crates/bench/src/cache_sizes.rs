@@ -43,7 +43,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<CacheSizes> {
         let mut disk = None;
         let mut bed = Bed::new(sizes.medium, span, |medium| {
             let params = Case::Half.params(medium.len())?;
-            let opened = in_process::deniable_disk(medium, &params, 2, Budget::bytes(budget))?;
+            let opened = in_process::open_new(medium, &params, 2, Budget::bytes(budget))?;
             Ok(in_process::levels_of(disk.insert(opened)))
         })?;
         let rates = rates(work, &mut bed)?;

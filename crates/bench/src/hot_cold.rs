@@ -119,7 +119,7 @@ fn cost(traffic: Traffic, spare: u16, stripes: u64, laps: u64) -> Result<f64> {
     let room = (2 << 20) + stripes * GEOMETRY.blocks() * BLOCK_SIZE as u64;
     let params = Params::plan(room, GEOMETRY, spare, 0)?;
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
-    let levels = in_process::deniable(&medium, &params, 1, Budget::bytes(16 << 20))?;
+    let levels = in_process::levels(&medium, &params, 1, Budget::bytes(16 << 20))?;
     let level = &*levels[0];
     let block = vec![7; BLOCK_SIZE];
     for addr in 0..params.blocks {

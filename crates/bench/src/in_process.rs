@@ -3,12 +3,10 @@
 
 use lacuna_core::{Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_deniable::{Deniable, OpenOptions};
+use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
 use lacuna_medium::Medium;
-use lacuna_oblivious::Oblivious;
 use lacuna_sealed::Sealed;
 use std::sync::Arc;
-use std::time::Duration;
 
 const UUID: [u8; 16] = [6; 16];
 
@@ -20,55 +18,34 @@ fn random(seed: u64) -> Arc<SeededRandom> {
     Arc::new(SeededRandom::new(seed))
 }
 
-fn options(budget: Budget) -> OpenOptions {
-    OpenOptions {
-        budget,
-        read_only: false,
-        background: false,
-        cover_timeout: Duration::ZERO,
-        public_random: random(3),
-        filler: random(4),
-    }
-}
-
-/// A new disk of format `oblivious` with so many levels open, level 0 first.
-pub(crate) fn oblivious(
+/// The levels of a new disk, so many of them open, level 0 first.
+pub(crate) fn levels(
     medium: &Arc<dyn Medium>,
-    params: &lacuna_oblivious::Params,
+    params: &impl LevelFormat,
     levels: u8,
     budget: Budget,
 ) -> Result<Vec<Arc<dyn Disk>>> {
-    let masters: Vec<Secret<32>> = (0..levels).map(master).collect();
-    Oblivious::create(medium, params, &masters, &UUID, random(1), random(2))?;
-    let disk = Arc::new(Oblivious::open(Arc::clone(medium), params, &masters, &UUID, options(budget))?);
-    Ok(disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect())
-}
-
-/// The levels of a new disk of format `deniable`, so many of them open, level 0 first.
-pub(crate) fn deniable(
-    medium: &Arc<dyn Medium>,
-    params: &lacuna_deniable::Params,
-    levels: u8,
-    budget: Budget,
-) -> Result<Vec<Arc<dyn Disk>>> {
-    Ok(levels_of(&deniable_disk(medium, params, levels, budget)?))
+    Ok(levels_of(&open_new(medium, params, levels, budget)?))
 }
 
 /// The open levels of a disk, level 0 first.
-pub(crate) fn levels_of(disk: &Arc<Deniable>) -> Vec<Arc<dyn Disk>> {
-    disk.levels().into_iter().map(|level| level as Arc<dyn Disk>).collect()
+pub(crate) fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<dyn Disk>> {
+    let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
+    level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
 }
 
-/// A new disk of format `deniable` with so many levels open.
-pub(crate) fn deniable_disk(
+/// A new disk with so many levels open.
+pub(crate) fn open_new<F: LevelFormat>(
     medium: &Arc<dyn Medium>,
-    params: &lacuna_deniable::Params,
+    params: &F,
     levels: u8,
     budget: Budget,
-) -> Result<Arc<Deniable>> {
-    let masters: Vec<Secret<32>> = (0..levels).map(master).collect();
-    Deniable::create(medium, params, &masters, &UUID, random(1), random(2))?;
-    Ok(Arc::new(Deniable::open(Arc::clone(medium), params, &masters, &UUID, options(budget))?))
+) -> Result<Arc<F::Disk>> {
+    let keys: Vec<Secret<32>> = (0..levels).map(master).collect();
+    let masters = Masters { keys: &keys, uuid: &UUID };
+    params.create(medium, masters, Randomness { public: random(1), filler: random(2) })?;
+    let options = OpenOptions::in_the_foreground(budget, Randomness { public: random(3), filler: random(4) });
+    params.open(Arc::clone(medium), masters, options).map(Arc::new)
 }
 
 /// A new disk of format `sealed`.

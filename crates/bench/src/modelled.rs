@@ -69,11 +69,11 @@ impl Case {
                 Ok(vec![in_process::sealed(medium, &params, budget)?])
             }
             Case::Half | Case::Full | Case::Paper => {
-                in_process::deniable(medium, &self.params(medium.len())?, 2, budget)
+                in_process::levels(medium, &self.params(medium.len())?, 2, budget)
             }
             Case::Oblivious => {
                 let params = lacuna_oblivious::Params::plan(medium.len(), Plan::DEFAULT)?;
-                in_process::oblivious(medium, &params, 2, budget)
+                in_process::levels(medium, &params, 2, budget)
             }
         }
     }

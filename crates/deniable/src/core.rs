@@ -6,10 +6,9 @@ use crate::log::Log;
 use crate::pipeline::Pipeline;
 use crate::public::Public;
 use lacuna_core::{Error, FailStop, Kind, Result, defect};
-use lacuna_crypto::RandomSource;
-use lacuna_levels::{HiddenLevels, SALT_LEN, Wait, no_sync};
+use lacuna_levels::{HiddenLevels, Randomness, SALT_LEN, Wait, no_sync};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest wait for progress without a look at whether the disk failed.
@@ -30,10 +29,7 @@ pub(crate) struct Counters {
 /// What all threads of an open disk share.
 pub(crate) struct Core {
     pub(crate) log: Log,
-    /// Of what everybody with the key of level 0 can see, and of nothing else.
-    pub(crate) public_random: Arc<dyn RandomSource>,
-    /// Of what only deeper keys could tell from ciphertext.
-    pub(crate) filler: Arc<dyn RandomSource>,
+    pub(crate) random: Randomness,
     /// Held by the one operation that changes level 0 now, also while it waits for the medium.
     pub(crate) turn: Mutex<()>,
     public: Mutex<Public>,
@@ -59,8 +55,7 @@ pub(crate) struct Core {
 /// What a core is made of.
 pub(crate) struct Parts {
     pub(crate) log: Log,
-    pub(crate) public_random: Arc<dyn RandomSource>,
-    pub(crate) filler: Arc<dyn RandomSource>,
+    pub(crate) random: Randomness,
     pub(crate) public: Public,
     pub(crate) hidden: HiddenLevels,
     pub(crate) hidden_echo: Echo,
@@ -76,8 +71,7 @@ impl Core {
         parts.log.complete(parts.head);
         Core {
             log: parts.log,
-            public_random: parts.public_random,
-            filler: parts.filler,
+            random: parts.random,
             turn: Mutex::new(()),
             public: Mutex::new(parts.public),
             hidden: parts.hidden,
@@ -122,7 +116,7 @@ impl Core {
     /// randomness gives the same trace.
     pub(crate) fn draw_salt(&self) -> [u8; SALT_LEN] {
         let mut salt = [0; SALT_LEN];
-        self.public_random.fill(&mut salt);
+        self.random.public.fill(&mut salt);
         salt
     }
 

@@ -10,14 +10,13 @@ use crate::public::{End, Public};
 use crate::recovery;
 use crate::threads::Threads;
 use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result, Secret, StatusItem};
-use lacuna_crypto::RandomSource;
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, Levels, OpenOptions, Tree, check_length, level_disks,
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, Tree,
+    check_length, level_disks,
 };
 use lacuna_medium::Medium;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// Slots that hidden levels leave to records of discards.
 const RESERVE: u64 = 16;
@@ -30,28 +29,19 @@ pub struct Deniable {
     lengths: Vec<u64>,
 }
 
-impl Deniable {
-    /// Lays a new disk on a medium: checkpoints and the first stripe. `masters` are the keys of its levels. The rest of
-    /// the medium is left as it is: how far the log has come is public.
-    pub fn create(
-        medium: &Arc<dyn Medium>,
-        params: &Params,
-        masters: &[Secret<32>],
-        uuid: &[u8; 16],
-        public_random: Arc<dyn RandomSource>,
-        filler: Arc<dyn RandomSource>,
-    ) -> Result<()> {
-        check_length(medium.len(), params.medium_len(), Kind::NoSpace)?;
-        check_levels(params, masters)?;
-        let options = OpenOptions {
-            budget: Budget::bytes(1 << 20),
-            read_only: false,
-            background: false,
-            cover_timeout: Duration::ZERO,
-            public_random,
-            filler,
-        };
-        let core = build(medium.clone(), params, masters, uuid, &options, |_, _| {
+impl LevelFormat for Params {
+    type Disk = Deniable;
+
+    fn medium_len(&self) -> u64 {
+        Params::medium_len(self)
+    }
+
+    /// Writes checkpoints and the first stripe. The rest of the medium is left as it is: how far the log has come is public.
+    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
+        check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
+        check_levels(self, masters.keys)?;
+        let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
+        let core = build(medium.clone(), self, masters, &options, |_, _| {
             Ok(End { head: 0, name: [0; 16], echo: Vec::new(), doubtful: false })
         })?;
         core.refresh()?;
@@ -66,20 +56,11 @@ impl Deniable {
         medium.sync()
     }
 
-    /// Opens a disk at the level of the last of `masters`, which are the keys of the levels from 0 up.
-    ///
-    /// Errors: [`Kind::Corrupt`] if the log does not verify, and whatever the medium reports.
-    pub fn open(
-        medium: Arc<dyn Medium>,
-        params: &Params,
-        masters: &[Secret<32>],
-        uuid: &[u8; 16],
-        options: OpenOptions,
-    ) -> Result<Deniable> {
+    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions) -> Result<Deniable> {
         medium.forget_cached()?;
-        check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
-        check_levels(params, masters)?;
-        let core = build(medium, params, masters, uuid, &options, |log, trees| {
+        check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
+        check_levels(self, masters.keys)?;
+        let core = build(medium, self, masters, &options, |log, trees| {
             let end = recovery::find_end(log, options.read_only)?;
             if !options.read_only {
                 // What was found may still be on its way: stripes that follow will rely on it.
@@ -94,10 +75,12 @@ impl Deniable {
         let core = Arc::new(core);
         let threads =
             if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
-        let lengths = hidden_lengths(params, &core.log.keys[..masters.len()]);
+        let lengths = hidden_lengths(self, &core.log.keys[..masters.keys.len()]);
         Ok(Deniable { core, threads: Mutex::new(threads), lengths })
     }
+}
 
+impl Deniable {
     /// The open levels, from 0 up.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
         let disk: Arc<dyn Levels> = self.clone();
@@ -112,30 +95,6 @@ impl Deniable {
     /// How much its caches hold.
     pub fn caches(&self) -> Caches {
         Caches::of(&self.core)
-    }
-
-    /// One beat of the paced clock: a refresh stripe and a sync. For disks opened without background threads.
-    pub fn refresh(&self) -> Result<()> {
-        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-        self.core.refresh().map(drop)
-    }
-
-    /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush
-    /// does. Later writes fail.
-    pub fn close(&self) -> Result<()> {
-        let failed = self.core.health.check();
-        if self.core.read_only || failed.is_err() {
-            return self.stop().and(if self.core.read_only { Ok(()) } else { failed });
-        }
-        let mut closed = self.core.flush_public();
-        for level in 1..self.open_levels() as u8 {
-            closed = closed.and(self.core.flush_hidden(level));
-        }
-        // No beat comes between the last stripe and the word that it is the last.
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
-        // Whatever became of the hidden levels: the end of the log is public (deniability contract).
-        let finished = if self.core.health.check().is_ok() { self.core.finish() } else { Ok(()) };
-        closed.and(finished).and(self.stop())
     }
 
     fn stop(&self) -> Result<()> {
@@ -156,15 +115,21 @@ impl Drop for Deniable {
 fn build(
     medium: Arc<dyn Medium>,
     params: &Params,
-    masters: &[Secret<32>],
-    uuid: &[u8; 16],
+    masters: Masters<'_>,
     options: &OpenOptions,
     restore: impl FnOnce(&Log, &mut [Tree]) -> Result<End>,
 ) -> Result<Core> {
     let budget = options.budget;
-    let keys: Vec<Secret<32>> = masters.iter().map(|master| level_key(master, uuid)).collect();
+    let keys: Vec<Secret<32>> = masters.keys.iter().map(|master| level_key(master, masters.uuid)).collect();
     let lengths = hidden_lengths(params, &keys);
-    let log = Log::new(medium, *params, keys, &*options.filler, budget.share(1, 4).get(), options.background);
+    let log = Log::new(
+        medium,
+        *params,
+        keys,
+        &*options.random.filler,
+        budget.share(1, 4).get(),
+        options.background,
+    );
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     // The share of level 0 does not depend on what else is open (deniability contract).
     let cycle = u64::from(params.cycle);
@@ -182,8 +147,7 @@ fn build(
     let levels = trees.map(HiddenLevel::new).collect();
     Ok(Core::new(Parts {
         log,
-        public_random: Arc::clone(&options.public_random),
-        filler: Arc::clone(&options.filler),
+        random: options.random.clone(),
         public: Public::new(public, end),
         hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), shared),
         hidden_echo,
@@ -284,7 +248,24 @@ impl Levels for Deniable {
         items
     }
 
+    fn refresh(&self) -> Result<()> {
+        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
+        self.core.refresh().map(drop)
+    }
+
     fn close(&self) -> Result<()> {
-        Deniable::close(self)
+        let failed = self.core.health.check();
+        if self.core.read_only || failed.is_err() {
+            return self.stop().and(if self.core.read_only { Ok(()) } else { failed });
+        }
+        let mut closed = self.core.flush_public();
+        for level in 1..self.open_levels() as u8 {
+            closed = closed.and(self.core.flush_hidden(level));
+        }
+        // No beat comes between the last stripe and the word that it is the last.
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
+        // Whatever became of the hidden levels: the end of the log is public (deniability contract).
+        let finished = if self.core.health.check().is_ok() { self.core.finish() } else { Ok(()) };
+        closed.and(finished).and(self.stop())
     }
 }

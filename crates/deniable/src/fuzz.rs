@@ -1,15 +1,13 @@
 //! Opening what somebody with the key of level 0 made up: for fuzzing.
 
-use crate::disk::Deniable;
 use crate::keys::level_key;
 use crate::params::{Geometry, Params};
 use crate::{summary, trims};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_levels::OpenOptions;
+use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness};
 use lacuna_medium::{Medium, MemoryMedium};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of input for one stripe.
 const PIECE: usize = 128;
@@ -32,15 +30,9 @@ pub fn fuzz_open(input: &[u8]) {
         summary::forge(&params, &level0, seq, piece, &mut block);
         let _written = medium.write_at(params.offset(seq), &block);
     }
-    let options = OpenOptions {
-        budget: Budget::bytes(1 << 20),
-        read_only: false,
-        background: false,
-        cover_timeout: Duration::ZERO,
-        public_random: Arc::new(SeededRandom::new(1)),
-        filler: Arc::new(SeededRandom::new(2)),
-    };
-    let Ok(disk) = Deniable::open(medium, &params, &masters, &uuid, options) else { return };
+    let random = Randomness::of(Arc::new(SeededRandom::new(1)));
+    let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
+    let Ok(disk) = params.open(medium, Masters { keys: &masters, uuid: &uuid }, options) else { return };
     let disk = Arc::new(disk);
     let mut block = vec![7; BLOCK_SIZE];
     for level in disk.levels() {

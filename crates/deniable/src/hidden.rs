@@ -59,7 +59,7 @@ impl Core {
         slots: &mut [u8],
         part: &mut [u8],
     ) -> Result<()> {
-        self.filler.fill(part);
+        self.random.filler.fill(part);
         let (seq, plain) = (in_flight.seq, in_flight.hidden.get().expect("it was filled before it was sent"));
         let keys = self.log.stripe_keys(salt)?;
         for (level, root) in (1..).zip(&says.roots) {

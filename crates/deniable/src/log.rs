@@ -359,7 +359,7 @@ impl Log {
 
     /// Reads neighbouring slots of stripe `seq`, which must hold `entries`, into `out`.
     fn read_slots(&self, level: u8, seq: u64, slot: usize, entries: &[Entry], out: &mut [u8]) -> Result<()> {
-        let head = self.head(level, seq)?;
+        let head = self.head(level, seq).map_err(|e| e.context(entries[0]))?;
         // What does not belong there is not read, for it may not even lie within the medium.
         head.listed(slot, entries)?;
         self.read_medium(self.slot_offset(level, seq, slot), out)?;

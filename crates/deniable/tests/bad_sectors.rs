@@ -5,7 +5,7 @@ mod fixture;
 
 use fixture::{Model, Written, flush_hidden, open_with, options, stamp_of, written};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_deniable::{Deniable, OpenOptions, Params};
+use lacuna_deniable::{Deniable, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder};
 use std::ops::Range;

@@ -3,11 +3,11 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, create, fill, flush_hidden, models, open, params, stamp_of};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_deniable::Params;
+use fixture::{Model, Worked, create, flush_hidden, models, open, params};
+use lacuna_core::BLOCK_SIZE;
+use lacuna_deniable::{Levels, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::Rng;
+use lacuna_sim::{Rng, levels};
 use std::sync::Arc;
 
 const LOG: u64 = (1 << 20) + (256 << 10);
@@ -42,35 +42,8 @@ fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
 /// Opens a medium and reads every block of both levels: each is right, or fails. Returns how many failed, or none if
 /// the disk does not open.
 fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(bytes));
-    let disk = match open(&medium, params, 2, 77) {
-        Ok(disk) => disk,
-        Err(e) => {
-            assert_eq!(e.kind(), Kind::Corrupt, "{e}");
-            return None;
-        }
-    };
-    let mut failed = [0; 2];
-    for (level, model) in disk.levels().iter().zip(models) {
-        for block in 0..model.blocks() {
-            let mut data = vec![0; BLOCK_SIZE];
-            match level.read(BlockAddr(block), &mut data) {
-                Ok(()) => assert_eq!(stamp_of(block, &data), Some(model.latest(block)), "block {block}"),
-                Err(e) => {
-                    assert_eq!(e.kind(), Kind::Corrupt, "{e}");
-                    failed[usize::from(level.level())] += 1;
-                }
-            }
-        }
-        // What failed is good again once it is written.
-        let mut data = vec![0; BLOCK_SIZE];
-        fill(0, 1 << 40, &mut data);
-        level.write(BlockAddr(0), &data).unwrap();
-        let mut back = vec![0; BLOCK_SIZE];
-        level.read(BlockAddr(0), &mut back).unwrap();
-        assert!(back == data);
-    }
-    Some(failed)
+    let blocks = [models[0].blocks(), models[1].blocks()];
+    levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
 
 fn stripe_at(params: &Params, place: u64) -> std::ops::Range<usize> {

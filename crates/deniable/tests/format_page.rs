@@ -3,46 +3,24 @@
 
 mod fixture;
 
-use fixture::{UUID, create, fill, flush_hidden, masters, open, params};
+use fixture::{Model, UUID, create, fill, flush_hidden, masters, open, params};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
-use lacuna_deniable::Params;
+use lacuna_deniable::{Levels, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use std::collections::HashMap;
-use std::path::Path;
+use lacuna_sim::format_page::{Fields, FormatPage, number};
 use std::sync::Arc;
 
-/// The cells of the rows of the table under a heading.
-fn rows(heading: &str) -> Vec<Vec<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/deniable.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let section = page.split("\n## ").find(|s| s.lines().next() == Some(heading));
-    let section = section.unwrap_or_else(|| panic!("no section {heading}"));
-    let lines = section.lines().skip_while(|l| !l.starts_with('|')).take_while(|l| l.starts_with('|'));
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
-    lines.skip(2).map(cells).collect()
+fn page() -> FormatPage {
+    FormatPage::read("deniable")
 }
 
-/// The fields of a table, by name: offset and length; asserts that they lie one after the other without gaps.
-fn fields(heading: &str) -> HashMap<String, (usize, usize)> {
-    let (mut end, mut found) = (0, HashMap::new());
-    for row in rows(heading) {
-        let (offset, len): (usize, usize) = (row[0].parse().unwrap(), row[1].parse().unwrap());
-        assert_eq!(offset, end, "{heading}: {}", row[2]);
-        end = offset + len;
-        found.insert(row[2].clone(), (offset, len));
-    }
-    found
-}
-
-fn number(bytes: &[u8], (offset, len): (usize, usize)) -> u64 {
-    let mut number = [0; 8];
-    number[..len].copy_from_slice(&bytes[offset..offset + len]);
-    u64::from_le_bytes(number)
+fn fields(heading: &str) -> Fields {
+    page().fields(heading)
 }
 
 fn named(heading: &str, name: &str) -> u64 {
-    rows(heading).iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}"))[1].parse().unwrap()
+    page().number(heading, name)
 }
 
 /// The two keys of a level for a stripe.
@@ -66,12 +44,7 @@ impl Keys {
 }
 
 fn named_domain(name: &str) -> u8 {
-    let page =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/deniable.md"));
-    let page = page.unwrap();
-    let row =
-        page.lines().find(|line| line.starts_with(&format!("| {name} | ")) && line.matches('|').count() == 3);
-    row.unwrap().trim_matches('|').split('|').nth(1).unwrap().trim().parse().unwrap()
+    u8::try_from(named("Keys", name)).unwrap()
 }
 
 /// A disk with one block of each level, and its medium.
@@ -96,7 +69,7 @@ fn constants_and_parameters() {
     let p = params();
     let encoded = p.encode();
     let field = fields("Parameters");
-    let value = |name: &str| number(&encoded, field[name]);
+    let value = |name: &str| field.number(&encoded, name);
     assert_eq!(value("version"), 2);
     assert_eq!(value("public slots"), u64::from(p.geometry.public));
     assert_eq!(value("hidden slots"), u64::from(p.geometry.hidden));
@@ -127,7 +100,7 @@ fn slots_of(level: usize, all: usize) -> std::ops::Range<usize> {
 #[test]
 fn slots_and_lengths_of_levels() {
     let p = params();
-    for (level, blocks) in (1..).zip(&fixture::lengths(&p, 3)[1..]) {
+    for (level, blocks) in (1..).zip(fixture::models(&p, 3)[1..].iter().map(Model::blocks)) {
         let slots = slots_of(level, usize::from(p.geometry.hidden));
         assert_eq!(p.slots(level as u8), slots);
         let live = (p.stripes - u64::from(p.gap)) * slots.len() as u64;
@@ -138,7 +111,7 @@ fn slots_and_lengths_of_levels() {
         let level_key: Secret<32> = derive(&masters(3)[level], "deniable level", &UUID);
         let drawn: Secret<8> = derive(&level_key, "deniable length", &[]);
         let short = u64::from_le_bytes(*drawn.expose()) % (most / 16 + 1);
-        assert_eq!(*blocks, most - short, "level {level}");
+        assert_eq!(blocks, most - short, "level {level}");
     }
 }
 
@@ -150,16 +123,13 @@ fn a_stripe_is_read_by_the_page() {
     let stripe_len = (1 + slots + hidden_slots) * BLOCK_SIZE;
     let log = named("Constants", "log") as usize;
     let summary_fields = fields("Summary");
-    let roots = summary_fields["hidden roots"];
-    let entries_at = roots.0 + roots.1;
+    let roots = summary_fields["hidden roots"].clone();
+    let entries_at = roots.end;
     let public_at = entries_at + hidden_slots * 48;
-    let part = |name: &str| {
-        let (offset, len) = summary_fields[name];
-        offset..offset + len
-    };
+    let part = |name: &str| summary_fields[name].clone();
     let public_fields = fields("Public part");
     let root_fields = fields("Root record");
-    let root_len = root_fields.values().map(|(_, len)| len).sum::<usize>();
+    let root_len = root_fields.end();
     let data = named_entry("data");
     let (mut found, mut previous) = ([0; 2], Vec::new());
     // `create` wrote stripe 1; the ring has not come round.
@@ -170,24 +140,23 @@ fn a_stripe_is_read_by_the_page() {
         let keys = Keys::of(0, salt);
         let aad = &stripe[part("digest").start..public_at];
         let public = keys.open("summary", 0, aad, &stripe[public_at..BLOCK_SIZE], &stripe[part("tag")]);
-        assert_eq!(number(&public, public_fields["seq"]), seq as u64);
-        let (named_at, named_len) = public_fields["previous"];
-        assert!(seq == 1 || public[named_at..named_at + named_len] == previous[..]);
+        assert_eq!(public_fields.number(&public, "seq"), seq as u64);
+        assert!(seq == 1 || public_fields.get(&public, "previous") == previous);
         previous = salt[..16].to_vec();
         let hidden_at = (1 + slots) * BLOCK_SIZE;
         let heads: Vec<u8> =
             stripe[hidden_at..].chunks(512).flat_map(|sector| sector[..16].to_vec()).collect();
         keys.open("digest", 0, &heads, &[], &stripe[part("digest")]);
         let deep = Keys::of(1, salt);
-        let root = &stripe[roots.0..roots.0 + 48];
+        let root = &stripe[roots.start..roots.start + 48];
         let root = deep.open("root", 1, &[], &root[..root_len], &root[root_len..]);
-        assert!(number(&root, root_fields["data"]) <= 1);
+        assert!(root_fields.number(&root, "data") <= 1);
 
         let aad = |entry: u64| [(seq as u64).to_le_bytes(), entry.to_le_bytes()].concat();
-        let first = public_fields["root"].0 + public_fields["root"].1;
+        let first = public_fields["root"].end;
         for slot in 0..slots {
             let listed = &public[first + slot * 24..first + (slot + 1) * 24];
-            let entry = number(listed, (0, 8));
+            let entry = number(&listed[..8]);
             let body = &stripe[(1 + slot) * BLOCK_SIZE..(2 + slot) * BLOCK_SIZE];
             let plain = keys.open("slot", slot as u8, &aad(entry), body, &listed[8..]);
             if entry >> 56 == data {
@@ -201,7 +170,7 @@ fn a_stripe_is_read_by_the_page() {
             block[..2].copy_from_slice(&[named_domain("entry"), slot as u8]);
             let pad = deep.1.encrypt(block);
             let plain: Vec<u8> = listed[..16].iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
-            let entry = number(&plain, (0, 8));
+            let entry = number(&plain[..8]);
             if plain[8..].iter().all(|&b| b == 0) && entry >> 56 == data {
                 let body = &stripe[hidden_at + slot * BLOCK_SIZE..hidden_at + (slot + 1) * BLOCK_SIZE];
                 let plain = deep.open("slot", slot as u8, &aad(entry), body, &listed[16..]);
@@ -225,16 +194,15 @@ fn named_entry(name: &str) -> u64 {
 fn a_checkpoint_is_read_by_the_page() {
     let bytes = written(&params());
     let field = fields("Checkpoint");
-    let at = |name: &str| field[name];
+    let first = field["seq"].start;
     let mut found = Vec::new();
     for turn in 0..2u8 {
         let block = &bytes[named("Constants", "checkpoints") as usize + usize::from(turn) * BLOCK_SIZE..]
             [..BLOCK_SIZE];
-        let slice = |name: &str| &block[at(name).0..at(name).0 + at(name).1];
-        let body =
-            Keys::of(0, slice("salt")).open("checkpoint", turn, &[], &block[at("seq").0..], slice("tag"));
-        let inside = |name: &str| (at(name).0 - at("seq").0, at(name).1);
-        found.push((number(&body, inside("seq")), number(&body, inside("closed"))));
+        let slice = |name: &str| field.get(block, name);
+        let body = Keys::of(0, slice("salt")).open("checkpoint", turn, &[], &block[first..], slice("tag"));
+        let inside = |name: &str| number(&body[field[name].start - first..field[name].end - first]);
+        found.push((inside("seq"), inside("closed")));
     }
     found.sort_unstable();
     assert!(found[1].0 > 1 && found[1].1 == 1, "{found:?}");

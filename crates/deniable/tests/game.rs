@@ -14,14 +14,14 @@
 mod fixture;
 
 use fixture::{create_with, open_with, options, params_of};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
-use lacuna_deniable::{Deniable, Geometry, LevelDisk, OpenOptions, Params};
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sim::{OpKind, Record, Recorder, Rng};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::levels::seeded;
+use lacuna_sim::{OpKind, Record, Recorder, Rng, Slow};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Tag and digest of a summary follow from the hidden bytes, without a key to tell how.
 const SUMMARY_TAGS: Range<usize> = 32..64;
@@ -50,33 +50,6 @@ struct Game {
     depth: usize,
     threads: bool,
     seed: u64,
-}
-
-/// A medium that takes its time.
-struct Slow(Arc<Recorder<MemoryMedium>>);
-
-impl Medium for Slow {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        std::thread::sleep(Duration::from_micros(20));
-        self.0.read(batch)
-    }
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        std::thread::sleep(Duration::from_micros(50));
-        self.0.write(batch)
-    }
-    fn sync(&self) -> Result<()> {
-        std::thread::sleep(Duration::from_micros(300));
-        self.0.sync()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.0.discard(offset, len)
-    }
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.0.set_len(len)
-    }
 }
 
 /// A disk with all levels that there can be at depth 2: level 1 has 13 slots, 2 has 3, 3 has one, one belongs to none.
@@ -159,10 +132,10 @@ fn play(game: Game, above: Above) -> Vec<Record> {
     let recorder = Arc::new(Recorder::new(Arc::new(MemoryMedium::new(params.medium_len()))));
     recorder.keep_contents(true);
     let medium: Arc<dyn Medium> =
-        if game.threads { Arc::new(Slow(recorder.clone())) } else { recorder.clone() };
+        if game.threads { Slow::over(recorder.clone(), game.seed) } else { recorder.clone() };
     let most = 1 + usize::from(params.hidden_levels());
     let levels = if above == Above::Absent { game.depth + 1 } else { most };
-    create_with(&medium, &params, levels, game.seed, game.seed ^ 0xf111).unwrap();
+    create_with(&medium, &params, levels, seeded(game.seed, game.seed ^ 0xf111)).unwrap();
     let mut rngs = [Rng::new(game.seed), Rng::new(!game.seed ^ above as u64)];
     for turn in 0..3 {
         let seeds = options(game.seed + turn, (game.seed + turn) ^ 0xf111);

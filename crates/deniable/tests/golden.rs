@@ -5,10 +5,11 @@
 
 mod fixture;
 
-use fixture::{create, fill, flush_hidden, open, params_of, stamp_of};
+use fixture::{create, fill, flush_hidden, open, params_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
-use lacuna_deniable::{Geometry, LevelDisk, Params, Version};
+use lacuna_deniable::{Geometry, Levels, Params, Version};
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::levels::{has_contents, kept_medium};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,13 +45,7 @@ impl Golden {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let kept = std::fs::read(self.path()).unwrap();
-        let mut bytes = vec![0; self.params.medium_len() as usize];
-        for piece in kept.chunks_exact(8 + BLOCK_SIZE) {
-            let at = u64::from_le_bytes(piece[..8].try_into().unwrap()) as usize;
-            bytes[at..at + BLOCK_SIZE].copy_from_slice(&piece[8..]);
-        }
-        bytes
+        kept_medium(&self.path(), self.params.medium_len())
     }
 }
 
@@ -84,23 +79,13 @@ fn make(golden: &Golden) -> Vec<u8> {
     memory.snapshot()
 }
 
-fn has_contents(level: &LevelDisk) {
-    let contents = CONTENTS[usize::from(level.level())];
-    for block in 0..level.blocks() {
-        let mut data = vec![0; BLOCK_SIZE];
-        level.read(BlockAddr(block), &mut data).unwrap();
-        let expected = contents.iter().find(|(at, _)| *at == block).map_or(0, |(_, stamp)| *stamp);
-        assert_eq!(stamp_of(block, &data), Some(expected), "level {}, block {block}", level.level());
-    }
-}
-
 #[test]
 fn golden_disks_open() {
     for golden in [Golden::version_1(), Golden::version_2()] {
         for levels in 1..=golden.levels {
             let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(golden.bytes()));
             let disk = open(&medium, &golden.params, levels, 3).unwrap();
-            disk.levels().iter().for_each(|level| has_contents(level));
+            disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
         }
     }
 }
@@ -130,7 +115,7 @@ fn golden_disks_take_writes_for_laps() {
             disk.close().unwrap();
             drop((levels, disk));
             let again = open(&medium, &golden.params, golden.levels, 20 + session).unwrap();
-            again.levels().iter().for_each(|level| has_contents(level));
+            again.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
         }
     }
 }

@@ -5,7 +5,7 @@ mod fixture;
 
 use fixture::{Worked, counter, create, flush_hidden, models, open, params, params_of};
 use lacuna_core::{Disk, Kind};
-use lacuna_deniable::{Geometry, Params};
+use lacuna_deniable::{Geometry, Levels, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::Rng;
 use std::sync::Arc;

@@ -13,10 +13,10 @@
 mod fixture;
 
 use fixture::{create, open, params_of};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, ManualClock, Result};
-use lacuna_deniable::{Geometry, Params};
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sim::{LatencyMedium, LatencyModel, Rng, kolmogorov_smirnov};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, ManualClock};
+use lacuna_deniable::{Geometry, Levels, Params};
+use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::{Around, LatencyMedium, LatencyModel, Rng, Surrounded, kolmogorov_smirnov};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,30 +41,9 @@ struct Shared {
     free: AtomicBool,
 }
 
-impl Shared {
-    fn medium(&self) -> &dyn Medium {
+impl Around for Shared {
+    fn below(&self) -> &dyn Medium {
         if self.free.load(Ordering::Relaxed) { &*self.fast } else { &self.slow }
-    }
-}
-
-impl Medium for Shared {
-    fn len(&self) -> u64 {
-        self.fast.len()
-    }
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.medium().read(batch)
-    }
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.medium().write(batch)
-    }
-    fn sync(&self) -> Result<()> {
-        self.medium().sync()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.medium().discard(offset, len)
-    }
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.medium().set_len(len)
     }
 }
 
@@ -89,7 +68,7 @@ fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
     let params = params();
     let (fast, clock) = (Arc::new(MemoryMedium::new(params.medium_len())), Arc::new(ManualClock::default()));
     let slow = LatencyMedium::new(Arc::clone(&fast), model(), Arc::clone(&clock));
-    let shared = Arc::new(Shared { slow, fast, free: AtomicBool::new(true) });
+    let shared = Arc::new(Surrounded(Shared { slow, fast, free: AtomicBool::new(true) }));
     let medium: Arc<dyn Medium> = shared.clone();
     let count = if hidden == Hidden::Absent { 1 } else { 3 };
     create(&medium, &params, count, seed).unwrap();
@@ -106,7 +85,7 @@ fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
     while fixture::counter(&levels[0], "head") < 4 * params.stripes {
         disk.refresh().unwrap();
     }
-    shared.free.store(false, Ordering::Relaxed);
+    shared.0.free.store(false, Ordering::Relaxed);
     let (mut found, mut next, mut before) = (Vec::new(), clock_now(&shared) + BEAT, 0);
     while found.len() < BEATS + 1 {
         let blocks = 1 + rng.below(64);
@@ -130,8 +109,8 @@ fn run(seed: u64, hidden: Hidden) -> Vec<f64> {
     found.split_off(1)
 }
 
-fn clock_now(shared: &Shared) -> Duration {
-    shared.slow.now()
+fn clock_now(shared: &Surrounded<Shared>) -> Duration {
+    shared.0.slow.now()
 }
 
 fn sample(seeds: std::ops::Range<u64>, hidden: Hidden) -> Vec<f64> {

@@ -8,10 +8,11 @@ use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Cipher, SystemRandom};
-use lacuna_deniable::{Deniable, Params as DeniableParams};
+use lacuna_deniable::Params as DeniableParams;
 use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
+use lacuna_levels::{LevelFormat, Masters, Randomness};
 use lacuna_medium::{Access, FileMedium, Medium};
-use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
+use lacuna_oblivious::Params as ObliviousParams;
 use lacuna_sealed::{Layout, Params, Sealed};
 use lacuna_sealed_objects::ObjectLayout;
 use std::fs::File;
@@ -231,20 +232,16 @@ fn disk_on(medium: &FileMedium) -> Option<PublicHeader> {
 fn lay(medium: &Arc<FileMedium>, parameters: &Parameters, unlocked: &Unlocked) -> Result<()> {
     match parameters {
         Parameters::Flat(params) => Sealed::create(&**medium, params, &unlocked.master_keys[0]),
-        Parameters::Deniable(params) => {
-            let random = Arc::new(SystemRandom::new()?);
-            let medium = Arc::clone(medium) as Arc<dyn Medium>;
-            let uuid = &unlocked.header.uuid.0;
-            Deniable::create(&medium, params, &unlocked.master_keys, uuid, random.clone(), random)
-        }
-        Parameters::Oblivious(params) => {
-            let random = Arc::new(SystemRandom::new()?);
-            let medium = Arc::clone(medium) as Arc<dyn Medium>;
-            let uuid = &unlocked.header.uuid.0;
-            Oblivious::create(&medium, params, &unlocked.master_keys, uuid, random.clone(), random)
-        }
+        Parameters::Deniable(params) => lay_levels(params, medium, unlocked),
+        Parameters::Oblivious(params) => lay_levels(params, medium, unlocked),
         Parameters::Objects(_) => unreachable!("a disk on objects is not made in a file"),
     }
+}
+
+fn lay_levels(params: &impl LevelFormat, medium: &Arc<FileMedium>, unlocked: &Unlocked) -> Result<()> {
+    let masters = Masters { keys: &unlocked.master_keys, uuid: &unlocked.header.uuid.0 };
+    let medium = Arc::clone(medium) as Arc<dyn Medium>;
+    params.create(&medium, masters, Randomness::of(Arc::new(SystemRandom::new()?)))
 }
 
 /// Removes the file that could not be made whole. That it was ours is sure: it was created by this process.

@@ -12,11 +12,11 @@ use crate::open_disk::{Engine, OnObjects, OpenDisk};
 use crate::parameters::Parameters;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
-use lacuna_deniable::{Deniable, Params as DeniableParams};
+use lacuna_deniable::Params as DeniableParams;
 use lacuna_header::{Location, PublicHeader, Unlocked};
-use lacuna_levels::{OpenOptions as LevelOptions, check_length};
+use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
-use lacuna_oblivious::{Oblivious, Params as ObliviousParams};
+use lacuna_oblivious::Params as ObliviousParams;
 use lacuna_sealed::{OpenOptions, Params, Sealed};
 use lacuna_sealed_objects::{ObjectDisk, ObjectOptions, ObjectParams};
 use std::sync::Arc;
@@ -278,8 +278,7 @@ impl Opening {
             read_only: self.read_only,
             background: true,
             cover_timeout: self.cover_timeout,
-            public_random: random.clone(),
-            filler: random,
+            random: Randomness::of(random),
         }
     }
 }
@@ -308,6 +307,7 @@ impl Key {
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
         let masters: Vec<Secret<32>> = self.masters.clone();
         let master = masters.first().ok_or_else(|| Error::new(Kind::Other, "the header gave no key"))?;
+        let keys = Masters { keys: &masters, uuid: &self.uuid };
         let random = Arc::new(SystemRandom::new()?);
         if self.has_levels && write_through {
             return Err(no_write_through());
@@ -318,17 +318,10 @@ impl Key {
                 Sealed::open(medium, &params, master, &self.uuid, options).map(Engine::Flat)
             }
             Place::Deniable { medium, params } => {
-                let options = opening.of_levels(random);
-                // Anybody can see the length of the medium, so this error need not be private.
-                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
-                let opened = Deniable::open(medium, &params, &masters, &self.uuid, options);
-                opened.map(Engine::with_levels).map_err(Error::private)
+                with_levels(&params, medium, keys, opening.of_levels(random))
             }
             Place::Oblivious { medium, params } => {
-                let options = opening.of_levels(random);
-                check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
-                let opened = Oblivious::open(medium, &params, &masters, &self.uuid, options);
-                opened.map(Engine::with_levels).map_err(Error::private)
+                with_levels(&params, medium, keys, opening.of_levels(random))
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;
@@ -367,4 +360,15 @@ impl Objects {
 /// How a medium is opened for a disk that is, or is not, to be written.
 fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
+}
+
+/// Opens a disk with levels. Its errors are private, but for that of the length of the medium, which anybody can see.
+fn with_levels(
+    params: &impl LevelFormat,
+    medium: Arc<dyn Medium>,
+    masters: Masters<'_>,
+    options: LevelOptions,
+) -> Result<Engine> {
+    check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
+    params.open(medium, masters, options).map(Engine::with_levels).map_err(Error::private)
 }

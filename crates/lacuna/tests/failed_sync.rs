@@ -3,39 +3,43 @@
 
 use lacuna_core::{Budget, Disk, Result, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_deniable::{Deniable, Geometry, Params as DeniableParams};
-use lacuna_levels::{Levels, OpenOptions as LevelOptions, level_disks};
+use lacuna_deniable::{Geometry, Params as DeniableParams};
+use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Hiding, Oblivious, Params as ObliviousParams, Plan};
+use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use lacuna_sim::levels::seeded;
 use lacuna_sim::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
-use std::time::Duration;
 
 const UUID: [u8; 16] = [6; 16];
 /// Milliseconds between beats of the cover, which carries what hidden levels flush.
 const COVER: u32 = 5;
 /// Levels of the disks that have some.
-const LEVELS: u8 = 3;
+const LEVELS: usize = 3;
 
 fn masters() -> Vec<Secret<32>> {
-    (0..LEVELS).map(|level| Secret::copy_from(&[level + 5; 32])).collect()
+    lacuna_sim::levels::masters(LEVELS)
 }
 
+/// With threads.
 fn level_options() -> LevelOptions {
-    LevelOptions {
-        budget: Budget::bytes(16 << 20),
-        read_only: false,
-        background: true,
-        cover_timeout: Duration::ZERO,
-        public_random: Arc::new(SeededRandom::new(1)),
-        filler: Arc::new(SeededRandom::new(2)),
-    }
+    LevelOptions { background: true, ..lacuna_sim::levels::options(1, 2) }
 }
 
-fn levels_of(disk: impl Levels + 'static) -> Vec<Arc<dyn Disk>> {
-    let disk: Arc<dyn Levels> = Arc::new(disk);
-    level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
+/// Plays a format with levels.
+fn play_levels(name: &str, params: &impl LevelFormat) {
+    let masters = masters();
+    let masters = Masters { keys: &masters, uuid: &UUID };
+    play(
+        name,
+        params.medium_len(),
+        |medium| params.create(medium, masters, seeded(4, 5)),
+        |medium| {
+            let levels = params.open_levels(medium, masters, level_options())?;
+            Ok(levels.into_iter().map(|level| level as Arc<dyn Disk>).collect())
+        },
+    );
 }
 
 /// Fails one or another sync of disks on media of this length, made by `create` and opened by `open`.
@@ -81,27 +85,13 @@ fn sealed() {
 
 #[test]
 fn deniable() {
-    let params = DeniableParams::plan(24 << 20, Geometry::DEFAULT, 200, COVER).unwrap();
-    let random = |seed| Arc::new(SeededRandom::new(seed));
-    play(
-        "deniable",
-        params.medium_len(),
-        |medium| Deniable::create(medium, &params, &masters(), &UUID, random(4), random(5)),
-        |medium| Deniable::open(medium, &params, &masters(), &UUID, level_options()).map(levels_of),
-    );
+    play_levels("deniable", &DeniableParams::plan(24 << 20, Geometry::DEFAULT, 200, COVER).unwrap());
 }
 
 #[test]
 fn oblivious() {
     for hiding in [Hiding::Opportunistic, Hiding::Plausible] {
         let plan = Plan { hiding, cover_millis: COVER, ..Plan::DEFAULT };
-        let params = ObliviousParams::plan(24 << 20, plan).unwrap();
-        let random = |seed| Arc::new(SeededRandom::new(seed));
-        play(
-            "oblivious",
-            params.medium_len(),
-            |medium| Oblivious::create(medium, &params, &masters(), &UUID, random(4), random(5)),
-            |medium| Oblivious::open(medium, &params, &masters(), &UUID, level_options()).map(levels_of),
-        );
+        play_levels("oblivious", &ObliviousParams::plan(24 << 20, plan).unwrap());
     }
 }

@@ -1,7 +1,7 @@
 //! The levels of an open disk as front ends see them.
 
+use crate::Randomness;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Status, StatusItem};
-use lacuna_crypto::RandomSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,10 +20,8 @@ pub struct OpenOptions {
     pub background: bool,
     /// How long a hidden write or flush waits for cover on a disk that does not refresh itself.
     pub cover_timeout: Duration,
-    /// The source of what everybody with the key of level 0 can see.
-    pub public_random: Arc<dyn RandomSource>,
-    /// The source of everything else.
-    pub filler: Arc<dyn RandomSource>,
+    /// Where its random bytes come from.
+    pub random: Randomness,
 }
 
 /// An open disk with levels, as a format gives it. Called from many threads at once, with ranges that lie on the level.
@@ -46,7 +44,11 @@ pub trait Levels: Send + Sync {
     fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
     /// The counters of a level, other than its number and its length.
     fn status(&self, level: u8) -> Vec<StatusItem>;
-    /// Flushes all levels and releases the medium. Later writes fail.
+    /// One beat of the paced clock: something is written whether there is anything to write or not, and synced. For disks opened
+    /// without background threads.
+    fn refresh(&self) -> Result<()>;
+    /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush does. Later
+    /// writes fail.
     fn close(&self) -> Result<()>;
 }
 

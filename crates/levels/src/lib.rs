@@ -2,7 +2,8 @@
 //! the keys of one write to the medium, the paced clock, fail-stop, and the disks that front ends see.
 //!
 //! A format gives places their meaning, decides what is written and when, and implements [`PageSource`], from which maps
-//! read their pages, and [`Levels`], through which front ends reach it.
+//! read their pages, [`LevelFormat`], by which its disks are made and opened, and [`Levels`], through which front ends reach
+//! them.
 //!
 //! Invariants kept here:
 //! 1. Nothing here writes to a medium, and nothing decides that anything is written (deniability contract): what is
@@ -17,6 +18,7 @@
 mod clock;
 mod disk;
 mod entry;
+mod format;
 mod hidden;
 mod keys;
 mod leaves;
@@ -30,6 +32,7 @@ mod warm;
 pub use clock::PacedClock;
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
 pub use entry::{Entry, LOST, MOST_DEPTHS};
+pub use format::{LevelFormat, Masters, Randomness};
 pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Wait, no_cover, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};

@@ -52,6 +52,10 @@ impl Levels for Asked {
     fn status(&self, _level: u8) -> Vec<StatusItem> {
         Vec::new()
     }
+    fn refresh(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn close(&self) -> Result<()> {
         *self.closed.lock().unwrap() += 1;
         Ok(())

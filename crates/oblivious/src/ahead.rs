@@ -35,10 +35,10 @@ impl Core {
     pub(crate) fn prepare(&self, mut old: Vec<u8>) -> Result<Prepared> {
         let params = &self.store.params;
         let mut salt = [0; SALT_LEN];
-        self.public_random.fill(&mut salt);
+        self.random.public.fill(&mut salt);
         let mut cells = Vec::with_capacity(params.batch_cells());
         for share in params.regions() {
-            let groups = draw_cells(&*self.public_random, share.cells / GROUP, share.drawn / GROUP as usize);
+            let groups = draw_cells(&*self.random.public, share.cells / GROUP, share.drawn / GROUP as usize);
             let firsts = groups.into_iter().map(|group| share.first + group * GROUP);
             cells.extend(firsts.flat_map(|first| first..first + GROUP));
         }

@@ -54,7 +54,7 @@ pub(crate) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub(crate) fn new(core: &'a Core, seq: u64, drawn: Prepared) -> Result<Batch<'a>> {
         let mut block = Box::new([0; BLOCK_SIZE]);
-        core.filler.fill(&mut block[..]);
+        core.random.filler.fill(&mut block[..]);
         let keys = core.keys.iter().map(|key| batch_key(&key.level, &drawn.salt)).collect::<Result<_>>()?;
         Ok(Batch {
             core,
@@ -187,13 +187,13 @@ impl<'a> Batch<'a> {
                 Holds::Kept(level, entry, place) => (&core.keys[usize::from(level)].cells, place, entry),
                 Holds::Put(level, entry) => (&core.keys[usize::from(level)].cells, self.place(slot), entry),
             };
-            key.seal(place, entry, self.drawn.block(slot), &*core.filler, out)?;
+            key.seal(place, entry, self.drawn.block(slot), &*core.random.filler, out)?;
         }
         let (_, rest) = record.split_at_mut(self.holds.len() * len);
-        core.filler.fill(rest);
+        core.random.filler.fill(rest);
         for (slot, ((entry, block), out)) in self.stashed.iter().zip(rest.chunks_exact_mut(len)).enumerate() {
             let place = stash_place(self.seq, slot);
-            core.keys[0].cells.seal(place, *entry, block, &*core.filler, out)?;
+            core.keys[0].cells.seal(place, *entry, block, &*core.random.filler, out)?;
         }
         Ok(())
     }

@@ -6,11 +6,11 @@ use crate::place::cell_of;
 use crate::public::Public;
 use crate::store::Store;
 use lacuna_core::{BLOCK_SIZE, Error, FailStop, Kind, Result, Secret, defect};
-use lacuna_crypto::{RandomSource, derive};
-use lacuna_levels::{Entry, HiddenLevels, PageSource, Wait, again, corrupt};
+use lacuna_crypto::derive;
+use lacuna_levels::{Entry, HiddenLevels, PageSource, Randomness, Wait, again, corrupt};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The keys of one level of one disk.
@@ -45,10 +45,7 @@ pub(crate) struct Core {
     pub(crate) store: Store,
     /// Of the open levels, from 0 up.
     pub(crate) keys: Vec<LevelKey>,
-    /// Of what everybody with the key of level 0 can see, and of nothing else.
-    pub(crate) public_random: Arc<dyn RandomSource>,
-    /// Of what only deeper keys could tell from ciphertext.
-    pub(crate) filler: Arc<dyn RandomSource>,
+    pub(crate) random: Randomness,
     pub(crate) public: Mutex<Public>,
     pub(crate) hidden: HiddenLevels,
     /// What filler is sealed with, and what no open level has is opened with: work that costs as much as any other.

@@ -9,14 +9,13 @@ use crate::recovery;
 use crate::store::Store;
 use crate::threads::Threads;
 use lacuna_core::{BLOCK_SIZE, Budget, Error, FailStop, Kind, Result, Secret, StatusItem};
-use lacuna_crypto::RandomSource;
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, Levels, OpenOptions, Tree, check_length, level_disks,
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, Tree,
+    check_length, level_disks,
 };
 use lacuna_medium::Medium;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// About what it takes to remember the changes of a leaf that waits to be written.
 const BYTES_OF_WAITING_LEAF: u64 = 128;
@@ -27,54 +26,35 @@ pub struct Oblivious {
     threads: Mutex<Option<Threads>>,
 }
 
-impl Oblivious {
-    /// Lays a new disk on a medium: its first batch. `masters` are the keys of its levels. The cells are left as they are:
-    /// which of them batches rewrote is public.
-    pub fn create(
-        medium: &Arc<dyn Medium>,
-        params: &Params,
-        masters: &[Secret<32>],
-        uuid: &[u8; 16],
-        public_random: Arc<dyn RandomSource>,
-        filler: Arc<dyn RandomSource>,
-    ) -> Result<()> {
-        check_length(medium.len(), params.medium_len(), Kind::NoSpace)?;
-        let options = OpenOptions {
-            budget: Budget::bytes(1 << 20),
-            read_only: false,
-            background: false,
-            cover_timeout: Duration::ZERO,
-            public_random,
-            filler,
-        };
-        if !params.is_writable() || masters.len() > usize::from(params.hidden_levels()) + 1 {
-            return Err(Error::new(Kind::Usage, "cannot create an oblivious disk")
-                .found(format!("{} levels", masters.len()))
-                .expected(format!("at most {}, of version 2", params.hidden_levels() + 1)));
-        }
-        let core = build(Arc::clone(medium), params, masters, uuid, &options);
-        core.finish()
+impl LevelFormat for Params {
+    type Disk = Oblivious;
+
+    fn medium_len(&self) -> u64 {
+        Params::medium_len(self)
     }
 
-    /// Opens a disk at the level of the last of `masters`, which are the keys of the levels from 0 up.
-    ///
-    /// Errors: [`Kind::Corrupt`] if the journal does not verify, and whatever the medium reports.
-    pub fn open(
+    /// Writes the first batch. The cells are left as they are: which of them batches rewrote is public.
+    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
+        check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
+        if !self.is_writable() {
+            return Err(no_longer_written());
+        }
+        check_levels(self, masters.keys)?;
+        let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
+        build(Arc::clone(medium), self, masters, &options).finish()
+    }
+
+    fn open(
+        &self,
         medium: Arc<dyn Medium>,
-        params: &Params,
-        masters: &[Secret<32>],
-        uuid: &[u8; 16],
+        masters: Masters<'_>,
         mut options: OpenOptions,
     ) -> Result<Oblivious> {
         medium.forget_cached()?;
-        options.read_only |= !params.is_writable();
-        if masters.len() > usize::from(params.hidden_levels()) + 1 {
-            return Err(Error::new(Kind::Usage, "cannot open so many levels")
-                .found(format!("{} keys", masters.len()))
-                .expected(format!("at most {}", params.hidden_levels() + 1)));
-        }
-        check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
-        let core = build(medium, params, masters, uuid, &options);
+        options.read_only |= !self.is_writable();
+        check_levels(self, masters.keys)?;
+        check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
+        let core = build(medium, self, masters, &options);
         let end = recovery::find_end(&core.store, &core.keys[0].level)?;
         if !options.read_only {
             // What was found may still be on its way: batches that follow will rely on it.
@@ -103,7 +83,9 @@ impl Oblivious {
             if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
         Ok(Oblivious { core, threads: Mutex::new(threads) })
     }
+}
 
+impl Oblivious {
     /// The open levels, from 0 up.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
         let disk: Arc<dyn Levels> = Arc::clone(self) as _;
@@ -113,12 +95,6 @@ impl Oblivious {
     /// The parameters it was opened with.
     pub fn params(&self) -> &Params {
         &self.core.store.params
-    }
-
-    /// One beat of the paced clock: a batch and a sync. For disks opened without background threads.
-    pub fn refresh(&self) -> Result<()> {
-        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-        self.core.refresh().map(drop)
     }
 
     /// Whether nothing that was acknowledged of a level is in memory alone.
@@ -132,10 +108,7 @@ impl Oblivious {
         if self.params().is_writable() {
             return Ok(());
         }
-        Err(Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
-            .found("a disk that an earlier lacuna made, which this one reads")
-            .expected("version 2")
-            .remedy("create a new disk and copy everything to it"))
+        Err(no_longer_written())
     }
 
     fn stop(&self) {
@@ -151,18 +124,30 @@ impl Drop for Oblivious {
     }
 }
 
+fn no_longer_written() -> Error {
+    Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
+        .found("a disk that an earlier lacuna made, which this one reads")
+        .expected("version 2")
+        .remedy("create a new disk and copy everything to it")
+}
+
+/// Refuses more levels than the disk can have.
+fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
+    let most = usize::from(params.hidden_levels()) + 1;
+    if masters.len() <= most {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "too many levels for this disk")
+        .found(format!("{} levels", masters.len()))
+        .expected(format!("at most {most}")))
+}
+
 /// A core whose levels are empty.
-fn build(
-    medium: Arc<dyn Medium>,
-    params: &Params,
-    masters: &[Secret<32>],
-    uuid: &[u8; 16],
-    options: &OpenOptions,
-) -> Core {
+fn build(medium: Arc<dyn Medium>, params: &Params, masters: Masters<'_>, options: &OpenOptions) -> Core {
     let budget = options.budget;
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
-    let keys: Vec<LevelKey> = masters.iter().map(|master| LevelKey::new(master, uuid)).collect();
+    let keys: Vec<LevelKey> = masters.keys.iter().map(|master| LevelKey::new(master, masters.uuid)).collect();
     let lengths: Vec<u64> = (0u8..).zip(&keys).map(|(level, key)| params.length(level, &key.level)).collect();
     // The share of level 0 does not depend on what else is open (deniability contract).
     // Pages are written no faster than the number of operations allows: what changed waits meanwhile.
@@ -171,15 +156,14 @@ fn build(
     };
     let public = tree(lengths[0], budget.share(1, 4).get());
     // Nor does that of a hidden level depend on those above it.
-    let hidden = (1..masters.len()).map(|level| {
+    let hidden = (1..keys.len()).map(|level| {
         let share = budget.share(1, 4).get() >> level;
         HiddenLevel::new(tree(lengths[level], share))
     });
     Core {
         store: Store::new(medium, *params),
-        nobody: CellKey::throwaway(&*options.filler),
-        public_random: Arc::clone(&options.public_random),
-        filler: Arc::clone(&options.filler),
+        nobody: CellKey::throwaway(&*options.random.filler),
+        random: options.random.clone(),
         public: Mutex::new(Public::new(HiddenLevel::new(public))),
         hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), None),
         displaced: Mutex::new(keys.iter().map(|_| Default::default()).collect()),
@@ -271,7 +255,11 @@ impl Levels for Oblivious {
         items
     }
 
-    /// Hidden levels wait for cover as any flush does.
+    fn refresh(&self) -> Result<()> {
+        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
+        self.core.refresh().map(drop)
+    }
+
     fn close(&self) -> Result<()> {
         let core = &self.core;
         if core.read_only || !core.health.is_alive() {

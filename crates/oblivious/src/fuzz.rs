@@ -8,10 +8,9 @@ use crate::place::{place, stash_place};
 use crate::regions::Share;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_levels::{Entry, Levels, MapState, OpenOptions, SALT_LEN};
+use lacuna_levels::{Entry, LevelFormat, Levels, MapState, Masters, OpenOptions, Randomness, SALT_LEN};
 use lacuna_medium::{Medium, MemoryMedium};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of input for one batch.
 const PIECE: usize = 128;
@@ -54,15 +53,9 @@ fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
         made_up[..piece.len()].copy_from_slice(piece);
         forge(&*medium, &params, &keys, seq, &made_up)?;
     }
-    let options = OpenOptions {
-        budget: Budget::bytes(1 << 20),
-        read_only,
-        background: false,
-        cover_timeout: Duration::ZERO,
-        public_random: Arc::new(SeededRandom::new(1)),
-        filler: Arc::new(SeededRandom::new(2)),
-    };
-    Oblivious::open(medium, &params, &masters, &uuid, options)
+    let random = Randomness::of(Arc::new(SeededRandom::new(1)));
+    let options = OpenOptions { read_only, ..OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random) };
+    params.open(medium, Masters { keys: &masters, uuid: &uuid }, options)
 }
 
 /// A batch as its writer may have made it up: head, record, and its first cells in place as well.

@@ -4,14 +4,13 @@
 mod fixture;
 
 use fixture::regions::{JOURNAL, Regions, STASH_SLOTS};
-use fixture::{
-    Model, Worked, create, fill, flush_hidden, models, open, open_with, options, params, stamp_of,
-};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use fixture::{Model, Worked, create, flush_hidden, models, open, open_with, options, params};
+use lacuna_core::{Disk, Kind};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{Levels, Oblivious, Params};
-use lacuna_sim::Rng;
+use lacuna_oblivious::{Levels, Oblivious, OpenOptions, Params, Randomness};
+use lacuna_sim::levels::seeded;
+use lacuna_sim::{Rng, levels};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,54 +60,11 @@ fn written(params: &Params, seed: u64, close: bool) -> Left {
     Left { bytes: memory.snapshot(), models, last_batch: last_batch(&disk), half_way }
 }
 
-/// Opens a medium and reads every block of both levels: each is one that `allowed` allows, or fails by name. Returns how many
-/// failed, or none if the disk does not open.
-fn failures_if(
-    params: &Params,
-    bytes: Vec<u8>,
-    blocks: [u64; 2],
-    allowed: impl Fn(usize, u64, u64) -> bool,
-) -> Option<[u64; 2]> {
-    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(bytes));
-    let disk = match open(&medium, params, 2, 77) {
-        Ok(disk) => disk,
-        Err(e) => {
-            assert_eq!(e.kind(), Kind::Corrupt, "{e}");
-            return None;
-        }
-    };
-    let mut failed = [0; 2];
-    for (level, count) in disk.levels().iter().zip(blocks) {
-        let number = usize::from(level.level());
-        for block in 0..count {
-            let mut data = vec![0; BLOCK_SIZE];
-            match level.read(BlockAddr(block), &mut data) {
-                Ok(()) => {
-                    let stamp = stamp_of(block, &data).expect("nothing but what was written is returned");
-                    assert!(allowed(number, block, stamp), "level {number}, block {block} reads {stamp}");
-                }
-                Err(e) => {
-                    assert_eq!(e.kind(), Kind::Corrupt, "{e}");
-                    assert!(e.to_string().contains(&format!("block {block}")), "{e}");
-                    failed[number] += 1;
-                }
-            }
-        }
-        // What failed is good again once it is written.
-        let mut data = vec![0; BLOCK_SIZE];
-        fill(0, 1 << 40, &mut data);
-        level.write(BlockAddr(0), &data).unwrap();
-        let mut back = vec![0; BLOCK_SIZE];
-        level.read(BlockAddr(0), &mut back).unwrap();
-        assert!(back == data);
-    }
-    Some(failed)
-}
-
-/// The same where a block may read as its latest version and as nothing else.
+/// Opens a medium and reads every block of both levels: each is right, or fails by name. Returns how many failed, or none if
+/// the disk does not open.
 fn failures(params: &Params, bytes: Vec<u8>, models: &[Model]) -> Option<[u64; 2]> {
     let blocks = [models[0].blocks(), models[1].blocks()];
-    failures_if(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
+    levels::failures(params, bytes, blocks, |level, block, stamp| stamp == models[level].latest(block))
 }
 
 /// Public randomness that draws from the first groups of cells alone, so that they fill up and blocks wait.
@@ -129,7 +85,8 @@ impl RandomSource for Narrow {
 
 fn open_narrow(medium: &Arc<dyn Medium>, params: &Params, cells: u64) -> Arc<Oblivious> {
     let narrow = Narrow { random: SeededRandom::new(3), drawn: AtomicU64::new(0), cells };
-    let options = lacuna_oblivious::OpenOptions { public_random: Arc::new(narrow), ..options(1, 2) };
+    let options =
+        OpenOptions { random: Randomness { public: Arc::new(narrow), ..seeded(1, 2) }, ..options(1, 2) };
     open_with(medium, params, 2, options).unwrap()
 }
 
@@ -239,7 +196,7 @@ fn the_journal_is_put_back() {
     let blocks = [left.models[0].blocks(), left.models[1].blocks()];
     // Up to the last batch that a head of then calls durable; its records are gone, and so it may end there.
     let allowed = |level: usize, block: u64, stamp| stamp <= then[level][block as usize];
-    let failed = failures_if(&params, damaged, blocks, allowed);
+    let failed = levels::failures(&params, damaged, blocks, allowed);
     assert!(failed.is_none_or(|[public, hidden]| public > 50 && hidden > 30), "{failed:?}");
 }
 

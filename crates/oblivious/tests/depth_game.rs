@@ -10,12 +10,11 @@ mod view;
 
 use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
-use lacuna_sim::{Recorder, Rng};
+use lacuna_sim::{Recorder, Rng, Slow};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use view::{Bytes, Observer, Seen, Shown};
 
 fn games() -> u64 {
@@ -39,48 +38,6 @@ enum Above {
     Full,
     /// As busy, on a disk that writes a batch of its own when something waits.
     Leaky,
-}
-
-/// A medium that takes its time.
-struct Slow {
-    medium: Arc<dyn Medium>,
-    rng: Mutex<Rng>,
-}
-
-impl Slow {
-    fn pause(&self, micros: u64) {
-        let micros = self.rng.lock().unwrap().below(micros);
-        std::thread::sleep(Duration::from_micros(micros));
-    }
-}
-
-impl Medium for Slow {
-    fn len(&self) -> u64 {
-        self.medium.len()
-    }
-
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.pause(60);
-        self.medium.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.pause(150);
-        self.medium.write(batch)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.pause(900);
-        self.medium.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.medium.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.medium.set_len(len)
-    }
 }
 
 struct Game {
@@ -112,7 +69,7 @@ impl Game {
         let options = OpenOptions { background: self.threads, ..options(seed, filler) };
         let mut medium: Arc<dyn Medium> = self.recorder.clone();
         if self.threads {
-            medium = Arc::new(Slow { medium, rng: Mutex::new(Rng::new(filler)) });
+            medium = Slow::over(medium, filler);
         }
         open_with(&medium, &self.params, self.levels(), options).unwrap()
     }

@@ -8,55 +8,28 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, Params};
+use lacuna_sim::format_page::{Fields, FormatPage, number};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 /// A block of each level, written last, and its version.
 const WRITTEN: [(u64, u64); 2] = [(7, 11), (9, 22)];
 
-fn page() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/oblivious.md");
-    std::fs::read_to_string(path).unwrap()
+fn page() -> FormatPage {
+    FormatPage::read("oblivious")
 }
 
-/// The cells of the rows of the tables under a heading.
-fn rows(heading: &str) -> Vec<Vec<String>> {
-    let page = page();
-    let section = page.split("\n## ").find(|s| s.lines().next() == Some(heading));
-    let section = section.unwrap_or_else(|| panic!("no section {heading}"));
-    let lines = section.lines().filter(|line| line.starts_with("| "));
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
-    lines.map(cells).collect()
-}
-
-/// The second cell of the row that begins with this one.
 fn named(heading: &str, name: &str) -> String {
-    rows(heading).iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("{name}"))[1].clone()
+    page().named(heading, name)
 }
 
 fn constant(name: &str) -> u64 {
-    named("Constants", name).parse().unwrap()
+    page().constant(name)
 }
 
-/// The fields of a table, by name; asserts that they lie one after the other without gaps, up to `len` bytes.
-fn fields(heading: &str, len: usize) -> HashMap<String, Range<usize>> {
-    let (mut end, mut found) = (0, HashMap::new());
-    for row in rows(heading).into_iter().skip(1) {
-        let (offset, len): (usize, usize) = (row[0].parse().unwrap(), row[1].parse().unwrap());
-        assert_eq!(offset, end, "{heading}: {}", row[2]);
-        end = offset + len;
-        found.insert(row[2].clone(), offset..end);
-    }
-    assert_eq!(end, len, "{heading}");
-    found
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    let mut number = [0; 8];
-    number[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(number)
+fn fields(heading: &str, len: usize) -> Fields {
+    page().fields(heading).of_len(len)
 }
 
 fn domain(name: &str) -> u8 {

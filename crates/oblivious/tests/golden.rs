@@ -5,10 +5,11 @@
 
 mod fixture;
 
-use fixture::{create, fill, flush_hidden, open, open_with, options, stamp_of};
+use fixture::{create, fill, flush_hidden, open, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, OpenOptions, Params};
+use lacuna_sim::levels::{has_contents, kept_medium};
 use lacuna_sim::{OpKind, Recorder};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -65,15 +66,7 @@ fn make() -> Vec<u8> {
 }
 
 fn kept(version: u8) -> Arc<dyn Medium> {
-    let kept = std::fs::read(path(version)).unwrap();
-    let len = disk_of(version).0.medium_len() as usize;
-    let mut bytes = vec![0; len.next_multiple_of(BLOCK_SIZE)];
-    for piece in kept.chunks_exact(8 + BLOCK_SIZE) {
-        let at = u64::from_le_bytes(piece[..8].try_into().unwrap()) as usize;
-        bytes[at..at + BLOCK_SIZE].copy_from_slice(&piece[8..]);
-    }
-    bytes.truncate(len);
-    Arc::new(MemoryMedium::from_bytes(bytes))
+    Arc::new(MemoryMedium::from_bytes(kept_medium(&path(version), disk_of(version).0.medium_len())))
 }
 
 /// Opens a medium without writing to it, and compares every block with [`CONTENTS`].
@@ -82,15 +75,7 @@ fn check(medium: &Arc<dyn Medium>, version: u8) {
     for levels in 1..=most {
         let options = OpenOptions { read_only: true, ..options(3, 4) };
         let disk = open_with(medium, &params, levels, options).unwrap();
-        for level in disk.levels() {
-            let contents = CONTENTS[usize::from(level.level())];
-            for block in 0..level.blocks() {
-                let mut data = vec![0; BLOCK_SIZE];
-                level.read(BlockAddr(block), &mut data).unwrap();
-                let expected = contents.iter().find(|(at, _)| *at == block).map_or(0, |(_, stamp)| *stamp);
-                assert_eq!(stamp_of(block, &data), Some(expected), "level {}, block {block}", level.level());
-            }
-        }
+        disk.levels().iter().zip(CONTENTS).for_each(|(level, contents)| has_contents(level, contents));
     }
 }
 

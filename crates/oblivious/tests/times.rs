@@ -13,7 +13,8 @@ use fixture::{create, flush_hidden, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Clock, Disk, ManualClock};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_oblivious::{OpenOptions, Params, Plan};
+use lacuna_oblivious::{Levels, OpenOptions, Params, Plan, Randomness};
+use lacuna_sim::levels::seeded;
 use lacuna_sim::{LatencyMedium, LatencyModel, Rng};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,13 @@ fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
     let medium: Arc<dyn Medium> =
         Arc::new(LatencyMedium::new(memory, LatencyModel::ssd(), Arc::clone(&clock)));
     let filler = Arc::new(Charged { random: SeededRandom::new(seed), clock: Arc::clone(&clock) });
-    let disk = open_with(&medium, &params, levels, OpenOptions { filler, ..options(seed, 0) }).unwrap();
+    let disk = open_with(
+        &medium,
+        &params,
+        levels,
+        OpenOptions { random: Randomness { filler, ..seeded(seed, 0) }, ..options(seed, 0) },
+    )
+    .unwrap();
     let open = disk.levels();
     let mut rng = Rng::new(seed);
     if hidden == Hidden::Full {

@@ -5,104 +5,37 @@ mod fixture;
 
 use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
-use lacuna_crypto::{AesBlock, Cipher, GcmKey, Hctr2Key, XtsKey, derive, keyed_hash};
+use lacuna_crypto::{Cipher, derive, keyed_hash};
 use lacuna_medium::{MemoryObject, MemoryObjects, StripedMedium};
 use lacuna_sealed_objects::{ObjectLayout, ObjectParams, list_snapshots};
+use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
-use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 const BLOCKS: u64 = 2 * 1024 + 100;
 
-/// The cells of the rows of each table under a heading.
-fn tables(heading: &str) -> Vec<Vec<Vec<String>>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/sealed-objects.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let section = page.split("\n## ").find(|s| s.lines().next() == Some(heading));
-    let section = section.unwrap_or_else(|| panic!("no section {heading}"));
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
-    let table = |part: &str| part.lines().skip(2).map(cells).collect();
-    section.split("\n\n").filter(|part| part.starts_with('|')).map(table).collect()
+fn page() -> FormatPage {
+    FormatPage::read("sealed-objects")
+}
+
+fn fields_of(heading: &str, len: usize) -> Fields {
+    page().fields(heading).of_len(len)
 }
 
 /// The rows of the last table under a heading.
-fn rows(heading: &str) -> Vec<Vec<String>> {
-    tables(heading).pop().unwrap()
-}
-
-/// A table of fields, by name; asserts that they lie one after the other without gaps.
-struct Fields(HashMap<String, Range<usize>>);
-
-impl Fields {
-    fn of(heading: &str, len: usize) -> Fields {
-        let mut end = 0;
-        let mut fields = HashMap::new();
-        for row in rows(heading) {
-            let (offset, len): (usize, usize) = (row[0].parse().unwrap(), row[1].parse().unwrap());
-            assert_eq!(offset, end, "{heading}: {}", row[2]);
-            end = offset + len;
-            assert!(fields.insert(row[2].clone(), offset..end).is_none());
-        }
-        assert_eq!(end, len, "{heading}");
-        Fields(fields)
-    }
-
-    fn get<'a>(&self, bytes: &'a [u8], name: &str) -> &'a [u8] {
-        &bytes[self.0[name].clone()]
-    }
-
-    fn number(&self, bytes: &[u8], name: &str) -> u64 {
-        let mut number = [0; 8];
-        let field = self.get(bytes, name);
-        number[..field.len()].copy_from_slice(field);
-        u64::from_le_bytes(number)
-    }
-
-    /// Asserts that everything named `zero` is.
-    fn assert_zeros(&self, bytes: &[u8]) {
-        for (name, range) in self.0.iter().filter(|(name, _)| name.starts_with("zero")) {
-            assert!(bytes[range.clone()].iter().all(|b| *b == 0), "{name}");
-        }
-    }
+fn rows(heading: &str) -> Rows {
+    page().tables(heading).pop().unwrap()
 }
 
 fn constant(name: &str) -> u64 {
-    rows("Constants").iter().find(|row| row[0] == name).unwrap()[1].parse().unwrap()
+    page().constant(name)
 }
 
 /// Decrypts by the page.
 fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
-    let mut plain = vec![0; 4096];
-    let address = u128::from(block).to_le_bytes();
-    match cipher {
-        Cipher::XtsRandom => {
-            let iv: [u8; 16] = Fields::of("Metadata of xts-random", 16).get(meta, "iv").try_into().unwrap();
-            let binder = AesBlock::new(&derive(&master(), "sealed xts-random tweak", &UUID));
-            let mut tweak = binder.encrypt(iv);
-            tweak.iter_mut().zip(address).for_each(|(t, a)| *t ^= a);
-            let key = XtsKey::new(&derive(&master(), "sealed xts-random", &UUID)).unwrap();
-            key.session().decrypt(&binder.encrypt(tweak), data, &mut plain);
-        }
-        Cipher::Gcm => {
-            let fields = Fields::of("Metadata of gcm", 32);
-            let own = derive(&master(), "sealed gcm", &UUID);
-            let key = GcmKey::new(&derive(&own, "segment", &(block / 1024).to_le_bytes())).unwrap();
-            let nonce = fields.get(meta, "nonce").try_into().unwrap();
-            let tag = fields.get(meta, "tag").try_into().unwrap();
-            let associated = [&block.to_le_bytes(), fields.get(meta, "snapshot")].concat();
-            key.open(nonce, &associated, data, tag, &mut plain).unwrap();
-        }
-        Cipher::Xts => {
-            let key = XtsKey::new(&derive(&master(), "sealed xts", &UUID)).unwrap();
-            key.session().decrypt(&address, data, &mut plain);
-        }
-        Cipher::Hctr2 => {
-            let key = Hctr2Key::new(&derive(&master(), "sealed hctr2", &UUID)).unwrap();
-            key.decrypt(&address, data, &mut plain);
-        }
-    }
-    plain
+    let bound =
+        if cipher == Cipher::Gcm { fields_of("Metadata of gcm", 32).get(meta, "snapshot") } else { &[] };
+    SealedBlock { block, data, meta, bound }.decrypt(&page(), cipher, &master(), &UUID)
 }
 
 /// A place in an object by a formula of the page, in x and m.
@@ -165,8 +98,12 @@ struct Page {
 
 impl Page {
     fn of(params: ObjectParams) -> Page {
-        let layout =
-            tables("Layouts").remove(0).into_iter().find(|row| row[0] == params.layout.name()).unwrap();
+        let layout = page()
+            .tables("Layouts")
+            .remove(0)
+            .into_iter()
+            .find(|row| row[0] == params.layout.name())
+            .unwrap();
         Page { params, layout }
     }
 
@@ -217,7 +154,7 @@ impl Page {
     /// The metadata of a block that a chain has, each link of which must have its tag.
     fn chained(&self, object: &MemoryObject, number: u64, c: u64, i: u64) -> Vec<u8> {
         let (seal, m) = (self.seal(object), self.m() as usize);
-        let (fields, delta_fields) = (Fields::of("Seal", 168), Fields::of("Chains", 16 + 1 + m));
+        let (fields, delta_fields) = (fields_of("Seal", 168), fields_of("Chains", 16 + 1 + m));
         let chain: Secret<32> = derive(&master(), "sealed objects chain", &UUID);
         let tag = |n: u8, value: &[u8]| {
             let place = [&number.to_le_bytes()[..], &[c as u8, n]].concat();
@@ -229,7 +166,7 @@ impl Page {
         for n in (0..deltas).rev() {
             let value = &object.keys()[&[b'p', c as u8, b'd', n][..]];
             assert_eq!(tag(n, value), wanted, "delta {n} of page {c}");
-            let first = delta_fields.0["entry"].start;
+            let first = delta_fields["entry"].start;
             let entry = value[first..].chunks_exact(1 + m).find(|entry| u64::from(entry[0]) == i);
             found = found.or(entry.map(|entry| entry[1..].to_vec()));
             wanted = delta_fields.get(value, "before").to_vec();
@@ -288,7 +225,7 @@ fn scene(cipher: Cipher, layout: ObjectLayout) -> Scene {
 fn constants_and_parameters() {
     assert_eq!(constant("block"), BLOCK_SIZE as u64);
     assert_eq!(constant("segment blocks"), SEGMENT_BLOCKS);
-    let fields = Fields::of("Parameters", 32);
+    let fields = fields_of("Parameters", 32);
     for (c, cipher) in (0..).zip(Cipher::ALL) {
         assert!(rows("Parameters")[1][3].contains(&format!("{c} = {}", cipher.name())));
         assert!(
@@ -314,7 +251,7 @@ fn the_record_behind_the_header_lies_where_the_page_says() {
     let store = Arc::new(MemoryObjects::new(false));
     StripedMedium::create(store.clone(), 1 << 20).unwrap();
     let bytes = store.object(0).unwrap().bytes();
-    let fields = Fields::of("Objects", 24);
+    let fields = fields_of("Objects", 24);
     let record = &bytes[4194304..];
     assert_eq!((bytes.len(), fields.get(record, "magic")), (4194304 + 24, &b"lacunaS\x01"[..]));
     assert_eq!((fields.number(record, "stripe"), fields.number(record, "length")), (4194304, 1 << 20));
@@ -332,7 +269,7 @@ fn blocks_and_their_metadata_lie_where_the_page_says() {
             let (data, meta) = (page.data(&object, block % 1024), page.meta(&object, block));
             assert!(decrypt(cipher, block, &data, &meta) == content(block, stamp), "{layout:?} {block}");
             if cipher == Cipher::Gcm {
-                assert_eq!(Fields::of("Metadata of gcm", 32).number(&meta, "snapshot"), snapshot);
+                assert_eq!(fields_of("Metadata of gcm", 32).number(&meta, "snapshot"), snapshot);
             }
         }
         let object = scene.data.object(0).unwrap();
@@ -349,7 +286,7 @@ fn seals_lie_where_the_page_says() {
     for layout in ObjectLayout::ALL {
         let scene = scene(Cipher::Gcm, layout);
         let page = Page::of(scene.params);
-        let fields = Fields::of("Seal", 168);
+        let fields = fields_of("Seal", 168);
         let (label, len) = match scene.params.binds_entries() {
             true => ("sealed objects seal 2", 168),
             false => ("sealed objects seal", 32),
@@ -379,7 +316,7 @@ fn version_page(scene: &Scene, number: u64) -> Vec<u8> {
     let (at, len) = (number * constant("ledger page"), constant("ledger page"));
     let object = constant("ledger object");
     let page = scene.book.object(object).unwrap().bytes()[at as usize..(at + len) as usize].to_vec();
-    let fields = Fields::of("The ledger", 4096);
+    let fields = fields_of("The ledger", 4096);
     assert_eq!(fields.get(&page, "magic"), b"LACLEDG1");
     assert_eq!((fields.number(&page, "object"), fields.number(&page, "page")), (object, number));
     let key: Secret<32> = derive(&master(), "sealed objects ledger", &UUID);
@@ -389,7 +326,7 @@ fn version_page(scene: &Scene, number: u64) -> Vec<u8> {
 
 /// A number of a page of the version table.
 fn entry(page: &[u8], number: u64) -> u64 {
-    let counters = Fields::of("The ledger", 4096).get(page, "counters").to_vec();
+    let counters = fields_of("The ledger", 4096).get(page, "counters").to_vec();
     u64::from_le_bytes(counters[number as usize * 8..][..8].try_into().unwrap())
 }
 
@@ -403,7 +340,7 @@ fn version_counter(scene: &Scene, segment: u64) -> u64 {
     if generation == 0 {
         return 0;
     }
-    let fields = Fields::of("The ledger", 4096);
+    let fields = fields_of("The ledger", 4096);
     let page = version_page(scene, number);
     assert_eq!(fields.number(&page, "generation"), generation);
     assert!(fields.number(&head, "generation") >= generation);
@@ -419,7 +356,7 @@ fn the_version_table_lies_where_the_page_says() {
     let objects = || scene.book.object(constant("ledger object") + 1);
     assert_eq!(entry(&version_page(&scene, 0), constant("object pages")), 2);
     assert!(objects().is_some() && scene.book.object(3).is_none());
-    let fields = Fields::of("The ledger", 4096);
+    let fields = fields_of("The ledger", 4096);
     assert_eq!(fields.number(&version_page(&scene, 0), "generation"), 1);
     let last_page = (constant("object pages") - 1) * constant("page counters");
     for segment in [0, 503, 504, last_page, last_page + 503] {
@@ -453,7 +390,7 @@ fn the_table_of_snapshots_lies_where_the_page_says() {
             disk.create_snapshot("2nd:a-b_c.d").unwrap();
             disk.remove_snapshot("x").unwrap();
         });
-        let (head, record) = (Fields::of("Table of snapshots", 64), Fields::of("Snapshot record", 128));
+        let (head, record) = (fields_of("Table of snapshots", 64), fields_of("Snapshot record", 128));
         let table = scene.book.object(constant("table object")).unwrap().bytes();
         assert_eq!(table.len(), 64 + 2 * 128);
         assert_eq!(head.get(&table, "magic"), b"LACSNAP1");

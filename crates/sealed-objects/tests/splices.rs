@@ -8,13 +8,13 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step};
 use lacuna_sealed_objects::{ObjectLayout, list_snapshots};
+use lacuna_sim::ciphertexts::{UNIT, assert_unrelated, equal_bytes, equal_units, with_one_bit_changed};
 use std::ops::Range;
 
 /// The block that is overwritten between the snapshots.
 const BLOCK: u64 = 5;
 /// The blocks around it.
 const AROUND: Range<u64> = 0..12;
-const UNIT: usize = 16;
 
 /// A disk whose block held each of some versions when a snapshot was made, and what the adversary saw of it there.
 struct History {
@@ -121,27 +121,6 @@ impl History {
         }
         data
     }
-}
-
-fn equal_units(a: &[u8], b: &[u8]) -> usize {
-    a.chunks(UNIT).zip(b.chunks(UNIT)).filter(|(a, b)| a == b).count()
-}
-
-fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).filter(|(a, b)| a == b).count()
-}
-
-/// Chance makes 16 of 4096 bytes equal, with a deviation of 4.
-fn assert_unrelated(a: &[u8], b: &[u8]) {
-    let bytes = equal_bytes(a, b);
-    assert!((1..48).contains(&bytes), "{bytes} equal bytes");
-    assert_eq!(equal_units(a, b), 0);
-}
-
-fn with_one_bit_changed(plain: &[u8]) -> Vec<u8> {
-    let mut changed = plain.to_vec();
-    changed[1234] ^= 0x10;
-    changed
 }
 
 #[test]

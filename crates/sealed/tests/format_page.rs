@@ -5,56 +5,27 @@ mod fixture;
 
 use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
-use lacuna_crypto::{AesBlock, Cipher, GcmKey, XtsKey, derive, keyed_hash};
+use lacuna_crypto::{Cipher, GcmKey, derive, keyed_hash};
 use lacuna_medium::MemoryMedium;
 use lacuna_sealed::{Layout, Params};
+use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
-use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
-/// The cells of the rows of the table under a heading.
-fn rows(heading: &str) -> Vec<Vec<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format/sealed.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let section = page.split("\n## ").find(|s| s.lines().next() == Some(heading));
-    let lines =
-        section.unwrap_or_else(|| panic!("no section {heading}")).lines().filter(|l| l.starts_with('|'));
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
-    lines.skip(2).map(cells).collect()
+fn page() -> FormatPage {
+    FormatPage::read("sealed")
 }
 
-/// A table of fields, by name; asserts that they lie one after the other without gaps.
-struct Fields(HashMap<String, Range<usize>>);
+fn fields_of(heading: &str, len: usize) -> Fields {
+    page().fields(heading).of_len(len)
+}
 
-impl Fields {
-    fn of(heading: &str, len: usize) -> Fields {
-        let mut end = 0;
-        let mut fields = HashMap::new();
-        for row in rows(heading) {
-            let (offset, len): (usize, usize) = (row[0].parse().unwrap(), row[1].parse().unwrap());
-            assert_eq!(offset, end, "{heading}: {}", row[2]);
-            end = offset + len;
-            fields.insert(row[2].clone(), offset..end);
-        }
-        assert_eq!(end, len, "{heading}");
-        Fields(fields)
-    }
-
-    fn get<'a>(&self, bytes: &'a [u8], name: &str) -> &'a [u8] {
-        &bytes[self.0[name].clone()]
-    }
-
-    fn number(&self, bytes: &[u8], name: &str) -> u64 {
-        let mut number = [0; 8];
-        let field = self.get(bytes, name);
-        number[..field.len()].copy_from_slice(field);
-        u64::from_le_bytes(number)
-    }
+fn rows(heading: &str) -> Rows {
+    page().rows(heading)
 }
 
 fn constant(name: &str) -> u64 {
-    rows("Constants").iter().find(|row| row[0] == name).unwrap()[1].parse().unwrap()
+    page().constant(name)
 }
 
 fn master() -> Secret<32> {
@@ -78,7 +49,7 @@ fn places(p: &Params) -> [u64; 5] {
 fn constants_parameters_and_regions() {
     assert_eq!(constant("block"), BLOCK_SIZE as u64);
     assert_eq!(constant("segment blocks"), SEGMENT_BLOCKS);
-    let fields = Fields::of("Parameters", 40);
+    let fields = fields_of("Parameters", 40);
     for (c, cipher) in (0..).zip(Cipher::ALL) {
         assert!(rows("Parameters")[1][3].contains(&format!("{c} = {}", cipher.name())));
         assert!(
@@ -143,7 +114,7 @@ struct Batch {
 impl Batch {
     /// The batch at an offset of the journal's batches; asserts everything the page says of its head.
     fn at(snapshot: &[u8], position: u64, number: u64) -> Batch {
-        let head = Fields::of("Batch head", 64);
+        let head = fields_of("Batch head", 64);
         let start = (constant("header area") + constant("ring batches") + position) as usize;
         let bytes = &snapshot[start..];
         assert_eq!(head.get(bytes, "magic"), b"LACRING1");
@@ -160,7 +131,7 @@ impl Batch {
         let mut nonce = [0; 12];
         nonce[..8].copy_from_slice(&number.to_le_bytes());
         let mut untagged = bytes.clone();
-        untagged[head.0["tag"].clone()].fill(0);
+        untagged[head["tag"].clone()].fill(0);
         assert_eq!(key.seal(&nonce, &untagged, &[], &mut []), *head.get(&bytes, "tag"));
 
         let entries: Vec<Vec<u8>> = bytes[64..64 + 48 * count].chunks(48).map(<[u8]>::to_vec).collect();
@@ -177,41 +148,15 @@ impl Batch {
 
 /// Decrypts by the page.
 fn decrypt(cipher: Cipher, block: u64, data: &[u8], meta: &[u8]) -> Vec<u8> {
-    let mut plain = vec![0; 4096];
-    let address = u128::from(block).to_le_bytes();
-    match cipher {
-        Cipher::XtsRandom => {
-            let iv: [u8; 16] = Fields::of("Metadata of xts-random", 16).get(meta, "iv").try_into().unwrap();
-            let binder = AesBlock::new(&derive(&master(), "sealed xts-random tweak", &UUID));
-            let mut tweak = binder.encrypt(iv);
-            tweak.iter_mut().zip(address).for_each(|(t, a)| *t ^= a);
-            let key = XtsKey::new(&derive(&master(), "sealed xts-random", &UUID)).unwrap();
-            key.session().decrypt(&binder.encrypt(tweak), data, &mut plain);
-        }
-        Cipher::Gcm => {
-            let fields = Fields::of("Metadata of gcm", 32);
-            assert_eq!(fields.number(meta, "reserved"), 1);
-            let own = derive(&master(), "sealed gcm", &UUID);
-            let key = GcmKey::new(&derive(&own, "segment", &(block / 1024).to_le_bytes())).unwrap();
-            let nonce = fields.get(meta, "nonce").try_into().unwrap();
-            let tag = fields.get(meta, "tag").try_into().unwrap();
-            key.open(nonce, &block.to_le_bytes(), data, tag, &mut plain).unwrap();
-        }
-        Cipher::Xts => {
-            let key = XtsKey::new(&derive(&master(), "sealed xts", &UUID)).unwrap();
-            key.session().decrypt(&address, data, &mut plain);
-        }
-        Cipher::Hctr2 => {
-            let key = lacuna_crypto::Hctr2Key::new(&derive(&master(), "sealed hctr2", &UUID)).unwrap();
-            key.decrypt(&address, data, &mut plain);
-        }
+    if cipher == Cipher::Gcm {
+        assert_eq!(fields_of("Metadata of gcm", 32).number(meta, "reserved"), 1);
     }
-    plain
+    SealedBlock { block, data, meta, bound: &[] }.decrypt(&page(), cipher, &master(), &UUID)
 }
 
 /// The retired record in a place, verified.
 fn retired(snapshot: &[u8], place: u64) -> (u64, u64, u64) {
-    let fields = Fields::of("Retired record", 64);
+    let fields = fields_of("Retired record", 64);
     let bytes = &snapshot[(constant("header area") + place * constant("retired place")) as usize..];
     assert_eq!(fields.get(bytes, "magic"), b"LACRETD1");
     let key = derive(&master(), "sealed ring retired", &[]);
@@ -221,7 +166,7 @@ fn retired(snapshot: &[u8], place: u64) -> (u64, u64, u64) {
 
 /// The number of the slot of a segment, verified.
 fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
-    let fields = Fields::of("Map entry", 16);
+    let fields = fields_of("Map entry", 16);
     let bytes = &snapshot[(places(p)[0] + 16 * segment) as usize..][..16];
     if bytes == [0; 16] {
         return None;
@@ -277,7 +222,7 @@ fn everything_lies_where_the_page_says() {
 fn check_journal(p: &Params, snapshot: &[u8]) {
     assert_eq!(retired(snapshot, 0), (1, 1, 0));
     assert!((0..4).all(|segment| mapped(snapshot, p, segment).is_none()));
-    let fields = Fields::of("Entry", 48);
+    let fields = fields_of("Entry", 48);
     let m = p.cipher.meta_size();
     let first = Batch::at(snapshot, 0, 1);
     let second = Batch::at(snapshot, first.bytes.len() as u64, 2);

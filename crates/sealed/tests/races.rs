@@ -5,9 +5,9 @@ mod fixture;
 use fixture::*;
 use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
-use lacuna_sim::CrashMedium;
+use lacuna_sim::{Around, CrashMedium, Surrounded};
 use std::sync::{Arc, Barrier, Mutex};
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -21,13 +21,13 @@ struct Hooked {
 }
 
 impl Hooked {
-    fn new(inner: Arc<MemoryMedium>) -> Arc<Hooked> {
-        Arc::new(Hooked {
+    fn over(inner: Arc<MemoryMedium>) -> Arc<Surrounded<Hooked>> {
+        Arc::new(Surrounded(Hooked {
             inner,
             at_write: Mutex::new(None),
             at_sync: Mutex::new(None),
             at_discard: Mutex::new(None),
-        })
+        }))
     }
 }
 
@@ -38,19 +38,13 @@ fn call(hook: &Mutex<Option<Hook>>) {
     }
 }
 
-impl Medium for Hooked {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.inner.read(batch)
+impl Around for Hooked {
+    fn below(&self) -> &dyn Medium {
+        &*self.inner
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         call(&self.at_write);
         self.inner.write(batch)
-    }
-    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.inner.write_durable(batch)
     }
     fn sync(&self) -> Result<()> {
         call(&self.at_sync);
@@ -60,9 +54,6 @@ impl Medium for Hooked {
         call(&self.at_discard);
         self.inner.discard(offset, len)
     }
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.inner.set_len(len)
-    }
 }
 
 fn params() -> Params {
@@ -70,13 +61,13 @@ fn params() -> Params {
 }
 
 /// A disk with all of segment 1 written under stamp 1, and a stream under stamp 2 waiting in segment 0.
-fn disk_with_a_stream() -> (Arc<Hooked>, Arc<Sealed>) {
+fn disk_with_a_stream() -> (Arc<Surrounded<Hooked>>, Arc<Sealed>) {
     let params = params();
     let inner = new_disk(&params);
     let disk = open(&inner, &params, 1);
     write(&disk, SEGMENT_BLOCKS, SEGMENT_BLOCKS, 1).unwrap();
     disk.close().unwrap();
-    let medium = Hooked::new(inner);
+    let medium = Hooked::over(inner);
     let options = OpenOptions { background: true, ..options(2) };
     let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
     write(&disk, 0, 64, 2).unwrap();
@@ -94,19 +85,19 @@ fn assert_stamps(disk: &Sealed, expected: &[(u64, u64)], when: &str) {
 fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
     let (medium, disk) = disk_with_a_stream();
     let other = disk.clone();
-    *medium.at_sync.lock().unwrap() = Some(Box::new(move || {
+    *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
         other.discard(BlockAddr(SEGMENT_BLOCKS), SEGMENT_BLOCKS).unwrap();
         write(&other, SEGMENT_BLOCKS + 9, 2, 3).unwrap();
     }));
     let expected = [(0, 2), (63, 2), (1024 + 8, 0), (1024 + 9, 3), (1024 + 10, 3), (1024 + 11, 0)];
     disk.flush().unwrap();
-    assert!(medium.at_sync.lock().unwrap().is_none());
+    assert!(medium.0.at_sync.lock().unwrap().is_none());
     assert_stamps(&disk, &expected, "after the flush that it met");
     disk.flush().unwrap();
     assert_stamps(&disk, &expected, "after the next flush");
     disk.close().unwrap();
     drop(disk);
-    let disk = open(&medium.inner, &params(), 3);
+    let disk = open(&medium.0.inner, &params(), 3);
     assert_stamps(&disk, &expected, "after reopening");
 }
 
@@ -115,7 +106,7 @@ fn a_block_written_after_the_discard_of_its_segment_outlives_the_discard() {
 fn what_arrives_while_a_stream_is_completed_is_kept() {
     let (medium, disk) = disk_with_a_stream();
     let other = disk.clone();
-    *medium.at_sync.lock().unwrap() = Some(Box::new(move || {
+    *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
         write(&other, 5, 2, 4).unwrap();
         write(&other, 70, 1, 5).unwrap();
         other.discard(BlockAddr(10), 3).unwrap();
@@ -140,11 +131,11 @@ fn what_arrives_while_a_stream_is_completed_is_kept() {
         (2048 + 299, 8),
     ];
     disk.flush().unwrap();
-    assert!(medium.at_sync.lock().unwrap().is_none());
+    assert!(medium.0.at_sync.lock().unwrap().is_none());
     assert_stamps(&disk, &expected, "after the flush that it met");
     disk.flush().unwrap();
     drop(disk);
-    let disk = open(&medium.inner, &params(), 3);
+    let disk = open(&medium.0.inner, &params(), 3);
     assert_stamps(&disk, &expected, "after reopening");
 }
 
@@ -153,7 +144,7 @@ fn what_arrives_while_a_stream_is_completed_is_kept() {
 fn a_discard_of_the_segment_that_is_moving_wins() {
     let (medium, disk) = disk_with_a_stream();
     let other = disk.clone();
-    *medium.at_sync.lock().unwrap() = Some(Box::new(move || {
+    *medium.0.at_sync.lock().unwrap() = Some(Box::new(move || {
         other.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
         write(&other, 33, 1, 9).unwrap();
     }));
@@ -162,7 +153,7 @@ fn a_discard_of_the_segment_that_is_moving_wins() {
     let expected = [(0, 0), (32, 0), (33, 9), (34, 0), (1024, 1)];
     assert_stamps(&disk, &expected, "after the flush");
     drop(disk);
-    assert_stamps(&open(&medium.inner, &params(), 3), &expected, "after reopening");
+    assert_stamps(&open(&medium.0.inner, &params(), 3), &expected, "after reopening");
 }
 
 /// All spare slots are in use while the slot of a discarded segment is given back, and a stream begins there.
@@ -175,7 +166,7 @@ fn a_discarded_segment_always_finds_a_slot_again() {
         write(&disk, segment * SEGMENT_BLOCKS, 4, 1).unwrap();
     }
     disk.close().unwrap();
-    let medium = Hooked::new(inner);
+    let medium = Hooked::over(inner);
     let options = OpenOptions { background: true, ..options(2) };
     let disk = Arc::new(open_with(medium.clone(), &params, options).unwrap());
     for segment in 1..=u64::from(params.spare) {
@@ -184,13 +175,13 @@ fn a_discarded_segment_always_finds_a_slot_again() {
     assert_eq!((status(&disk, "spare_homes"), status(&disk, "shadows")), (0, u64::from(params.spare)));
     disk.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
     let other = disk.clone();
-    *medium.at_discard.lock().unwrap() = Some(Box::new(move || write(&other, 0, 64, 3).unwrap()));
+    *medium.0.at_discard.lock().unwrap() = Some(Box::new(move || write(&other, 0, 64, 3).unwrap()));
     disk.flush().unwrap();
-    assert!(medium.at_discard.lock().unwrap().is_none());
+    assert!(medium.0.at_discard.lock().unwrap().is_none());
     let expected = [(0, 3), (63, 3), (64, 0), (1024, 2), (1024 + 699, 2), (1024 + 700, 0), (3 * 1024, 1)];
     assert_stamps(&disk, &expected, "after the flush");
     disk.close().unwrap();
-    assert_stamps(&open(&medium.inner, &params, 3), &expected, "after reopening");
+    assert_stamps(&open(&medium.0.inner, &params, 3), &expected, "after reopening");
 }
 
 /// Writes and commits small pieces in one segment until everything in the journal is sent slot.
@@ -210,14 +201,14 @@ fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
 #[test]
 fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     for discard in [true, false] {
-        let medium = Hooked::new(new_disk(&params()));
+        let medium = Hooked::over(new_disk(&params()));
         let disk = Arc::new(open_with(medium.clone(), &params(), options(1)).unwrap());
         write(&disk, SEGMENT_BLOCKS + 9, 1, 1).unwrap();
         disk.flush().unwrap();
         let request = Arc::new(Mutex::new(None));
         let (other, slot) = (disk.clone(), request.clone());
         // The chunk is locked during the write, so the request can only end after it.
-        *medium.at_write.lock().unwrap() = Some(Box::new(move || {
+        *medium.0.at_write.lock().unwrap() = Some(Box::new(move || {
             let begun = Arc::new(Barrier::new(2));
             let there = begun.clone();
             let ask = move || {
@@ -237,7 +228,7 @@ fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
         let expected = [(SEGMENT_BLOCKS + 9, u64::from(!discard)), (3 * SEGMENT_BLOCKS + 8, 2)];
         assert_stamps(&disk, &expected, "after the request");
         disk.close().unwrap();
-        assert_stamps(&open(&medium.inner, &params(), 2), &expected, "after reopening");
+        assert_stamps(&open(&medium.0.inner, &params(), 2), &expected, "after reopening");
     }
 }
 

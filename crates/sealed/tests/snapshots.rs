@@ -8,6 +8,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
 use lacuna_medium::MemoryMedium;
 use lacuna_sealed::{Layout, Params};
+use lacuna_sim::ciphertexts::{UNIT, assert_unrelated, equal_bytes, equal_units, with_one_bit_changed};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use std::sync::Arc;
 const BLOCK: u64 = 5;
 /// The blocks around it.
 const AROUND: Range<u64> = 0..12;
-const UNIT: usize = 16;
 
 /// A disk, and the snapshots taken after each version of [`BLOCK`] had gone slot.
 struct History {
@@ -72,27 +72,6 @@ impl History {
     fn take(&self, bytes: &mut [u8], part: &Range<usize>) {
         bytes[part.clone()].copy_from_slice(&self.snapshots[0][part.clone()]);
     }
-}
-
-fn equal_units(a: &[u8], b: &[u8]) -> usize {
-    a.chunks(UNIT).zip(b.chunks(UNIT)).filter(|(a, b)| a == b).count()
-}
-
-fn equal_bytes(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).filter(|(a, b)| a == b).count()
-}
-
-/// Chance makes 16 of 4096 bytes equal, with a deviation of 4.
-fn assert_unrelated(a: &[u8], b: &[u8]) {
-    let bytes = equal_bytes(a, b);
-    assert!((1..48).contains(&bytes), "{bytes} equal bytes");
-    assert_eq!(equal_units(a, b), 0);
-}
-
-fn with_one_bit_changed(plain: &[u8]) -> Vec<u8> {
-    let mut changed = plain.to_vec();
-    changed[1234] ^= 0x10;
-    changed
 }
 
 #[test]

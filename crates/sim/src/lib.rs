@@ -1,5 +1,5 @@
 //! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time; the second
-//! reader that checks what a medium holds; and a plain model beside a disk.
+//! reader that checks what a medium holds; a plain model beside a disk; and what tests of formats with levels share.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same bytes, the
@@ -10,19 +10,26 @@
 //! - Nothing here is fit for protecting data; [`Rng`] least of all.
 #![warn(missing_docs)]
 
+mod around;
+pub mod ciphertexts;
 mod crash;
+pub mod cuts;
 mod failed_sync;
 mod fault;
+pub mod format_page;
 mod image;
 mod latency;
+pub mod levels;
 mod loss;
 mod operation;
 mod python;
 mod record;
 mod rng;
+mod slow;
 mod two_sample;
 pub mod versions;
 
+pub use around::{Around, Surrounded};
 pub use crash::CrashMedium;
 pub use failed_sync::{FailedSync, flush_until_refused, reopens_from_the_medium};
 pub use fault::{Fault, FaultMedium};
@@ -33,4 +40,5 @@ pub use operation::OpKind;
 pub use python::python_reader;
 pub use record::{Record, Recorder};
 pub use rng::Rng;
+pub use slow::{Flaky, Slow};
 pub use two_sample::kolmogorov_smirnov;

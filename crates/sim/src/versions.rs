@@ -85,6 +85,18 @@ pub fn fill(block: u64, stamp: u64, out: &mut [u8]) {
     out[..8].copy_from_slice(&stamp.to_le_bytes());
 }
 
+/// The same, as a block of its own.
+pub fn content(block: u64, stamp: u64) -> Vec<u8> {
+    let mut out = vec![0; BLOCK_SIZE];
+    fill(block, stamp, &mut out);
+    out
+}
+
+/// Consecutive blocks under one stamp.
+pub fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
+    (first..first + count).flat_map(|block| content(block, stamp)).collect()
+}
+
 /// The version of a block, unless it is none.
 pub fn stamp_of(block: u64, data: &[u8]) -> Option<u64> {
     let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
@@ -135,6 +147,11 @@ impl Worked<'_> {
     /// Discards blocks somewhere.
     pub fn discard(&mut self, count: u64) -> Result<()> {
         let first = self.first(count);
+        self.discard_at(first, count)
+    }
+
+    /// Discards blocks.
+    pub fn discard_at(&mut self, first: u64, count: u64) -> Result<()> {
         self.model.set(first, count, 0);
         self.disk.discard(BlockAddr(first), count)
     }
@@ -142,6 +159,11 @@ impl Worked<'_> {
     /// Reads blocks somewhere; they must have their latest version.
     pub fn compare(&mut self, count: u64) -> Result<()> {
         let first = self.first(count);
+        self.compare_at(first, count)
+    }
+
+    /// Reads blocks; they must have their latest version.
+    pub fn compare_at(&mut self, first: u64, count: u64) -> Result<()> {
         let mut data = vec![0; count as usize * BLOCK_SIZE];
         self.disk.read(BlockAddr(first), &mut data)?;
         for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {

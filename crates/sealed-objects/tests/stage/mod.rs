@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+#[allow(unused_imports)]
+pub(crate) use lacuna_sim::versions::{content, run};
+
 pub(crate) const MASTER: [u8; 32] = [5; 32];
 pub(crate) const UUID: [u8; 16] = [6; 16];
 
@@ -32,25 +35,6 @@ pub(crate) fn kinds() -> Vec<Sort> {
 pub(crate) fn plan((cipher, layout, old): Sort, blocks: u64) -> ObjectParams {
     let plan = if old { ObjectParams::plan_version_1 } else { ObjectParams::plan };
     plan(cipher, layout, blocks).unwrap()
-}
-
-/// The content of a block that `stamp` names; stamp 0 is zeros.
-pub(crate) fn content(block: u64, stamp: u64) -> Vec<u8> {
-    let mut out = vec![0; BLOCK_SIZE];
-    if stamp != 0 {
-        let mut word = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ block;
-        for chunk in out.chunks_exact_mut(8) {
-            chunk.copy_from_slice(&word.to_le_bytes());
-            word = word.wrapping_add(stamp | 1);
-        }
-        out[..8].copy_from_slice(&stamp.to_le_bytes());
-    }
-    out
-}
-
-/// The content of consecutive blocks under one stamp.
-pub(crate) fn run(first: u64, count: u64, stamp: u64) -> Vec<u8> {
-    (first..first + count).flat_map(|block| content(block, stamp)).collect()
 }
 
 /// Which stamp a block holds. Fails if it is no version whole: a mixture, or another block's.

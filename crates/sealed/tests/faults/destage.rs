@@ -4,9 +4,9 @@ use crate::fixture::*;
 use crate::model::*;
 use lacuna_core::{Budget, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{Layout, OpenOptions, Params};
-use lacuna_sim::{Fault, FaultMedium, OpKind};
+use lacuna_sim::{Around, Fault, FaultMedium, OpKind, Surrounded};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -88,12 +88,9 @@ struct DroppingSync {
     below: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
-impl Medium for DroppingSync {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.inner.read(batch)
+impl Around for DroppingSync {
+    fn below(&self) -> &dyn Medium {
+        &*self.inner
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch.iter().filter(|e| self.drops.contains(&e.offset)) {
@@ -102,9 +99,6 @@ impl Medium for DroppingSync {
             self.below.lock().unwrap().push((extent.offset, old));
         }
         self.inner.write(batch)
-    }
-    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.inner.write_durable(batch)
     }
     fn sync(&self) -> Result<()> {
         let below = std::mem::take(&mut *self.below.lock().unwrap());
@@ -116,20 +110,19 @@ impl Medium for DroppingSync {
         }
         Err(Error::new(Kind::NoSpace, "no space left on the medium"))
     }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.inner.set_len(len)
-    }
 }
 
 fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, what: &str) {
     let below = Mutex::default();
-    let medium = Arc::new(DroppingSync { inner: inner.clone(), armed: AtomicBool::new(false), drops, below });
-    let arm = || medium.armed.store(true, Ordering::SeqCst);
+    let medium = Arc::new(Surrounded(DroppingSync {
+        inner: inner.clone(),
+        armed: AtomicBool::new(false),
+        drops,
+        below,
+    }));
+    let arm = || medium.0.armed.store(true, Ordering::SeqCst);
     let model = fail_while_destaging(medium.clone(), params, arm, what);
-    assert!(!medium.armed.load(Ordering::SeqCst));
+    assert!(!medium.0.armed.load(Ordering::SeqCst));
     model.assert_allows(&open(inner, params, 3), what);
 }
 

@@ -4,9 +4,9 @@ use crate::fixture::*;
 use crate::model::*;
 use lacuna_core::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{Layout, OpenOptions, Params};
-use lacuna_sim::{CrashMedium, Fault, FaultMedium, Image, Rng};
+use lacuna_sim::{Around, CrashMedium, Fault, FaultMedium, Image, Rng, Surrounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -290,12 +290,9 @@ struct FullHalfWay {
     armed: AtomicBool,
 }
 
-impl Medium for FullHalfWay {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.inner.read(batch)
+impl Around for FullHalfWay {
+    fn below(&self) -> &dyn Medium {
+        &*self.inner
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         for extent in batch {
@@ -307,18 +304,6 @@ impl Medium for FullHalfWay {
         }
         Ok(())
     }
-    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.inner.write_durable(batch)
-    }
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.inner.set_len(len)
-    }
 }
 
 /// A stream is written over and the medium is full half-way: what was torn is not kept as if it were whole.
@@ -328,11 +313,12 @@ fn a_cow_segment_torn_by_a_full_medium_is_never_a_mixture() {
         let params = params(cipher, layout, BLOCKS);
         let (image, mut model) = used_disk(&params);
         let inner = Arc::new(CrashMedium::from_image(image));
-        let medium = Arc::new(FullHalfWay { inner: inner.clone(), armed: AtomicBool::new(false) });
+        let medium =
+            Arc::new(Surrounded(FullHalfWay { inner: inner.clone(), armed: AtomicBool::new(false) }));
         let disk = open_with(medium.clone(), &params, options(2)).unwrap();
         perform(&disk, Op::Write(SEGMENT_BLOCKS, 64), 50, &mut model).unwrap();
         perform(&disk, Op::Write(20, 1), 51, &mut model).unwrap();
-        medium.armed.store(true, Ordering::SeqCst);
+        medium.0.armed.store(true, Ordering::SeqCst);
         let error = perform(&disk, Op::Write(SEGMENT_BLOCKS, 64), 52, &mut model).unwrap_err();
         assert_eq!(error.kind(), Kind::NoSpace);
         assert!(disk.close().is_err());

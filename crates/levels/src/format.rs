@@ -1,0 +1,72 @@
+//! What a format with levels lets others do: lay disks on media, and open them.
+
+use crate::{LevelDisk, Levels, OpenOptions, level_disks};
+use lacuna_core::{Budget, Result, Secret};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::Medium;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The keys of a disk with levels, and the disk they are of.
+#[derive(Clone, Copy)]
+pub struct Masters<'a> {
+    /// The keys of the levels from 0 up to the deepest that is made or opened.
+    pub keys: &'a [Secret<32>],
+    /// The identity of the disk, from its header.
+    pub uuid: &'a [u8; 16],
+}
+
+/// Where the random bytes of a disk come from.
+#[derive(Clone)]
+pub struct Randomness {
+    /// Of what everybody with the key of level 0 can see.
+    pub public: Arc<dyn RandomSource>,
+    /// Of everything else.
+    pub filler: Arc<dyn RandomSource>,
+}
+
+impl Randomness {
+    /// Both from one source.
+    pub fn of(source: Arc<dyn RandomSource>) -> Self {
+        Randomness { public: Arc::clone(&source), filler: source }
+    }
+}
+
+impl OpenOptions {
+    /// Without threads, and without waiting for cover: the calling thread does everything.
+    pub fn in_the_foreground(budget: Budget, random: Randomness) -> Self {
+        OpenOptions { budget, read_only: false, background: false, cover_timeout: Duration::ZERO, random }
+    }
+}
+
+/// A format with levels: the parameters of a disk, which say how it lies on its medium.
+pub trait LevelFormat: Clone + Send + Sync + 'static {
+    /// An open disk of the format.
+    type Disk: Levels + 'static;
+
+    /// Length of the medium that such a disk takes, in bytes.
+    fn medium_len(&self) -> u64;
+
+    /// Lays a new disk on a medium. What the format does not say is left as it is.
+    ///
+    /// Errors: [`lacuna_core::Kind::NoSpace`] if the medium is too short, [`lacuna_core::Kind::Usage`] if there are more keys than
+    /// the disk can have levels, and what the medium reports.
+    fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()>;
+
+    /// Opens a disk at the level of the last of the keys.
+    ///
+    /// Errors: [`lacuna_core::Kind::Corrupt`] if what recovery needs does not verify, and what the medium reports.
+    fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions)
+    -> Result<Self::Disk>;
+
+    /// Opens a disk and gives its levels, from 0 up.
+    fn open_levels(
+        &self,
+        medium: Arc<dyn Medium>,
+        masters: Masters<'_>,
+        options: OpenOptions,
+    ) -> Result<Vec<Arc<LevelDisk>>> {
+        let disk: Arc<dyn Levels> = Arc::new(self.open(medium, masters, options)?);
+        Ok(level_disks(&disk))
+    }
+}

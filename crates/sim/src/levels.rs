@@ -1,0 +1,138 @@
+//! Disks with levels under test: any format, with seeded randomness and keys that anybody knows.
+
+mod crash;
+mod damage;
+mod threads;
+
+pub use crash::Hardship;
+pub use damage::failures;
+pub use threads::Threaded;
+
+use crate::versions::{Model, stamp_of};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
+use lacuna_crypto::SeededRandom;
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
+use lacuna_medium::Medium;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The identity of every disk here.
+pub const UUID: [u8; 16] = [6; 16];
+
+/// The keys of so many levels, from 0 up.
+pub fn masters(levels: usize) -> Vec<Secret<32>> {
+    (0..levels as u8).map(|level| Secret::copy_from(&[level + 5; 32])).collect()
+}
+
+/// Randomness that is a function of two seeds.
+pub fn seeded(public: u64, filler: u64) -> Randomness {
+    Randomness { public: Arc::new(SeededRandom::new(public)), filler: Arc::new(SeededRandom::new(filler)) }
+}
+
+/// Options for which everything is a function of the seeds and the calls.
+pub fn options(public_seed: u64, filler_seed: u64) -> OpenOptions {
+    OpenOptions::in_the_foreground(Budget::bytes(16 << 20), seeded(public_seed, filler_seed))
+}
+
+/// Makes a disk of so many levels.
+pub fn create<F: LevelFormat>(medium: &Arc<dyn Medium>, params: &F, levels: usize, seed: u64) -> Result<()> {
+    create_with(medium, params, levels, seeded(seed, seed + (1 << 40)))
+}
+
+/// The same, with other randomness.
+pub fn create_with<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: usize,
+    random: Randomness,
+) -> Result<()> {
+    params.create(medium, Masters { keys: &masters(levels), uuid: &UUID }, random)
+}
+
+/// Opens so many levels of a disk.
+pub fn open<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: usize,
+    seed: u64,
+) -> Result<Arc<F::Disk>> {
+    open_with(medium, params, levels, options(seed, seed + (1 << 40)))
+}
+
+/// The same, with other options.
+pub fn open_with<F: LevelFormat>(
+    medium: &Arc<dyn Medium>,
+    params: &F,
+    levels: usize,
+    options: OpenOptions,
+) -> Result<Arc<F::Disk>> {
+    let keys = masters(levels);
+    params.open(Arc::clone(medium), Masters { keys: &keys, uuid: &UUID }, options).map(Arc::new)
+}
+
+/// The open levels of a disk, from 0 up.
+pub fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
+    let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
+    level_disks(&disk)
+}
+
+/// A model for every open level of a disk that was never written to.
+pub fn models<D: Levels>(disk: &D) -> Vec<Model> {
+    let model = |level: usize| Model::new(format!("level {level}"), disk.blocks(level as u8));
+    (0..disk.open_levels()).map(model).collect()
+}
+
+/// Flushes a hidden level while the paced clock beats.
+///
+/// # Panics
+///
+/// If so many beats are not enough.
+pub fn flush_hidden<D: Levels>(disk: &D, level: &LevelDisk, beats: u64) -> Result<()> {
+    for _ in 0..beats {
+        disk.refresh()?;
+        match level.flush() {
+            Err(e) if e.kind() == Kind::NoCover => {}
+            done => return done,
+        }
+    }
+    panic!("{beats} beats of cover and the hidden level is not flushed");
+}
+
+/// One of the counters of a level.
+///
+/// # Panics
+///
+/// If there is none of this name.
+pub fn counter(level: &LevelDisk, name: &str) -> u64 {
+    level.status().items.iter().find(|item| item.name == name).expect("a counter of this name").value
+}
+
+/// A medium that was kept as a file: the blocks that are not zeros, each behind its offset (8 bytes, little-endian).
+///
+/// # Panics
+///
+/// If there is no such file.
+pub fn kept_medium(file: &Path, len: u64) -> Vec<u8> {
+    let kept = std::fs::read(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    let mut bytes = vec![0; (len as usize).next_multiple_of(BLOCK_SIZE)];
+    for piece in kept.chunks_exact(8 + BLOCK_SIZE) {
+        let at = u64::from_le_bytes(piece[..8].try_into().expect("8 bytes")) as usize;
+        bytes[at..at + BLOCK_SIZE].copy_from_slice(&piece[8..]);
+    }
+    bytes.truncate(len as usize);
+    bytes
+}
+
+/// Compares all blocks of a level with the few that are written, each with its stamp.
+///
+/// # Panics
+///
+/// If one differs.
+pub fn has_contents(level: &LevelDisk, contents: &[(u64, u64)]) {
+    for block in 0..level.blocks() {
+        let mut data = vec![0; BLOCK_SIZE];
+        level.read(BlockAddr(block), &mut data).unwrap();
+        let expected = contents.iter().find(|(at, _)| *at == block).map_or(0, |(_, stamp)| *stamp);
+        assert_eq!(stamp_of(block, &data), Some(expected), "level {}, block {block}", level.level());
+    }
+}
