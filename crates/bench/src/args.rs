@@ -91,7 +91,7 @@ impl Args {
             return Scale {
                 repeats: self.repeats.unwrap_or(1),
                 quick: true,
-                disk: 64 << 20,
+                disk: 16 << 20,
                 peer_job: Duration::from_millis(50),
                 cipher_job: Duration::from_millis(50),
                 requests: 500,

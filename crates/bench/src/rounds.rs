@@ -7,6 +7,11 @@ use crate::server::Server;
 use crate::subject::Subject;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
 const FILL: Job = Job { direction: Direction::Write, random: false, size: 1 << 20, depth: 8, fsync: None };
@@ -168,12 +173,25 @@ impl<'w> Rounds<'w> {
         if !disk.is_file() {
             return Ok(());
         }
-        let read =
-            std::fs::File::open(&disk).and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink()));
-        read.map(drop).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))
+        read_data(&disk).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))
     }
 
     fn load<'a>(&self, uri: &'a str, amount: Amount, seed: u64, jobs: &'a [Job]) -> Load<'a> {
         Load { uri, size: self.size, amount, ramp: self.ramp, durable: false, seed, jobs }
+    }
+}
+
+/// Reads what a file holds, and no holes: a disk with the layout kv has tens of gigabytes of them.
+fn read_data(path: &Path) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut end = 0;
+    loop {
+        let data = match seek(&file, SeekFrom::Data(end)) {
+            Err(Errno::NXIO) => return Ok(()),
+            found => found?,
+        };
+        end = seek(&file, SeekFrom::Hole(data))?;
+        seek(&file, SeekFrom::Start(data))?;
+        std::io::copy(&mut (&mut file).take(end - data), &mut std::io::sink())?;
     }
 }

@@ -29,5 +29,5 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
-pub use record::{Record, RecordMut, unusable_parameters};
+pub use record::{Parameters, Record, RecordMut};
 pub use secret::{Secret, SecretVec};

@@ -1,7 +1,7 @@
 //! Records on media: little-endian numbers at fixed offsets, as the format pages list them.
 
-use crate::{Error, Kind};
-use std::ops::RangeBounds;
+use crate::{Error, Kind, Result};
+use std::ops::{Deref, RangeBounds};
 use std::slice::SliceIndex;
 
 /// The bytes of a record whose length its reader has checked. Methods panic where an offset lies outside of it.
@@ -61,12 +61,38 @@ impl RecordMut<'_> {
     }
 }
 
-/// The refusal of parameters in a header that no version of a format wrote.
-pub fn unusable_parameters(format: &str, found: impl Into<String>, expected: &str) -> Error {
-    Error::new(Kind::Corrupt, format!("the parameters of the {format} format are not usable"))
-        .found(found)
-        .expected(expected)
-        .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
+/// The parameters of a disk as they stand in its header.
+#[derive(Clone, Copy)]
+pub struct Parameters<'b> {
+    format: &'static str,
+    record: Record<'b>,
+}
+
+impl<'b> Parameters<'b> {
+    /// Those of a format whose parameters take `len` bytes. Errors: [`Kind::Corrupt`] for any other length.
+    pub fn of_len(format: &'static str, bytes: &'b [u8], len: usize) -> Result<Self> {
+        let parameters = Parameters { format, record: Record(bytes) };
+        if bytes.len() == len {
+            return Ok(parameters);
+        }
+        Err(parameters.refused(format!("{} bytes", bytes.len()), format!("{len} bytes")))
+    }
+
+    /// The refusal of what no version of the format wrote.
+    pub fn refused(&self, found: impl Into<String>, expected: impl Into<String>) -> Error {
+        Error::new(Kind::Corrupt, format!("the parameters of the {} format are not usable", self.format))
+            .found(found)
+            .expected(expected)
+            .remedy("use the version of lacuna that made this disk, or restore the header from a backup")
+    }
+}
+
+impl<'b> Deref for Parameters<'b> {
+    type Target = Record<'b>;
+
+    fn deref(&self) -> &Record<'b> {
+        &self.record
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::log::Log;
 use crate::pipeline::Pipeline;
 use crate::public::Public;
 use lacuna_core::{Error, FailStop, Kind, Result, defect};
-use lacuna_levels::{HiddenLevels, Randomness, SALT_LEN, Wait, no_sync};
+use lacuna_levels::{HiddenLevels, Mode, OpenOptions, Randomness, SALT_LEN, Wait, no_sync};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -36,10 +36,7 @@ pub(crate) struct Core {
     pub(crate) hidden: HiddenLevels,
     /// What the hidden slots of the last stripe hold.
     pub(crate) hidden_echo: Mutex<Echo>,
-    /// How long to wait for cover that nobody promised.
-    cover_timeout: Duration,
-    background: bool,
-    pub(crate) read_only: bool,
+    pub(crate) mode: Mode,
     /// The end of the log when the disk was opened.
     pub(crate) opened_at: u64,
     pub(crate) pipeline: Pipeline,
@@ -52,37 +49,28 @@ pub(crate) struct Core {
     pub(crate) health: FailStop,
 }
 
-/// What a core is made of.
-pub(crate) struct Parts {
-    pub(crate) log: Log,
-    pub(crate) random: Randomness,
-    pub(crate) public: Public,
-    pub(crate) hidden: HiddenLevels,
-    pub(crate) hidden_echo: Echo,
-    pub(crate) cover_timeout: Duration,
-    pub(crate) background: bool,
-    pub(crate) read_only: bool,
-    /// The end of the log, durable.
-    pub(crate) head: u64,
-}
-
 impl Core {
-    pub(crate) fn new(parts: Parts) -> Core {
-        parts.log.complete(parts.head);
+    /// Of a disk whose log ends at `head` and is durable.
+    pub(crate) fn new(
+        log: Log,
+        public: Public,
+        hidden: (HiddenLevels, Echo),
+        head: u64,
+        options: &OpenOptions,
+    ) -> Core {
+        log.complete(head);
         Core {
-            log: parts.log,
-            random: parts.random,
+            log,
+            random: options.random.clone(),
             turn: Mutex::new(()),
-            public: Mutex::new(parts.public),
-            hidden: parts.hidden,
-            hidden_echo: Mutex::new(parts.hidden_echo),
-            cover_timeout: parts.cover_timeout,
-            background: parts.background && !parts.read_only,
-            read_only: parts.read_only,
-            opened_at: parts.head,
+            public: Mutex::new(public),
+            hidden: hidden.0,
+            hidden_echo: Mutex::new(hidden.1),
+            mode: Mode::of(options),
+            opened_at: head,
             pipeline: Pipeline::default(),
             carrier: Carrier::default(),
-            durable: AtomicU64::new(parts.head),
+            durable: AtomicU64::new(head),
             syncing: Mutex::new(()),
             progress: (Mutex::new(()), Condvar::new()),
             counters: Counters::default(),
@@ -179,7 +167,7 @@ impl Core {
 
     /// Waits until others have made stripe `seq` durable.
     pub(crate) fn wait_durable(&self, seq: u64) -> Result<()> {
-        let Some(deadline) = self.cover_patience().map(|patience| Instant::now() + patience) else {
+        let Some(deadline) = self.cover().patience.map(|patience| Instant::now() + patience) else {
             return self.wait_progress(|core| core.durable() >= seq);
         };
         let mut guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,15 +184,6 @@ impl Core {
 
     /// How something hidden waits for cover.
     pub(crate) fn cover(&self) -> Wait<'_> {
-        Wait { health: &self.health, patience: self.cover_patience() }
-    }
-
-    /// How long something hidden may wait. With paced cover it need not give up.
-    fn cover_patience(&self) -> Option<Duration> {
-        match (self.background, self.log.params.cover_millis) {
-            (false, _) => Some(Duration::ZERO),
-            (true, 0) => Some(self.cover_timeout),
-            (true, _) => None,
-        }
+        self.mode.wait(&self.health, self.log.params.cover_millis)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::caches::Caches;
 use crate::checkpoint::Checkpoint;
-use crate::core::{Core, Parts};
+use crate::core::Core;
 use crate::keys::level_key;
 use crate::log::Log;
 use crate::params::Params;
@@ -73,8 +73,7 @@ impl LevelFormat for Params {
             Ok(end)
         })?;
         let core = Arc::new(core);
-        let threads =
-            if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
+        let threads = if core.mode.background { Some(Threads::start(&core)?) } else { None };
         let lengths = hidden_lengths(self, &core.log.keys[..masters.keys.len()]);
         Ok(Deniable { core, threads: Mutex::new(threads), lengths })
     }
@@ -145,17 +144,8 @@ fn build(
     let hidden_echo = recovery::hidden_echo(&log, head);
     let shared = params.shared_slots().map(|slots| slots.saturating_sub(RESERVE));
     let levels = trees.map(HiddenLevel::new).collect();
-    Ok(Core::new(Parts {
-        log,
-        random: options.random.clone(),
-        public: Public::new(public, end),
-        hidden: HiddenLevels::new(levels, head, budget.share(1, 4).get(), shared),
-        hidden_echo,
-        cover_timeout: options.cover_timeout,
-        background: options.background,
-        read_only: options.read_only,
-        head,
-    }))
+    let hidden = HiddenLevels::new(levels, head, budget.share(1, 4).get(), shared);
+    Ok(Core::new(log, Public::new(public, end), (hidden, hidden_echo), head, options))
 }
 
 /// The lengths of the open hidden levels, in blocks.
@@ -185,7 +175,7 @@ impl Levels for Deniable {
     }
 
     fn read_only(&self) -> bool {
-        self.core.read_only
+        self.core.mode.read_only
     }
 
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
@@ -240,8 +230,7 @@ impl Levels for Deniable {
         ];
         if level == 0 {
             let public = core.public();
-            items.push(item("data", public.tree.data(), "blocks"));
-            items.push(item("map_pages_waiting", public.tree.dirty_pages(), "pages"));
+            items.extend(public.tree.status());
         } else {
             items.extend(core.hidden.status(&core.health, level));
         }
@@ -255,8 +244,8 @@ impl Levels for Deniable {
 
     fn close(&self) -> Result<()> {
         let failed = self.core.health.check();
-        if self.core.read_only || failed.is_err() {
-            return self.stop().and(if self.core.read_only { Ok(()) } else { failed });
+        if self.core.mode.read_only || failed.is_err() {
+            return self.stop().and(if self.core.mode.read_only { Ok(()) } else { failed });
         }
         let mut closed = self.core.flush_public();
         for level in 1..self.open_levels() as u8 {

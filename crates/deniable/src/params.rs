@@ -2,7 +2,7 @@
 //! follow. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
 
 use crate::summary;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret, unusable_parameters};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret};
 use lacuna_crypto::derive;
 use lacuna_levels::{MOST_BLOCKS, SLACK, largest_level};
 use std::ops::Range;
@@ -152,14 +152,11 @@ impl Params {
     /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let bad = |found: String, expected: &str| unusable_parameters("deniable", found, expected);
-        let bytes: &[u8; PARAMS_LEN] =
-            bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "48 bytes"))?;
-        let record = Record(bytes);
+        let record = Parameters::of_len("deniable", bytes, PARAMS_LEN)?;
         let version = match record.u16(0) {
             1 => Version::Shared { hidden_blocks: record.u64(32) },
             2 => Version::Dealt,
-            other => return Err(bad(format!("version {other}"), "version 1 or 2")),
+            other => return Err(record.refused(format!("version {other}"), "version 1 or 2")),
         };
         let params = Params {
             version,
@@ -176,7 +173,7 @@ impl Params {
         if zero && params.sane() {
             Ok(params)
         } else {
-            Err(bad(format!("{params:?}"), "values within the format's limits"))
+            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
         }
     }
 

@@ -7,6 +7,7 @@ use fixture::{Model, Written, flush_hidden, open_with, options, stamp_of, writte
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::levels::lost_blocks;
 use lacuna_sim::{Fault, FaultMedium, OpKind, Recorder};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,22 +19,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Reads every block of every open level: each is right, or fails. Returns how many of each level failed.
 fn failures(disk: &Arc<Deniable>, models: &[Model]) -> Vec<u64> {
-    let mut failed = Vec::new();
-    for (level, model) in disk.levels().iter().zip(models) {
-        let mut data = vec![0; BLOCK_SIZE];
-        let bad = (0..model.blocks()).filter(|block| match level.read(BlockAddr(*block), &mut data) {
-            Ok(()) => {
-                assert_eq!(stamp_of(*block, &data), Some(model.latest(*block)), "block {block}");
-                false
-            }
-            Err(e) => {
-                assert!(matches!(e.kind(), Kind::Corrupt | Kind::Io), "{e}");
-                true
-            }
-        });
-        failed.push(bad.count() as u64);
-    }
-    failed
+    disk.levels().iter().zip(models).map(|(level, model)| lost_blocks(level, model) as u64).collect()
 }
 
 /// The parts of a stripe, in blocks from its beginning, and the level that has something there; none for all of them.

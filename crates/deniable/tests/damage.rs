@@ -3,22 +3,17 @@
 
 mod fixture;
 
-use fixture::{Model, Worked, create, flush_hidden, models, open, params};
+use fixture::{Model, Worked, flush_hidden, models, params};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_deniable::{Levels, Params};
-use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::levels::{Fresh, fresh};
 use lacuna_sim::{Rng, levels};
-use std::sync::Arc;
 
 const LOG: u64 = (1 << 20) + (256 << 10);
 
 /// A disk with both levels written, closed, and its models; and what its medium held half way.
 fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
-    let medium: Arc<dyn Medium> = memory.clone();
-    create(&medium, params, 2, seed).unwrap();
-    let disk = open(&medium, params, 2, seed).unwrap();
-    let levels = disk.levels();
+    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
     let mut models = models(params, 2);
     let mut next_stamp = 0;

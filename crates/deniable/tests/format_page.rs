@@ -3,13 +3,12 @@
 
 mod fixture;
 
-use fixture::{Model, UUID, create, fill, flush_hidden, masters, open, params};
+use fixture::{Model, UUID, fill, flush_hidden, masters, params};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Secret};
 use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_deniable::{Levels, Params};
-use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::format_page::{Fields, FormatPage, number};
-use std::sync::Arc;
+use lacuna_sim::levels::{Fresh, fresh};
 
 fn page() -> FormatPage {
     FormatPage::read("deniable")
@@ -49,11 +48,7 @@ fn named_domain(name: &str) -> u8 {
 
 /// A disk with one block of each level, and its medium.
 fn written(params: &Params) -> Vec<u8> {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
-    let medium: Arc<dyn Medium> = memory.clone();
-    create(&medium, params, 2, 1).unwrap();
-    let disk = open(&medium, params, 2, 2).unwrap();
-    let levels = disk.levels();
+    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [1, 2]);
     for (level, stamp) in levels.iter().zip([11, 22]) {
         let mut block = vec![0; BLOCK_SIZE];
         fill(7, stamp, &mut block);

@@ -17,7 +17,7 @@ use fixture::{create_with, open_with, options, params_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::levels::seeded;
+use lacuna_sim::levels::{Above, seeded};
 use lacuna_sim::{OpKind, Record, Recorder, Rng, Slow};
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,21 +28,6 @@ const SUMMARY_TAGS: Range<usize> = 32..64;
 const ROOTS: usize = 64;
 const ROOT: usize = 48;
 const ENTRIES: usize = ROOTS + 7 * ROOT;
-
-/// What the levels above the adversary's depth do in a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Above {
-    /// There are none.
-    Absent,
-    /// There are some, and nothing is done with them.
-    Idle,
-    /// They are written, read, discarded and flushed.
-    Busy,
-    /// They were filled to the last block in an earlier session, and are busy.
-    Full,
-    /// They are busy on a disk that writes a stripe of its own when much is queued.
-    Leaky,
-}
 
 /// A comparison: whose keys the adversary has, and how the disk is run.
 #[derive(Clone, Copy)]

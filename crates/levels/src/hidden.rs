@@ -3,6 +3,7 @@
 //! Deniability contract: nothing here decides that, when or where anything is written. A stripe or batch that the public
 //! or the paced clock caused passes by and is filled by the format; threads that wait for that are woken.
 
+use crate::OpenOptions;
 use crate::queue::{Queue, Ticket, Waiting};
 use crate::tree::{PageSource, Tree};
 use crate::warm::warm;
@@ -105,6 +106,36 @@ pub struct Wait<'a> {
     pub health: &'a FailStop,
     /// How long to wait while nothing passes by; none for as long as it takes.
     pub patience: Option<Duration>,
+}
+
+/// How an open disk works.
+#[derive(Clone, Copy)]
+pub struct Mode {
+    /// Writes are refused, and nothing is written.
+    pub read_only: bool,
+    /// Threads write and refresh.
+    pub background: bool,
+    /// How long to wait for cover that nobody promised.
+    cover_timeout: Duration,
+}
+
+impl Mode {
+    /// As it was opened. A disk that is not written has no threads.
+    pub fn of(options: &OpenOptions) -> Self {
+        let OpenOptions { read_only, cover_timeout, .. } = *options;
+        Mode { read_only, background: options.background && !read_only, cover_timeout }
+    }
+
+    /// How something hidden waits on a disk that writes cover by itself so often, in milliseconds; 0 for never. With paced cover it
+    /// need not give up.
+    pub fn wait<'a>(&self, health: &'a FailStop, cover_millis: u32) -> Wait<'a> {
+        let patience = match (self.background, cover_millis) {
+            (false, _) => Some(Duration::ZERO),
+            (true, 0) => Some(self.cover_timeout),
+            (true, _) => None,
+        };
+        Wait { health, patience }
+    }
 }
 
 /// What a thread waits for: waking those that cannot go on costs more than most of what is done here.
@@ -387,12 +418,9 @@ impl HiddenLevels {
     pub fn status(&self, health: &FailStop, level: u8) -> Vec<StatusItem> {
         let state = self.lock(health, level);
         let HiddenLevel { tree, .. } = &state.level;
-        let item = |name, value, unit| StatusItem { name, value, unit };
-        vec![
-            item("data", tree.data(), "blocks"),
-            item("map_pages_waiting", tree.dirty_pages(), "pages"),
-            item("waiting_for_cover", state.waiting(), "bytes"),
-        ]
+        let mut items = Vec::from(tree.status());
+        items.push(StatusItem { name: "waiting_for_cover", value: state.waiting(), unit: "bytes" });
+        items
     }
 }
 

@@ -33,7 +33,7 @@ pub use clock::PacedClock;
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
 pub use entry::{Entry, LOST, MOST_DEPTHS};
 pub use format::{LevelFormat, Masters, Randomness};
-pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Wait, no_cover, no_sync};
+pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Mode, Wait, no_cover, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
 pub use queue::{Queue, Ticket, Waiting};

@@ -11,7 +11,7 @@ use crate::leaves::{Leaves, Page, WHOLE_LEAF};
 use crate::map_size::FANOUT;
 use crate::state::MapState;
 use cycle::{Cycle, is_dirty};
-use lacuna_core::{BLOCK_SIZE, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Kind, Result, StatusItem};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
@@ -117,6 +117,12 @@ impl Tree {
     /// Blocks that are written.
     pub fn data(&self) -> u64 {
         self.state.data
+    }
+
+    /// Its counters: blocks of data, and pages that wait to be written.
+    pub fn status(&self) -> [StatusItem; 2] {
+        let item = |name, value, unit| StatusItem { name, value, unit };
+        [item("data", self.data(), "blocks"), item("map_pages_waiting", self.dirty_pages(), "pages")]
     }
 
     /// Pages that wait to be written.

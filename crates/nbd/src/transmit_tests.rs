@@ -5,45 +5,16 @@ use crate::exports::Exports;
 use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, TlsState, handshake};
 use crate::stream::Replay;
-use lacuna_core::{BlockAddr, ByteDisk, Disk, Extent, Result, Status};
+use lacuna_core::{ByteDisk, Status};
+use lacuna_sim::Unasked;
 use std::sync::Arc;
-
-/// A disk of which nothing is asked.
-struct Idle;
-
-impl Disk for Idle {
-    fn blocks(&self) -> u64 {
-        1
-    }
-    fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
-        unreachable!()
-    }
-    fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
-        unreachable!()
-    }
-    fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
-        unreachable!()
-    }
-    fn flush(&self) -> Result<()> {
-        unreachable!()
-    }
-    fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
-        unreachable!()
-    }
-    fn status(&self) -> Status {
-        Status::default()
-    }
-    fn close(&self) -> Result<()> {
-        Ok(())
-    }
-}
 
 /// Runs `test` with a connection to a disk that shares the memory of a server.
 fn with_connection(test: impl FnOnce(&Connection<Replay>, &LevelMemory)) {
     // Flags, then the default export by its old name.
     let hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &0u32.to_be_bytes()].concat();
     let client = Replay::new(&hello);
-    let exports = Exports::levels([ByteDisk::new(Arc::new(Idle))]);
+    let exports = Exports::levels([ByteDisk::new(Arc::new(Unasked(Status::default)))]);
     let Ok(Outcome::Transmit(session)) = handshake(&mut &client, &exports, TlsState::Unavailable) else {
         panic!("no session");
     };

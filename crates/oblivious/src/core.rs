@@ -7,11 +7,10 @@ use crate::public::Public;
 use crate::store::Store;
 use lacuna_core::{BLOCK_SIZE, Error, FailStop, Kind, Result, Secret, defect};
 use lacuna_crypto::derive;
-use lacuna_levels::{Entry, HiddenLevels, PageSource, Randomness, Wait, again, corrupt};
+use lacuna_levels::{Entry, HiddenLevels, Mode, PageSource, Randomness, Wait, again, corrupt};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// The keys of one level of one disk.
 pub(crate) struct LevelKey {
@@ -57,9 +56,7 @@ pub(crate) struct Core {
     /// The next batches, drawn and read by a thread.
     pub(crate) ahead: Ahead,
     pub(crate) health: FailStop,
-    pub(crate) cover_timeout: Duration,
-    pub(crate) background: bool,
-    pub(crate) read_only: bool,
+    pub(crate) mode: Mode,
     pub(crate) counters: Counters,
 }
 
@@ -85,14 +82,9 @@ impl Core {
         e
     }
 
-    /// How long something hidden may wait. With paced cover it need not give up.
+    /// How something hidden waits for cover.
     pub(crate) fn wait(&self) -> Wait<'_> {
-        let patience = match (self.background, self.store.params.plan.cover_millis) {
-            (false, _) => Some(Duration::ZERO),
-            (true, 0) => Some(self.cover_timeout),
-            (true, _) => None,
-        };
-        Wait { health: &self.health, patience }
+        self.mode.wait(&self.health, self.store.params.plan.cover_millis)
     }
 
     /// The pages of a level, of which no batch is being filled.

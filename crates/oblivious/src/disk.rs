@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::threads::Threads;
 use lacuna_core::{BLOCK_SIZE, Budget, Error, FailStop, Kind, Result, Secret, StatusItem};
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, Tree,
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Randomness, Tree,
     check_length, level_disks,
 };
 use lacuna_medium::Medium;
@@ -79,8 +79,7 @@ impl LevelFormat for Params {
         }
         core.store.medium.expect_random_reads();
         let core = Arc::new(core);
-        let threads =
-            if options.background && !options.read_only { Some(Threads::start(&core)?) } else { None };
+        let threads = if core.mode.background { Some(Threads::start(&core)?) } else { None };
         Ok(Oblivious { core, threads: Mutex::new(threads) })
     }
 }
@@ -171,9 +170,7 @@ fn build(medium: Arc<dyn Medium>, params: &Params, masters: Masters<'_>, options
         keys,
         lengths,
         health: FailStop::default(),
-        cover_timeout: options.cover_timeout,
-        background: options.background && !options.read_only,
-        read_only: options.read_only,
+        mode: Mode::of(options),
         counters: Counters::default(),
     }
 }
@@ -188,7 +185,7 @@ impl Levels for Oblivious {
     }
 
     fn read_only(&self) -> bool {
-        self.core.read_only
+        self.core.mode.read_only
     }
 
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
@@ -246,8 +243,7 @@ impl Levels for Oblivious {
         ];
         if level == 0 {
             let public = core.public();
-            items.push(item("data", public.level.tree.data(), "blocks"));
-            items.push(item("map_pages_waiting", public.level.tree.dirty_pages(), "pages"));
+            items.extend(public.level.tree.status());
             items.push(item("waiting_for_cells", public.level.queue.len() as u64, "blocks"));
         } else {
             items.extend(core.hidden.status(&core.health, level));
@@ -262,7 +258,7 @@ impl Levels for Oblivious {
 
     fn close(&self) -> Result<()> {
         let core = &self.core;
-        if core.read_only || !core.health.is_alive() {
+        if core.mode.read_only || !core.health.is_alive() {
             self.stop();
             return Ok(());
         }

@@ -3,7 +3,7 @@
 
 use crate::bound::tail_base;
 use crate::regions::{self, HIDDEN_LEVELS, REGIONS, Share};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret, unusable_parameters};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret};
 use std::ops::Range;
 
 /// Where the journal begins: what is before belongs to the volume header.
@@ -181,19 +181,16 @@ impl Params {
     /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that neither this version nor version 1
     /// could have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let bad = |found: String, expected: &str| unusable_parameters("oblivious", found, expected);
-        let bytes: &[u8; PARAMS_LEN] =
-            bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "64 bytes"))?;
-        let record = Record(bytes);
+        let record = Parameters::of_len("oblivious", bytes, PARAMS_LEN)?;
         let version = match record.u16(0) {
             1 => Version::One { hidden_blocks: record.u64(40) },
             2 => Version::Two,
-            other => return Err(bad(format!("version {other}"), "version 1 or 2")),
+            other => return Err(record.refused(format!("version {other}"), "version 1 or 2")),
         };
         let hiding = match bytes[2] {
             1 => Hiding::Plausible,
             2 => Hiding::Opportunistic,
-            other => return Err(bad(format!("hiding {other}"), "1 or 2")),
+            other => return Err(record.refused(format!("hiding {other}"), "1 or 2")),
         };
         let plan = Plan { hiding, per_write: bytes[3], operations: bytes[4], cover_millis: record.u32(8) };
         let params = Params {
@@ -211,7 +208,7 @@ impl Params {
         if zero && params.sane() {
             Ok(params)
         } else {
-            Err(bad(format!("{params:?}"), "values within the format's limits"))
+            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
         }
     }
 

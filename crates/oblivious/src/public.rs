@@ -139,7 +139,7 @@ impl Core {
 
     /// Operations of any level on a plausible disk: those of level 0 that write count for themselves.
     pub(crate) fn pass_for_public(&self, operations: usize) -> Result<()> {
-        if self.store.params.plan.hiding == Hiding::Opportunistic || self.read_only {
+        if self.store.params.plan.hiding == Hiding::Opportunistic || self.mode.read_only {
             return Ok(());
         }
         self.health.check()?;
@@ -165,7 +165,7 @@ impl Core {
     fn write_batch(&self, public: &mut Public) -> Result<()> {
         let (seq, params) = (public.seq + 1, &self.store.params);
         let claims = public.claims(self, seq);
-        self.store.wait_for(&self.health, self.background, claims)?;
+        self.store.wait_for(&self.health, self.mode.background, claims)?;
         let mut drawn = self.ahead.take(self)?;
         self.take_again(public, &mut drawn)?;
         let mut batch = Batch::new(self, seq, drawn)?;

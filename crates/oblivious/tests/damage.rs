@@ -4,12 +4,12 @@
 mod fixture;
 
 use fixture::regions::{JOURNAL, Regions, STASH_SLOTS};
-use fixture::{Model, Worked, create, flush_hidden, models, open, open_with, options, params};
+use fixture::{Model, Worked, create, flush_hidden, models, open_with, options, params};
 use lacuna_core::{Disk, Kind};
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, Oblivious, OpenOptions, Params, Randomness};
-use lacuna_sim::levels::seeded;
+use lacuna_sim::levels::{Fresh, fresh, seeded};
 use lacuna_sim::{Rng, levels};
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,11 +30,7 @@ fn last_batch(disk: &Arc<Oblivious>) -> u64 {
 
 /// A disk with both levels written and flushed, and closed or left as a power cut would.
 fn written(params: &Params, seed: u64, close: bool) -> Left {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
-    let medium: Arc<dyn Medium> = memory.clone();
-    create(&medium, params, 2, seed).unwrap();
-    let disk = open(&medium, params, 2, seed).unwrap();
-    let levels = disk.levels();
+    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
     let mut models = models(&disk);
     let (mut next_stamp, mut half_way) = (0, (Vec::new(), [Vec::new(), Vec::new()]));

@@ -12,6 +12,7 @@ use fixture::{UUID, counter, create, masters, open_with, options};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
+use lacuna_sim::levels::Above;
 use lacuna_sim::{Recorder, Rng, Slow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,21 +24,6 @@ fn games() -> u64 {
 
 fn params(hiding: Hiding) -> Params {
     Params::plan(12 << 20, Plan { hiding, operations: 8, ..Plan::DEFAULT }).unwrap()
-}
-
-/// What is done above the depth.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Above {
-    /// There is no such level.
-    Absent,
-    /// There is one, and nothing is asked of it.
-    Idle,
-    /// It is written, read, discarded and flushed.
-    Busy,
-    /// All of it is written first, and again and again.
-    Full,
-    /// As busy, on a disk that writes a batch of its own when something waits.
-    Leaky,
 }
 
 struct Game {

@@ -11,6 +11,7 @@ use fixture::{
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Levels, Params};
+use lacuna_sim::levels::lost_blocks;
 use lacuna_sim::{Fault, FaultMedium, OpKind, Rng};
 use std::ops::Range;
 use std::sync::Arc;
@@ -325,7 +326,7 @@ fn one_bad_sector_costs_one_level_what_lies_in_it() {
                 .unwrap_or_else(|e| panic!("{bad:?}, depth {depth}: {e}"));
             let mut damaged = 0;
             for (level, model) in disk.levels().iter().zip(&models) {
-                let lost = lost_of(level, model);
+                let lost = lost_blocks(level, model);
                 damaged += usize::from(lost > 0);
                 lost_at_all += lost;
                 if !read_only {
@@ -342,22 +343,6 @@ fn one_bad_sector_costs_one_level_what_lies_in_it() {
         }
     }
     assert!(lost_at_all > 20, "{lost_at_all} blocks were ever lost");
-}
-
-/// Blocks of a level that cannot be read; the others are their latest version.
-fn lost_of(level: &lacuna_oblivious::LevelDisk, model: &Model) -> usize {
-    let mut data = vec![0; BLOCK_SIZE];
-    let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {
-        Ok(()) => {
-            assert_eq!(stamp_of(*block, &data), Some(model.latest(*block)), "block {block}");
-            false
-        }
-        Err(e) => {
-            assert!(matches!(e.kind(), Kind::Io | Kind::Corrupt), "{e}");
-            true
-        }
-    };
-    (0..model.blocks()).filter(|block| is_lost(block)).count()
 }
 
 /// A closed disk of three levels that are written all over: its medium, models and last batch.
@@ -449,6 +434,6 @@ fn a_bad_sector_under_metadata_stops_no_writes() {
     disk.close().unwrap();
     assert!(pages.bad.lock().unwrap().is_empty(), "the page was written whole");
     let disk = open(&medium, &params, 3, 4).unwrap();
-    let lost: usize = disk.levels().iter().zip(&models).map(|(level, model)| lost_of(level, model)).sum();
+    let lost: usize = disk.levels().iter().zip(&models).map(|(level, model)| lost_blocks(level, model)).sum();
     assert!(lost <= 8, "{lost} blocks for eight cells");
 }

@@ -9,6 +9,7 @@ use lacuna_crypto::{AesBlock, GcmKey, derive};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Levels, Params};
 use lacuna_sim::format_page::{Fields, FormatPage, number};
+use lacuna_sim::levels::{Fresh, fresh};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -209,11 +210,7 @@ impl Reader {
 
 /// A disk of two levels with [`WRITTEN`], closed; everything is in place, for a disk of its size.
 fn written(params: &Params) -> Vec<u8> {
-    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
-    let medium: Arc<dyn Medium> = memory.clone();
-    create(&medium, params, 2, 1).unwrap();
-    let disk = open(&medium, params, 2, 2).unwrap();
-    let levels = disk.levels();
+    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [1, 2]);
     for (level, (addr, stamp)) in levels.iter().zip(WRITTEN) {
         let mut block = vec![0; BLOCK_SIZE];
         fill(addr, stamp, &mut block);

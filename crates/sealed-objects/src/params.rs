@@ -1,7 +1,7 @@
 //! The public parameters of a sealed disk on objects, and what follows from them for the objects of one disk.
 //! The byte-exact page is `docs/format/sealed-objects.md`; a test keeps the two together.
 
-use lacuna_core::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, unusable_parameters};
+use lacuna_core::{Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::ObjectStore;
 
@@ -159,21 +159,18 @@ impl ObjectParams {
     /// Parses what [`ObjectParams::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version
     /// could not have written.
     pub fn parse(bytes: &[u8]) -> Result<ObjectParams> {
-        let bad = |found: String, expected: &str| unusable_parameters("sealed (on objects)", found, expected);
-        let bytes: &[u8; PARAMS_LEN] =
-            bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "32 bytes"))?;
-        let record = Record(bytes);
+        let record = Parameters::of_len("sealed (on objects)", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
         if ![VERSION_PLAIN, VERSION_BINDING].contains(&version) {
-            return Err(bad(format!("version {version}"), "version 1 or 2"));
+            return Err(record.refused(format!("version {version}"), "version 1 or 2"));
         }
         let params = ObjectParams {
             cipher: Cipher::from_code(bytes[2])
-                .ok_or_else(|| bad(format!("cipher {}", bytes[2]), "0 to 3"))?,
+                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), "0 to 3"))?,
             layout: ObjectLayout::ALL
                 .into_iter()
                 .find(|layout| layout.code() == bytes[3])
-                .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 3"))?,
+                .ok_or_else(|| record.refused(format!("layout {}", bytes[3]), "0 to 3"))?,
             blocks: record.u64(8),
             version,
         };
@@ -182,7 +179,7 @@ impl ObjectParams {
         if planned.is_some_and(|planned| planned.encode() == *bytes) {
             Ok(params)
         } else {
-            Err(bad(format!("{params:?}"), "values within the format's limits"))
+            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
         }
     }
 }

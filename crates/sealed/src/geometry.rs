@@ -2,7 +2,7 @@
 //! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
 
 use crate::Layout;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, unusable_parameters};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 
 /// Blocks under one chunk lock.
@@ -118,19 +118,16 @@ impl Params {
     /// Parses what [`Params::encode`] wrote. Errors: [`Kind::Corrupt`] for anything that this version could
     /// not have written.
     pub fn parse(bytes: &[u8]) -> Result<Params> {
-        let bad = |found: String, expected: &str| unusable_parameters("sealed", found, expected);
-        let bytes: &[u8; PARAMS_LEN] =
-            bytes.try_into().map_err(|_| bad(format!("{} bytes", bytes.len()), "40 bytes"))?;
-        let record = Record(bytes);
+        let record = Parameters::of_len("sealed", bytes, PARAMS_LEN)?;
         let version = record.u16(0);
         if version != PARAMS_VERSION {
-            return Err(bad(format!("version {version}"), "version 1"));
+            return Err(record.refused(format!("version {version}"), "version 1"));
         }
         let params = Params {
             cipher: Cipher::from_code(bytes[2])
-                .ok_or_else(|| bad(format!("cipher {}", bytes[2]), "0 to 3"))?,
+                .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), "0 to 3"))?,
             layout: Layout::from_code(bytes[3])
-                .ok_or_else(|| bad(format!("layout {}", bytes[3]), "0 to 2"))?,
+                .ok_or_else(|| record.refused(format!("layout {}", bytes[3]), "0 to 2"))?,
             spare: record.u32(4),
             blocks: record.u64(8),
             journal_len: record.u64(16),
@@ -145,7 +142,11 @@ impl Params {
             && u64::from(params.map_capacity) <= MAX_BLOCKS / SEGMENT_BLOCKS
             && (params.cipher.meta_size() > 0 || params.layout == Layout::SegmentEnd)
             && record.is_zero(28..);
-        if sane { Ok(params) } else { Err(bad(format!("{params:?}"), "values within the format's limits")) }
+        if sane {
+            Ok(params)
+        } else {
+            Err(record.refused(format!("{params:?}"), "values within the format's limits"))
+        }
     }
 
     /// The places that follow from the parameters.

@@ -51,46 +51,22 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_core::{BlockAddr, Disk, Extent, Result, Status};
+    use lacuna_core::Status;
+    use lacuna_sim::Unasked;
     use std::sync::Arc;
-
-    /// A disk that holds its counters back while its lock is held.
-    struct Stuck(Mutex<()>);
-
-    impl Disk for Stuck {
-        fn blocks(&self) -> u64 {
-            1
-        }
-        fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
-            unreachable!()
-        }
-        fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
-            unreachable!()
-        }
-        fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
-            unreachable!()
-        }
-        fn flush(&self) -> Result<()> {
-            unreachable!()
-        }
-        fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
-            unreachable!()
-        }
-        fn status(&self) -> Status {
-            let _held = self.0.lock().unwrap();
-            Status { items: vec![StatusItem { name: "dirty", value: 7, unit: "bytes" }] }
-        }
-        fn close(&self) -> Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn a_disk_that_is_stuck_keeps_nobody_waiting() {
-        let disk = Arc::new(Stuck(Mutex::new(())));
-        let counters = Counters::of(vec![ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>)]);
+        // The disk holds its counters back while this lock is held.
+        let lock = Arc::new(Mutex::new(()));
+        let of_disk = Arc::clone(&lock);
+        let disk = Unasked(move || {
+            let _held = of_disk.lock().unwrap();
+            Status { items: vec![StatusItem { name: "dirty", value: 7, unit: "bytes" }] }
+        });
+        let counters = Counters::of(vec![ByteDisk::new(Arc::new(disk))]);
         assert_eq!(counters.now()[0].value, 7);
-        let held = disk.0.lock().unwrap();
+        let held = lock.lock().unwrap();
         assert!(counters.now().is_empty() && counters.now().is_empty());
         drop(held);
         assert_eq!(counters.now()[0].value, 7);

@@ -30,3 +30,12 @@ pub fn with_one_bit_changed(plain: &[u8]) -> Vec<u8> {
     changed[1234] ^= 0x10;
     changed
 }
+
+/// A block with every second unit of an older one.
+pub fn spliced(new: &[u8], old: &[u8]) -> Vec<u8> {
+    let mut mixed = new.to_vec();
+    for at in (0..mixed.len()).step_by(2 * UNIT) {
+        mixed[at..at + UNIT].copy_from_slice(&old[at..at + UNIT]);
+    }
+    mixed
+}

@@ -5,19 +5,60 @@ mod damage;
 mod threads;
 
 pub use crash::Hardship;
-pub use damage::failures;
+pub use damage::{failures, lost_blocks};
 pub use threads::Threaded;
 
 use crate::versions::{Model, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, level_disks};
-use lacuna_medium::Medium;
+use lacuna_medium::{Medium, MemoryMedium};
 use std::path::Path;
 use std::sync::Arc;
 
 /// The identity of every disk here.
 pub const UUID: [u8; 16] = [6; 16];
+
+/// What the levels above the adversary's depth do in a run of the game.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Above {
+    /// There are none.
+    Absent,
+    /// There are some, and nothing is asked of them.
+    Idle,
+    /// They are written, read, discarded and flushed.
+    Busy,
+    /// All of them is written first, to the last block, and again and again.
+    Full,
+    /// They are as busy, on a disk that writes something of its own when much is queued.
+    Leaky,
+}
+
+/// A new disk in memory, opened.
+pub struct Fresh<D> {
+    /// What holds it.
+    pub memory: Arc<MemoryMedium>,
+    /// The same, as the disk sees it.
+    pub medium: Arc<dyn Medium>,
+    /// The disk.
+    pub disk: Arc<D>,
+    /// Its levels, from 0 up.
+    pub levels: Vec<Arc<LevelDisk>>,
+}
+
+/// Makes a disk of so many levels and opens it, each with its seed.
+///
+/// # Panics
+///
+/// If it cannot be made.
+pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]) -> Fresh<F::Disk> {
+    let memory = Arc::new(MemoryMedium::new(params.medium_len()));
+    let medium: Arc<dyn Medium> = memory.clone();
+    create(&medium, params, levels, made).unwrap();
+    let disk = open(&medium, params, levels, opened).unwrap();
+    let levels = levels_of(&disk);
+    Fresh { memory, medium, disk, levels }
+}
 
 /// The keys of so many levels, from 0 up.
 pub fn masters(levels: usize) -> Vec<Secret<32>> {

@@ -27,6 +27,7 @@ mod record;
 mod rng;
 mod slow;
 mod two_sample;
+mod unasked;
 pub mod versions;
 
 pub use around::{Around, Surrounded};
@@ -42,3 +43,4 @@ pub use record::{Record, Recorder};
 pub use rng::Rng;
 pub use slow::{Flaky, Slow};
 pub use two_sample::kolmogorov_smirnov;
+pub use unasked::Unasked;

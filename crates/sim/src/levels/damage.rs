@@ -1,7 +1,7 @@
 //! Reading disks with levels whose medium was altered.
 
 use super::{levels_of, open};
-use crate::versions::{fill, stamp_of};
+use crate::versions::{Model, fill, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_levels::{LevelDisk, LevelFormat};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -61,4 +61,24 @@ fn takes_writes(level: &LevelDisk) {
     level.write(BlockAddr(0), &data).unwrap();
     level.read(BlockAddr(0), &mut back).unwrap();
     assert!(back == data);
+}
+
+/// How many blocks of a level cannot be read.
+///
+/// # Panics
+///
+/// If one reads as anything but its latest version, or fails for another reason than damage.
+pub fn lost_blocks(level: &LevelDisk, model: &Model) -> usize {
+    let mut data = vec![0; BLOCK_SIZE];
+    let mut is_lost = |block: &u64| match level.read(BlockAddr(*block), &mut data) {
+        Ok(()) => {
+            assert_eq!(stamp_of(*block, &data), Some(model.latest(*block)), "block {block}");
+            false
+        }
+        Err(e) => {
+            assert!(matches!(e.kind(), Kind::Io | Kind::Corrupt), "{e}");
+            true
+        }
+    };
+    (0..model.blocks()).filter(|block| is_lost(block)).count()
 }
