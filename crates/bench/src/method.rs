@@ -18,7 +18,7 @@ pub(crate) fn text(scale: &Scale) -> String {
 Buffers hold random bytes made once per job and altered a little before each write. Client and server share the processor, so the client's own cost \
 is in every figure and draws ratios towards 1.\n\
 - Every disk has {disk} MiB and is filled once before anything is measured, so all writes are overwrites. Each \
-server drops what the page cache has of its disk when it opens it; the disk is read into the cache again before anything is \
+server drops what the page cache has of its disk when it opens it; what it holds is read into the cache again before anything is \
 measured, and all reads find their data there.\n\
 - The page cache is on for every server, and each acknowledges writes before they are on the medium; only a \
 flush (or a job with fsync) makes them durable. A job without fsync shows the cost of the server, not the \

@@ -166,7 +166,7 @@ impl<'w> Rounds<'w> {
         Ok(server)
     }
 
-    /// Reads the whole disk into the page cache, from which a server drops it when it opens the disk: it is not the medium
+    /// Reads what the disk holds into the page cache, from which a server drops it when it opens the disk: it is not the medium
     /// that is compared.
     fn warm(&self, subject: Subject) -> Result<()> {
         let disk = subject.disk(self.work);

@@ -52,5 +52,5 @@ pub use caches::{Cached, Caches};
 pub use disk::Deniable;
 #[doc(hidden)]
 pub use fuzz::fuzz_open;
-pub use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness};
+pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
 pub use params::{Geometry, Params, Version};

@@ -13,7 +13,7 @@ const LOG: u64 = (1 << 20) + (256 << 10);
 
 /// A disk with both levels written, closed, and its models; and what its medium held half way.
 fn written(params: &Params, seed: u64) -> (Vec<u8>, Vec<Model>, Vec<u8>) {
-    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [seed, seed]);
+    let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
     let mut models = models(params, 2);
     let mut next_stamp = 0;

@@ -48,7 +48,7 @@ fn named_domain(name: &str) -> u8 {
 
 /// A disk with one block of each level, and its medium.
 fn written(params: &Params) -> Vec<u8> {
-    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [1, 2]);
+    let Fresh { memory, disk, levels } = fresh(params, 2, [1, 2]);
     for (level, stamp) in levels.iter().zip([11, 22]) {
         let mut block = vec![0; BLOCK_SIZE];
         fill(7, stamp, &mut block);

@@ -18,7 +18,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_deniable::{Deniable, Geometry, LevelDisk, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sim::levels::{Above, seeded};
-use lacuna_sim::{OpKind, Record, Recorder, Rng, Slow};
+use lacuna_sim::{OpKind, Record, Recorder, Rng, Slow, StopAtEnd};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +97,7 @@ fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], 
                 }
             });
         }
+        let _stop = StopAtEnd(&done);
         for _ in 0..steps {
             step(&known[below.below(known.len() as u64) as usize], disk, below);
             if busy && !game.threads {
@@ -107,7 +108,6 @@ fn session(disk: &Arc<Deniable>, game: Game, above: Above, rngs: &mut [Rng; 2], 
                 disk.refresh().unwrap();
             }
         }
-        done.store(true, Ordering::Relaxed);
     });
 }
 

@@ -11,6 +11,7 @@ use lacuna_header::{
     Uuid, change_keys, open, update_params,
 };
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::format_page::FormatPage;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -115,36 +116,32 @@ fn write_the_golden_header() {
     file.write_all(&medium.snapshot()[..HEADER_LEN]).unwrap();
 }
 
-/// The rows `| offset | length | name | ...` of the table under a heading.
-fn table(page: &str, heading: &str) -> Vec<(usize, usize, String)> {
-    let section = page.split("\n## ").find(|s| s.starts_with(heading)).unwrap();
-    let rows = section.lines().filter_map(|line| {
-        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
-        Some((cells.next()?.parse().ok()?, cells.next()?.parse().ok()?, cells.next()?.to_string()))
-    });
-    rows.collect()
+/// Offset, length and name of the fields in the table under a heading.
+fn table(page: &FormatPage, heading: &str) -> Vec<(usize, usize, String)> {
+    let number = |cell: &str| cell.parse().unwrap();
+    let rows = page.rows(heading);
+    rows.iter().map(|row| (number(&row[0]), number(&row[1]), row[2].clone())).collect()
 }
 
 #[test]
 fn the_pages_and_the_code_agree() {
-    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
     let code = |fields: &[Field]| -> Vec<(usize, usize, String)> {
         fields.iter().map(|f| (f.offset, f.len, f.name.to_string())).collect()
     };
-    for (name, fields) in [("header-v1.md", &HEADER_FIELDS_V1[..]), ("header.md", &HEADER_FIELDS[..])] {
-        let page = std::fs::read_to_string(pages.join(name)).unwrap();
+    for (name, fields) in [("header-v1", &HEADER_FIELDS_V1[..]), ("header", &HEADER_FIELDS[..])] {
+        let page = FormatPage::read(name);
         assert_eq!(table(&page, "Header"), code(fields), "{name}");
         assert_eq!(table(&page, "Key slot"), code(&SLOT_FIELDS), "{name}");
         for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA] {
-            assert!(page.contains(&number.to_string()), "{name}: {number}");
+            assert!(page.says(&number.to_string()), "{name}: {number}");
         }
         use lacuna_crypto::Argon2Cost as Cost;
         for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
-            assert!(page.contains(&number.to_string()), "{name}: {number}");
+            assert!(page.says(&number.to_string()), "{name}: {number}");
         }
-        assert!(page.contains(&format!("1 to {};", Cost::MAX_PASSES)));
-        assert!(page.contains(&format!("1 to {} |", Cost::MAX_LANES)));
-        assert!(name == "header-v1.md" || page.contains(&TAIL_AREA.to_string()));
+        assert!(page.says(&format!("1 to {};", Cost::MAX_PASSES)));
+        assert!(page.says(&format!("1 to {} |", Cost::MAX_LANES)));
+        assert!(name == "header-v1" || page.says(&TAIL_AREA.to_string()));
     }
 }
 

@@ -8,7 +8,7 @@ use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
-use lacuna_sim::levels::seeded;
+use lacuna_sim::levels::{levels_of, seeded};
 use lacuna_sim::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ fn play_levels(name: &str, params: &impl LevelFormat) {
         params.medium_len(),
         |medium| params.create(medium, masters, seeded(4, 5)),
         |medium| {
-            let levels = params.open_levels(medium, masters, level_options())?;
-            Ok(levels.into_iter().map(|level| level as Arc<dyn Disk>).collect())
+            let disk = Arc::new(params.open(medium, masters, level_options())?);
+            Ok(levels_of(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect())
         },
     );
 }

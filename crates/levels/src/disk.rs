@@ -44,8 +44,8 @@ pub trait Levels: Send + Sync {
     fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>>;
     /// The counters of a level, other than its number and its length.
     fn status(&self, level: u8) -> Vec<StatusItem>;
-    /// One beat of the paced clock: something is written whether there is anything to write or not, and synced. For disks opened
-    /// without background threads.
+    /// One beat of the paced clock: something is written whether there is anything to write or not, and synced. Disks that were
+    /// opened with background threads have a clock of their own.
     fn refresh(&self) -> Result<()>;
     /// Flushes all levels, the public one first, and releases the medium. Hidden levels wait for cover as any flush does. Later
     /// writes fail.

@@ -1,6 +1,6 @@
 //! What a format with levels lets others do: lay disks on media, and open them.
 
-use crate::{LevelDisk, Levels, OpenOptions, level_disks};
+use crate::{Levels, OpenOptions};
 use lacuna_core::{Budget, Result, Secret};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Medium;
@@ -40,33 +40,23 @@ impl OpenOptions {
 }
 
 /// A format with levels: the parameters of a disk, which say how it lies on its medium.
-pub trait LevelFormat: Clone + Send + Sync + 'static {
+pub trait LevelFormat: Send + Sync + 'static {
     /// An open disk of the format.
     type Disk: Levels + 'static;
 
     /// Length of the medium that such a disk takes, in bytes.
     fn medium_len(&self) -> u64;
 
-    /// Lays a new disk on a medium. What the format does not say is left as it is.
+    /// Lays a new disk on a medium. Most of the medium is left as it is: what was written since is public.
     ///
     /// Errors: [`lacuna_core::Kind::NoSpace`] if the medium is too short, [`lacuna_core::Kind::Usage`] if there are more keys than
-    /// the disk can have levels, and what the medium reports.
+    /// the disk can have levels or no disk of this version is made any more, and what the medium reports.
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()>;
 
     /// Opens a disk at the level of the last of the keys.
     ///
-    /// Errors: [`lacuna_core::Kind::Corrupt`] if what recovery needs does not verify, and what the medium reports.
+    /// Errors: [`lacuna_core::Kind::Corrupt`] if the medium is too short or what recovery needs does not verify,
+    /// [`lacuna_core::Kind::Usage`] if there are more keys than the disk can have levels, and what the medium reports.
     fn open(&self, medium: Arc<dyn Medium>, masters: Masters<'_>, options: OpenOptions)
     -> Result<Self::Disk>;
-
-    /// Opens a disk and gives its levels, from 0 up.
-    fn open_levels(
-        &self,
-        medium: Arc<dyn Medium>,
-        masters: Masters<'_>,
-        options: OpenOptions,
-    ) -> Result<Vec<Arc<LevelDisk>>> {
-        let disk: Arc<dyn Levels> = Arc::new(self.open(medium, masters, options)?);
-        Ok(level_disks(&disk))
-    }
 }

@@ -37,7 +37,9 @@ impl LevelFormat for Params {
     fn create(&self, medium: &Arc<dyn Medium>, masters: Masters<'_>, random: Randomness) -> Result<()> {
         check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
         if !self.is_writable() {
-            return Err(no_longer_written());
+            return Err(
+                Error::new(Kind::Usage, "cannot create an oblivious disk of version 1").expected("version 2")
+            );
         }
         check_levels(self, masters.keys)?;
         let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
@@ -107,7 +109,10 @@ impl Oblivious {
         if self.params().is_writable() {
             return Ok(());
         }
-        Err(no_longer_written())
+        Err(Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
+            .found("a disk that an earlier lacuna made, which this one reads")
+            .expected("version 2")
+            .remedy("create a new disk and copy everything to it"))
     }
 
     fn stop(&self) {
@@ -121,13 +126,6 @@ impl Drop for Oblivious {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn no_longer_written() -> Error {
-    Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
-        .found("a disk that an earlier lacuna made, which this one reads")
-        .expected("version 2")
-        .remedy("create a new disk and copy everything to it")
 }
 
 /// Refuses more levels than the disk can have.

@@ -61,6 +61,6 @@ pub use disk::Oblivious;
 pub use draw::draw_cells;
 #[doc(hidden)]
 pub use fuzz::fuzz_open;
-pub use lacuna_levels::{LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness};
+pub use lacuna_levels::{LevelDisk, Levels, OpenOptions, Randomness};
 pub use params::{Hiding, Params, Plan};
 pub use world::World;

@@ -30,7 +30,7 @@ fn last_batch(disk: &Arc<Oblivious>) -> u64 {
 
 /// A disk with both levels written and flushed, and closed or left as a power cut would.
 fn written(params: &Params, seed: u64, close: bool) -> Left {
-    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [seed, seed]);
+    let Fresh { memory, disk, levels } = fresh(params, 2, [seed, seed]);
     let mut rng = Rng::new(seed);
     let mut models = models(&disk);
     let (mut next_stamp, mut half_way) = (0, (Vec::new(), [Vec::new(), Vec::new()]));

@@ -13,7 +13,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Levels, Oblivious, OpenOptions, Params, Plan};
 use lacuna_sim::levels::Above;
-use lacuna_sim::{Recorder, Rng, Slow};
+use lacuna_sim::{Recorder, Rng, Slow, StopAtEnd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use view::{Bytes, Observer, Seen, Shown};
@@ -119,8 +119,8 @@ impl Game {
                     }
                 });
             }
+            let _stop = StopAtEnd(&done);
             (0..100).for_each(|_| step(disk, self.depth, lower));
-            done.store(true, Ordering::Relaxed);
         });
     }
 

@@ -210,7 +210,7 @@ impl Reader {
 
 /// A disk of two levels with [`WRITTEN`], closed; everything is in place, for a disk of its size.
 fn written(params: &Params) -> Vec<u8> {
-    let Fresh { memory, disk, levels, .. } = fresh(params, 2, [1, 2]);
+    let Fresh { memory, disk, levels } = fresh(params, 2, [1, 2]);
     for (level, (addr, stamp)) in levels.iter().zip(WRITTEN) {
         let mut block = vec![0; BLOCK_SIZE];
         fill(addr, stamp, &mut block);

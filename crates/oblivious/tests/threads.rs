@@ -9,7 +9,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, LevelDisk, Oblivious, Params, Plan};
 use lacuna_sim::levels::Threaded;
-use lacuna_sim::{OpKind, Rng};
+use lacuna_sim::{OpKind, Rng, StopAtEnd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -85,9 +85,8 @@ fn a_disk_opens_from_whatever_a_moment_left() {
                 level.write(BlockAddr(addr), &block).unwrap();
             }
         });
-        let moments: Vec<Vec<u8>> = (0..40).map(|_| memory.snapshot()).collect();
-        done.store(true, Ordering::Relaxed);
-        moments
+        let _stop = StopAtEnd(&done);
+        (0..40).map(|_| memory.snapshot()).collect::<Vec<Vec<u8>>>()
     });
     for moment in moments {
         let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(moment));

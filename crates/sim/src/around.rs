@@ -18,7 +18,7 @@ pub trait Around: Send + Sync + 'static {
         self.below().write(batch)
     }
 
-    /// A durable write.
+    /// A durable write. It does not go through [`Around::write`] and [`Around::sync`].
     fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.below().write_durable(batch)
     }
@@ -56,6 +56,18 @@ impl<A: Around> Medium for Surrounded<A> {
 
     fn sync(&self) -> Result<()> {
         self.0.sync()
+    }
+
+    fn forget_cached(&self) -> Result<()> {
+        self.0.below().forget_cached()
+    }
+
+    fn expect_random_reads(&self) {
+        self.0.below().expect_random_reads();
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+        self.0.below().allocate(offset, len)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

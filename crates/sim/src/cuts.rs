@@ -14,10 +14,10 @@ pub struct Cuts {
 /// What became of a simulation.
 pub struct Outcome {
     /// Of what the medium was asked for.
-    pub digest: u64,
+    digest: u64,
     rounds: u64,
     /// What was lost, if anything was.
-    pub violation: Option<String>,
+    violation: Option<String>,
 }
 
 impl Cuts {

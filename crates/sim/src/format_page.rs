@@ -16,10 +16,15 @@ impl FormatPage {
     ///
     /// # Panics
     ///
-    /// If there is none. As everything here, which is for tests: what a page lacks is a panic that names it.
+    /// If there is none. What a page lacks is a panic in all of this module, which is for tests.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/format/{name}.md"));
         FormatPage(std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+    }
+
+    /// Whether the page has these words.
+    pub fn says(&self, words: &str) -> bool {
+        self.0.contains(words)
     }
 
     /// The tables under a heading.
@@ -60,31 +65,36 @@ impl FormatPage {
 }
 
 /// The fields of a structure, by name. They lie one after the other without gaps.
-pub struct Fields(Vec<(String, Range<usize>)>);
+pub struct Fields {
+    heading: String,
+    fields: Vec<(String, Range<usize>)>,
+}
 
 impl Fields {
     fn of(heading: &str, rows: &Rows) -> Fields {
-        let (mut end, mut fields) = (0, Vec::new());
+        let (mut end, mut fields) = (0, Vec::<(String, Range<usize>)>::new());
         for row in rows {
             let number =
                 |cell: &str| cell.parse::<usize>().unwrap_or_else(|e| panic!("{heading}, {cell}: {e}"));
             assert_eq!(number(&row[0]), end, "{heading}: {}", row[2]);
             let start = end;
             end += number(&row[1]);
+            let known = fields.iter().any(|(name, _)| *name == row[2]);
+            assert!(!known || row[2].starts_with("zero"), "{heading}: {} stands twice", row[2]);
             fields.push((row[2].clone(), start..end));
         }
-        Fields(fields)
+        Fields { heading: heading.to_owned(), fields }
     }
 
     /// Asserts how long the structure is, in bytes.
     pub fn of_len(self, len: usize) -> Self {
-        assert_eq!(self.end(), len);
+        assert_eq!(self.end(), len, "{}", self.heading);
         self
     }
 
     /// Where the structure ends.
     pub fn end(&self) -> usize {
-        self.0.last().map_or(0, |(_, range)| range.end)
+        self.fields.last().map_or(0, |(_, range)| range.end)
     }
 
     /// The bytes of a field.
@@ -99,7 +109,7 @@ impl Fields {
 
     /// Asserts that everything named `zero` is.
     pub fn assert_zeros(&self, bytes: &[u8]) {
-        for (name, range) in self.0.iter().filter(|(name, _)| name.starts_with("zero")) {
+        for (name, range) in self.fields.iter().filter(|(name, _)| name.starts_with("zero")) {
             assert!(bytes[range.clone()].iter().all(|b| *b == 0), "{name}");
         }
     }
@@ -109,7 +119,7 @@ impl Index<&str> for Fields {
     type Output = Range<usize>;
 
     fn index(&self, name: &str) -> &Range<usize> {
-        let mut found = self.0.iter().filter(|(field, _)| field == name);
+        let mut found = self.fields.iter().filter(|(field, _)| field == name);
         let (_, range) = found.next().unwrap_or_else(|| panic!("no field {name}"));
         assert!(found.next().is_none(), "{name} stands twice");
         range

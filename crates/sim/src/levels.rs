@@ -28,9 +28,9 @@ pub enum Above {
     Idle,
     /// They are written, read, discarded and flushed.
     Busy,
-    /// All of them is written first, to the last block, and again and again.
+    /// They were written to the last block before, and are busy.
     Full,
-    /// They are as busy, on a disk that writes something of its own when much is queued.
+    /// They are as busy, on a disk that writes something of its own when something is queued.
     Leaky,
 }
 
@@ -38,8 +38,6 @@ pub enum Above {
 pub struct Fresh<D> {
     /// What holds it.
     pub memory: Arc<MemoryMedium>,
-    /// The same, as the disk sees it.
-    pub medium: Arc<dyn Medium>,
     /// The disk.
     pub disk: Arc<D>,
     /// Its levels, from 0 up.
@@ -57,7 +55,7 @@ pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]
     create(&medium, params, levels, made).unwrap();
     let disk = open(&medium, params, levels, opened).unwrap();
     let levels = levels_of(&disk);
-    Fresh { memory, medium, disk, levels }
+    Fresh { memory, disk, levels }
 }
 
 /// The keys of so many levels, from 0 up.

@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A medium that fails to read now and then, and gives what it has when it is asked again.
-pub struct Flaky {
+pub(crate) struct Flaky {
     medium: Arc<dyn Medium>,
     rng: Mutex<Rng>,
 }
 
-/// A medium before which operations take a while: a random part of what is given for each kind.
+/// A medium whose reads, writes and syncs take a random time.
 pub struct Slow {
     medium: Arc<dyn Medium>,
     rng: Mutex<Rng>,
-    /// Of how many operations one takes a while.
+    /// One operation of so many takes time.
     one_of: u64,
-    /// Microseconds at most.
+    /// Microseconds that an operation of each kind takes at most.
     read: u64,
     write: u64,
     sync: u64,
@@ -29,7 +29,7 @@ pub struct Slow {
 
 impl Flaky {
     /// Over a medium.
-    pub fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
+    pub(crate) fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         Arc::new(Surrounded(Flaky { medium, rng: Mutex::new(Rng::new(seed)) }))
     }
 }
@@ -48,7 +48,7 @@ impl Around for Flaky {
 }
 
 impl Slow {
-    /// Every operation takes a while.
+    /// Every read, write and sync takes time.
     pub fn over(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         let rng = Mutex::new(Rng::new(seed));
         let (one_of, after_sync) = (1, false);
@@ -56,7 +56,7 @@ impl Slow {
     }
 
     /// Some writes and syncs hesitate, so that other threads come first.
-    pub fn at_times(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
+    pub(crate) fn at_times(medium: Arc<dyn Medium>, seed: u64) -> Arc<dyn Medium> {
         let rng = Mutex::new(Rng::new(seed));
         let (one_of, after_sync) = (3, true);
         Arc::new(Surrounded(Slow { medium, rng, one_of, read: 0, write: 300, sync: 300, after_sync }))
@@ -86,6 +86,11 @@ impl Around for Slow {
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         self.pause(self.write);
         self.medium.write(batch)
+    }
+
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.pause(self.write + self.sync);
+        self.medium.write_durable(batch)
     }
 
     fn sync(&self) -> Result<()> {

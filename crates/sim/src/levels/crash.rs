@@ -6,8 +6,9 @@
 
 use super::{create, flush_hidden, levels_of, models, open, open_with, options};
 use crate::cuts::{Cuts, Outcome, setting};
+use crate::slow::{Flaky, Slow};
 use crate::versions::{Model, Worked};
-use crate::{CrashMedium, Flaky, Image, Rng, Slow};
+use crate::{CrashMedium, Image, Rng};
 use lacuna_core::{Budget, Disk, Kind, Result};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions};
 use lacuna_medium::Medium;
@@ -17,7 +18,6 @@ use std::sync::Arc;
 const LEVELS: usize = 3;
 
 /// A kind of disk, and how it is used.
-#[derive(Clone)]
 pub struct Hardship<F> {
     /// How the disk lies on its medium. Nothing beats the paced clock but the rounds.
     pub params: F,
@@ -71,7 +71,8 @@ impl<F: LevelFormat> Hardship<F> {
         let levels = levels_of(&disk);
         for (level, model) in levels.iter().zip(models.iter_mut()) {
             for at in 0..model.blocks() {
-                write_one(&*disk, &mut Worked { disk: &**level, model, rng, next_stamp }, at).unwrap();
+                let mut worked = Worked { disk: &**level, model, rng, next_stamp };
+                beating(&*disk, self.beats, || worked.write_at(at, 1)).unwrap();
             }
         }
         levels[1..].iter().for_each(|level| flush_hidden(&*disk, level, self.beats).unwrap());
@@ -145,11 +146,8 @@ struct Round<'a, D> {
 impl<D: Levels> Round<'_, D> {
     fn run(&mut self, operations: u64) {
         for _ in 0..operations {
-            match self.step() {
-                // The queue of the hidden level is full: the paced clock must beat first.
-                Err(e) if e.kind() == Kind::NoCover => {}
-                Err(_) => return,
-                Ok(()) => {}
+            if self.step().is_err() {
+                return;
             }
         }
         let flushed = |level: &Arc<LevelDisk>| flush_hidden(self.disk, level, self.beats).is_ok();
@@ -162,21 +160,23 @@ impl<D: Levels> Round<'_, D> {
     fn step(&mut self) -> Result<()> {
         let level = self.rng.below(LEVELS as u64) as usize;
         let choice = self.rng.below(100);
-        let Round { levels, models, rng, next_stamp, .. } = self;
+        let Round { disk: whole, levels, models, rng, next_stamp, beats } = self;
+        let (whole, beats) = (*whole, *beats);
         let disk = &levels[level];
         let mut worked = Worked { disk: &**disk, model: &mut models[level], rng, next_stamp };
         match choice {
             0..60 => {
                 let count = 1 + worked.rng.below(5);
-                write(self.disk, &mut worked, count)
+                write(whole, beats, &mut worked, count)
             }
             60..64 => {
                 let count = (10 + worked.rng.below(60)).min(worked.model.blocks());
-                write(self.disk, &mut worked, count)
+                write(whole, beats, &mut worked, count)
             }
             64..70 => {
                 let count = (1 + worked.rng.below(30)).min(worked.model.blocks());
-                worked.discard(count)
+                let first = worked.first(count);
+                beating(whole, beats, || worked.discard_at(first, count))
             }
             70..80 if level == 0 => {
                 disk.flush()?;
@@ -203,22 +203,24 @@ impl<D: Levels> Round<'_, D> {
     }
 }
 
-/// Writes blocks somewhere. If the queue of the level has no room for all of them, one by one, and the paced clock beats
-/// meanwhile: a write that was refused may have happened or not, and what is read next could not be compared.
-fn write(disk: &impl Levels, worked: &mut Worked<'_>, count: u64) -> Result<()> {
+/// Writes blocks somewhere. If the queue of the level has no room for all of them, one by one: a write that was refused may have
+/// happened or not, and what is read next could not be compared.
+fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) -> Result<()> {
     let first = worked.first(count);
     match worked.write_at(first, count) {
         Err(e) if e.kind() == Kind::NoCover => {}
         done => return done,
     }
-    (first..first + count).try_for_each(|block| write_one(disk, worked, block))
+    (first..first + count).try_for_each(|block| beating(disk, beats, || worked.write_at(block, 1)))
 }
 
-fn write_one(disk: &impl Levels, worked: &mut Worked<'_>, block: u64) -> Result<()> {
-    loop {
-        match worked.write_at(block, 1) {
+/// Does something that may find no room in the queue of its level: the paced clock then beats, and it is done again.
+fn beating(disk: &impl Levels, beats: u64, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
+    for _ in 0..beats {
+        match ask() {
             Err(e) if e.kind() == Kind::NoCover => disk.refresh()?,
             done => return done,
         }
     }
+    panic!("{beats} beats of cover and there is no room in the queue");
 }

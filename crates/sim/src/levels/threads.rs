@@ -2,7 +2,7 @@
 
 use super::{create, levels_of, open_with, options};
 use crate::versions::{fill, stamp_of};
-use crate::{FailedSync, Fault, FaultMedium, OpKind, Record, Recorder, Rng, flush_until_refused};
+use crate::{FailedSync, Fault, FaultMedium, OpKind, Record, Recorder, Rng, StopAtEnd, flush_until_refused};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
 use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions};
 use lacuna_medium::{Medium, MemoryMedium};
@@ -94,6 +94,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
                     }
                 });
             }
+            let _stop = StopAtEnd(&done);
             let mut rng = Rng::new(5);
             for n in 0..count {
                 let addr = rng.below(levels[0].blocks());
@@ -102,7 +103,6 @@ impl<F: LevelFormat> Threaded<'_, F> {
                     levels[0].flush().unwrap();
                 }
             }
-            done.store(true, Ordering::Relaxed);
         });
         let _no_cover = disk.close();
         drop((levels, disk));
