@@ -30,8 +30,7 @@ pub(crate) fn levels(
 
 /// The open levels of a disk, level 0 first.
 pub(crate) fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<dyn Disk>> {
-    let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
-    level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
+    level_disks(disk).into_iter().map(|level| level as Arc<dyn Disk>).collect()
 }
 
 /// A new disk with so many levels open.

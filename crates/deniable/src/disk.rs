@@ -82,8 +82,7 @@ impl LevelFormat for Params {
 impl Deniable {
     /// The open levels, from 0 up.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
-        let disk: Arc<dyn Levels> = self.clone();
-        level_disks(&disk)
+        level_disks(self)
     }
 
     /// The parameters it was opened with.

@@ -1,7 +1,7 @@
 //! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
 //! ([`lacuna_sim::levels::Hardship`]).
 //!
-//! `LACUNA_CUTS` sets the cuts (default 500, with threads 250), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts (default 500, with threads 250, where reads fail a fifth), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -28,6 +28,13 @@ fn no_cut_loses_anything_of_any_level() {
 #[test]
 fn no_cut_loses_anything_while_threads_run() {
     with_threads().no_cut_loses_anything(setting("LACUNA_CUTS", 250));
+}
+
+#[test]
+fn no_cut_loses_anything_where_reads_fail_at_times() {
+    for hardship in [alone(), with_threads()] {
+        Hardship { flaky: true, ..hardship }.no_cut_loses_anything(setting("LACUNA_CUTS", 500) / 5);
+    }
 }
 
 /// The proof that the simulation bites: a medium whose syncs do nothing loses data, and is caught.

@@ -61,7 +61,7 @@ impl OnObjects {
 impl Engine {
     /// A disk with levels.
     pub(crate) fn with_levels(disk: impl Levels + 'static) -> Self {
-        let disk: Arc<dyn Levels> = Arc::new(disk);
+        let disk = Arc::new(disk);
         let levels = level_disks(&disk);
         Engine::Levels(WithLevels { disk, levels })
     }

@@ -4,11 +4,11 @@
 use lacuna_core::{Budget, Disk, Result, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_deniable::{Geometry, Params as DeniableParams};
-use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions};
+use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams, Plan};
 use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
-use lacuna_sim::levels::{levels_of, seeded};
+use lacuna_sim::levels::seeded;
 use lacuna_sim::{FailedSync, reopens_from_the_medium};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn play_levels(name: &str, params: &impl LevelFormat) {
         |medium| params.create(medium, masters, seeded(4, 5)),
         |medium| {
             let disk = Arc::new(params.open(medium, masters, level_options())?);
-            Ok(levels_of(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect())
+            Ok(level_disks(&disk).into_iter().map(|level| level as Arc<dyn Disk>).collect())
         },
     );
 }

@@ -62,10 +62,11 @@ pub struct LevelDisk {
 
 /// The open levels of a disk, from 0 up. Closing all of them closes the disk; a second call makes others, which count
 /// for themselves.
-pub fn level_disks(disk: &Arc<dyn Levels>) -> Vec<Arc<LevelDisk>> {
+pub fn level_disks<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
+    let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
     let levels = disk.open_levels();
     let in_use = Arc::new(AtomicUsize::new(levels));
-    let level = |level| LevelDisk { disk: Arc::clone(disk), level, in_use: Arc::clone(&in_use) };
+    let level = |level| LevelDisk { disk: Arc::clone(&disk), level, in_use: Arc::clone(&in_use) };
     (0..levels as u8).map(|at| Arc::new(level(at))).collect()
 }
 

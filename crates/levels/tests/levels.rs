@@ -65,8 +65,7 @@ impl Levels for Asked {
 #[test]
 fn requests_are_cut_and_the_last_level_closes_the_disk() {
     let asked = Arc::new(Asked::default());
-    let disk: Arc<dyn Levels> = asked.clone();
-    let levels = level_disks(&disk);
+    let levels = level_disks(&asked);
     assert_eq!(
         levels.iter().map(|level| (level.level(), level.blocks())).collect::<Vec<_>>(),
         [(0, 1000), (1, 999)]
@@ -90,8 +89,7 @@ fn requests_are_cut_and_the_last_level_closes_the_disk() {
 #[test]
 fn what_is_read_only_is_not_flushed() {
     let asked = Arc::new(Asked { read_only: true, ..Asked::default() });
-    let disk: Arc<dyn Levels> = asked.clone();
-    level_disks(&disk).iter().for_each(|level| level.close().unwrap());
+    level_disks(&asked).iter().for_each(|level| level.close().unwrap());
     assert_eq!(*asked.closed.lock().unwrap(), 1);
     assert_eq!(check_length(5, 6, Kind::Corrupt).unwrap_err().kind(), Kind::Corrupt);
     assert!(check_length(6, 6, Kind::Corrupt).is_ok());

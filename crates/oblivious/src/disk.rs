@@ -89,8 +89,7 @@ impl LevelFormat for Params {
 impl Oblivious {
     /// The open levels, from 0 up.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<LevelDisk>> {
-        let disk: Arc<dyn Levels> = Arc::clone(self) as _;
-        level_disks(&disk)
+        level_disks(self)
     }
 
     /// The parameters it was opened with.

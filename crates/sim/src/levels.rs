@@ -54,7 +54,7 @@ pub fn fresh<F: LevelFormat>(params: &F, levels: usize, [made, opened]: [u64; 2]
     let medium: Arc<dyn Medium> = memory.clone();
     create(&medium, params, levels, made).unwrap();
     let disk = open(&medium, params, levels, opened).unwrap();
-    let levels = levels_of(&disk);
+    let levels = level_disks(&disk);
     Fresh { memory, disk, levels }
 }
 
@@ -107,12 +107,6 @@ pub fn open_with<F: LevelFormat>(
 ) -> Result<Arc<F::Disk>> {
     let keys = masters(levels);
     params.open(Arc::clone(medium), Masters { keys: &keys, uuid: &UUID }, options).map(Arc::new)
-}
-
-/// The open levels of a disk, from 0 up.
-pub fn levels_of<D: Levels + 'static>(disk: &Arc<D>) -> Vec<Arc<LevelDisk>> {
-    let disk: Arc<dyn Levels> = Arc::clone(disk) as _;
-    level_disks(&disk)
 }
 
 /// A model for every open level of a disk that was never written to.

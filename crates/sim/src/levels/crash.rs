@@ -4,13 +4,13 @@
 //! opens what the medium kept (power may go again meanwhile), and compares every block of every level with its model: it
 //! must read as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
 
-use super::{create, flush_hidden, levels_of, models, open, open_with, options};
+use super::{create, flush_hidden, models, open, open_with, options};
 use crate::cuts::{Cuts, Outcome, setting};
 use crate::slow::{Flaky, Slow};
 use crate::versions::{Model, Worked};
 use crate::{CrashMedium, Image, Rng};
 use lacuna_core::{Budget, Disk, Kind, Result};
-use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions};
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl<F: LevelFormat> Hardship<F> {
 
     fn fill(&self, medium: &Arc<dyn Medium>, models: &mut [Model], rng: &mut Rng, next_stamp: &mut u64) {
         let disk = self.open(medium, 0, false).unwrap();
-        let levels = levels_of(&disk);
+        let levels = level_disks(&disk);
         for (level, model) in levels.iter().zip(models.iter_mut()) {
             for at in 0..model.blocks() {
                 let mut worked = Worked { disk: &**level, model, rng, next_stamp };
@@ -84,7 +84,7 @@ impl<F: LevelFormat> Hardship<F> {
         let after = Arc::new(CrashMedium::from_image(image.clone()));
         let medium: Arc<dyn Medium> = after.clone();
         let disk = self.open(&medium, seed, false).map_err(|e| format!("does not open: {e}"))?;
-        for (level, model) in levels_of(&disk).iter().zip(models) {
+        for (level, model) in level_disks(&disk).iter().zip(models) {
             model.compare(&**level)?;
         }
         Ok(after.image())
@@ -110,7 +110,7 @@ impl<F: LevelFormat> Hardship<F> {
             let medium: Arc<dyn Medium> = crashing.clone();
             if let Ok(disk) = self.open(&medium, rng.next_u64() >> 8, self.flaky) {
                 let operations = self.operations / 6 + rng.below(self.operations * 5 / 6);
-                let (levels, models, rng) = (levels_of(&disk), &mut models, &mut rng);
+                let (levels, models, rng) = (level_disks(&disk), &mut models, &mut rng);
                 let (next_stamp, beats) = (&mut next_stamp, self.beats);
                 Round { disk: &*disk, levels: &levels, models, rng, next_stamp, beats }.run(operations);
             }

@@ -1,9 +1,9 @@
 //! Reading disks with levels whose medium was altered.
 
-use super::{levels_of, open};
+use super::open;
 use crate::versions::{Model, fill, stamp_of};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_levels::{LevelDisk, LevelFormat};
+use lacuna_levels::{LevelDisk, LevelFormat, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub fn failures<F: LevelFormat>(
             return None;
         }
     };
-    let levels = levels_of(&disk);
+    let levels = level_disks(&disk);
     let failed = [0, 1].map(|number| {
         let level = &levels[number];
         let is_allowed = |block, stamp| allowed(number, block, stamp);

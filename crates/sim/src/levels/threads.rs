@@ -1,10 +1,10 @@
 //! Disks with levels and their threads: many clients at once, and media that fail.
 
-use super::{create, levels_of, open_with, options};
+use super::{create, open_with, options};
 use crate::versions::{fill, stamp_of};
 use crate::{FailedSync, Fault, FaultMedium, OpKind, Record, Recorder, Rng, StopAtEnd, flush_until_refused};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions};
+use lacuna_levels::{LevelDisk, LevelFormat, Levels, OpenOptions, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ impl<F: LevelFormat> Threaded<'_, F> {
     pub fn open(&self, medium: &Arc<dyn Medium>, seed: u64) -> (Arc<F::Disk>, Vec<Arc<LevelDisk>>) {
         let options = OpenOptions { background: true, ..options(seed, !seed) };
         let disk = open_with(medium, self.params, self.levels, options).unwrap();
-        let levels = levels_of(&disk);
+        let levels = level_disks(&disk);
         (disk, levels)
     }
 
