@@ -76,7 +76,7 @@ fn with_option(e: Error) -> Error {
         ),
         _ => {
             let advice = e.advice().map(|advice| {
-                OPTIONS.iter().fold(advice.to_owned(), |words, (meant, option)| words.replace(meant, option))
+                OPTIONS.iter().fold(advice.to_string(), |words, (meant, option)| words.replace(meant, option))
             });
             advice.map_or(e.clone(), |advice| e.remedy(advice))
         }

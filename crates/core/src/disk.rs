@@ -22,6 +22,26 @@ pub struct Extent {
     pub written: bool,
 }
 
+/// Makes runs of what is learnt of neighbouring blocks one after the other.
+#[derive(Default)]
+pub struct ExtentRuns(Vec<Extent>);
+
+impl ExtentRuns {
+    /// Adds the next `blocks` blocks to the last run, or begins another. No blocks add nothing.
+    pub fn add(&mut self, blocks: u64, written: bool) {
+        match self.0.last_mut() {
+            _ if blocks == 0 => {}
+            Some(run) if run.written == written => run.blocks += blocks,
+            _ => self.0.push(Extent { blocks, written }),
+        }
+    }
+
+    /// The runs, no two neighbours alike.
+    pub fn finish(self) -> Vec<Extent> {
+        self.0
+    }
+}
+
 /// One counter of a running disk, for people.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusItem {
@@ -31,6 +51,13 @@ pub struct StatusItem {
     pub value: u64,
     /// Unit, such as `bytes`, `blocks` or `writes`.
     pub unit: &'static str,
+}
+
+impl StatusItem {
+    /// A counter of this name, value and unit.
+    pub const fn new(name: &'static str, value: u64, unit: &'static str) -> StatusItem {
+        StatusItem { name, value, unit }
+    }
 }
 
 /// Counters of a running disk.

@@ -1,7 +1,10 @@
 //! One error type for the whole house. It speaks to the person in a fixed order (what failed, what was found,
-//! what was expected, what to do) and to scripts by exit code.
+//! what was expected, what to do) and to programs by its kind and its source.
 
+use crate::{Advice, Setting};
+use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// The result of anything that can fail here.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -89,14 +92,16 @@ pub struct Error {
     what: String,
     found: Option<String>,
     expected: Option<String>,
-    remedy: Option<String>,
+    remedy: Option<Advice>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     private: bool,
 }
 
 impl Error {
     /// An error of `kind` that says what failed: `"cannot open disk.img"`.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Error { kind, what: what.into(), found: None, expected: None, remedy: None, private: false }
+        let (found, expected, remedy, source) = (None, None, None, None);
+        Error { kind, what: what.into(), found, expected, remedy, source, private: false }
     }
 
     /// A medium error. Full media and refused permissions keep their own kind.
@@ -110,7 +115,19 @@ impl Error {
             Some(libc::EROFS) => Kind::ReadOnly,
             _ => Kind::Io,
         };
-        Error::new(kind, what).found(err.to_string())
+        let source = match err.raw_os_error() {
+            Some(number) => std::io::Error::from_raw_os_error(number),
+            None => std::io::Error::new(err.kind(), err.to_string()),
+        };
+        Error::new(kind, what).found(err.to_string()).caused_by(source)
+    }
+
+    /// Keeps the error of another library or of the system, for programs that look for it in
+    /// [`std::error::Error::source`].
+    #[must_use]
+    pub fn caused_by(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
     }
 
     /// Says what was found.
@@ -126,7 +143,7 @@ impl Error {
     }
 
     /// Says what to do about it.
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn remedy(mut self, remedy: impl Into<Advice>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
@@ -144,8 +161,26 @@ impl Error {
     }
 
     /// What to do about it, if it says so.
-    pub fn advice(&self) -> Option<&str> {
-        self.remedy.as_deref()
+    pub fn advice(&self) -> Option<&Advice> {
+        self.remedy.as_ref()
+    }
+
+    /// The whole error, with the names that `name` gives to settings: a command gives those of its options.
+    pub fn named(&self, name: impl Fn(Setting) -> Cow<'static, str>) -> String {
+        self.words(self.remedy.as_ref().map(|advice| advice.named(name)))
+    }
+
+    fn words(&self, remedy: Option<String>) -> String {
+        let mut words = self.finding();
+        if let Some(expected) = &self.expected {
+            words += "; expected: ";
+            words += expected;
+        }
+        if let Some(remedy) = remedy {
+            words += "; ";
+            words += &remedy;
+        }
+        words
     }
 
     /// Marks it as one that no log may keep: its words or its mere kind may tell of hidden levels (deniability contract).
@@ -173,21 +208,15 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.what)?;
-        if let Some(found) = &self.found {
-            write!(f, "; found: {found}")?;
-        }
-        if let Some(expected) = &self.expected {
-            write!(f, "; expected: {expected}")?;
-        }
-        if let Some(remedy) = &self.remedy {
-            write!(f, "; {remedy}")?;
-        }
-        Ok(())
+        f.write_str(&self.words(self.remedy.as_ref().map(Advice::to_string)))
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.source.as_deref()?)
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -196,13 +225,14 @@ mod tests {
     #[test]
     fn speaks_in_the_fixed_order() {
         let e = Error::new(Kind::Usage, "cannot create a.img")
-            .remedy("give --size a multiple of 4096")
+            .remedy(Advice::from("give ").setting(Setting::Size).text(" a multiple of 4096"))
             .found("size 5")
             .expected("a multiple of 4096");
         assert_eq!(
             e.to_string(),
-            "cannot create a.img; found: size 5; expected: a multiple of 4096; give --size a multiple of 4096"
+            "cannot create a.img; found: size 5; expected: a multiple of 4096; give `size` a multiple of 4096"
         );
+        assert!(e.named(|_| "--size".into()).ends_with("; give --size a multiple of 4096"));
         assert_eq!(e.finding(), "cannot create a.img; found: size 5");
         assert_eq!(e.kind().exit_code(), 1);
     }
@@ -210,6 +240,8 @@ mod tests {
     #[test]
     fn system_errors_keep_their_meaning() {
         let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        let source = std::error::Error::source(&Error::io("write", &full)).map(ToString::to_string);
+        assert_eq!(source, Some(full.to_string()));
         assert_eq!(Error::io("write", &full).kind(), Kind::NoSpace);
         assert_eq!(Kind::NoSpace.exit_code(), 13);
         assert_eq!(Kind::Corrupt.errno(), libc::EIO);

@@ -10,6 +10,8 @@
 //!   printed.
 #![warn(missing_docs)]
 
+mod advice;
+mod bounded_cache;
 mod budget;
 mod bytedisk;
 mod check;
@@ -22,11 +24,13 @@ mod range_lock;
 mod record;
 mod secret;
 
+pub use advice::{Advice, Setting};
+pub use bounded_cache::BoundedCache;
 pub use budget::Budget;
 pub use bytedisk::ByteDisk;
 pub use check::{BadBlock, CheckReport, check, check_buffer};
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, SEGMENT_BLOCKS, Status, StatusItem};
+pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, ExtentRuns, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
 pub use record::{Parameters, Record, RecordMut};

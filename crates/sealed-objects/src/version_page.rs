@@ -1,6 +1,6 @@
 //! One page of the version table on the medium: 504 numbers that only grow, under a MAC.
 
-use lacuna_core::{Error, Kind, Record, Result, Secret};
+use lacuna_core::{Advice, Error, Kind, Record, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 
 /// Bytes of a page.
@@ -21,7 +21,7 @@ pub(crate) const PAGE_REMEDY: &str = "put that object of the book back as it was
 
 /// Whether what an error speaks of is a part of the version table: the blocks concerned are not mended by writing them.
 pub fn is_of_version_table(error: &Error) -> bool {
-    error.advice() == Some(PAGE_REMEDY)
+    error.advice().is_some_and(|advice| *advice == Advice::from(PAGE_REMEDY))
 }
 
 /// What a page says.

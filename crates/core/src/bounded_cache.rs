@@ -1,0 +1,172 @@
+//! A cache of a bounded number of values, which gives up the one that was not used for about the longest time.
+//!
+//! It is the clock algorithm: a hand goes round over the values and takes the first that nobody used since it last came by.
+//! The cache knows no lock and no medium. Its owner writes what changed before it lets a value go, or says that a value must
+//! stay.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
+
+struct Place<K, V> {
+    key: K,
+    value: V,
+    used: bool,
+}
+
+/// Values by their keys, at most so many of them.
+pub struct BoundedCache<K, V, S = RandomState> {
+    index: HashMap<K, usize, S>,
+    /// In the order in which the hand comes to them; `None` where a value was taken out.
+    places: Vec<Option<Place<K, V>>>,
+    /// The empty places.
+    free: Vec<usize>,
+    hand: usize,
+    most: usize,
+}
+
+impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
+    /// Holds at most `most` values, and one at least.
+    pub fn new(most: usize) -> Self {
+        BoundedCache { index: HashMap::default(), places: vec![], free: vec![], hand: 0, most: most.max(1) }
+    }
+
+    /// How many values it holds.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// How many it holds at most.
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Whether another value needs the place of one that is here.
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.most
+    }
+
+    /// Whether there is a value. This does not count as use.
+    pub fn contains(&self, key: K) -> bool {
+        self.index.contains_key(&key)
+    }
+
+    /// A value, without using it.
+    pub fn peek(&self, key: K) -> Option<&V> {
+        let place = self.places[*self.index.get(&key)?].as_ref();
+        place.map(|place| &place.value)
+    }
+
+    /// A value, which is used by this.
+    pub fn get(&mut self, key: K) -> Option<&mut V> {
+        let place = self.places[*self.index.get(&key)?].as_mut()?;
+        place.used = true;
+        Some(&mut place.value)
+    }
+
+    /// Puts a value, unused so far, in the place of what is here under its key. It goes beyond the bound if nobody made room
+    /// for it with [`BoundedCache::evict`]. Gives what was there.
+    pub fn put(&mut self, key: K, value: V) -> Option<V> {
+        let place = Place { key, value, used: false };
+        if let Some(&at) = self.index.get(&key) {
+            return self.places[at].replace(place).map(|old| old.value);
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[at] = Some(place);
+        self.index.insert(key, at);
+        None
+    }
+
+    /// Takes out the value that was unused for about the longest time among those that `may_go`. `None` if none may.
+    pub fn evict(&mut self, mut may_go: impl FnMut(K, &V) -> bool) -> Option<(K, V)> {
+        for _ in 0..2 * self.places.len() {
+            let at = self.hand;
+            self.hand = (at + 1) % self.places.len();
+            let Some(place) = &mut self.places[at] else { continue };
+            if !std::mem::take(&mut place.used) && may_go(place.key, &place.value) {
+                let key = place.key;
+                return self.remove(key).map(|value| (key, value));
+            }
+        }
+        None
+    }
+
+    /// Takes a value out.
+    pub fn remove(&mut self, key: K) -> Option<V> {
+        let at = self.index.remove(&key)?;
+        self.free.push(at);
+        self.places[at].take().map(|place| place.value)
+    }
+
+    /// Drops all values.
+    pub fn clear(&mut self) {
+        (self.index, self.places, self.free) = (HashMap::default(), vec![], vec![]);
+        self.hand = 0;
+    }
+
+    /// All values with their keys, in no order. This does not count as use.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.places.iter().flatten().map(|place| (place.key, &place.value))
+    }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
+        self.places.iter_mut().flatten().map(|place| (place.key, &mut place.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_keeps_its_bound_and_never_mixes_values_up() {
+        let mut cache: BoundedCache<u64, u64> = BoundedCache::new(50);
+        let mut x = 7u64;
+        for i in 0..50_000u64 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let key = (x >> 40) % 300;
+            match i % 7 {
+                0 => drop(cache.remove(key)),
+                1..4 => {
+                    if cache.is_full() && !cache.contains(key) {
+                        let (key, value) = cache.evict(|key, _| key > 20).unwrap();
+                        assert!(value == key + 1 && key > 20);
+                    }
+                    cache.put(key, key + 1);
+                }
+                _ => assert!(cache.get(key).is_none_or(|value| *value == key + 1)),
+            }
+            assert!(cache.len() <= 50);
+        }
+        assert!(cache.iter().all(|(key, value)| *value == key + 1));
+        assert!(cache.len() > 40);
+        cache.clear();
+        assert!(cache.is_empty() && !cache.contains(3));
+    }
+
+    #[test]
+    fn what_is_used_stays_longer() {
+        let mut cache: BoundedCache<u64, ()> = BoundedCache::new(4);
+        for key in 0..4 {
+            cache.put(key, ());
+        }
+        cache.get(0);
+        cache.get(1);
+        assert_eq!(cache.evict(|_, ()| true), Some((2, ())));
+        cache.put(4, ());
+        assert_eq!(cache.evict(|_, ()| true), Some((3, ())));
+        assert_eq!(cache.evict(|_, ()| true), Some((0, ())));
+        assert_eq!(cache.evict(|key, ()| key != 1), Some((4, ())));
+        assert_eq!(cache.evict(|key, ()| key != 1), None);
+        assert_eq!(cache.peek(1), Some(&()));
+    }
+}
