@@ -1,5 +1,6 @@
 //! One bit per segment: whether its object is known not to be in the store. 32 KiB per TiB of disk.
 
+use crate::segment::Segment;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Absent(Box<[AtomicU64]>);
@@ -10,16 +11,16 @@ impl Absent {
         Absent((0..segments.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    pub(crate) fn get(&self, segment: u64) -> bool {
+    pub(crate) fn get(&self, segment: Segment) -> bool {
         self.word(segment).load(Ordering::Acquire) & bit(segment) != 0
     }
 
-    pub(crate) fn set(&self, segment: u64) {
+    pub(crate) fn set(&self, segment: Segment) {
         self.word(segment).fetch_or(bit(segment), Ordering::AcqRel);
     }
 
     /// Clears a bit and says what it was.
-    pub(crate) fn take(&self, segment: u64) -> bool {
+    pub(crate) fn take(&self, segment: Segment) -> bool {
         self.word(segment).fetch_and(!bit(segment), Ordering::AcqRel) & bit(segment) != 0
     }
 
@@ -27,11 +28,11 @@ impl Absent {
         self.0.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
-    fn word(&self, segment: u64) -> &AtomicU64 {
-        &self.0[(segment / 64) as usize]
+    fn word(&self, segment: Segment) -> &AtomicU64 {
+        &self.0[(segment.0 / 64) as usize]
     }
 }
 
-fn bit(segment: u64) -> u64 {
-    1 << (segment % 64)
+fn bit(segment: Segment) -> u64 {
+    1 << (segment.0 % 64)
 }

@@ -12,13 +12,14 @@
 //! in the chunk for an entry apart. What stands apart is newer than the amendment, and that newer than the page: they
 //! change in one transaction.
 
-use super::chain::Tails;
-use super::chunks::{
+use crate::chain::Tails;
+use crate::change::{Change, LOST, can_refuse};
+use crate::chunks::{
     CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
     picked,
 };
-use super::pages::{Learned, Page, Pages, copy_learned, page_mut};
-use super::placement::{Answered, Change, LOST, Placement, Source, can_refuse, strange_key};
+use crate::pages::{Learned, Page, Pages, copy_learned, page_len, page_mut};
+use crate::placement::{Answered, Placement, Source, strange_key};
 use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -43,11 +44,7 @@ fn newer_range(chunk: u64) -> (Key, Key) {
 
 impl Adaptive {
     pub(crate) fn new(meta: usize, budget: Budget) -> Self {
-        Adaptive { meta, pages: Pages::new(CHUNK_BLOCKS as usize * meta, budget) }
-    }
-
-    fn page_len(&self) -> usize {
-        CHUNK_BLOCKS as usize * self.meta
+        Adaptive { meta, pages: Pages::new(meta, budget) }
     }
 
     /// Writes the parts of one chunk.
@@ -61,13 +58,13 @@ impl Adaptive {
             return;
         }
         if change.absent || blocks == CHUNK_BLOCKS as usize {
-            let mut entries = vec![0; self.page_len()].into_boxed_slice();
-            overlay(parts, self.meta, &mut entries);
-            keys.set.push((page_key(chunk), entries.to_vec()));
+            let mut page = Page::blank(self.meta);
+            overlay(parts, self.meta, &mut page.entries);
+            keys.set.push((page_key(chunk), page.entries.to_vec()));
             if !change.absent {
                 keys.cleared.push(newer_range(chunk));
             }
-            self.pages.put(change.segment, chunk, Page { entries, ..Page::default() });
+            self.pages.put(change.segment, chunk, page);
         } else {
             self.set_apart(chunk, parts, keys);
         }
@@ -119,15 +116,14 @@ impl Adaptive {
 
     /// The pages of the chunks `missing`, from the pairs of an answer that covers them.
     fn assemble(&self, missing: Chunks, pairs: &[(Key, Vec<u8>)]) -> Result<Learned> {
-        let mut learned: Learned = ones(u128::from(missing))
-            .map(|chunk| (chunk, Page { entries: vec![0; self.page_len()].into(), ..Page::default() }))
-            .collect();
+        let mut learned: Learned =
+            ones(u128::from(missing)).map(|chunk| (chunk, Page::blank(self.meta))).collect();
         for (key, value) in pairs {
             let page_of = |chunk: u8| missing & 1u16.checked_shl(u32::from(chunk)).unwrap_or(0) != 0;
             match key.as_slice() {
                 [b'p', chunk] if page_of(*chunk) => {
                     let page = page_mut(&mut learned, *chunk);
-                    if value.len() == self.page_len() {
+                    if value.len() == page_len(self.meta) {
                         page.entries.copy_from_slice(value);
                     } else {
                         self.refuse_page(page, key, value)?;
@@ -173,10 +169,14 @@ impl Adaptive {
 }
 
 impl Placement for Adaptive {
+    fn pages(&self) -> Option<&Pages> {
+        Some(&self.pages)
+    }
+
     fn write<'a>(&self, change: &'a Change, _: Learned, _: &mut Tails, steps: &mut Vec<Step<'a>>) {
         let mut keys = KeySteps::default();
         each_changed(change.ranges(), &change.entries, self.meta, |chunk, parts| {
-            self.write_chunk(change, chunk, parts, &mut keys)
+            self.write_chunk(change, chunk, parts, &mut keys);
         });
         keys.into_steps(steps);
     }
@@ -188,34 +188,10 @@ impl Placement for Adaptive {
         Source::Keys(Keys::Range(page_key(first), newer_range(last).1, most as usize))
     }
 
-    fn recall(&self, segment: u64, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
-        self.pages.recall(segment, range, self.meta, entries)
-    }
-
-    fn is_still(&self, segment: u64, range: &Range<u64>, entries: &[u8]) -> bool {
-        self.pages.is_still(segment, range, self.meta, entries)
-    }
-
     fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
         let learned = self.assemble(answer.missing, answer.pairs)?;
         copy_learned(&learned, answer.range, self.meta, entries);
         Ok(learned)
-    }
-
-    fn learn(&self, segment: u64, learned: Learned) {
-        self.pages.put_all(segment, learned);
-    }
-
-    fn forget(&self, segment: u64) {
-        self.pages.forget(segment);
-    }
-
-    fn forget_all(&self) {
-        self.pages.forget_all();
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        self.pages.counts()
     }
 }
 
@@ -226,13 +202,12 @@ mod tests {
     #[test]
     fn an_amendment_is_taken_whole_or_refused() {
         let adaptive = Adaptive::new(2, Budget::bytes(1 << 20));
-        let blank = || Page { entries: vec![0; 256].into(), ..Page::default() };
-        let mut page = blank();
+        let mut page = Page::blank(2);
         adaptive.amend(&mut page, &[3, 7, 8, 127, 9, 10]).expect("two entries");
         assert_eq!((page.entries[6], page.entries[255], page.amended), (7, 10, 1 << 3 | 1 << 127));
         assert_eq!(adaptive.amendment(&page), [3, 7, 8, 127, 9, 10]);
         for bad in [&[3, 7][..], &[3, 7, 8, 4], &[3, 7, 8, 3, 7, 8], &[4, 7, 8, 3, 7, 8], &[128, 7, 8]] {
-            assert!(adaptive.amend(&mut blank(), bad).is_none(), "{bad:?}");
+            assert!(adaptive.amend(&mut Page::blank(2), bad).is_none(), "{bad:?}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Buffers for ciphertext on its way, kept for reuse up to a bound, and the bound on what is on its way. They never
 //! hold plaintext.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
 
+/// Buffers that wait for their next use.
 pub(crate) struct Buffers {
     idle: Mutex<Idle>,
     most: usize,
@@ -22,7 +23,7 @@ impl Buffers {
 
     /// A buffer of this length. Its content is whatever ciphertext was in it.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let fitting = idle.buffers.iter().rposition(|buffer| buffer.capacity() >= len);
         let taken = fitting.map(|at| idle.buffers.swap_remove(at));
         idle.bytes -= taken.as_ref().map_or(0, Vec::capacity);
@@ -34,7 +35,7 @@ impl Buffers {
 
     /// Gives a buffer back.
     pub(crate) fn give(&self, buffer: Vec<u8>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if buffer.capacity() > 0 && idle.bytes + buffer.capacity() <= self.most {
             idle.bytes += buffer.capacity();
             idle.buffers.push(buffer);
@@ -60,20 +61,16 @@ impl Transit {
 
     /// Waits until there is room for `len` bytes.
     pub(crate) fn enter(&self, len: usize) -> Passage<'_> {
-        let is_full = |bytes: &mut usize| *bytes > 0 && *bytes + len > self.most;
-        let waited = self.left.wait_while(self.bytes(), is_full);
-        *waited.unwrap_or_else(PoisonError::into_inner) += len;
+        let mut bytes = self.bytes.lock();
+        self.left.wait_while(&mut bytes, |bytes| *bytes > 0 && *bytes + len > self.most);
+        *bytes += len;
         Passage(self, len)
-    }
-
-    fn bytes(&self) -> MutexGuard<'_, usize> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
-        *self.0.bytes() -= self.1;
+        *self.0.bytes.lock() -= self.1;
         self.0.left.notify_all();
     }
 }
@@ -101,6 +98,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*transit.bytes(), 0);
+        assert_eq!(*transit.bytes.lock(), 0);
     }
 }

@@ -2,22 +2,24 @@
 //! has a transaction in flight.
 //!
 //! Invariants:
-//! - An object whose segment has a flight is its holder's alone to write; everyone else puts into the cache.
+//! - The thread that began a transaction of a segment is alone in writing to its object; all others put into the cache.
 //! - A slot stays until a transaction that held this version of it, or a later direct write, is acknowledged.
-//! - A segment with something to write is listed in the queue, or has a flight whose end lists it.
+//! - A segment with something to write is listed in the queue, or has a transaction in flight whose end lists it.
 //! - The bit of an absent object is set and cleared under the lock of its shard, and only set if no transaction
 //!   of the shard began since the store was asked.
 
-use super::absent::Absent;
+use crate::absent::Absent;
+use crate::segment::Segment;
 use lacuna_core::BLOCK_SIZE;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::btree_map::Entry as SlotEntry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 256;
-/// What a hole, or a segment to be emptied, costs the budget.
+/// What a hole, or a discarded segment, costs the budget.
 pub(crate) const HOLE_COST: u64 = 160;
 /// What a block of data costs it beside its bytes: its place here, which is most if it is alone in its segment.
 const PLACE_COST: u64 = 512;
@@ -39,54 +41,81 @@ impl Content {
     }
 }
 
+/// The order in which blocks were put and transactions began.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(u64);
+
+/// Which version something has here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Age {
+    version: Version,
+    /// No version before this one waits to be in the store: what a flush must have written, even if a newer
+    /// version took its place here.
+    since: Version,
+}
+
+impl Age {
+    /// Version `done` is in the store: whether that is this one, or else waits no longer.
+    fn settle(&mut self, done: Version) -> bool {
+        self.since = self.since.max(Version(done.0 + 1));
+        self.version <= done
+    }
+}
+
 /// The newest version of a block.
 #[derive(Clone)]
 pub(crate) struct Slot {
     pub(crate) content: Content,
-    version: u64,
-    /// No version before this one waits to be in the store: what a flush must have written, even if a newer
-    /// version took its place here.
-    since: u64,
-}
-
-/// A pending request to empty an object, before the slots are written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Void {
-    version: u64,
-    since: u64,
+    age: Age,
 }
 
 /// What is on its way to an object.
 #[derive(Clone, PartialEq, Eq)]
-enum Flight {
-    /// Blocks that stay in the cache meanwhile, or the emptying of the segment.
+enum InFlight {
+    /// Blocks that stay in the cache meanwhile, or the discard of the segment.
     Cached,
     /// Blocks of this range, which are not in the cache.
     Direct(Range<u64>),
 }
 
+/// What is here of a segment.
 #[derive(Default)]
-struct Segment {
+struct Pending {
     slots: BTreeMap<u64, Slot>,
-    void: Option<Void>,
-    flight: Option<Flight>,
+    /// A discard of the whole segment, before the slots are written.
+    discard: Option<Age>,
+    in_flight: Option<InFlight>,
     listed: bool,
     /// Where the next batch begins, so that every slot has its turn.
     cursor: u64,
 }
 
-impl Segment {
-    fn is_idle(&self) -> bool {
-        self.slots.is_empty() && self.void.is_none() && self.flight.is_none()
-    }
-
+impl Pending {
     fn has_work(&self) -> bool {
-        !self.slots.is_empty() || self.void.is_some()
+        !self.slots.is_empty() || self.discard.is_some()
     }
 
     /// Whether the segment should be put into the queue now; if so it counts as listed.
     fn list(&mut self) -> bool {
-        self.flight.is_none() && self.has_work() && !std::mem::replace(&mut self.listed, true)
+        self.in_flight.is_none() && self.has_work() && !std::mem::replace(&mut self.listed, true)
+    }
+
+    /// Version `done` of a block is in the store: drops the slot unless it holds a later one, and gives what that
+    /// frees.
+    fn settle(&mut self, index: u64, done: Version) -> u64 {
+        let SlotEntry::Occupied(mut slot) = self.slots.entry(index) else { return 0 };
+        if slot.get_mut().age.settle(done) { slot.remove().content.cost() } else { 0 }
+    }
+
+    /// At most `most` blocks in ascending order, those after the cursor first.
+    fn batch(&mut self, most: usize) -> Vec<(u64, Slot)> {
+        let copy = |(index, slot): (&u64, &Slot)| (*index, slot.clone());
+        let mut batch: Vec<_> = self.slots.range(self.cursor..).take(most).map(copy).collect();
+        let around: Vec<_> = self.slots.range(..self.cursor).take(most - batch.len()).map(copy).collect();
+        let last = if batch.len() < most { around.last() } else { batch.last() };
+        self.cursor = last.map_or(0, |(index, _)| index + 1);
+        batch.splice(0..0, around);
+        batch
     }
 }
 
@@ -100,20 +129,34 @@ struct Shard {
 
 #[derive(Default)]
 struct State {
-    segments: HashMap<u64, Segment>,
-    /// Transactions begun so far.
-    begun: u64,
+    segments: HashMap<Segment, Pending>,
+    begun: Moment,
+}
+
+/// A moment by the transactions of a shard that began before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moment(u64);
+
+impl State {
+    fn is_written(&self, segment: Segment, newest: Version) -> bool {
+        self.segments.get(&segment).is_none_or(|here| {
+            here.discard.is_none_or(|age| age.since > newest)
+                && here.slots.values().all(|slot| slot.age.since > newest)
+        })
+    }
 }
 
 /// The work of a transaction, taken out of the cache.
 pub(crate) enum Work {
-    /// Empty the object.
-    Void(Void),
+    /// Discard the segment.
+    Discard(Version),
     /// Write these blocks, in ascending order.
     Blocks(Vec<(u64, Slot)>),
+    /// Write blocks of this range, which are not in the cache.
+    Direct(Range<u64>, Version),
 }
 
-/// A flight begun: its work, and whether the object was known to be absent.
+/// A transaction begun: its work, and whether the object was known to be absent.
 pub(crate) struct Begun {
     pub(crate) work: Work,
     pub(crate) absent: bool,
@@ -129,21 +172,26 @@ pub(crate) struct Lookup {
     /// The part of the range that is on its way to the store without being here.
     pub(crate) passing: Option<Range<u64>>,
     /// For [`Cache::if_quiet`]. `None` if a transaction of the segment is in flight.
-    pub(crate) moment: Option<u64>,
+    pub(crate) moment: Option<Moment>,
 }
 
+/// The write-back cache of a disk.
 pub(crate) struct Cache {
     shards: Box<[Shard]>,
     /// Bytes held or reserved.
     dirty: AtomicU64,
-    /// Numbers versions.
+    /// At so many bytes writers wait.
+    most: u64,
+    /// The next version.
     clock: AtomicU64,
     absent: Absent,
 }
 
 impl Cache {
-    pub(crate) fn new(segments: u64) -> Self {
+    /// The cache of a disk of so many segments, for at most `most` bytes.
+    pub(crate) fn new(segments: u64, most: u64) -> Self {
         Cache {
+            most,
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             dirty: AtomicU64::new(0),
             clock: AtomicU64::new(1),
@@ -156,11 +204,16 @@ impl Cache {
         self.dirty.load(Ordering::Acquire)
     }
 
+    /// Whether there is enough to write without being asked.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.dirty_bytes() > self.most / 2
+    }
+
     /// Reserves room for what will be put, if it is there. An empty cache takes anything.
-    pub(crate) fn reserve(&self, cost: u64, limit: u64) -> bool {
+    pub(crate) fn reserve(&self, cost: u64) -> bool {
         self.dirty
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
-                (now == 0 || now + cost <= limit).then_some(now + cost)
+                (now == 0 || now + cost <= self.most).then_some(now + cost)
             })
             .is_ok()
     }
@@ -175,52 +228,53 @@ impl Cache {
     }
 
     /// Puts newest versions of consecutive blocks, for which room was reserved. True: list the segment.
-    pub(crate) fn put(&self, segment: u64, index: u64, contents: Vec<Content>) -> bool {
+    pub(crate) fn put(&self, segment: Segment, index: u64, contents: Vec<Content>) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
-        let entry = state.segments.entry(segment).or_default();
+        let here = state.segments.entry(segment).or_default();
         for (index, content) in (index..).zip(contents) {
-            let new = Slot { content, version, since: version };
-            match entry.slots.entry(index) {
+            match here.slots.entry(index) {
                 SlotEntry::Vacant(place) => {
-                    place.insert(new);
+                    place.insert(Slot { content, age: Age { version, since: version } });
                 }
                 SlotEntry::Occupied(mut place) => {
-                    let since = place.get().since;
-                    let old = place.insert(Slot { since, ..new });
+                    let since = place.get().age.since;
+                    let old = place.insert(Slot { content, age: Age { version, since } });
                     self.free(old.content.cost());
                 }
             }
         }
-        entry.list()
+        here.list()
     }
 
-    /// Wishes the object emptied and drops what the cache holds for it. Room for a hole was reserved. True: list
+    /// Discards a whole segment and drops what the cache holds for it. Room for a hole was reserved. True: list
     /// the segment.
-    pub(crate) fn put_void(&self, segment: u64) -> bool {
+    pub(crate) fn put_discard(&self, segment: Segment) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
         if self.absent.get(segment) {
-            // No flight is under way: its beginning would have cleared the bit. What waits here is gone for good.
+            // Nothing is in flight: its beginning would have cleared the bit. What is pending here is gone for good.
             let here = state.segments.remove(&segment).unwrap_or_default();
             drop(state);
-            let wishes = 1 + u64::from(here.void.is_some());
-            self.free(wishes * HOLE_COST + here.slots.values().map(|slot| slot.content.cost()).sum::<u64>());
+            let discards = 1 + u64::from(here.discard.is_some());
+            self.free(
+                discards * HOLE_COST + here.slots.values().map(|slot| slot.content.cost()).sum::<u64>(),
+            );
             self.shard(segment).ended.notify_all();
             return false;
         }
         let here = state.segments.entry(segment).or_default();
         let slots = std::mem::take(&mut here.slots);
         self.free(slots.values().map(|slot| slot.content.cost()).sum());
-        let oldest = slots.values().map(|slot| slot.since).chain(here.void.map(|void| void.since)).min();
-        if here.void.replace(Void { version, since: oldest.unwrap_or(version) }).is_some() {
+        let oldest = slots.values().map(|slot| slot.age).chain(here.discard).map(|age| age.since).min();
+        if here.discard.replace(Age { version, since: oldest.unwrap_or(version) }).is_some() {
             self.free(HOLE_COST);
         }
         here.list()
     }
 
     /// What is known of a range of a segment now.
-    pub(crate) fn look(&self, segment: u64, range: Range<u64>) -> Lookup {
+    pub(crate) fn look(&self, segment: Segment, range: Range<u64>) -> Lookup {
         let state = self.state(segment);
         let absent = self.absent.get(segment);
         let Some(here) = state.segments.get(&segment) else {
@@ -229,20 +283,20 @@ impl Cache {
         let slots = here.slots.range(range.clone());
         Lookup {
             here: slots.map(|(index, slot)| (*index, slot.content.clone())).collect(),
-            empty: absent || here.void.is_some(),
-            passing: match &here.flight {
-                Some(Flight::Direct(passing)) => {
+            empty: absent || here.discard.is_some(),
+            passing: match &here.in_flight {
+                Some(InFlight::Direct(passing)) => {
                     let overlap = passing.start.max(range.start)..passing.end.min(range.end);
                     (!overlap.is_empty()).then_some(overlap)
                 }
                 _ => None,
             },
-            moment: here.flight.is_none().then_some(state.begun),
+            moment: here.in_flight.is_none().then_some(state.begun),
         }
     }
 
     /// Runs `learn` if no transaction of the segment can have begun since `moment`.
-    pub(crate) fn if_quiet(&self, segment: u64, moment: u64, learn: impl FnOnce()) {
+    pub(crate) fn if_quiet(&self, segment: Segment, moment: Moment, learn: impl FnOnce()) {
         let state = self.state(segment);
         if state.begun == moment {
             learn();
@@ -250,110 +304,90 @@ impl Cache {
     }
 
     /// The object is not there. Call it within [`Cache::if_quiet`].
-    pub(crate) fn set_absent(&self, segment: u64) {
+    pub(crate) fn set_absent(&self, segment: Segment) {
         self.absent.set(segment);
     }
 
-    /// Whether the object is known not to be there, and nothing waits to be written to it.
-    pub(crate) fn is_absent(&self, segment: u64) -> bool {
+    /// Whether the object is known not to be there, and nothing is pending for it.
+    pub(crate) fn is_absent(&self, segment: Segment) -> bool {
         let state = self.state(segment);
         self.absent.get(segment) && !state.segments.contains_key(&segment)
     }
 
-    /// Starts a flight with at most `most` blocks of a listed segment. `None`: another is under way, or nothing is
+    /// Begins a transaction with at most `most` blocks of a listed segment. `None`: another is in flight, or nothing is
     /// left to do.
-    pub(crate) fn begin(&self, segment: u64, most: usize) -> Option<Begun> {
+    pub(crate) fn begin(&self, segment: Segment, most: usize) -> Option<Begun> {
         let mut state = self.state(segment);
         let here = state.segments.get_mut(&segment)?;
         here.listed = false;
-        if here.flight.is_some() {
+        if here.in_flight.is_some() {
             return None;
         }
-        let work = match here.void {
-            Some(wish) => Work::Void(wish),
-            None => {
-                let ahead = here.slots.range(here.cursor..);
-                let mut batch: Vec<(u64, Slot)> = ahead.take(most).map(|(i, s)| (*i, s.clone())).collect();
-                if batch.len() < most {
-                    let around = here.slots.range(..here.cursor).take(most - batch.len());
-                    let around: Vec<_> = around.map(|(i, s)| (*i, s.clone())).collect();
-                    here.cursor = around.last().map_or(0, |(i, _)| i + 1);
-                    batch.splice(0..0, around);
-                } else {
-                    here.cursor = batch.last().map_or(0, |(i, _)| i + 1);
-                }
-                Work::Blocks(batch)
-            }
+        let work = match here.discard {
+            Some(age) => Work::Discard(age.version),
+            None => Work::Blocks(here.batch(most)),
         };
-        here.flight = Some(Flight::Cached);
-        state.begun += 1;
-        let absent = self.absent.take(segment);
-        Some(Begun { work, absent })
+        here.in_flight = Some(InFlight::Cached);
+        state.begun.0 += 1;
+        Some(Begun { work, absent: self.absent.take(segment) })
     }
 
-    /// Starts a flight of blocks that do not pass through the cache. `None`: another is under way.
-    pub(crate) fn begin_direct(&self, segment: u64, range: Range<u64>) -> Option<(u64, bool)> {
+    /// Begins a transaction with blocks that do not pass through the cache. `None`: another is in flight.
+    pub(crate) fn begin_direct(&self, segment: Segment, range: Range<u64>) -> Option<Begun> {
         let mut state = self.state(segment);
         let here = state.segments.entry(segment).or_default();
-        if here.flight.is_some() || here.void.is_some() {
+        if here.in_flight.is_some() || here.discard.is_some() {
             return None;
         }
-        here.flight = Some(Flight::Direct(range));
-        state.begun += 1;
-        Some((self.tick(), self.absent.take(segment)))
+        here.in_flight = Some(InFlight::Direct(range.clone()));
+        state.begun.0 += 1;
+        Some(Begun { work: Work::Direct(range, self.tick()), absent: self.absent.take(segment) })
     }
 
-    /// Waits while another flight of the segment is under way, or `stop` says so.
-    pub(crate) fn wait_idle(&self, segment: u64, stop: impl Fn() -> bool) {
-        let shard = self.shard(segment);
+    /// Waits while another transaction of the segment is in flight, or `stop` says so.
+    pub(crate) fn wait_idle(&self, segment: Segment, stop: impl Fn() -> bool) {
         let mut state = self.state(segment);
-        while !stop()
-            && state.segments.get(&segment).is_some_and(|here| here.flight.is_some() || here.void.is_some())
-        {
-            state = shard.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let is_busy = |here: &Pending| here.in_flight.is_some() || here.discard.is_some();
+        while !stop() && state.segments.get(&segment).is_some_and(is_busy) {
+            self.shard(segment).ended.wait(&mut state);
         }
     }
 
-    /// A flight of cached work was acknowledged. True: list the segment again.
-    pub(crate) fn end(&self, segment: u64, work: &Work, absent: bool) -> bool {
+    /// A transaction was acknowledged, and left the object `absent` or not. True: list the segment again.
+    pub(crate) fn end(&self, segment: Segment, work: &Work, absent: bool) -> bool {
         self.finish(segment, absent, |here| match work {
-            Work::Void(done) => match &mut here.void {
-                Some(void) if void.version == done.version => {
-                    here.void = None;
+            Work::Discard(done) => {
+                if here.discard.as_mut().is_some_and(|age| age.settle(*done)) {
+                    here.discard = None;
                     self.free(HOLE_COST);
                 }
-                Some(void) => void.since = void.since.max(done.version + 1),
-                None => {}
-            },
+            }
             Work::Blocks(blocks) => {
-                blocks.iter().for_each(|(index, done)| self.free(here.settle(*index, done.version)));
+                blocks.iter().for_each(|(index, done)| self.free(here.settle(*index, done.age.version)));
+            }
+            // What the range held in the cache when it began is older.
+            Work::Direct(range, version) => {
+                let touched: Vec<u64> = here.slots.range(range.clone()).map(|(index, _)| *index).collect();
+                touched.into_iter().for_each(|index| self.free(here.settle(index, *version)));
             }
         })
     }
 
-    /// A direct flight was acknowledged: what the range held in the cache when it began is older.
-    pub(crate) fn end_direct(&self, segment: u64, range: Range<u64>, version: u64) -> bool {
-        self.finish(segment, false, |here| {
-            let touched: Vec<u64> = here.slots.range(range).map(|(index, _)| *index).collect();
-            touched.into_iter().for_each(|index| self.free(here.settle(index, version)));
-        })
+    /// A transaction did not happen: everything stays as it was when it began. True: list the segment again.
+    pub(crate) fn put_back(&self, segment: Segment, begun: &Begun) -> bool {
+        self.finish(segment, begun.absent, |_| ())
     }
 
-    /// A flight did not happen: everything stays as it was when it began, `absent` too. True: list the segment again.
-    pub(crate) fn put_back(&self, segment: u64, absent: bool) -> bool {
-        self.finish(segment, absent, |_| ())
-    }
-
-    fn finish(&self, segment: u64, absent: bool, settle: impl FnOnce(&mut Segment)) -> bool {
+    fn finish(&self, segment: Segment, absent: bool, settle: impl FnOnce(&mut Pending)) -> bool {
         let mut state = self.state(segment);
         let Some(here) = state.segments.get_mut(&segment) else { return false };
         settle(here);
-        here.flight = None;
+        here.in_flight = None;
         if absent {
             self.absent.set(segment);
         }
         let list = here.list();
-        if here.is_idle() {
+        if !here.has_work() {
             state.segments.remove(&segment);
         }
         drop(state);
@@ -361,42 +395,41 @@ impl Cache {
         list
     }
 
-    /// The segments with something acknowledged and not yet in the store, and the number of the newest version.
-    pub(crate) fn unwritten(&self) -> (Vec<u64>, u64) {
+    /// The segments with something acknowledged and not yet in the store, and the newest version.
+    pub(crate) fn unwritten(&self) -> (Vec<Segment>, Version) {
         let newest = self.tick();
         let mut segments = vec![];
         for shard in &self.shards {
-            let state = shard.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = shard.state.lock();
             segments.extend(state.segments.iter().filter(|(_, here)| here.has_work()).map(|(n, _)| *n));
         }
         segments.sort_unstable();
         (segments, newest)
     }
 
-    /// Waits while a flight of the segment is under way and something of it up to version `newest` is not in the
+    /// Waits while a transaction of the segment is in flight and something of it up to version `newest` is not in the
     /// store, or until `stop` says so.
-    pub(crate) fn wait_flight(&self, segment: u64, newest: u64, stop: impl Fn() -> bool) {
-        let shard = self.shard(segment);
+    pub(crate) fn wait_written(&self, segment: Segment, newest: Version, stop: impl Fn() -> bool) {
         let mut state = self.state(segment);
         while !stop() && !state.is_written(segment, newest) {
-            if state.segments.get(&segment).is_none_or(|here| here.flight.is_none()) {
+            if state.segments.get(&segment).is_none_or(|here| here.in_flight.is_none()) {
                 // It is listed, or about to be.
                 drop(state);
                 return std::thread::yield_now();
             }
-            state = shard.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.shard(segment).ended.wait(&mut state);
         }
     }
 
     /// Whether everything of the segment up to version `newest` is in the store.
-    pub(crate) fn is_written(&self, segment: u64, newest: u64) -> bool {
+    pub(crate) fn is_written(&self, segment: Segment, newest: Version) -> bool {
         self.state(segment).is_written(segment, newest)
     }
 
     /// Wakes the threads that wait for a transaction to end: none may.
     pub(crate) fn wake_all(&self) {
         for shard in &self.shards {
-            drop(shard.state.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(shard.state.lock());
             shard.ended.notify_all();
         }
     }
@@ -404,46 +437,20 @@ impl Cache {
     /// Forgets which objects are absent, and lets nothing be learned from answers that are still to come. Nothing
     /// may be in flight.
     pub(crate) fn forget_absent(&self) {
-        for shard in &self.shards {
-            shard.state.lock().unwrap_or_else(PoisonError::into_inner).begun += 1;
-        }
+        self.shards.iter().for_each(|shard| shard.state.lock().begun.0 += 1);
         self.absent.clear();
     }
 
-    fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::AcqRel)
+    fn tick(&self) -> Version {
+        Version(self.clock.fetch_add(1, Ordering::AcqRel))
     }
 
-    fn shard(&self, segment: u64) -> &Shard {
-        &self.shards[segment as usize % SHARDS]
+    fn shard(&self, segment: Segment) -> &Shard {
+        &self.shards[segment.0 as usize % SHARDS]
     }
 
-    fn state(&self, segment: u64) -> MutexGuard<'_, State> {
-        self.shard(segment).state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn is_written(&self, segment: u64, newest: u64) -> bool {
-        self.segments.get(&segment).is_none_or(|here| {
-            here.void.is_none_or(|void| void.since > newest) && here.slots.values().all(|s| s.since > newest)
-        })
-    }
-}
-
-impl Segment {
-    /// Version `done` of a block is in the store: drops the slot unless it holds a later one, and gives what that
-    /// frees.
-    fn settle(&mut self, index: u64, done: u64) -> u64 {
-        match self.slots.entry(index) {
-            SlotEntry::Occupied(slot) if slot.get().version <= done => slot.remove().content.cost(),
-            SlotEntry::Occupied(mut slot) => {
-                let slot = slot.get_mut();
-                slot.since = slot.since.max(done + 1);
-                0
-            }
-            SlotEntry::Vacant(_) => 0,
-        }
+    fn state(&self, segment: Segment) -> MutexGuard<'_, State> {
+        self.shard(segment).state.lock()
     }
 }
 
@@ -452,13 +459,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_wish_to_empty_what_turned_out_absent_gives_back_what_both_cost() {
-        let cache = Cache::new(1);
-        assert!(cache.reserve(HOLE_COST, u64::MAX) && cache.put_void(0));
-        let moment = cache.look(0, 0..1).moment.expect("no flight");
-        cache.if_quiet(0, moment, || cache.set_absent(0));
-        assert!(cache.reserve(HOLE_COST, u64::MAX));
-        assert!(!cache.put_void(0));
+    fn a_second_discard_of_what_turned_out_absent_gives_back_what_both_cost() {
+        let (cache, segment) = (Cache::new(1, 1 << 20), Segment(0));
+        assert!(cache.reserve(HOLE_COST) && cache.put_discard(segment));
+        let moment = cache.look(segment, 0..1).moment.expect("nothing in flight");
+        cache.if_quiet(segment, moment, || cache.set_absent(segment));
+        assert!(cache.reserve(HOLE_COST));
+        assert!(!cache.put_discard(segment));
         assert_eq!(cache.dirty_bytes(), 0);
     }
 }

@@ -10,14 +10,15 @@
 //! Page and deltas are the links of a chain whose end the seal holds (`chain.rs`). A link that is not the one that the
 //! chain wants makes everything lost that no newer link says. What stands under other keys means nothing.
 
-use super::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
-use super::chunks::{
-    CHUNK_BLOCKS, Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick,
-    picked,
+use crate::chain::{CHUNKS, ChainKey, Link, TAG_LEN, Tag, Tail, Tails};
+use crate::change::{Change, LOST};
+use crate::chunks::{
+    Chunks, KeySteps, MOST_AMENDED, Part, each_changed, mask, ones, overlay, page_key, pick, picked,
 };
-use super::pages::{Learned, Page, Pages, copy_learned};
-use super::placement::{Answered, Change, LOST, Placement, Source};
-use super::seal::SEAL_KEY;
+use crate::pages::{Learned, Page, Pages, copy_learned, page_len};
+use crate::placement::{Answered, Placement, Source};
+use crate::seal::SEAL_KEY;
+use crate::segment::Segment;
 use lacuna_core::{Budget, Result};
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
@@ -40,21 +41,13 @@ fn delta_key(chunk: u64, number: u8) -> Key {
 impl Chained {
     /// A layout of `meta` bytes of metadata for each block, which remembers pages within the budget.
     pub(crate) fn new(meta: usize, budget: Budget, key: ChainKey) -> Self {
-        Chained { meta, pages: Pages::new(CHUNK_BLOCKS as usize * meta, budget), key }
-    }
-
-    fn page_len(&self) -> usize {
-        CHUNK_BLOCKS as usize * self.meta
-    }
-
-    fn blank(&self) -> Page {
-        Page { entries: vec![0; self.page_len()].into(), ..Page::default() }
+        Chained { meta, pages: Pages::new(meta, budget), key }
     }
 
     /// Writes the parts of one chunk, whose page may have been `fetched`. Gives the new end of its chain.
     fn write_chunk(
         &self,
-        (segment, chunk): (u64, u64),
+        (segment, chunk): (Segment, u64),
         tail: &Tail,
         fetched: Option<Page>,
         parts: &[Part<'_>],
@@ -72,7 +65,7 @@ impl Chained {
         let is_known = fresh == u128::MAX || *tail == Tail::default();
         // A page that is not sound is written only when the chain must not grow any more.
         let usable = fetched.filter(|page| !page.lost || tail.deltas >= MOST_DELTAS);
-        let Some(mut page) = usable.or_else(|| is_known.then(|| self.blank())) else {
+        let Some(mut page) = usable.or_else(|| is_known.then(|| Page::blank(self.meta))) else {
             return self.add_delta(segment, chunk, tail, parts, keys);
         };
         page.lost = false;
@@ -85,7 +78,7 @@ impl Chained {
     /// Writes a page in memory whose `fresh` entries are new: as a delta to the stored page, or whole.
     fn write_known(
         &self,
-        segment: u64,
+        segment: Segment,
         chunk: u64,
         tail: &Tail,
         page: &mut Page,
@@ -109,7 +102,7 @@ impl Chained {
     /// Adds to a chain of which nothing but its end is known.
     fn add_delta(
         &self,
-        segment: u64,
+        segment: Segment,
         chunk: u64,
         tail: &Tail,
         parts: &[Part<'_>],
@@ -125,18 +118,25 @@ impl Chained {
         self.set_delta(segment, chunk, tail.deltas, value, keys)
     }
 
-    fn set_delta(&self, segment: u64, chunk: u64, number: u8, value: Vec<u8>, keys: &mut KeySteps) -> Tail {
+    fn set_delta(
+        &self,
+        segment: Segment,
+        chunk: u64,
+        number: u8,
+        value: Vec<u8>,
+        keys: &mut KeySteps,
+    ) -> Tail {
         let tag = self.key.tag(segment, chunk, Link::Delta(number), &value);
         keys.set.push((delta_key(chunk, number), value));
         Tail { tag, deltas: number + 1 }
     }
 
     /// The page of a chunk, from the pairs of an answer that covers it.
-    fn follow(&self, segment: u64, chunk: u64, tail: &Tail, pairs: &[(Key, Vec<u8>)]) -> Page {
+    fn follow(&self, segment: Segment, chunk: u64, tail: &Tail, pairs: &[(Key, Vec<u8>)]) -> Page {
         let value = |key: &Key| {
             pairs.binary_search_by(|(other, _)| other.cmp(key)).ok().map(|at| pairs[at].1.as_slice())
         };
-        let mut page = self.blank();
+        let mut page = Page::blank(self.meta);
         let mut wanted = tail.tag;
         for number in (0..tail.deltas).rev() {
             let delta = value(&delta_key(chunk, number))
@@ -151,7 +151,8 @@ impl Chained {
             return page;
         }
         let stored = value(&page_key(chunk)).filter(|value| {
-            value.len() == self.page_len() && self.key.is_tag_of(&wanted, segment, chunk, Link::Page, value)
+            value.len() == page_len(self.meta)
+                && self.key.is_tag_of(&wanted, segment, chunk, Link::Page, value)
         });
         let Some(stored) = stored else { return self.lose_rest(page) };
         self.fill_rest(&mut page, |at| &stored[at..at + self.meta]);
@@ -190,6 +191,10 @@ impl Chained {
 }
 
 impl Placement for Chained {
+    fn pages(&self) -> Option<&Pages> {
+        Some(&self.pages)
+    }
+
     fn is_chained(&self) -> bool {
         true
     }
@@ -235,14 +240,6 @@ impl Placement for Chained {
         Source::Keys(Keys::RangeAnd(page_key(first), end, most, vec![SEAL_KEY.to_vec()]))
     }
 
-    fn recall(&self, segment: u64, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
-        self.pages.recall(segment, range, self.meta, entries)
-    }
-
-    fn is_still(&self, segment: u64, range: &Range<u64>, entries: &[u8]) -> bool {
-        self.pages.is_still(segment, range, self.meta, entries)
-    }
-
     fn take(&self, answer: &Answered<'_>, entries: &mut [u8]) -> Result<Learned> {
         let follow =
             |chunk| (chunk, self.follow(answer.segment, chunk, answer.tails.of(chunk), answer.pairs));
@@ -250,28 +247,12 @@ impl Placement for Chained {
         copy_learned(&learned, answer.range, self.meta, entries);
         Ok(learned)
     }
-
-    fn learn(&self, segment: u64, learned: Learned) {
-        self.pages.put_all(segment, learned);
-    }
-
-    fn forget(&self, segment: u64) {
-        self.pages.forget(segment);
-    }
-
-    fn forget_all(&self) {
-        self.pages.forget_all();
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        self.pages.counts()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::{Fill, Run};
+    use crate::change::{Fill, Run};
     use lacuna_core::Secret;
     use std::collections::BTreeMap;
 
@@ -293,8 +274,13 @@ mod tests {
         fn write(&mut self, layout: &Chained, first: u64, entries: &[u8]) {
             let count = (entries.len() / META) as u64;
             let runs = vec![Run { index: first, count, fill: Fill::Data }];
-            let change =
-                Change { segment: 9, runs, entries: entries.to_vec(), sealed: vec![], absent: false };
+            let change = Change {
+                segment: Segment(9),
+                runs,
+                entries: entries.to_vec(),
+                sealed: vec![],
+                absent: false,
+            };
             let mut steps = vec![];
             layout.write(&change, vec![], &mut self.tails, &mut steps);
             for step in steps {
@@ -302,7 +288,7 @@ mod tests {
                     Step::SetKeys(pairs) => self.keys.extend(pairs),
                     Step::RemoveKeys(keys) => keys.iter().for_each(|key| drop(self.keys.remove(key))),
                     Step::RemoveKeyRange(first, end) => {
-                        self.keys.retain(|key, _| *key < first || *key >= end)
+                        self.keys.retain(|key, _| *key < first || *key >= end);
                     }
                     other => panic!("{other:?}"),
                 }
@@ -313,8 +299,13 @@ mod tests {
         fn read(&self) -> Vec<u8> {
             let pairs: Vec<_> = self.keys.clone().into_iter().collect();
             let mut entries = vec![1; 128 * META];
-            let answer =
-                Answered { segment: 9, range: &(0..128), missing: 1, pairs: &pairs, tails: &self.tails };
+            let answer = Answered {
+                segment: Segment(9),
+                range: &(0..128),
+                missing: 1,
+                pairs: &pairs,
+                tails: &self.tails,
+            };
             layout().take(&answer, &mut entries).unwrap();
             entries
         }
@@ -341,8 +332,8 @@ mod tests {
         // Somebody who knows the page gathers all deltas in one, and in the page when they become too many.
         let knowing = layout();
         let pairs: Vec<_> = object.keys.clone().into_iter().collect();
-        let page = knowing.follow(9, 0, object.tails.of(0), &pairs);
-        knowing.pages.put(9, 0, page);
+        let page = knowing.follow(Segment(9), 0, object.tails.of(0), &pairs);
+        knowing.pages.put(Segment(9), 0, page);
         for index in 0..40u8 {
             let entry = [index | 0x80; META];
             object.write(&knowing, u64::from(index), &entry);
@@ -411,7 +402,7 @@ mod tests {
     fn a_long_chain_wants_its_page() {
         let (mut object, _) = object();
         let one = |first| Change {
-            segment: 9,
+            segment: Segment(9),
             runs: vec![Run { index: first, count: 1, fill: Fill::Data }],
             entries: vec![5; META],
             sealed: vec![],

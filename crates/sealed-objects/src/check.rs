@@ -1,9 +1,12 @@
 //! Reading and verifying everything, many objects at a time.
 
-use super::disk::ObjectDisk;
-use lacuna_core::{BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Kind, Result, SEGMENT_BLOCKS, check_buffer};
+use crate::segment::Segment;
+use crate::version_table::VersionTable;
+use lacuna_core::{
+    BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Kind, Result, SEGMENT_BLOCKS, check_buffer,
+};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Objects read at a time.
 const THREADS: u64 = 16;
@@ -13,14 +16,21 @@ const WINDOW: u64 = 64;
 /// What was found in one object.
 type Verdict = Result<(CheckReport, Vec<BadBlock>)>;
 
-impl ObjectDisk {
-    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with each block that
-    /// fails and the object that it lies in. What can be verified is what the cipher protects: every bit of every
-    /// object, and that it is there and not an older one, with `gcm`; readability alone with the others.
-    ///
-    /// Errors: as [`lacuna_core::check`].
-    pub fn check(&self, mut progress: impl FnMut(u64), mut bad: impl FnMut(BadBlock)) -> Result<CheckReport> {
-        let segments = self.params().segments();
+/// A disk to be checked, with its version table if it has one.
+pub(crate) struct Check<'a> {
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) version_table: Option<&'a VersionTable>,
+}
+
+impl Check<'_> {
+    /// Reads every block.
+    pub(crate) fn run(
+        &self,
+        mut progress: impl FnMut(u64),
+        mut bad: impl FnMut(BadBlock),
+    ) -> Result<CheckReport> {
+        let blocks = self.disk.blocks();
+        let segments = blocks.div_ceil(SEGMENT_BLOCKS);
         let mut buffers = (0..THREADS.min(segments)).map(|_| check_buffer()).collect::<Result<Vec<_>>>()?;
         let mut report = CheckReport::default();
         for first in (0..segments).step_by(WINDOW as usize) {
@@ -30,7 +40,7 @@ impl ObjectDisk {
                 report.add(found);
                 blocks.into_iter().for_each(&mut bad);
             }
-            progress((end * SEGMENT_BLOCKS).min(self.params().blocks));
+            progress((end * SEGMENT_BLOCKS).min(blocks));
         }
         Ok(report)
     }
@@ -41,13 +51,12 @@ impl ObjectDisk {
         let (next, verdicts) = (AtomicU64::new(first), Mutex::new(verdicts));
         let work = |buf: &mut Vec<u8>| {
             loop {
-                let segment = next.fetch_add(1, Ordering::Relaxed);
-                if segment >= end {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= end {
                     return;
                 }
-                let verdict = self.check_segment(segment, buf);
-                let mut verdicts = verdicts.lock().unwrap_or_else(PoisonError::into_inner);
-                verdicts[(segment - first) as usize] = verdict;
+                let verdict = self.check_segment(Segment(number), buf);
+                verdicts.lock()[(number - first) as usize] = verdict;
             }
         };
         std::thread::scope(|scope| {
@@ -57,16 +66,14 @@ impl ObjectDisk {
             }
             work(own);
         });
-        verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
+        verdicts.into_inner()
     }
 
-    fn check_segment(&self, segment: u64, buf: &mut [u8]) -> Verdict {
+    fn check_segment(&self, segment: Segment, buf: &mut [u8]) -> Verdict {
         let (mut report, mut bad) = (CheckReport::default(), vec![]);
-        let first = segment * SEGMENT_BLOCKS;
-        let end = (first + SEGMENT_BLOCKS).min(self.params().blocks);
-        if let Some(Err(error)) =
-            self.core().version_table.as_ref().map(|version_table| version_table.touch(segment))
-        {
+        let first = segment.block(0).0;
+        let end = first + segment.blocks_on(self.disk.blocks());
+        if let Some(Err(error)) = self.version_table.map(|version_table| version_table.touch(segment)) {
             if !matches!(error.kind(), Kind::Corrupt | Kind::Io) {
                 return Err(error);
             }
@@ -78,8 +85,8 @@ impl ObjectDisk {
         let steps = buf.len() / BLOCK_SIZE;
         for at in (first..end).step_by(steps) {
             let count = (end - at).min(steps as u64) as usize;
-            report.read_range(self, BlockAddr(at), &mut buf[..count * BLOCK_SIZE], &mut |block| {
-                let error = block.error.context(format!("object {segment:016x}"));
+            report.read_range(self.disk, BlockAddr(at), &mut buf[..count * BLOCK_SIZE], &mut |block| {
+                let error = block.error.context(segment);
                 bad.push(BadBlock { error, ..block });
             })?;
         }

@@ -25,30 +25,30 @@ pub(crate) fn has_chunk(chunks: Chunks, index: u64) -> bool {
 }
 
 /// As many entries may be newer than their page before it is written anew.
-pub(super) const MOST_AMENDED: u32 = 32;
+pub(crate) const MOST_AMENDED: u32 = 32;
 
 /// The part of a change that falls into one chunk: the entries of consecutive blocks.
-pub(super) struct Part<'a> {
+pub(crate) struct Part<'a> {
     /// The first, by its index in the chunk.
-    pub(super) index: u64,
-    pub(super) entries: &'a [u8],
+    pub(crate) index: u64,
+    pub(crate) entries: &'a [u8],
 }
 
 impl Part<'_> {
     /// The blocks of the chunk that it changes.
-    pub(super) fn mask(&self, meta: usize) -> u128 {
+    pub(crate) fn mask(&self, meta: usize) -> u128 {
         let blocks = self.entries.len() / meta;
         (u128::MAX >> (CHUNK_BLOCKS as usize - blocks)) << self.index
     }
 }
 
 /// The blocks of the chunk that parts change.
-pub(super) fn mask(parts: &[Part<'_>], meta: usize) -> u128 {
+pub(crate) fn mask(parts: &[Part<'_>], meta: usize) -> u128 {
     parts.iter().fold(0, |set, part| set | part.mask(meta))
 }
 
 /// Puts the entries of parts into a page of `meta` bytes for each block.
-pub(super) fn overlay(parts: &[Part<'_>], meta: usize, page: &mut [u8]) {
+pub(crate) fn overlay(parts: &[Part<'_>], meta: usize, page: &mut [u8]) {
     for part in parts {
         let at = part.index as usize * meta;
         page[at..at + part.entries.len()].copy_from_slice(part.entries);
@@ -56,7 +56,7 @@ pub(super) fn overlay(parts: &[Part<'_>], meta: usize, page: &mut [u8]) {
 }
 
 /// Appends the entries of some blocks of a page, each behind its index.
-pub(super) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
     for index in ones(blocks) {
         let at = index as usize * meta;
         out.push(index as u8);
@@ -65,7 +65,7 @@ pub(super) fn pick(blocks: u128, meta: usize, page: &[u8], out: &mut Vec<u8>) {
 }
 
 /// What [`pick`] wrote: index and entry of each block. `None`: the indexes do not ascend, or it is not that at all.
-pub(super) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
+pub(crate) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
     let entries = bytes.chunks_exact(1 + meta);
     let whole = entries.remainder().is_empty();
     let picked: Vec<_> = entries.map(|entry| (u64::from(entry[0]), &entry[1..])).collect();
@@ -75,7 +75,7 @@ pub(super) fn picked(bytes: &[u8], meta: usize) -> Option<Vec<(u64, &[u8])>> {
 
 /// Calls `f` with each chunk that runs of blocks touch and the parts of them that fall into it. The entries are those of
 /// all blocks of all runs, `meta` bytes each.
-pub(super) fn each_changed<'a>(
+pub(crate) fn each_changed<'a>(
     runs: impl Iterator<Item = Range<u64>>,
     entries: &'a [u8],
     meta: usize,
@@ -104,7 +104,7 @@ pub(super) fn each_changed<'a>(
 }
 
 /// Calls `f(chunk, range of bytes in the chunk's page, range of bytes of the range's entries)` for each chunk of a range.
-pub(super) fn each_chunk(
+pub(crate) fn each_chunk(
     range: &Range<u64>,
     meta: usize,
     mut f: impl FnMut(u64, Range<usize>, Range<usize>),
@@ -122,21 +122,21 @@ pub(super) fn each_chunk(
 }
 
 /// The key of a page.
-pub(super) fn page_key(chunk: u64) -> Key {
+pub(crate) fn page_key(chunk: u64) -> Key {
     vec![b'p', chunk as u8]
 }
 
 /// The steps on keys of one transaction, gathered.
 #[derive(Default)]
-pub(super) struct KeySteps {
-    pub(super) set: Vec<(Key, Vec<u8>)>,
-    pub(super) removed: Vec<Key>,
-    pub(super) cleared: Vec<(Key, Key)>,
+pub(crate) struct KeySteps {
+    pub(crate) set: Vec<(Key, Vec<u8>)>,
+    pub(crate) removed: Vec<Key>,
+    pub(crate) cleared: Vec<(Key, Key)>,
 }
 
 impl KeySteps {
     /// Removals first: a page set in the same transaction must stand.
-    pub(super) fn into_steps(self, steps: &mut Vec<Step<'_>>) {
+    pub(crate) fn into_steps(self, steps: &mut Vec<Step<'_>>) {
         steps.extend(self.cleared.into_iter().map(|(first, end)| Step::RemoveKeyRange(first, end)));
         if !self.removed.is_empty() {
             steps.push(Step::RemoveKeys(self.removed));
@@ -148,7 +148,7 @@ impl KeySteps {
 }
 
 /// The numbers of the bits that are set, ascending.
-pub(super) fn ones(mut set: u128) -> impl Iterator<Item = u64> {
+pub(crate) fn ones(mut set: u128) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         (set != 0).then(|| {
             let lowest = set.trailing_zeros();

@@ -1,26 +1,29 @@
-//! An open sealed disk on objects: what it consists of, how it is created and opened, and the `Disk` that front
-//! ends see.
+//! An open sealed disk on objects: how it is created, opened and put together from its parts, and the `Disk` that
+//! front ends see. It keeps no state of its own.
 
-use super::buffers::{Buffers, Transit};
-use super::cache::Cache;
-use super::chain::ChainKey;
-use super::layouts::placement;
-use super::placement::Placement;
-use super::read::segments;
-use super::schedule::Schedule;
-use super::seal::SealPlace;
-use super::snapshot_ops;
-use super::snapshots::Snapshots;
-use super::version_table::{VersionTable, VersionTableOptions};
-use super::writers::Writers;
-use super::{ObjectParams, Stores};
+use crate::buffers::{Buffers, Transit};
+use crate::cache::Cache;
+use crate::chain::ChainKey;
+use crate::check::Check;
+use crate::encryptor::Encryptor;
+use crate::layouts::placement;
+use crate::reader::Reader;
+use crate::rollback::Rollback;
+use crate::seal::SealPlace;
+use crate::snapshot_table::SnapshotNumber;
+use crate::snapshots::Snapshots;
+use crate::transactor::Transactor;
+use crate::version_book::VersionBook;
+use crate::version_table::{VersionTable, VersionTableOptions};
+use crate::writer::Writer;
+use crate::{ObjectParams, Stores};
 use lacuna_core::{
-    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, FailStop, Result, SEGMENT_BLOCKS, Secret, Status,
-    StatusItem, closed,
+    Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, CheckReport, Disk, Error, Extent, Kind, Result, Secret,
+    Setting, Status, StatusItem,
 };
 use lacuna_crypto::{BlockCipher, RandomSource};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How to open a disk.
 pub struct ObjectOptions {
@@ -39,164 +42,20 @@ pub struct ObjectOptions {
     pub random: Arc<dyn RandomSource>,
 }
 
-/// What all threads of an open disk share.
-pub(crate) struct Core {
-    pub(crate) params: ObjectParams,
-    pub(crate) stores: Stores,
-    pub(crate) cipher: BlockCipher,
-    pub(crate) placement: Box<dyn Placement>,
-    pub(crate) cache: Cache,
-    pub(crate) schedule: Schedule,
-    pub(crate) buffers: Buffers,
-    /// For transactions out of the cache.
-    pub(crate) transit: Transit,
-    /// Only with a cipher that authenticates.
-    pub(crate) version_table: Option<VersionTable>,
-    pub(crate) snapshots: Snapshots,
-    pub(crate) random: Arc<dyn RandomSource>,
-    pub(crate) limits: Limits,
-    pub(crate) counters: Counters,
-    /// Shared by calls that write; alone while the disk is frozen.
-    pub(crate) calls: RwLock<()>,
-    /// When the version table was written last, in milliseconds of the schedule's clock.
-    pub(crate) checkpointed: AtomicU64,
-    pub(crate) read_only: bool,
-    pub(crate) background: bool,
-    pub(crate) write_through: bool,
-    /// The number of the snapshot that this is a view of.
-    pub(crate) view: Option<u32>,
-    keys: (Secret<32>, [u8; 16]),
-    health: FailStop,
-}
-
-/// Bounds on what is pending in memory.
-pub(crate) struct Limits {
-    /// At this many bytes writers wait.
-    pub(crate) dirty: u64,
-    /// At this many bytes the background writes unasked.
-    pub(crate) dirty_low: u64,
-    /// The most blocks of a transaction out of the cache.
-    pub(crate) batch_blocks: usize,
-}
-
-impl Limits {
-    fn of(budget: Budget) -> Limits {
-        let dirty = budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
-        let batch = in_transit(budget) / (FULL_BATCHES * BLOCK_SIZE);
-        Limits { dirty, dirty_low: dirty / 2, batch_blocks: batch.clamp(8, 256) }
-    }
-}
-
 /// So many transactions of the largest kind are on their way at once; more, if they are smaller.
 const FULL_BATCHES: usize = 16;
 
-/// The share of the budget for ciphertext on its way, in bytes. The store's client copies it, for which there is another
-/// share like it.
-fn in_transit(budget: Budget) -> usize {
-    budget.share(1, 8).get() as usize
-}
-
-/// Counts for `status`.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) reads: AtomicU64,
-    pub(crate) transactions: AtomicU64,
-    pub(crate) blocks: AtomicU64,
-    pub(crate) direct: AtomicU64,
-    /// Objects that were refused, and written anew.
-    pub(crate) renewed: AtomicU64,
-}
-
-impl Core {
-    fn new(
-        stores: Stores,
-        params: &ObjectParams,
-        keys: (Secret<32>, [u8; 16]),
-        snapshots: Snapshots,
-        options: &ObjectOptions,
-        view: Option<u32>,
-    ) -> Result<Core> {
-        let cipher = BlockCipher::for_objects(params.cipher, &keys.0, &keys.1)?;
-        // What a snapshot holds was written before it was made.
-        cipher.set_snapshot_number(view.map_or(snapshots.number(), |number| number.saturating_sub(1)));
-        let read_only = options.read_only || view.is_some();
-        let budget = options.budget;
-        let mut core = Core {
-            params: *params,
-            cipher,
-            placement: placement(params, budget.share(1, 4), ChainKey::new(&keys.0, &keys.1)),
-            cache: Cache::new(params.segments()),
-            schedule: Schedule::new(),
-            buffers: Buffers::new(budget.share(1, 16).get() as usize),
-            transit: Transit::new(in_transit(budget)),
-            version_table: None,
-            snapshots,
-            random: options.random.clone(),
-            limits: Limits::of(budget),
-            counters: Counters::default(),
-            calls: RwLock::new(()),
-            checkpointed: AtomicU64::new(0),
-            read_only,
-            background: options.background && !read_only,
-            write_through: options.write_through,
-            view,
-            keys,
-            health: FailStop::on("store"),
-            stores,
-        };
-        if params.cipher.authenticates() {
-            core.version_table = Some(core.open_version_table(VersionTableOptions {
-                book: core.stores.book.clone(),
-                data: core.stores.data.clone(),
-                place: core.seal_place(),
-                segments: params.segments(),
-                binds: params.binds_entries(),
-                budget: budget.share(1, 16),
-                read_only,
-                view,
-                number: core.snapshots.number_cell(),
-            })?);
-        }
-        Ok(core)
-    }
-
-    /// A version table under the keys of this disk.
-    pub(crate) fn open_version_table(&self, options: VersionTableOptions) -> Result<VersionTable> {
-        VersionTable::open(options, &self.keys.0, &self.keys.1)
-    }
-
-    /// Where objects keep their seals.
-    pub(crate) fn seal_place(&self) -> SealPlace {
-        SealPlace::of(self.params.layout, self.cipher.meta_size())
-    }
-
-    /// Enters fail-stop for good and gives the error back.
-    pub(crate) fn fail(&self, e: Error) -> Error {
-        let e = self.health.fail(e);
-        self.schedule.wake_all();
-        self.cache.wake_all();
-        e
-    }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        !self.health.is_alive()
-    }
-
-    /// The standing refusal after a failure on the write path.
-    pub(crate) fn check_alive(&self) -> Result<()> {
-        self.health.check()
-    }
-
-    /// Whether an object is known not to be there, and nothing waits to be written to it.
-    pub(crate) fn is_absent(&self, segment: u64) -> bool {
-        self.cache.is_absent(segment)
-    }
-}
-
 /// A sealed disk on objects, open.
 pub struct ObjectDisk {
-    core: Arc<Core>,
-    writers: Mutex<Option<Writers>>,
+    params: ObjectParams,
+    stores: Stores,
+    cipher: Arc<BlockCipher>,
+    snapshots: Arc<Snapshots>,
+    /// Only with a cipher that authenticates.
+    version_table: Option<Arc<VersionTable>>,
+    reader: Reader,
+    /// Only of a disk that is not read-only.
+    writer: Option<Writer>,
 }
 
 impl ObjectDisk {
@@ -210,7 +69,7 @@ impl ObjectDisk {
     ) -> Result<()> {
         params.check_store(&*stores.data)?;
         if params.cipher.authenticates() {
-            VersionTable::create(&*stores.book, params.segments(), master, uuid)?;
+            VersionBook::create(&*stores.book, params.segments(), master, uuid)?;
         }
         Snapshots::create(&*stores.book, master, uuid)
     }
@@ -229,9 +88,8 @@ impl ObjectDisk {
     ) -> Result<ObjectDisk> {
         params.check_store(&*stores.data)?;
         let read_only = options.read_only || options.snapshot.is_some();
-        let snapshots = Snapshots::open(&stores, master, uuid, read_only)?;
-        let mut params = *params;
-        let mut view = None;
+        let snapshots = Arc::new(Snapshots::open(&stores, master, uuid, read_only)?);
+        let (mut params, mut view) = (*params, None);
         if let Some(name) = &options.snapshot {
             let record = snapshots.find(name)?;
             params = params.with_blocks(record.blocks)?;
@@ -239,133 +97,192 @@ impl ObjectDisk {
                 data: stores.data.at_snapshot(record.data_id)?,
                 book: stores.book.at_snapshot(record.book_id)?,
             };
-            view = Some(record.number);
+            view = Some(SnapshotNumber(record.number));
         }
-        let core = Core::new(stores, &params, (master.clone(), *uuid), snapshots, &options, view)?;
-        if view.is_none() {
-            snapshot_ops::finish_rollback(&core)?;
+        let newest = snapshots.newest().clone();
+        let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
+        // What a snapshot holds was written before it was made.
+        cipher.set_snapshot_number(view.map_or(newest.get().0, |view| view.0.saturating_sub(1)));
+        let mut version_table = None;
+        if params.cipher.authenticates() {
+            let options = VersionTableOptions {
+                stores: stores.clone(),
+                place: SealPlace::of(params.layout, cipher.meta_size()),
+                segments: params.segments(),
+                binds: params.binds_entries(),
+                budget: options.budget.share(1, 16),
+                read_only,
+                view,
+                newest,
+            };
+            version_table = Some(Arc::new(VersionTable::open(options, master, uuid)?));
         }
-        let core = Arc::new(core);
-        let writers = core.background.then(|| Writers::start(&core)).transpose()?;
-        Ok(ObjectDisk { core, writers: Mutex::new(writers) })
+        if let Some(record) = snapshots.rolling_back().filter(|_| view.is_none()) {
+            if read_only {
+                return Err(half_rolled_back(&record.name));
+            }
+            let (table, segments) = (version_table.as_deref(), params.segments());
+            Rollback::new(&stores, &snapshots, table, segments, options.background, record)?.perform()?;
+        }
+        let placement = placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid));
+        let dirty = options.budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
+        let cache = Arc::new(Cache::new(params.segments(), dirty));
+        let buffers = Arc::new(Buffers::new(options.budget.share(1, 16).get() as usize));
+        let mut writer = None;
+        if !read_only {
+            // The store's client copies what is on its way, for which there is another share like it.
+            let transit = options.budget.share(1, 8).get() as usize;
+            let batch_blocks = (transit / (FULL_BATCHES * BLOCK_SIZE)).clamp(8, 256);
+            let encryptor = Encryptor::new(cipher.clone(), options.random, buffers.clone(), placement.slot());
+            let (data, table) = (stores.data.clone(), version_table.clone());
+            let transit = Transit::new(transit);
+            let transactor =
+                Transactor::new(data, encryptor, placement.clone(), table.clone(), transit, params.blocks);
+            let mut new =
+                Writer::new(cache.clone(), transactor, batch_blocks, params.blocks, options.write_through);
+            if options.background {
+                new.start_threads(table)?;
+            }
+            writer = Some(new);
+        }
+        let view = view.map(|view| (view, snapshots.clone()));
+        let (data, table) = (stores.data.clone(), version_table.clone());
+        let reader = Reader::new(data, cache, cipher.clone(), placement, buffers, table, view);
+        Ok(ObjectDisk { params, stores, cipher, snapshots, version_table, reader, writer })
     }
 
     /// The parameters it was opened with; at a snapshot, those of that time.
     pub fn params(&self) -> &ObjectParams {
-        &self.core.params
+        &self.params
     }
 
-    pub(crate) fn core(&self) -> &Core {
-        &self.core
+    /// Reads every block, calling `progress` with blocks done and `bad`, in ascending order, with each block that
+    /// fails and the object that it lies in. What can be verified is what the cipher protects: every bit of every
+    /// object, and that it is there and not an older one, with `gcm`; readability alone with the others.
+    ///
+    /// Errors: as [`lacuna_core::check`].
+    pub fn check(&self, progress: impl FnMut(u64), bad: impl FnMut(BadBlock)) -> Result<CheckReport> {
+        Check { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
     }
 
-    /// Writes everything and says so in the version table.
-    fn write_all(&self) -> Result<()> {
-        self.core.freeze(|| {
-            self.stop_writers();
-            match &self.core.version_table {
-                Some(version_table) => version_table.close().map_err(|e| self.core.fail(e)),
-                None => Ok(()),
+    /// Makes a snapshot of everything acknowledged so far. It can be read by its name until it is removed.
+    ///
+    /// Errors: [`Kind::Usage`] for a name that no snapshot may have, [`Kind::Exists`] for one that there is,
+    /// and whatever the stores report.
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        let writer = self.writer("change of snapshots")?;
+        writer.freeze(|| {
+            if let Some(version_table) = &self.version_table {
+                version_table.checkpoint().map_err(|e| writer.fail(e))?;
             }
+            let number = self.snapshots.add(name, now(), self.params.blocks, |e| writer.fail(e))?;
+            self.cipher.set_snapshot_number(number.0);
+            Ok(())
         })
     }
 
-    fn stop_writers(&self) {
-        if let Some(writers) = self.writers.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            self.core.schedule.stop();
-            writers.join();
-        }
+    /// Removes a snapshot; the store gives back what it kept for it. Errors: [`Kind::NotFound`], and whatever the
+    /// stores report; a removal that failed half-way goes on at the next opening for writing.
+    pub fn remove_snapshot(&self, name: &str) -> Result<()> {
+        self.writer("change of snapshots")?.check_alive()?;
+        self.snapshots.remove(name)
     }
-}
 
-impl Drop for ObjectDisk {
-    fn drop(&mut self) {
-        self.stop_writers();
+    /// Makes the disk read as it did when the snapshot was made, which stays. Its length stays what it is now. What
+    /// was written since is lost, unless a later snapshot has it.
+    ///
+    /// Errors: [`Kind::NotFound`], [`Kind::Corrupt`] if an object of the snapshot does not verify (nothing was
+    /// changed then), and whatever the stores report; a rollback that failed half-way goes on at the next opening
+    /// for writing, and the disk takes no writes before.
+    pub fn rollback(&self, name: &str) -> Result<()> {
+        let writer = self.writer("change of snapshots")?;
+        writer.freeze(|| {
+            let (table, segments) = (self.version_table.as_deref(), self.params.segments());
+            let to = self.snapshots.find(name)?;
+            let threads = writer.has_threads();
+            let rollback = Rollback::new(&self.stores, &self.snapshots, table, segments, threads, to)?;
+            rollback.verify()?;
+            let rolled = rollback.run();
+            self.reader.forget_all();
+            rolled.map_err(|e| writer.fail(e))
+        })
+    }
+
+    /// The write path, for `what`. Errors: [`Kind::ReadOnly`] of a disk that has none.
+    fn writer(&self, what: &str) -> Result<&Writer> {
+        self.writer.as_ref().ok_or_else(|| {
+            let advice = Advice::from("open it without ").setting(Setting::ReadOnly);
+            Error::new(Kind::ReadOnly, format!("{what} refused"))
+                .found("a disk opened read-only")
+                .remedy(advice.text(", and not at a snapshot"))
+        })
     }
 }
 
 impl Disk for ObjectDisk {
     fn blocks(&self) -> u64 {
-        self.core.params.blocks
+        self.params.blocks
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        self.core.read(first.0, buf)
+        self.reader.read(first, buf)
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.core.write(first.0, data)
+        self.writer("write")?.write(first, data)
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.core.discard(first.0, count)
+        self.writer("discard")?.discard(first, count)
     }
 
     fn flush(&self) -> Result<()> {
-        if self.core.read_only { Ok(()) } else { self.core.flush_cache() }
+        self.writer.as_ref().map_or(Ok(()), Writer::flush)
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        self.core.extents(first.0, count)
+        self.reader.extents(first, count)
     }
 
     fn status(&self) -> Status {
-        let core = &self.core;
-        let (hits, misses) = core.placement.counts();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let item = |name, value, unit| StatusItem { name, value, unit };
+        let [reads, hits, misses] = self.reader.counts();
+        let [dirty, transactions, blocks, direct, renewed] =
+            self.writer.as_ref().map_or([0; 5], Writer::counts);
         Status {
             items: vec![
-                item("segments", core.params.segments(), "segments"),
-                item("dirty", core.cache.dirty_bytes(), "bytes"),
-                item("reads", count(&core.counters.reads), "reads"),
-                item("transactions", count(&core.counters.transactions), "transactions"),
-                item("transacted", count(&core.counters.blocks), "blocks"),
-                item("written_past_the_cache", count(&core.counters.direct), "transactions"),
-                item("written_anew_after_refusal", count(&core.counters.renewed), "objects"),
-                item("metadata_cache_hits", hits, "pages"),
-                item("metadata_cache_misses", misses, "pages"),
-                item("snapshots_made", u64::from(core.snapshots.number()), "snapshots"),
+                StatusItem::new("segments", self.params.segments(), "segments"),
+                StatusItem::new("dirty", dirty, "bytes"),
+                StatusItem::new("reads", reads, "reads"),
+                StatusItem::new("transactions", transactions, "transactions"),
+                StatusItem::new("transacted", blocks, "blocks"),
+                StatusItem::new("written_past_the_cache", direct, "transactions"),
+                StatusItem::new("written_anew_after_refusal", renewed, "objects"),
+                StatusItem::new("metadata_cache_hits", hits, "pages"),
+                StatusItem::new("metadata_cache_misses", misses, "pages"),
+                StatusItem::new("snapshots_made", self.snapshots.newest().get().0.into(), "snapshots"),
             ],
         }
     }
 
     fn close(&self) -> Result<()> {
-        let written = if self.core.read_only { Ok(()) } else { self.write_all() };
-        self.stop_writers();
-        self.core.fail(closed());
-        written
+        let settle = || self.version_table.as_ref().map_or(Ok(()), |version_table| version_table.close());
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.close(settle))
     }
 
     fn read_only(&self) -> bool {
-        self.core.read_only
+        self.writer.is_none()
     }
 }
 
-impl Core {
-    /// The written and unwritten runs of a range.
-    fn extents(&self, first: u64, count: u64) -> Result<Vec<Extent>> {
-        let mut runs: Vec<Extent> = vec![];
-        let mut add = |written: bool, blocks: u64| match runs.last_mut() {
-            Some(run) if run.written == written => run.blocks += blocks,
-            _ => runs.push(Extent { blocks, written }),
-        };
-        // Segments that must be asked about are asked about together.
-        let mut unknown: Option<(u64, u64)> = None;
-        for (segment, range) in segments(first, count) {
-            let (at, blocks) = (segment * SEGMENT_BLOCKS + range.start, range.end - range.start);
-            if !self.is_absent(segment) {
-                unknown = Some(unknown.map_or((at, blocks), |(from, known)| (from, known + blocks)));
-                continue;
-            }
-            if let Some((from, blocks)) = unknown.take() {
-                self.written(from, blocks)?.into_iter().for_each(|written| add(written, 1));
-            }
-            add(false, blocks);
-        }
-        if let Some((from, blocks)) = unknown {
-            self.written(from, blocks)?.into_iter().for_each(|written| add(written, 1));
-        }
-        Ok(runs)
-    }
+/// The complaint about a rollback that only an opening for writing can finish.
+fn half_rolled_back(name: &str) -> Error {
+    Error::new(Kind::ReadOnly, "cannot open the disk for reading alone")
+        .found(format!("a rollback to the snapshot {name} that was cut short"))
+        .expected("a disk that was rolled back whole")
+        .remedy("open it for writing once, which finishes the rollback, or open a snapshot")
+}
+
+/// Seconds since 1970, for people: nothing depends on it.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,9 +1,10 @@
 //! The layout `interleaved`: the entry of each block right behind it (the paper's *unaligned*).
 
-use super::chain::Tails;
-use super::chunks::Chunks;
-use super::pages::Learned;
-use super::placement::{Change, Placement, Source};
+use crate::chain::Tails;
+use crate::change::Change;
+use crate::chunks::Chunks;
+use crate::pages::Learned;
+use crate::placement::{Placement, Source};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_medium::Step;
 use std::ops::Range;

@@ -3,10 +3,11 @@
 //! The key is the index of the block in its segment, two bytes, most significant first, so that the keys of
 //! consecutive blocks are consecutive.
 
-use super::chain::Tails;
-use super::chunks::Chunks;
-use super::pages::Learned;
-use super::placement::{Answered, Change, Fill, LOST, Placement, Source, can_refuse, strange_key};
+use crate::chain::Tails;
+use crate::change::{Change, Fill, LOST, can_refuse};
+use crate::chunks::Chunks;
+use crate::pages::Learned;
+use crate::placement::{Answered, Placement, Source, strange_key};
 use lacuna_core::Result;
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;

@@ -3,13 +3,13 @@
 //! A page here equals what the store holds, or will hold once the transaction in flight on its object is
 //! acknowledged. So any page may be given up at any time.
 
-use super::chain::Tag;
-use super::chunks::{CHUNK_BLOCKS, Chunks, each_chunk};
-use lacuna_core::{Budget, SEGMENT_BLOCKS};
-use std::collections::HashMap;
+use crate::chain::Tag;
+use crate::chunks::{CHUNK_BLOCKS, Chunks, each_chunk};
+use crate::segment::Segment;
+use lacuna_core::{BoundedCache, Budget, SEGMENT_BLOCKS};
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 const CHUNKS: u64 = SEGMENT_BLOCKS / CHUNK_BLOCKS;
@@ -31,83 +31,81 @@ pub(crate) struct Page {
     pub(crate) lost: bool,
 }
 
+impl Page {
+    /// A page of unwritten blocks.
+    pub(crate) fn blank(meta: usize) -> Page {
+        Page { entries: vec![0; page_len(meta)].into(), ..Page::default() }
+    }
+}
+
+/// Bytes of a page of entries of `meta` bytes.
+pub(crate) const fn page_len(meta: usize) -> usize {
+    CHUNK_BLOCKS as usize * meta
+}
+
 /// What an answer taught beyond what was asked: whole pages of entries.
 pub(crate) type Learned = Vec<(u64, Page)>;
 
-#[derive(Default)]
-struct Shard {
-    places: HashMap<u64, usize>,
-    pages: Vec<Place>,
-    free: Vec<usize>,
-    hand: usize,
-}
-
-struct Place {
-    number: u64,
-    used: bool,
-    page: Option<Page>,
-}
-
+/// A bounded number of pages, in shards.
 pub(crate) struct Pages {
-    shards: Box<[Mutex<Shard>]>,
-    per_shard: usize,
+    /// By the number of the chunk among those of all segments.
+    shards: Box<[Mutex<BoundedCache<u64, Page>>]>,
+    meta: usize,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
 impl Pages {
-    /// Room for pages of `len` bytes within the budget.
-    pub(crate) fn new(len: usize, budget: Budget) -> Self {
-        let pages = (budget.get() / (len + PAGE_COST) as u64) as usize;
+    /// Room for pages of entries of `meta` bytes within the budget.
+    pub(crate) fn new(meta: usize, budget: Budget) -> Self {
+        let pages = (budget.get() / (page_len(meta) + PAGE_COST) as u64) as usize;
         Pages {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            per_shard: (pages / SHARDS).max(1),
+            shards: (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(pages / SHARDS))).collect(),
+            meta,
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
     }
 
     /// Shows a page to `f`, if it is here, to read or change it.
-    pub(crate) fn with<R>(&self, segment: u64, chunk: u64, f: impl FnOnce(&mut Page) -> R) -> Option<R> {
-        let number = segment * CHUNKS + chunk;
-        let mut shard = self.shard(number);
-        let at = *shard.places.get(&number)?;
-        let place = &mut shard.pages[at];
-        place.used = true;
-        place.page.as_mut().map(f)
+    pub(crate) fn with<R>(&self, segment: Segment, chunk: u64, f: impl FnOnce(&mut Page) -> R) -> Option<R> {
+        let number = number(segment, chunk);
+        self.shard(number).get(number).map(f)
     }
 
     /// Puts a page, in the place of whatever is here under its number.
-    pub(crate) fn put(&self, segment: u64, chunk: u64, page: Page) {
-        let number = segment * CHUNKS + chunk;
-        self.shard(number).put(number, page, self.per_shard);
+    pub(crate) fn put(&self, segment: Segment, chunk: u64, page: Page) {
+        let number = number(segment, chunk);
+        let mut shard = self.shard(number);
+        if shard.is_full() && !shard.contains(number) {
+            shard.evict(|_, _| true);
+        }
+        shard.put(number, page);
     }
 
     /// Puts the pages of a segment of which nothing is lost.
-    pub(crate) fn put_all(&self, segment: u64, learned: Learned) {
+    pub(crate) fn put_all(&self, segment: Segment, learned: Learned) {
         let sound = learned.into_iter().filter(|(_, page)| !page.lost);
         sound.for_each(|(chunk, page)| self.put(segment, chunk, page));
     }
 
-    /// Fills the entries of a range of a segment, `meta` bytes each, from pages that are here. Gives the chunks that are
-    /// not.
-    pub(crate) fn recall(&self, segment: u64, range: &Range<u64>, meta: usize, entries: &mut [u8]) -> Chunks {
+    /// Fills the entries of a range of a segment from pages that are here. Gives the chunks that are not.
+    pub(crate) fn recall(&self, segment: Segment, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
         let mut missing = 0;
-        each_chunk(range, meta, |chunk, within, bytes| {
-            let found =
+        each_chunk(range, self.meta, |chunk, within, bytes| {
+            let copied =
                 self.with(segment, chunk, |page| entries[bytes].copy_from_slice(&page.entries[within]));
-            self.count(found.is_some());
-            if found.is_none() {
-                missing |= 1 << chunk;
-            }
+            let count = if copied.is_some() { &self.hits } else { &self.misses };
+            count.fetch_add(1, Ordering::Relaxed);
+            missing |= Chunks::from(copied.is_none()) << chunk;
         });
         missing
     }
 
     /// Whether the entries of a range are still those of pages that are here.
-    pub(crate) fn is_still(&self, segment: u64, range: &Range<u64>, meta: usize, entries: &[u8]) -> bool {
+    pub(crate) fn is_still(&self, segment: Segment, range: &Range<u64>, entries: &[u8]) -> bool {
         let mut same = true;
-        each_chunk(range, meta, |chunk, within, bytes| {
+        each_chunk(range, self.meta, |chunk, within, bytes| {
             let equal = |page: &mut Page| page.entries[within] == entries[bytes];
             same &= self.with(segment, chunk, equal).unwrap_or(false);
         });
@@ -115,72 +113,31 @@ impl Pages {
     }
 
     /// Drops the pages of a segment.
-    pub(crate) fn forget(&self, segment: u64) {
-        (segment * CHUNKS..(segment + 1) * CHUNKS).for_each(|number| self.shard(number).drop_page(number));
+    pub(crate) fn forget(&self, segment: Segment) {
+        for number in (0..CHUNKS).map(|chunk| number(segment, chunk)) {
+            self.shard(number).remove(number);
+        }
     }
 
     /// Drops all pages.
     pub(crate) fn forget_all(&self) {
-        for shard in &self.shards {
-            *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
-        }
+        self.shards.iter().for_each(|shard| shard.lock().clear());
     }
 
-    /// Counts a page that a reader found here, or did not.
-    fn count(&self, found: bool) {
-        if found { &self.hits } else { &self.misses }.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Hits and misses so far.
+    /// Pages that readers found here, and that they did not.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
 
-    fn shard(&self, number: u64) -> MutexGuard<'_, Shard> {
+    fn shard(&self, number: u64) -> MutexGuard<'_, BoundedCache<u64, Page>> {
         // Neighbouring chunks are used together: they lie in different shards.
-        self.shards[number as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[number as usize % SHARDS].lock()
     }
 }
 
-impl Shard {
-    fn put(&mut self, number: u64, page: Page, capacity: usize) {
-        let new = Place { number, used: true, page: Some(page) };
-        if let Some(&at) = self.places.get(&number) {
-            self.pages[at] = new;
-            return;
-        }
-        let at = match self.free.pop() {
-            Some(at) => at,
-            None if self.pages.len() < capacity => {
-                self.pages.push(Place { number, used: false, page: None });
-                self.pages.len() - 1
-            }
-            None => {
-                let at = self.victim();
-                self.places.remove(&self.pages[at].number);
-                at
-            }
-        };
-        self.pages[at] = new;
-        self.places.insert(number, at);
-    }
-
-    /// The next place not used since the hand last passed.
-    fn victim(&mut self) -> usize {
-        loop {
-            self.hand = (self.hand + 1) % self.pages.len();
-            if !std::mem::take(&mut self.pages[self.hand].used) {
-                return self.hand;
-            }
-        }
-    }
-
-    fn drop_page(&mut self, number: u64) {
-        if let Some(at) = self.places.remove(&number) {
-            self.pages[at].page = None;
-            self.free.push(at);
-        }
-    }
+/// The number of a chunk among those of all segments.
+fn number(segment: Segment, chunk: u64) -> u64 {
+    segment.0 * CHUNKS + chunk
 }
 
 /// The page of a chunk among those that were asked for.
@@ -203,30 +160,20 @@ pub(crate) fn copy_learned(learned: &Learned, range: &Range<u64>, meta: usize, e
 mod tests {
     use super::*;
 
-    fn page(stamp: u64) -> Page {
-        Page { entries: stamp.to_le_bytes().into(), apart: stamp.into(), ..Page::default() }
-    }
-
     #[test]
-    fn a_small_store_keeps_its_bound_and_never_mixes_pages_up() {
-        let pages = Pages::new(8, Budget::bytes(64 * 5 * (8 + PAGE_COST as u64)));
-        let mut x = 7u64;
-        for i in 0..50_000u64 {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
-            let (segment, chunk) = ((x >> 40) % 300, (x >> 33) % CHUNKS);
-            match i % 9 {
-                0 => pages.forget(segment),
-                1..5 => pages.put(segment, chunk, page(segment * 16 + chunk)),
-                _ => {
-                    let found = pages.with(segment, chunk, |page| page.apart);
-                    assert!(found.is_none_or(|found| found == u128::from(segment * 16 + chunk)));
-                }
-            }
+    fn pages_keep_their_bound_and_their_segments() {
+        let pages = Pages::new(1, Budget::bytes((64 * 5 * (page_len(1) + PAGE_COST)) as u64));
+        let found = |segment, chunk| pages.with(Segment(segment), chunk, |page| page.apart);
+        for (segment, chunk) in (0..300).flat_map(|segment| (0..CHUNKS).map(move |chunk| (segment, chunk))) {
+            let apart = u128::from(number(Segment(segment), chunk));
+            pages.put(Segment(segment), chunk, Page { apart, ..Page::blank(1) });
+            assert_eq!(found(segment, chunk), Some(apart));
         }
-        let kept: usize = pages.shards.iter().map(|shard| shard.lock().unwrap().places.len()).sum();
-        assert!(kept <= 64 * 5);
-        assert!(kept > 64);
+        let kept: usize = pages.shards.iter().map(|shard| shard.lock().len()).sum();
+        assert_eq!(kept, 64 * 5);
+        pages.forget(Segment(299));
+        assert!(found(299, 3).is_none() && found(298, 3).is_some());
         pages.forget_all();
-        assert!((0..300).all(|segment| pages.with(segment, 3, |_| ()).is_none()));
+        assert!(found(298, 3).is_none());
     }
 }

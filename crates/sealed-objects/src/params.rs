@@ -1,7 +1,7 @@
 //! The public parameters of a sealed disk on objects, and what follows from them for the objects of one disk.
 //! The byte-exact page is `docs/format/sealed-objects.md`; a test keeps the two together.
 
-use lacuna_core::{Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS};
+use lacuna_core::{Advice, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting};
 use lacuna_crypto::Cipher;
 use lacuna_medium::ObjectStore;
 
@@ -20,14 +20,14 @@ const OBJECT_ROOM: u64 = 5 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectLayout {
     /// Right behind each block (the paper's *unaligned*).
-    Interleaved,
+    Interleaved = 0,
     /// Behind all blocks of the object (the paper's *object end*).
-    SegmentEnd,
+    SegmentEnd = 1,
     /// A key per block in the object's key-value map (the paper's *OMAP*).
-    Kv,
+    Kv = 2,
     /// Pages of entries in the key-value map, kept in a cache; small writes leave small additions to pages that
     /// are not in it. The default.
-    Adaptive,
+    Adaptive = 3,
 }
 
 impl ObjectLayout {
@@ -35,7 +35,7 @@ impl ObjectLayout {
     pub const ALL: [ObjectLayout; 4] =
         [ObjectLayout::Interleaved, ObjectLayout::SegmentEnd, ObjectLayout::Kv, ObjectLayout::Adaptive];
 
-    /// The name on the command line.
+    /// The name for people and programs.
     pub const fn name(self) -> &'static str {
         match self {
             ObjectLayout::Interleaved => "interleaved",
@@ -48,15 +48,6 @@ impl ObjectLayout {
     /// Whether objects need a key-value map.
     pub const fn needs_keys(self) -> bool {
         matches!(self, ObjectLayout::Kv | ObjectLayout::Adaptive)
-    }
-
-    const fn code(self) -> u8 {
-        match self {
-            ObjectLayout::Interleaved => 0,
-            ObjectLayout::SegmentEnd => 1,
-            ObjectLayout::Kv => 2,
-            ObjectLayout::Adaptive => 3,
-        }
     }
 }
 
@@ -132,7 +123,9 @@ impl ObjectParams {
             )
             .found("a pool whose objects have no key-value map (an erasure-coded pool)")
             .expected("a replicated pool")
-            .remedy("use --layout segment-end, or a replicated pool"));
+            .remedy(
+                Advice::from("use ").setting(Setting::Layout).text(" segment-end, or a replicated pool"),
+            ));
         }
         if store.object_limit() < OBJECT_ROOM {
             return Err(Error::new(Kind::Usage, "the objects of this pool are too small")
@@ -152,7 +145,7 @@ impl ObjectParams {
     pub fn encode(&self) -> [u8; PARAMS_LEN] {
         let mut out = [0; PARAMS_LEN];
         let mut record = RecordMut(&mut out);
-        record.u16(0, self.version).put(2, &[self.cipher.code(), self.layout.code()]).u64(8, self.blocks);
+        record.u16(0, self.version).put(2, &[self.cipher.code(), self.layout as u8]).u64(8, self.blocks);
         out
     }
 
@@ -169,7 +162,7 @@ impl ObjectParams {
                 .ok_or_else(|| record.refused(format!("cipher {}", bytes[2]), "0 to 3"))?,
             layout: ObjectLayout::ALL
                 .into_iter()
-                .find(|layout| layout.code() == bytes[3])
+                .find(|layout| *layout as u8 == bytes[3])
                 .ok_or_else(|| record.refused(format!("layout {}", bytes[3]), "0 to 3"))?,
             blocks: record.u64(8),
             version,

@@ -1,62 +1,16 @@
 //! Where an object keeps the metadata of its blocks: the seam between the engine and its layouts.
 //!
 //! Every layout keeps block `i` at `i * slot` of its object and writes it with its metadata in one transaction.
+//! A layout that remembers metadata does so in [`Pages`]; what is done with those is the same for all.
 
-use super::chain::Tails;
-use super::chunks::{Chunks, chunks_of};
-use super::pages::Learned;
+use crate::chain::Tails;
+use crate::change::Change;
+use crate::chunks::{Chunks, chunks_of};
+use crate::pages::{Learned, Pages};
+use crate::segment::Segment;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
-use lacuna_crypto::Cipher;
 use lacuna_medium::{Key, Keys, Step};
 use std::ops::Range;
-
-/// Consecutive blocks that a transaction changes alike.
-pub(crate) struct Run {
-    /// The first, by its index in the segment.
-    pub(crate) index: u64,
-    pub(crate) count: u64,
-    pub(crate) fill: Fill,
-}
-
-/// What blocks become.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
-    /// They get data.
-    Data,
-    /// They become unwritten.
-    Hole,
-    /// They held something that is gone: they are refused until they are written or discarded. Their entries are
-    /// [`LOST`].
-    Lost,
-}
-
-/// Every byte of the entry of a block that is lost. No ciphertext goes with such an entry.
-pub(crate) const LOST: u8 = u8::MAX;
-
-/// Whether entries of so many bytes are authenticated, so that one of [`LOST`] is refused.
-pub(crate) fn can_refuse(meta: usize) -> bool {
-    meta == Cipher::Gcm.meta_size()
-}
-
-/// What a transaction does to the blocks of one object.
-pub(crate) struct Change {
-    pub(crate) segment: u64,
-    /// Ascending; two that meet differ in `fill`.
-    pub(crate) runs: Vec<Run>,
-    /// The entries of all blocks of all runs; zeros for those that become unwritten.
-    pub(crate) entries: Vec<u8>,
-    /// Ciphertext, `slot` bytes for each block that gets data; where slots hold entries, also for each that is lost.
-    pub(crate) sealed: Vec<u8>,
-    /// The object is not there: what is not written reads as zeros.
-    pub(crate) absent: bool,
-}
-
-impl Change {
-    /// The blocks of each run.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        self.runs.iter().map(|run| run.index..run.index + run.count)
-    }
-}
 
 /// Where the entries of a range of blocks can be had.
 pub(crate) enum Source {
@@ -70,7 +24,7 @@ pub(crate) enum Source {
 
 /// What the store answered about entries of some blocks of one object.
 pub(crate) struct Answered<'a> {
-    pub(crate) segment: u64,
+    pub(crate) segment: Segment,
     /// The blocks whose entries are wanted.
     pub(crate) range: &'a Range<u64>,
     /// The chunks of the range that were asked for.
@@ -86,6 +40,11 @@ pub(crate) trait Placement: Send + Sync {
     /// Bytes from one block to the next in an object.
     fn slot(&self) -> usize {
         BLOCK_SIZE
+    }
+
+    /// What it remembers, if it does.
+    fn pages(&self) -> Option<&Pages> {
+        None
     }
 
     /// Whether the seal binds entries: then it comes with the keys of every [`Source`], and is compared.
@@ -110,34 +69,34 @@ pub(crate) trait Placement: Send + Sync {
     /// Where to ask for the entries of `range`, of which those in `missing` are wanted.
     fn source(&self, range: &Range<u64>, missing: Chunks) -> Source;
 
-    /// Fills entries of the blocks of `range` from memory and says of which chunks it could not.
-    fn recall(&self, _segment: u64, range: &Range<u64>, _entries: &mut [u8]) -> Chunks {
-        chunks_of(range)
-    }
-
-    /// Whether what was recalled for the blocks of `range` is still what is remembered.
-    fn is_still(&self, _segment: u64, _range: &Range<u64>, _entries: &[u8]) -> bool {
-        true
-    }
-
     /// Fills the entries that an answer has, and says what else it teaches. Errors: [`Kind::Corrupt`] for what no
     /// transaction of this disk left.
     fn take(&self, _answer: &Answered<'_>, _entries: &mut [u8]) -> Result<Learned> {
         Ok(Learned::new())
     }
 
+    /// Fills entries of the blocks of `range` from memory and says of which chunks it could not.
+    fn recall(&self, segment: Segment, range: &Range<u64>, entries: &mut [u8]) -> Chunks {
+        self.pages().map_or_else(|| chunks_of(range), |pages| pages.recall(segment, range, entries))
+    }
+
+    /// Whether what was recalled for the blocks of `range` is still what is remembered.
+    fn is_still(&self, segment: Segment, range: &Range<u64>, entries: &[u8]) -> bool {
+        self.pages().is_none_or(|pages| pages.is_still(segment, range, entries))
+    }
+
     /// Remembers what an answer taught. No transaction of the segment began since it was asked for.
-    fn learn(&self, _segment: u64, _learned: Learned) {}
+    fn learn(&self, segment: Segment, learned: Learned) {
+        if let Some(pages) = self.pages() {
+            pages.put_all(segment, learned);
+        }
+    }
 
     /// Forgets what is remembered of a segment.
-    fn forget(&self, _segment: u64) {}
-
-    /// Forgets everything that is remembered.
-    fn forget_all(&self) {}
-
-    /// Pages found in memory, and not found there.
-    fn counts(&self) -> (u64, u64) {
-        (0, 0)
+    fn forget(&self, segment: Segment) {
+        if let Some(pages) = self.pages() {
+            pages.forget(segment);
+        }
     }
 }
 

@@ -1,22 +1,25 @@
-//! Which segment is written next and by whom: the queue between those who fill the cache and the threads that
+//! Which segment is written next and by which thread: the queue between writers that fill the cache and threads that
 //! write it out.
 //!
 //! Segments are written in the order in which they got their first unwritten block, so that neighbours of that
 //! block have the longest time to join its transaction.
 
+use crate::segment::Segment;
 use lacuna_core::{Clock, Error, SystemClock};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Threads that write in the background, each one object at a time.
 pub(crate) const THREADS: usize = 48;
-/// How long a block waits in the cache at most before somebody begins to write its segment.
+/// How long a block waits in the cache at most before a thread begins to write its segment.
 const OLDEST: Duration = Duration::from_secs(1);
 /// How long the background waits before it tries a full store again.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
+/// The queue of segments to write, and the threads that wait at its two ends.
+#[derive(Default)]
 pub(crate) struct Schedule {
     state: Mutex<State>,
     /// There may be work for a thread.
@@ -31,7 +34,7 @@ pub(crate) struct Schedule {
 #[derive(Default)]
 struct State {
     /// Segments with something to write, and since when.
-    queue: VecDeque<(u64, Duration)>,
+    queue: VecDeque<(Segment, Duration)>,
     /// Flushes under way.
     drains: usize,
     /// Writers that wait for room.
@@ -60,19 +63,9 @@ impl State {
 }
 
 impl Schedule {
-    pub(crate) fn new() -> Self {
-        Schedule {
-            state: Mutex::default(),
-            work: Condvar::new(),
-            room: Condvar::new(),
-            idle: AtomicUsize::new(0),
-            clock: SystemClock::default(),
-        }
-    }
-
     /// Puts a segment into the queue, which its cache counts as listed already.
-    pub(crate) fn list(&self, segment: u64) {
-        let mut state = self.state();
+    pub(crate) fn list(&self, segment: Segment) {
+        let mut state = self.state.lock();
         state.queue.push_back((segment, self.clock.now()));
         if state.is_urgent() || state.queue.len() == 1 {
             self.work.notify_one();
@@ -82,21 +75,21 @@ impl Schedule {
     /// Tells a thread, if one is idle, that the cache is filling.
     pub(crate) fn nudge(&self) {
         if self.idle.load(Ordering::Acquire) > 0 {
-            let _state = self.state();
+            let _state = self.state.lock();
             self.work.notify_one();
         }
     }
 
     /// Takes the segment that has waited longest.
-    pub(crate) fn pop(&self) -> Option<u64> {
-        self.state().queue.pop_front().map(|(segment, _)| segment)
+    pub(crate) fn pop(&self) -> Option<Segment> {
+        self.state.lock().queue.pop_front().map(|(segment, _)| segment)
     }
 
     /// Takes the segment that has waited longest, as soon as there is a reason to write: a flush, writers that
     /// wait, a cache that is `filling`, or its age. While the store is full, one is taken now and then. `None`: it is
     /// time to stop.
-    pub(crate) fn next(&self, filling: impl Fn() -> bool) -> Option<u64> {
-        let mut state = self.state();
+    pub(crate) fn next(&self, filling: impl Fn() -> bool) -> Option<Segment> {
+        let mut state = self.state.lock();
         loop {
             if state.stopping {
                 return None;
@@ -115,16 +108,14 @@ impl Schedule {
                 return next;
             }
             self.idle.fetch_add(1, Ordering::AcqRel);
-            state = match wait {
+            match wait {
                 Some(wait) if !state.watched => {
                     state.watched = true;
-                    let waited = self.work.wait_timeout(state, wait);
-                    let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    self.work.wait_for(&mut state, wait);
                     state.watched = false;
-                    state
                 }
-                _ => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+                _ => self.work.wait(&mut state),
+            }
             self.idle.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -132,36 +123,38 @@ impl Schedule {
     /// From now to [`Schedule::end_drain`] everything in the queue is written without delay: about so many
     /// segments, of which the caller takes one itself.
     pub(crate) fn begin_drain(&self, segments: usize) {
-        self.state().drains += 1;
-        (1..segments.min(THREADS + 1)).for_each(|_| self.work.notify_one());
+        self.state.lock().drains += 1;
+        for _ in 1..segments.min(THREADS + 1) {
+            self.work.notify_one();
+        }
     }
 
     pub(crate) fn end_drain(&self) {
-        self.state().drains -= 1;
+        self.state.lock().drains -= 1;
     }
 
     /// Notes whether the store had room for a transaction.
     pub(crate) fn note_room(&self, refused: Option<&Error>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.full.is_none() && refused.is_none() {
             return;
         }
         state.full = refused.map(|e| (e.clone(), self.clock.now() + FULL_PAUSE));
         drop(state);
-        // Who waits for room learns that there is none, and who waits for work that there is room again.
+        // Writers that wait for room learn that there is none, and threads that wait for work that there is room again.
         self.work.notify_all();
         self.room.notify_all();
     }
 
     /// What the store answered for lack of room, if it has none.
     pub(crate) fn full(&self) -> Option<Error> {
-        self.state().full.as_ref().map(|(e, _)| e.clone())
+        self.state.lock().full.as_ref().map(|(e, _)| e.clone())
     }
 
     /// Waits until `try_enter` succeeds, or `stop` says so, or the store has no room; a thread that gives up room calls
     /// [`Schedule::freed`].
     pub(crate) fn wait_room(&self, try_enter: impl Fn() -> bool, stop: impl Fn() -> bool) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if try_enter() {
                 return true;
@@ -171,37 +164,28 @@ impl Schedule {
             }
             state.crowded += 1;
             self.work.notify_one();
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.room.wait(&mut state);
             state.crowded -= 1;
         }
     }
 
     /// There is more room in the cache.
     pub(crate) fn freed(&self) {
-        if self.state().crowded > 0 {
+        if self.state.lock().crowded > 0 {
             self.room.notify_all();
         }
     }
 
-    /// Sends the threads home.
+    /// Tells the threads to stop.
     pub(crate) fn stop(&self) {
-        self.state().stopping = true;
+        self.state.lock().stopping = true;
         self.wake_all();
     }
 
-    /// Wakes everybody, to see what has happened.
+    /// Wakes all threads, to see what has happened.
     pub(crate) fn wake_all(&self) {
-        drop(self.state());
+        drop(self.state.lock());
         self.work.notify_all();
         self.room.notify_all();
-    }
-
-    /// Time since the disk was opened.
-    pub(crate) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,11 @@
 //! The seal of an object: a counter of its transactions under a MAC, so that an older version of the object, or
 //! none, is told from the newest.
 
-use super::ObjectLayout;
-use super::chain::{TAILS_LEN, Tails};
-use lacuna_core::{Error, Kind, Record, Result, Secret};
+use crate::chain::{TAILS_LEN, Tails};
+use crate::params::ObjectLayout;
+use crate::segment::Segment;
+use crate::snapshot_table::SnapshotNumber;
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::{Found, Keys, Query, ReadExtent, Step};
 
@@ -26,7 +28,7 @@ pub(crate) enum SealPlace {
 impl SealPlace {
     /// Where `layout` keeps it, with so many bytes of metadata per block.
     pub(crate) fn of(layout: ObjectLayout, meta_size: usize) -> SealPlace {
-        let end = lacuna_core::SEGMENT_BLOCKS * (lacuna_core::BLOCK_SIZE + meta_size) as u64;
+        let end = SEGMENT_BLOCKS * (BLOCK_SIZE + meta_size) as u64;
         match layout {
             ObjectLayout::Interleaved | ObjectLayout::SegmentEnd => SealPlace::At(end),
             ObjectLayout::Kv | ObjectLayout::Adaptive => SealPlace::Key,
@@ -34,7 +36,8 @@ impl SealPlace {
     }
 
     /// Asks for the seal alone.
-    pub(crate) fn query(self, object: u64, buf: &mut [u8; SEAL_LEN]) -> Query<'_> {
+    pub(crate) fn query(self, segment: Segment, buf: &mut [u8; SEAL_LEN]) -> Query<'_> {
+        let object = segment.0;
         match self {
             SealPlace::Key => {
                 Query { object, extents: Vec::new(), keys: Keys::These(vec![SEAL_KEY.to_vec()]) }
@@ -65,13 +68,23 @@ impl SealPlace {
     }
 }
 
+/// Counts the transactions of an object, and grows with each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Counter(pub(crate) u64);
+
+impl Counter {
+    pub(crate) const fn next(self) -> Counter {
+        Counter(self.0 + 1)
+    }
+}
+
 /// What a seal says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seal {
     /// Transactions on the object so far.
-    pub(crate) counter: u64,
+    pub(crate) counter: Counter,
     /// The newest snapshot at the time of the last one.
-    pub(crate) snapshot: u32,
+    pub(crate) snapshot: SnapshotNumber,
     /// The ends of the chains of its entries, if the seal binds them.
     pub(crate) tails: Tails,
 }
@@ -95,37 +108,35 @@ impl SealKey {
         self.binds
     }
 
-    fn tag(&self, object: u64, signed: &[u8], tails: &[u8]) -> [u8; 16] {
-        let hash = keyed_hash(&self.key, &[&object.to_le_bytes(), signed, tails]);
+    fn tag(&self, segment: Segment, signed: &[u8], tails: &[u8]) -> [u8; 16] {
+        let hash = keyed_hash(&self.key, &[&segment.0.to_le_bytes(), signed, tails]);
         *hash.first_chunk().expect("a hash is longer than a tag")
     }
 
     /// The bytes of a seal.
-    pub(crate) fn make(&self, object: u64, seal: &Seal) -> Vec<u8> {
-        let mut bytes = vec![0; SIGNED];
-        bytes[..8].copy_from_slice(&seal.counter.to_le_bytes());
-        bytes[8..12].copy_from_slice(&seal.snapshot.to_le_bytes());
+    pub(crate) fn make(&self, segment: Segment, seal: &Seal) -> Vec<u8> {
+        let mut bytes = [0; SIGNED];
+        RecordMut(&mut bytes).u64(0, seal.counter.0).u32(8, seal.snapshot.0);
         let tails = if self.binds { seal.tails.encode().to_vec() } else { vec![] };
-        let tag = self.tag(object, &bytes, &tails);
+        let tag = self.tag(segment, &bytes, &tails);
         [&bytes[..], &tag, &tails].concat()
     }
 
     /// What the bytes say. Errors: [`Kind::Corrupt`] if this disk did not make them for this object.
-    pub(crate) fn read(&self, object: u64, bytes: &[u8]) -> Result<Seal> {
+    pub(crate) fn read(&self, segment: Segment, bytes: &[u8]) -> Result<Seal> {
         let len = SEAL_LEN + if self.binds { TAILS_LEN } else { 0 };
         let parts = bytes.split_at_checked(SEAL_LEN).filter(|_| bytes.len() == len);
         let genuine = parts.filter(|(head, tails)| {
             let (signed, tag) = head.split_at(SIGNED);
-            constant_time_eq(&self.tag(object, signed, tails), tag)
+            constant_time_eq(&self.tag(segment, signed, tails), tag)
         });
         let Some((head, tails)) = genuine else {
-            return Err(Error::new(Kind::Corrupt, format!("object {object:016x}: its seal does not verify"))
+            return Err(Error::new(Kind::Corrupt, format!("{segment}: its seal does not verify"))
                 .found("a seal that was altered or that belongs to another object")
                 .expected("the seal of the last write to this object")
                 .remedy(REMEDY));
         };
-        let counter = Record(head).u64(0);
-        let snapshot = Record(head).u32(8);
+        let (counter, snapshot) = (Counter(Record(head).u64(0)), SnapshotNumber(Record(head).u32(8)));
         let tails = tails.try_into().map_or_else(|_| Tails::default(), Tails::decode);
         Ok(Seal { counter, snapshot, tails })
     }
@@ -133,7 +144,7 @@ impl SealKey {
 
 /// What to do about an object that is not what it should be.
 pub(crate) const REMEDY: &str = "put the object back as it was, or roll the disk back to a snapshot; or restore its blocks \
-    from a backup: each is good again once it is written or discarded; `lacuna check` lists all such objects";
+    from a backup: each is good again once it is written or discarded; a check of the disk lists all such objects";
 
 #[cfg(test)]
 mod tests {
@@ -148,23 +159,24 @@ mod tests {
     #[test]
     fn a_seal_is_good_for_its_object_and_in_every_bit() {
         for (key, other) in [(key(false), key(true)), (key(true), key(false))] {
-            let mut seal = Seal { counter: 1 << 40, snapshot: 7, tails: Tails::default() };
+            let mut seal =
+                Seal { counter: Counter(1 << 40), snapshot: SnapshotNumber(7), tails: Tails::default() };
             if key.binds() {
                 seal.tails.set(3, Tail { tag: [9; 16], deltas: 4 });
             }
-            let bytes = key.make(5, &seal);
-            assert_eq!(key.read(5, &bytes).unwrap(), seal);
-            assert_eq!(key.read(6, &bytes).unwrap_err().kind(), Kind::Corrupt);
-            assert!(other.read(5, &bytes).is_err());
+            let bytes = key.make(Segment(5), &seal);
+            assert_eq!(key.read(Segment(5), &bytes).unwrap(), seal);
+            assert_eq!(key.read(Segment(6), &bytes).unwrap_err().kind(), Kind::Corrupt);
+            assert!(other.read(Segment(5), &bytes).is_err());
             for bit in 0..bytes.len() * 8 {
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert!(key.read(5, &bad).is_err(), "bit {bit}");
+                assert!(key.read(Segment(5), &bad).is_err(), "bit {bit}");
             }
             for len in [0, 16, 31, 32, 33, bytes.len() - 1, bytes.len() + 1] {
                 let mut bad = bytes.clone();
                 bad.resize(len, 0);
-                assert!(len == bytes.len() || key.read(5, &bad).is_err(), "{len} bytes");
+                assert!(len == bytes.len() || key.read(Segment(5), &bad).is_err(), "{len} bytes");
             }
         }
     }
@@ -175,11 +187,11 @@ mod tests {
             let store = MemoryObjects::new(true);
             let look = || {
                 let mut buf = [0; SEAL_LEN];
-                let found = store.query_one(place.query(3, &mut buf)).unwrap();
+                let found = store.query_one(place.query(Segment(3), &mut buf)).unwrap();
                 place.found(&found, &buf)
             };
             assert_eq!(look(), None);
-            let bytes = key.make(3, &Seal { counter: 1, ..Seal::default() });
+            let bytes = key.make(Segment(3), &Seal { counter: Counter(1), ..Seal::default() });
             store.apply_one(Transaction { object: 3, steps: vec![place.step(&bytes)] }).unwrap();
             assert_eq!(look(), Some(bytes));
             let short = Step::SetKeys(vec![(SEAL_KEY.to_vec(), vec![1, 2, 3])]);

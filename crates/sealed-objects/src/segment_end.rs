@@ -1,9 +1,10 @@
 //! The layout `segment-end`: the entries of an object behind all its blocks (the paper's *object end*).
 
-use super::chain::Tails;
-use super::chunks::Chunks;
-use super::pages::Learned;
-use super::placement::{Change, DATA_END, Placement, Source};
+use crate::chain::Tails;
+use crate::change::Change;
+use crate::chunks::Chunks;
+use crate::pages::Learned;
+use crate::placement::{DATA_END, Placement, Source};
 use lacuna_medium::Step;
 use std::ops::Range;
 

@@ -1,9 +1,11 @@
 //! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody, changeable by the
 //! owner of the key.
 
-use lacuna_core::{Error, Kind, Record, Result, Secret};
+use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::SnapshotId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most snapshots of a disk.
 pub(crate) const MAX_SNAPSHOTS: usize = 512;
@@ -19,15 +21,37 @@ const NAME_AT: usize = 64;
 /// Longest name in bytes.
 const NAME_MAX: usize = 64;
 
+/// Counts the snapshots ever made of a disk, from 1; 0: none was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SnapshotNumber(pub(crate) u32);
+
+/// The number of the newest snapshot ever made of an open disk, for all parts that write it down.
+#[derive(Clone)]
+pub(crate) struct NewestSnapshot(Arc<AtomicU32>);
+
+impl NewestSnapshot {
+    pub(crate) fn new(number: SnapshotNumber) -> NewestSnapshot {
+        NewestSnapshot(Arc::new(number.0.into()))
+    }
+
+    pub(crate) fn get(&self) -> SnapshotNumber {
+        SnapshotNumber(self.0.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set(&self, number: SnapshotNumber) {
+        self.0.store(number.0, Ordering::Release);
+    }
+}
+
 /// What is happening to a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotState {
     /// Nothing: it can be read.
-    Ready,
+    Ready = 0,
     /// It is being removed. What a power cut left of that is done at the next opening for writing.
-    Removing,
+    Removing = 1,
     /// The disk is being rolled back to it. Likewise.
-    RollingBack,
+    RollingBack = 2,
 }
 
 impl SnapshotState {
@@ -40,14 +64,6 @@ impl SnapshotState {
             SnapshotState::Ready => "ready",
             SnapshotState::Removing => "being removed",
             SnapshotState::RollingBack => "being rolled back to",
-        }
-    }
-
-    const fn code(self) -> u8 {
-        match self {
-            SnapshotState::Ready => 0,
-            SnapshotState::Removing => 1,
-            SnapshotState::RollingBack => 2,
         }
     }
 }
@@ -76,8 +92,8 @@ pub struct SnapshotRecord {
 pub(crate) struct SnapshotTable {
     /// One more with each writing.
     pub(crate) generation: u64,
-    /// The number of the newest snapshot ever made; 0: none was.
-    pub(crate) newest: u32,
+    /// The newest snapshot ever made.
+    pub(crate) newest: SnapshotNumber,
     pub(crate) records: Vec<SnapshotRecord>,
 }
 
@@ -110,19 +126,13 @@ impl SnapshotTable {
     /// The bytes of the table.
     pub(crate) fn encode(&self, key: &Secret<32>) -> Vec<u8> {
         let mut bytes = vec![0; HEAD + self.records.len() * RECORD];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&self.newest.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        let mut head = RecordMut(&mut bytes);
+        head.put(0, MAGIC).u32(8, self.newest.0).u32(12, self.records.len() as u32).u64(16, self.generation);
         for (record, out) in self.records.iter().zip(bytes[HEAD..].chunks_exact_mut(RECORD)) {
-            out[..4].copy_from_slice(&record.number.to_le_bytes());
-            out[4] = record.state.code();
-            out[5] = record.name.len() as u8;
-            let numbers = [record.time, record.blocks, record.data_id, record.book_id];
-            for (number, out) in numbers.iter().zip(out[8..40].chunks_exact_mut(8)) {
-                out.copy_from_slice(&number.to_le_bytes());
-            }
-            out[NAME_AT..NAME_AT + record.name.len()].copy_from_slice(record.name.as_bytes());
+            let (mut out, name) = (RecordMut(out), record.name.as_bytes());
+            out.u32(0, record.number).put(4, &[record.state as u8, name.len() as u8]);
+            out.u64(8, record.time).u64(16, record.blocks).u64(24, record.data_id).u64(32, record.book_id);
+            out.put(NAME_AT, name);
         }
         let tag = keyed_hash(key, &[&bytes[..SIGNED], &bytes[HEAD..]]);
         bytes[SIGNED..HEAD].copy_from_slice(&tag);
@@ -137,7 +147,7 @@ impl SnapshotTable {
         if head[..8] != *MAGIC {
             return Err(bad("no table of snapshots"));
         }
-        let newest = Record(head).u32(8);
+        let newest = SnapshotNumber(Record(head).u32(8));
         let count = Record(head).u32(12) as usize;
         let records = match count.checked_mul(RECORD).and_then(|len| records.get(..len)) {
             Some(records) if count <= MAX_SNAPSHOTS && head[24..32] == [0; 8] => records,
@@ -147,7 +157,7 @@ impl SnapshotTable {
             records.chunks_exact(RECORD).map(parse_record).collect::<Result<_>>()?;
         let numbers = || std::iter::once(0).chain(records.iter().map(|r| r.number));
         let rising = numbers().zip(numbers().skip(1)).all(|(a, b)| a < b);
-        if !rising || records.last().is_some_and(|last| last.number > newest) {
+        if !rising || records.last().is_some_and(|last| last.number > newest.0) {
             return Err(bad("snapshots out of order"));
         }
         Ok(SnapshotTable { generation: Record(head).u64(16), newest, records })
@@ -172,13 +182,13 @@ impl SnapshotTable {
             let found = if names.is_empty() { "no snapshots".into() } else { names.join(", ") };
             Error::new(Kind::NotFound, format!("the disk has no snapshot {name}"))
                 .found(found)
-                .remedy("`lacuna snapshot list` shows the snapshots of a disk")
+                .remedy("choose one that the disk has")
         })
     }
 }
 
 fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
-    let state = SnapshotState::ALL.into_iter().find(|state| state.code() == bytes[4]);
+    let state = SnapshotState::ALL.into_iter().find(|state| *state as u8 == bytes[4]);
     let state = state.ok_or_else(|| bad(format!("a snapshot in state {}", bytes[4])))?;
     let (name, rest) = bytes[NAME_AT..]
         .split_at_checked(bytes[5] as usize)
@@ -201,7 +211,7 @@ fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
 }
 
 /// Parses bytes that anybody may have written, with a key and without.
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_parse(bytes: &[u8]) {
     let key = Secret::copy_from(&[0; 32]);
     if let Ok(table) = SnapshotTable::parse(bytes) {
@@ -232,8 +242,11 @@ mod tests {
 
     #[test]
     fn a_table_comes_back_and_no_bit_of_it_may_change() {
-        let mut table =
-            SnapshotTable { generation: 4, newest: 9, records: vec![record(2, "a"), record(9, "b:1")] };
+        let mut table = SnapshotTable {
+            generation: 4,
+            newest: SnapshotNumber(9),
+            records: vec![record(2, "a"), record(9, "b:1")],
+        };
         table.records[1].state = SnapshotState::RollingBack;
         let mut bytes = table.encode(&key());
         let len = bytes.len();
@@ -257,15 +270,15 @@ mod tests {
     #[test]
     fn what_no_disk_wrote_is_refused_before_any_key() {
         let refused = |table: SnapshotTable| SnapshotTable::parse(&table.encode(&key())).unwrap_err();
-        let one = |record| SnapshotTable { generation: 1, newest: 5, records: vec![record] };
+        let one = |record| SnapshotTable { generation: 1, newest: SnapshotNumber(5), records: vec![record] };
         for name in ["", ".a", "a b", "a/b", "-"] {
             assert!(refused(one(record(1, name))).to_string().contains("named"));
         }
         for numbers in [[1, 1], [2, 1], [0, 1], [5, 6]] {
             let records = numbers.map(|n| record(n, "x")).to_vec();
-            refused(SnapshotTable { generation: 1, newest: 5, records });
+            refused(SnapshotTable { generation: 1, newest: SnapshotNumber(5), records });
         }
         let records: Vec<_> = (1..=MAX_SNAPSHOTS as u32 + 1).map(|n| record(n, "x")).collect();
-        refused(SnapshotTable { generation: 1, newest: 1000, records });
+        refused(SnapshotTable { generation: 1, newest: SnapshotNumber(1000), records });
     }
 }

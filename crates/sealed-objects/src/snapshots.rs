@@ -11,14 +11,14 @@
 //!   mark, and the next opening for writing does it again; what the stores have forgotten already is no error.
 //! - A rollback marks the record as well; see `snapshot_ops.rs`.
 
-use super::Stores;
-use super::snapshot_table::{
-    MAX_SNAPSHOTS, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX, check_name, table_key,
+use crate::Stores;
+use crate::snapshot_table::{
+    MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX,
+    check_name, table_key,
 };
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, SnapshotId, Step, Transaction};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 /// The object of the book that holds the table.
 const TABLE_OBJECT: u64 = 0;
@@ -27,7 +27,7 @@ const TABLE_OBJECT: u64 = 0;
 pub(crate) struct Snapshots {
     stores: Stores,
     key: Secret<32>,
-    number: Arc<AtomicU32>,
+    newest: NewestSnapshot,
     held: Mutex<Held>,
 }
 
@@ -83,34 +83,25 @@ impl Snapshots {
         let key = table_key(master, uuid);
         let (bytes, version) = load(&*stores.book)?;
         let table = SnapshotTable::decode(&bytes, &key)?;
-        let number = Arc::new(AtomicU32::new(table.newest));
+        let newest = NewestSnapshot::new(table.newest);
         let snapshots =
-            Snapshots { stores: stores.clone(), key, number, held: Mutex::new(Held { table, version }) };
+            Snapshots { stores: stores.clone(), key, newest, held: Mutex::new(Held { table, version }) };
         if !read_only {
-            let mut held = snapshots.held();
+            let mut held = snapshots.held.lock();
             snapshots.name_to_stores(&held.table)?;
             snapshots.finish_removals(&mut held)?;
         }
         Ok(snapshots)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The number of the newest snapshot ever made; 0: none was.
-    pub(crate) fn number(&self) -> u32 {
-        self.number.load(Ordering::Acquire)
-    }
-
-    /// The same, as it changes.
-    pub(crate) fn number_cell(&self) -> Arc<AtomicU32> {
-        self.number.clone()
+    /// The number of the newest snapshot ever made, as it changes.
+    pub(crate) fn newest(&self) -> &NewestSnapshot {
+        &self.newest
     }
 
     /// The snapshot of this name, which may be read. Errors: [`Kind::NotFound`].
     pub(crate) fn find(&self, name: &str) -> Result<SnapshotRecord> {
-        let held = self.held();
+        let held = self.held.lock();
         let record = held.table.find(name)?;
         if record.state == SnapshotState::Removing {
             return Err(Error::new(Kind::NotFound, format!("the snapshot {name} is being removed"))
@@ -121,50 +112,56 @@ impl Snapshots {
 
     /// Looks whether a snapshot is still there. What a view of it answered before is then what the snapshot holds: a
     /// removal is noted in the table before the store forgets anything. Errors: [`Kind::NotFound`].
-    pub(crate) fn confirm(&self, number: u32) -> Result<()> {
+    pub(crate) fn confirm(&self, number: SnapshotNumber) -> Result<()> {
         let (bytes, _) = load(&*self.stores.book)?;
         let table = SnapshotTable::decode(&bytes, &self.key)?;
         let kept =
-            |record: &SnapshotRecord| record.number == number && record.state != SnapshotState::Removing;
+            |record: &SnapshotRecord| record.number == number.0 && record.state != SnapshotState::Removing;
         if table.records.iter().any(kept) {
             return Ok(());
         }
         Err(Error::new(Kind::NotFound, "the snapshot is not there any more")
             .found("that it was removed while it was open")
-            .remedy("close it; `lacuna snapshot list` lists those that are left"))
+            .remedy("close it, and open one of those that are left"))
     }
 
     /// The snapshot to which a rollback was begun and not finished.
     pub(crate) fn rolling_back(&self) -> Option<SnapshotRecord> {
-        let held = self.held();
+        let held = self.held.lock();
         held.table.records.iter().find(|record| record.state == SnapshotState::RollingBack).cloned()
     }
 
-    /// Makes a snapshot of a disk that nobody writes to. `before` is called when it is sure that the request is
-    /// sound. An error of the second kind leaves open whether there is a snapshot: nothing may be written then.
-    pub(crate) fn add(&self, name: &str, time: u64, blocks: u64) -> std::result::Result<u32, Failure> {
-        let mut held = self.held();
-        let number = may_add(&held.table, name).map_err(Failure::Unchanged)?;
-        let data_id = self.stores.data.create_snapshot().map_err(Failure::Unchanged)?;
-        let book_id = self.stores.book.create_snapshot().map_err(|e| {
+    /// Makes a snapshot of a disk that nobody writes to. An error that leaves open whether there is one goes through
+    /// `fail`: nothing may be written then.
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        time: u64,
+        blocks: u64,
+        fail: impl Fn(Error) -> Error,
+    ) -> Result<SnapshotNumber> {
+        let mut held = self.held.lock();
+        let number = may_add(&held.table, name)?;
+        let data_id = self.stores.data.create_snapshot()?;
+        let book_id = self.stores.book.create_snapshot().inspect_err(|_| {
             // Nobody else knows of this number; the error to report is the first.
             drop(self.stores.data.remove_snapshot(data_id));
-            Failure::Unchanged(e)
         })?;
         let state = SnapshotState::Ready;
-        let record = SnapshotRecord { number, name: name.into(), time, blocks, data_id, book_id, state };
+        let record =
+            SnapshotRecord { number: number.0, name: name.into(), time, blocks, data_id, book_id, state };
         let added = self.change(&mut held, |table| {
             table.newest = number;
             table.records.push(record);
         });
-        added.and_then(|()| self.name_to_stores(&held.table)).map_err(Failure::Unknown)?;
-        self.number.store(number, Ordering::Release);
+        added.and_then(|()| self.name_to_stores(&held.table)).map_err(fail)?;
+        self.newest.set(number);
         Ok(number)
     }
 
     /// Removes a snapshot. Errors: [`Kind::NotFound`], and whatever the stores report.
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         let number = held.table.find(name)?.number;
         self.change(&mut held, |table| set_state(table, number, SnapshotState::Removing))?;
         self.name_to_stores(&held.table)?;
@@ -172,8 +169,8 @@ impl Snapshots {
     }
 
     /// Notes what is happening to a snapshot.
-    pub(crate) fn mark(&self, number: u32, state: SnapshotState) -> Result<()> {
-        self.change(&mut self.held(), |table| set_state(table, number, state))
+    pub(crate) fn mark(&self, snapshot: &SnapshotRecord, state: SnapshotState) -> Result<()> {
+        self.change(&mut self.held.lock(), |table| set_state(table, snapshot.number, state))
     }
 
     fn finish_removals(&self, held: &mut Held) -> Result<()> {
@@ -205,16 +202,8 @@ impl Snapshots {
     }
 }
 
-/// How a snapshot was not made.
-pub(crate) enum Failure {
-    /// There is none.
-    Unchanged(Error),
-    /// Nobody knows.
-    Unknown(Error),
-}
-
 /// The number of the next snapshot, if there may be one of this name.
-fn may_add(table: &SnapshotTable, name: &str) -> Result<u32> {
+fn may_add(table: &SnapshotTable, name: &str) -> Result<SnapshotNumber> {
     check_name(name)?;
     let cannot = || Error::new(Kind::Usage, format!("cannot make the snapshot {name}"));
     if table.records.iter().any(|record| record.name == name) {
@@ -229,7 +218,8 @@ fn may_add(table: &SnapshotTable, name: &str) -> Result<u32> {
             .expected(format!("at most {MAX_SNAPSHOTS}"))
             .remedy("remove one"));
     }
-    table.newest.checked_add(1).ok_or_else(|| cannot().found("2^32 snapshots made so far").expected("fewer"))
+    let next = table.newest.0.checked_add(1).map(SnapshotNumber);
+    next.ok_or_else(|| cannot().found("2^32 snapshots made so far").expected("fewer"))
 }
 
 fn set_state(table: &mut SnapshotTable, number: u32, state: SnapshotState) {

@@ -5,10 +5,13 @@
 //! different times cannot be mixed. The head of the first object also says how many such objects there are, so
 //! that a missing one is noticed.
 
-use super::version_page::{PAGE_ENTRIES, PAGE_LEN, PAGE_REMEDY, PageKey, PagePlace, VersionPage};
+use crate::segment::Segment;
+use crate::version_page::{Generation, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace, VersionPage, bad_page};
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Pages of counters in an object of the version table.
 pub(crate) const OBJECT_PAGES: u64 = 500;
@@ -19,16 +22,29 @@ const FIRST_OBJECT: u64 = 1;
 /// The number of the first head that says how many objects there are.
 const COUNT_ENTRY: usize = OBJECT_PAGES as usize;
 
-/// The page of counters with this number, of all objects together.
-pub(crate) type PageNumber = u64;
+/// The number of a page of counters, of all objects together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PageNumber(pub(crate) u64);
 
-/// The page that holds a segment's counter.
-pub(crate) fn page_of(segment: u64) -> PageNumber {
-    segment / PAGE_SEGMENTS
-}
+impl PageNumber {
+    /// The page that holds a segment's counter.
+    pub(crate) fn of(segment: Segment) -> PageNumber {
+        PageNumber(segment.0 / PAGE_SEGMENTS)
+    }
 
-fn place_of(page: PageNumber) -> PagePlace {
-    PagePlace { object: FIRST_OBJECT + page / OBJECT_PAGES, page: (page % OBJECT_PAGES) as u32 + 1 }
+    /// The object of the version table that it is in, counted from 0.
+    pub(crate) fn part(self) -> u64 {
+        self.0 / OBJECT_PAGES
+    }
+
+    /// The numbers of the segments that it counts.
+    pub(crate) fn segments(self) -> Range<u64> {
+        self.0 * PAGE_SEGMENTS..(self.0 + 1) * PAGE_SEGMENTS
+    }
+
+    fn place(self) -> PagePlace {
+        PagePlace { object: FIRST_OBJECT + self.part(), page: (self.0 % OBJECT_PAGES) as u32 + 1 }
+    }
 }
 
 fn head_place(index: u64) -> PagePlace {
@@ -50,16 +66,22 @@ struct Head {
 pub(crate) struct VersionBook {
     store: Arc<dyn ObjectStore>,
     key: PageKey,
-    /// One per object, in order.
-    heads: Vec<Mutex<Head>>,
-    /// Held while an object is written.
-    writing: Vec<Mutex<()>>,
+    /// In the order of the objects.
+    parts: Vec<Part>,
+}
+
+/// One object of the version table.
+struct Part {
+    head: Mutex<Head>,
+    /// Held while the object is written.
+    writing: Mutex<()>,
 }
 
 /// The right to write one object of the version table.
 pub(crate) struct Writing<'a> {
     book: &'a VersionBook,
     index: u64,
+    part: &'a Part,
     _lock: MutexGuard<'a, ()>,
 }
 
@@ -86,22 +108,22 @@ impl VersionBook {
         read_only: bool,
         key: PageKey,
     ) -> Result<VersionBook> {
-        let mut book = VersionBook { store, key, heads: Vec::new(), writing: Vec::new() };
+        let mut book = VersionBook { store, key, parts: Vec::new() };
         let first = book.load_head(0)?;
         let mut count = first.page.entries[COUNT_ENTRY];
         let needed = objects_for(segments);
         if count < needed && !read_only {
             (count..needed).try_for_each(|index| lay_down(&*book.store, &book.key, index, 0))?;
             let mut page = first.page.clone();
-            page.generation += 1;
+            page.generation.0 += 1;
             page.entries[COUNT_ENTRY] = needed;
-            book.put(0, first.version, &page, Vec::new())?;
+            book.put(0, first.version, &page, &[])?;
             count = needed;
         }
         // A head that says more than any disk needs is genuine, from a longer disk than the header speaks of.
         for index in 0..count.min(needed) {
-            book.heads.push(Mutex::new(book.load_head(index)?));
-            book.writing.push(Mutex::new(()));
+            let head = Mutex::new(book.load_head(index)?);
+            book.parts.push(Part { head, writing: Mutex::default() });
         }
         Ok(book)
     }
@@ -136,43 +158,33 @@ impl VersionBook {
         Ok((bytes, found.version))
     }
 
-    fn head(&self, index: u64) -> Option<MutexGuard<'_, Head>> {
-        let head = self.heads.get(usize::try_from(index).ok()?)?;
-        Some(head.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Reads a page of counters. One that was never written is all zeros.
     ///
     /// Errors: [`Kind::Corrupt`] if it is not the page of the generation that the head names.
     pub(crate) fn page(&self, page: PageNumber) -> Result<VersionPage> {
-        let place = place_of(page);
-        let generation = match self.head(page / OBJECT_PAGES) {
-            Some(head) => head.page.entries[place.page as usize - 1],
-            None => 0,
-        };
+        let place = page.place();
+        let part = self.parts.get(page.part() as usize);
+        let generation = part.map_or(0, |part| part.head.lock().page.entries[place.page as usize - 1]);
         if generation == 0 {
             return Ok(VersionPage::default());
         }
         let read = self.key.decode(place, &self.load(place)?.0)?;
-        if read.generation != generation {
-            let what = format!("page {} of object {} of the book is out of date", place.page, place.object);
-            return Err(Error::new(Kind::Corrupt, what)
-                .found(format!("generation {}", read.generation))
-                .expected(format!("generation {generation}"))
-                .remedy(PAGE_REMEDY));
+        if read.generation != Generation(generation) {
+            let found = format!("generation {}", read.generation.0);
+            return Err(bad_page(place, "is out of date", found, format!("generation {generation}")));
         }
         Ok(read)
     }
 
     /// How many objects there are to write.
     pub(crate) fn objects(&self) -> u64 {
-        self.heads.len() as u64
+        self.parts.len() as u64
     }
 
     /// Waits for the right to write the object that holds the pages from `index * OBJECT_PAGES`.
     pub(crate) fn writing(&self, index: u64) -> Writing<'_> {
-        let lock = self.writing[index as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        Writing { book: self, index, _lock: lock }
+        let part = &self.parts[index as usize];
+        Writing { book: self, index, part, _lock: part.writing.lock() }
     }
 
     /// Writes a head and pages in one transaction. Gives the version of the object.
@@ -181,7 +193,7 @@ impl VersionBook {
         index: u64,
         version: u64,
         head: &VersionPage,
-        pages: Vec<(PagePlace, Vec<u8>)>,
+        pages: &[(PagePlace, Vec<u8>)],
     ) -> Result<u64> {
         let place = head_place(index);
         let head = self.key.encode(place, head);
@@ -197,26 +209,24 @@ impl VersionBook {
 impl Writing<'_> {
     /// Writes pages of this object, whose generations it sets, with the head. Gives their generation, which is higher
     /// than that of every page that was written to this object before.
-    pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<u64> {
-        let (mut head, version) = match self.book.head(self.index) {
-            Some(head) => (head.page.clone(), head.version),
-            None => return Ok(0),
+    pub(crate) fn write(&self, pages: Vec<(PageNumber, VersionPage)>) -> Result<Generation> {
+        let (mut head, version) = {
+            let head = self.part.head.lock();
+            (head.page.clone(), head.version)
         };
         if pages.is_empty() {
             return Ok(head.generation);
         }
-        head.generation += 1;
+        head.generation.0 += 1;
         let generation = head.generation;
         let encoded = pages.into_iter().map(|(number, page)| {
-            let place = place_of(number);
-            head.entries[place.page as usize - 1] = generation;
+            let place = number.place();
+            head.entries[place.page as usize - 1] = generation.0;
             (place, self.book.key.encode(place, &VersionPage { generation, ..page }))
         });
-        let encoded = encoded.collect();
-        let version = self.book.put(self.index, version, &head, encoded)?;
-        if let Some(mut now) = self.book.head(self.index) {
-            *now = Head { page: head, version };
-        }
+        let encoded: Vec<_> = encoded.collect();
+        let version = self.book.put(self.index, version, &head, &encoded)?;
+        *self.part.head.lock() = Head { page: head, version };
         Ok(generation)
     }
 }
@@ -227,7 +237,7 @@ fn offset(place: PagePlace) -> u64 {
 
 /// Writes an empty object of the version table over whatever a creation that was cut short left there.
 fn lay_down(store: &dyn ObjectStore, key: &PageKey, index: u64, count: u64) -> Result<()> {
-    let mut head = VersionPage { generation: 1, ..VersionPage::default() };
+    let mut head = VersionPage { generation: Generation(1), ..VersionPage::default() };
     if index == 0 {
         head.entries[COUNT_ENTRY] = count;
     }

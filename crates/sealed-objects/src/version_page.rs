@@ -1,7 +1,8 @@
 //! One page of the version table on the medium: 504 numbers that only grow, under a MAC.
 
-use lacuna_core::{Advice, Error, Kind, Record, Result, Secret};
+use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
+use std::fmt;
 
 /// Bytes of a page.
 pub(crate) const PAGE_LEN: usize = 4096;
@@ -15,20 +16,45 @@ const HEAD: usize = 64;
 /// The only flag.
 const OPEN: u32 = 1;
 
-/// What to do about a page that is not what it should be.
-pub(crate) const PAGE_REMEDY: &str = "put that object of the book back as it was, or roll the disk back to a snapshot; until then \
-    nothing that the page counts can be read or written";
+/// The source of every error about a page: by it a program tells such errors from those about data objects.
+#[derive(Debug)]
+struct PageDamage;
+
+impl fmt::Display for PageDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a page of the version table is not what this disk wrote there")
+    }
+}
+
+impl std::error::Error for PageDamage {}
 
 /// Whether what an error speaks of is a part of the version table: the blocks concerned are not mended by writing them.
 pub fn is_of_version_table(error: &Error) -> bool {
-    error.advice().is_some_and(|advice| *advice == Advice::from(PAGE_REMEDY))
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<PageDamage>)
 }
+
+/// The complaint about a page that is not what it should be.
+pub(crate) fn bad_page(place: PagePlace, what: &str, found: String, expected: String) -> Error {
+    let PagePlace { object, page } = place;
+    Error::new(Kind::Corrupt, format!("page {page} of object {object} of the book {what}"))
+        .found(found)
+        .expected(expected)
+        .remedy(
+            "put that object of the book back as it was, or roll the disk back to a snapshot; until then nothing that \
+            the page counts can be read or written",
+        )
+        .caused_by(PageDamage)
+}
+
+/// Which writing of an object of the version table: one more with each; 0: none was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation(pub(crate) u64);
 
 /// What a page says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct VersionPage {
-    /// One more with each writing; 0: never written.
-    pub(crate) generation: u64,
+    /// The writing that left it.
+    pub(crate) generation: Generation,
     /// Whether what is counted may have gone on since: the numbers are then lower bounds.
     pub(crate) open: bool,
     /// The numbers.
@@ -37,7 +63,7 @@ pub(crate) struct VersionPage {
 
 impl Default for VersionPage {
     fn default() -> Self {
-        VersionPage { generation: 0, open: false, entries: Box::new([0; PAGE_ENTRIES]) }
+        VersionPage { generation: Generation(0), open: false, entries: Box::new([0; PAGE_ENTRIES]) }
     }
 }
 
@@ -62,13 +88,11 @@ impl PageKey {
     /// The bytes of a page.
     pub(crate) fn encode(&self, place: PagePlace, page: &VersionPage) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_LEN];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..16].copy_from_slice(&place.object.to_le_bytes());
-        bytes[16..20].copy_from_slice(&place.page.to_le_bytes());
-        bytes[20..24].copy_from_slice(&(if page.open { OPEN } else { 0 }).to_le_bytes());
-        bytes[24..32].copy_from_slice(&page.generation.to_le_bytes());
-        for (slot, entry) in bytes[HEAD..].chunks_exact_mut(8).zip(page.entries.iter()) {
-            slot.copy_from_slice(&entry.to_le_bytes());
+        let mut record = RecordMut(&mut bytes);
+        record.put(0, MAGIC).u64(8, place.object).u32(16, place.page);
+        record.u32(20, if page.open { OPEN } else { 0 }).u64(24, page.generation.0);
+        for (at, entry) in (HEAD..).step_by(8).zip(page.entries.iter()) {
+            record.u64(at, *entry);
         }
         let tag = keyed_hash(&self.0, &[&bytes[..SIGNED], &bytes[HEAD..]]);
         bytes[SIGNED..HEAD].copy_from_slice(&tag);
@@ -79,11 +103,7 @@ impl PageKey {
     /// Errors: [`Kind::Corrupt`] if the bytes are not what this disk wrote there.
     pub(crate) fn decode(&self, place: PagePlace, bytes: &[u8]) -> Result<VersionPage> {
         let bad = |found: &str| {
-            let what = format!("page {} of object {} of the book does not verify", place.page, place.object);
-            Error::new(Kind::Corrupt, what)
-                .found(found)
-                .expected("what this disk wrote there")
-                .remedy(PAGE_REMEDY)
+            bad_page(place, "does not verify", found.into(), "what this disk wrote there".into())
         };
         if bytes.len() != PAGE_LEN || bytes[..8] != *MAGIC {
             return Err(bad("no page of a version table"));
@@ -92,9 +112,9 @@ impl PageKey {
         if !constant_time_eq(&tag, &bytes[SIGNED..HEAD]) {
             return Err(bad("a page that was altered"));
         }
-        let number = |at| Record(bytes).u64(at);
-        let (page, flags) = (number(16) as u32, (number(16) >> 32) as u32);
-        if (PagePlace { object: number(8), page }) != place {
+        let record = Record(bytes);
+        let flags = record.u32(20);
+        if (PagePlace { object: record.u64(8), page: record.u32(16) }) != place {
             return Err(bad("a page from another place"));
         }
         if flags & !OPEN != 0 {
@@ -102,14 +122,14 @@ impl PageKey {
         }
         let mut entries = Box::new([0; PAGE_ENTRIES]);
         for (entry, at) in entries.iter_mut().zip((HEAD..).step_by(8)) {
-            *entry = number(at);
+            *entry = record.u64(at);
         }
-        Ok(VersionPage { generation: number(24), open: flags & OPEN != 0, entries })
+        Ok(VersionPage { generation: Generation(record.u64(24)), open: flags & OPEN != 0, entries })
     }
 }
 
 /// Parses bytes that anybody may have written as a page, as they are and as if their tag had verified.
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub fn fuzz_parse(bytes: &[u8]) {
     let key = PageKey(Secret::copy_from(&[0; 32]));
     let place = PagePlace { object: 1, page: 2 };
@@ -133,10 +153,11 @@ mod tests {
     fn a_page_is_good_in_its_place_and_in_every_bit() {
         let key = PageKey::new(&Secret::copy_from(&[1; 32]), &[2; 16]);
         let place = PagePlace { object: 1, page: 3 };
-        let mut page = VersionPage { generation: 9, open: true, ..VersionPage::default() };
+        let mut page = VersionPage { generation: Generation(9), open: true, ..VersionPage::default() };
         page.entries[0] = 1;
         page.entries[PAGE_ENTRIES - 1] = u64::MAX;
         let bytes = key.encode(place, &page);
+        fuzz_parse(&bytes);
         assert_eq!(key.decode(place, &bytes).unwrap(), page);
         for elsewhere in [PagePlace { object: 2, ..place }, PagePlace { page: 4, ..place }] {
             assert_eq!(key.decode(elsewhere, &bytes).unwrap_err().kind(), Kind::Corrupt);

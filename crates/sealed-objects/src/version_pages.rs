@@ -5,18 +5,22 @@
 //! transactions that the store acknowledged, hence durable ones: whenever a page is written, no counter in it is
 //! above its object's.
 
-use super::version_book::{OBJECT_PAGES, PAGE_SEGMENTS, PageNumber, VersionBook, Writing, page_of};
-use super::version_page::{PAGE_ENTRIES, PAGE_LEN, VersionPage};
-use lacuna_core::{Kind, Result};
+use crate::seal::Counter;
+use crate::segment::Segment;
+use crate::version_book::{PAGE_SEGMENTS, PageNumber, VersionBook, Writing};
+use crate::version_page::{PAGE_ENTRIES, PAGE_LEN, VersionPage};
+use lacuna_core::{BoundedCache, Kind, Result};
 use lacuna_medium::{ObjectStore, Step};
+use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// What the version table knows of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The counter in the version table.
-    pub(crate) counter: u64,
+    pub(crate) counter: Counter,
     /// Whether the object's must be the same, if nothing was written to it since the disk was opened.
     pub(crate) exact: bool,
     /// What the store said of the object when it was last found good, or written.
@@ -24,7 +28,7 @@ pub(crate) struct Entry {
 }
 
 /// The version that the store gave an object, in 8 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
 
 impl Seen {
@@ -58,7 +62,20 @@ struct Cached {
     dirty: bool,
     /// Writings under way. Until they end the page stays here, since the medium may hold either state.
     pins: u32,
-    used: u64,
+}
+
+impl Cached {
+    fn pinned(&mut self) -> VersionPage {
+        self.pins += 1;
+        self.page.clone()
+    }
+
+    /// Lets go of the page after a writing. A failed one leaves it changed, so that it is never read back: the medium
+    /// may hold either state.
+    fn unpin(&mut self, failed: bool) {
+        self.pins -= 1;
+        self.dirty |= failed;
+    }
 }
 
 /// Whether the counters of a page that this session opened will be exact at its end.
@@ -76,20 +93,18 @@ enum Closing {
 struct OpenedPage {
     closing: Closing,
     /// The first counter of the session.
-    first: u64,
+    first: Counter,
 }
 
 /// Counters from the first of a session to the first that a session after it can have: far more than one object sees of
 /// transactions before its page is written again.
 pub(crate) const SESSION_COUNTERS: u64 = 1 << 24;
 
-#[derive(Default)]
 struct State {
-    pages: HashMap<PageNumber, Cached>,
+    pages: BoundedCache<PageNumber, Cached>,
     loading: HashSet<PageNumber>,
     /// The pages that this session's transactions are counted in, all of them open on the medium.
     opened: HashMap<PageNumber, OpenedPage>,
-    tick: u64,
 }
 
 /// The pages of an open version table.
@@ -97,14 +112,15 @@ pub(crate) struct VersionPages {
     book: VersionBook,
     state: Mutex<State>,
     loaded: Condvar,
-    most: usize,
     read_only: bool,
 }
 
 impl VersionPages {
     /// Keeps at most `most` pages in memory.
     pub(crate) fn new(book: VersionBook, most: usize, read_only: bool) -> VersionPages {
-        VersionPages { book, state: Mutex::default(), loaded: Condvar::new(), most, read_only }
+        let pages = BoundedCache::new(most);
+        let state = State { pages, loading: HashSet::new(), opened: HashMap::new() };
+        VersionPages { book, state: Mutex::new(state), loaded: Condvar::new(), read_only }
     }
 
     /// The same disk's pages at a snapshot, of whose book `store` is a view.
@@ -112,22 +128,17 @@ impl VersionPages {
         Ok(VersionPages::new(self.book.view(store)?, most, true))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Pages in memory.
     #[cfg(test)]
     pub(crate) fn in_memory(&self) -> usize {
-        self.state().pages.len()
+        self.state.lock().pages.len()
     }
 
     /// Runs `f` on a page, loading it if need be. The caller holds no right to write.
     fn with<R>(&self, number: PageNumber, f: impl FnOnce(&mut Cached) -> R) -> Result<R> {
         let full = {
-            let mut state = self.state();
-            let wanted = state.pages.contains_key(&number);
-            !wanted && state.pages.len() >= self.most && !evict(&mut state, self.read_only)
+            let pages = &mut self.state.lock().pages;
+            !pages.contains(number) && pages.is_full() && !self.evict(pages)
         };
         if full {
             match self.checkpoint() {
@@ -141,77 +152,79 @@ impl VersionPages {
 
     /// The same, beyond the bound if no page can be dropped.
     fn with_loaded<R>(&self, number: PageNumber, f: impl FnOnce(&mut Cached) -> R) -> Result<R> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
-            state.tick += 1;
-            let used = state.tick;
-            if let Some(cached) = state.pages.get_mut(&number) {
-                cached.used = used;
+            if let Some(cached) = state.pages.get(number) {
                 return Ok(f(cached));
             }
-            if state.loading.contains(&number) {
-                state = self.loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if !state.loading.insert(number) {
+                self.loaded.wait(&mut state);
                 continue;
             }
-            while state.pages.len() >= self.most && evict(&mut state, self.read_only) {}
-            state.loading.insert(number);
             drop(state);
             let page = self.book.page(number);
-            state = self.state();
+            state = self.state.lock();
             state.loading.remove(&number);
             self.loaded.notify_all();
-            let seen = Box::new([Seen::UNKNOWN; PAGE_ENTRIES]);
-            state.pages.insert(number, Cached { page: page?, seen, dirty: false, pins: 0, used });
+            let (page, seen) = (page?, Box::new([Seen::UNKNOWN; PAGE_ENTRIES]));
+            while state.pages.is_full() && self.evict(&mut state.pages) {}
+            state.pages.put(number, Cached { page, seen, dirty: false, pins: 0 });
         }
     }
 
+    /// Drops a page that was not used for long, of those that may be dropped. Says whether there was one.
+    fn evict(&self, pages: &mut BoundedCache<PageNumber, Cached>) -> bool {
+        pages.evict(|_, cached| self.read_only || (!cached.dirty && cached.pins == 0)).is_some()
+    }
+
     /// What the version table says of a segment's object.
-    pub(crate) fn entry(&self, segment: u64) -> Result<Entry> {
-        self.with(page_of(segment), |cached| Entry {
-            counter: cached.page.entries[slot(segment)],
+    pub(crate) fn entry(&self, segment: Segment) -> Result<Entry> {
+        self.with(PageNumber::of(segment), |cached| Entry {
+            counter: Counter(cached.page.entries[slot(segment)]),
             exact: !cached.page.open,
             seen: cached.seen[slot(segment)],
         })
     }
 
     /// What the store said of a segment's object, as far as that is in memory.
-    pub(crate) fn seen(&self, segment: u64) -> Seen {
-        self.state().pages.get(&page_of(segment)).map_or(Seen::UNKNOWN, |cached| cached.seen[slot(segment)])
+    pub(crate) fn seen(&self, segment: Segment) -> Seen {
+        let state = self.state.lock();
+        state.pages.peek(PageNumber::of(segment)).map_or(Seen::UNKNOWN, |cached| cached.seen[slot(segment)])
     }
 
     /// Remembers what the store said of a segment's object, or forgets it.
-    pub(crate) fn see(&self, segment: u64, seen: Seen) {
-        if let Some(cached) = self.state().pages.get_mut(&page_of(segment)) {
+    pub(crate) fn see(&self, segment: Segment, seen: Seen) {
+        if let Some(cached) = self.state.lock().pages.get(PageNumber::of(segment)) {
             cached.seen[slot(segment)] = seen;
         }
     }
 
     /// Notes the counter of a durable transaction. A lower one changes nothing.
-    pub(crate) fn raise(&self, segment: u64, counter: u64) -> Result<()> {
-        self.with(page_of(segment), |cached| {
+    pub(crate) fn raise(&self, segment: Segment, counter: Counter) -> Result<()> {
+        self.with(PageNumber::of(segment), |cached| {
             let entry = &mut cached.page.entries[slot(segment)];
-            if counter > *entry {
-                *entry = counter;
+            if counter.0 > *entry {
+                *entry = counter.0;
                 cached.dirty = true;
             }
         })
     }
 
     /// Keeps the page of a segment in memory until [`VersionPages::release`].
-    pub(crate) fn hold(&self, segment: u64) -> Result<u64> {
-        self.with(page_of(segment), |cached| {
+    pub(crate) fn hold(&self, segment: Segment) -> Result<Counter> {
+        self.with(PageNumber::of(segment), |cached| {
             cached.pins += 1;
-            cached.page.entries[slot(segment)]
+            Counter(cached.page.entries[slot(segment)])
         })
     }
 
     /// Lets go of a page that was held, noting the counter of a transaction if one was acknowledged, and what is
     /// known of the object now.
-    pub(crate) fn release(&self, segment: u64, acknowledged: Option<u64>, seen: Seen) {
-        let mut state = self.state();
-        let Some(cached) = state.pages.get_mut(&page_of(segment)) else { return };
+    pub(crate) fn release(&self, segment: Segment, acknowledged: Option<Counter>, seen: Seen) {
+        let mut state = self.state.lock();
+        let Some(cached) = state.pages.get(PageNumber::of(segment)) else { return };
         if let Some(counter) = acknowledged {
-            cached.page.entries[slot(segment)] = counter;
+            cached.page.entries[slot(segment)] = counter.0;
             cached.dirty = true;
         }
         cached.seen[slot(segment)] = seen;
@@ -221,33 +234,28 @@ impl VersionPages {
     /// Returns when the page of a segment is open on the medium: from then on objects may run ahead of it. Gives the first
     /// counter of this session: it is above all that sessions before it gave, also to transactions that nobody acknowledged and
     /// that the store may let happen later.
-    pub(crate) fn open_for(&self, segment: u64) -> Result<u64> {
-        let number = page_of(segment);
-        let first = || self.state().opened.get(&number).map(|opened| opened.first);
+    pub(crate) fn open_for(&self, segment: Segment) -> Result<Counter> {
+        let number = PageNumber::of(segment);
+        let first = || self.state.lock().opened.get(&number).map(|opened| opened.first);
         if let Some(first) = first() {
             return Ok(first);
         }
-        let writing = self.book.writing(number / OBJECT_PAGES);
+        let writing = self.book.writing(number.part());
         if let Some(first) = first() {
             return Ok(first);
         }
-        let page = self.with_loaded(number, |cached| {
-            cached.pins += 1;
-            cached.page.clone()
-        })?;
+        let page = self.with_loaded(number, Cached::pinned)?;
         let closing = if page.open { Closing::Unsettled } else { Closing::Exact };
         // Also if it is open already: the generation is what tells this session from others.
-        let written = writing.write(vec![(number, VersionPage { open: true, ..page })]);
-        let mut state = self.state();
-        unpin(&mut state, number, written.is_err());
-        let first = written?.saturating_mul(SESSION_COUNTERS);
-        state.opened.insert(number, OpenedPage { closing, first });
+        let generation = self.write(&writing, vec![(number, VersionPage { open: true, ..page })])?;
+        let first = Counter(generation.saturating_mul(SESSION_COUNTERS));
+        self.state.lock().opened.insert(number, OpenedPage { closing, first });
         Ok(first)
     }
 
     /// Notes that nobody knows whether a transaction on this segment's object took place.
-    pub(crate) fn doubt(&self, segment: u64) {
-        if let Some(opened) = self.state().opened.get_mut(&page_of(segment)) {
+    pub(crate) fn doubt(&self, segment: Segment) {
+        if let Some(opened) = self.state.lock().opened.get_mut(&PageNumber::of(segment)) {
             opened.closing = Closing::Never;
         }
     }
@@ -257,16 +265,15 @@ impl VersionPages {
         if self.read_only {
             return Ok(());
         }
-        for index in 0..self.book.objects() {
-            let writing = self.book.writing(index);
-            let mut state = self.state();
-            let of_object = state.pages.iter_mut().filter(|(number, _)| **number / OBJECT_PAGES == index);
-            let changed: Vec<(PageNumber, VersionPage)> = of_object
-                .filter(|(_, cached)| cached.dirty)
+        for part in 0..self.book.objects() {
+            let writing = self.book.writing(part);
+            let mut state = self.state.lock();
+            let changed =
+                state.pages.iter_mut().filter(|(number, cached)| number.part() == part && cached.dirty);
+            let changed: Vec<(PageNumber, VersionPage)> = changed
                 .map(|(number, cached)| {
-                    cached.pins += 1;
                     cached.dirty = false;
-                    (*number, VersionPage { open: true, ..cached.page.clone() })
+                    (number, VersionPage { open: true, ..cached.pinned() })
                 })
                 .collect();
             drop(state);
@@ -275,64 +282,51 @@ impl VersionPages {
         Ok(())
     }
 
-    /// Writes pages that are pinned, and lets them go. They stay changed if that fails.
-    fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, VersionPage)>) -> Result<()> {
+    /// Writes pages that are pinned, and lets them go. They stay changed if that fails. Gives their generation.
+    fn write(&self, writing: &Writing<'_>, pages: Vec<(PageNumber, VersionPage)>) -> Result<u64> {
         let numbers: Vec<PageNumber> = pages.iter().map(|(number, _)| *number).collect();
         let written = writing.write(pages);
-        let mut state = self.state();
-        numbers.into_iter().for_each(|number| unpin(&mut state, number, written.is_err()));
-        written.map(drop)
+        let mut state = self.state.lock();
+        for number in numbers {
+            if let Some(cached) = state.pages.get(number) {
+                cached.unpin(written.is_err());
+            }
+        }
+        written.map(|generation| generation.0)
     }
 
     /// Writes every page that changed or was opened, closed if its counters are exact. `settle` is asked for each
     /// page whose counters may be too low; it raises them to the objects' own and says whether it saw all.
-    pub(crate) fn close(&self, settle: impl Fn(std::ops::Range<u64>) -> Result<bool>) -> Result<()> {
+    pub(crate) fn close(&self, settle: impl Fn(Range<u64>) -> Result<bool>) -> Result<()> {
         self.checkpoint()?;
-        let opened = |(number, opened): (PageNumber, OpenedPage)| (number, opened.closing);
-        let mut opened: Vec<(PageNumber, Closing)> = self.state().opened.drain().map(opened).collect();
+        let opened = std::mem::take(&mut self.state.lock().opened);
+        let mut opened: Vec<_> =
+            opened.into_iter().map(|(number, opened)| (number, opened.closing)).collect();
         opened.sort_unstable();
-        for chunk in opened.chunk_by(|(a, _), (b, _)| a / OBJECT_PAGES == b / OBJECT_PAGES) {
+        for chunk in opened.chunk_by(|(a, _), (b, _)| a.part() == b.part()) {
             // In batches, so that the pages need not all be in memory at once.
             for batch in chunk.chunks(64) {
                 let mut pages = Vec::with_capacity(batch.len());
                 for &(number, closing) in batch {
-                    let first = number * PAGE_SEGMENTS;
                     let open = match closing {
                         Closing::Exact => false,
-                        Closing::Unsettled => !settle(first..first + PAGE_SEGMENTS)?,
+                        Closing::Unsettled => !settle(number.segments())?,
                         Closing::Never => true,
                     };
                     let page = self.with(number, |cached| {
                         cached.page.open = open;
-                        cached.pins += 1;
                         cached.dirty = false;
-                        cached.page.clone()
+                        cached.pinned()
                     })?;
                     pages.push((number, page));
                 }
-                self.write(&self.book.writing(batch[0].0 / OBJECT_PAGES), pages)?;
+                self.write(&self.book.writing(batch[0].0.part()), pages)?;
             }
         }
         Ok(())
     }
 }
 
-fn slot(segment: u64) -> usize {
-    (segment % PAGE_SEGMENTS) as usize
-}
-
-/// Lets go of a page after a writing. A failed one leaves it changed, so that it is never read back: the medium
-/// may hold either state.
-fn unpin(state: &mut State, number: PageNumber, failed: bool) {
-    if let Some(cached) = state.pages.get_mut(&number) {
-        cached.pins -= 1;
-        cached.dirty |= failed;
-    }
-}
-
-/// Drops the page unused for longest, of those that may be dropped. Says whether there was one.
-fn evict(state: &mut State, read_only: bool) -> bool {
-    let unchanged = state.pages.iter().filter(|(_, cached)| read_only || (!cached.dirty && cached.pins == 0));
-    let oldest = unchanged.min_by_key(|(_, cached)| cached.used).map(|(number, _)| *number);
-    oldest.is_some_and(|number| state.pages.remove(&number).is_some())
+fn slot(segment: Segment) -> usize {
+    (segment.0 % PAGE_SEGMENTS) as usize
 }

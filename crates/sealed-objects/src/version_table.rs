@@ -27,29 +27,30 @@
 //!
 //! A transaction of unknown outcome may have happened or not: its counter does not enter the version table and is not
 //! given again, and its page stays open. The first counter of a session is above all that sessions before it gave
-//! ([`VersionPages::open_for`]), so that such a transaction never passes for one of a later session.
+//! (`VersionPages::open_for`), so that such a transaction never passes for one of a later session.
+//!
+//! # Its parts
+//! Tickets (`version_ticket.rs`) over what the session knows of the objects (`objects.rs`: pages in memory, which come from
+//! the book; tails; turns) and over the seals in the store (`seals.rs`).
 //!
 //! # What it does not notice
-//! The medium has no trusted storage: who puts back an older object *and* the page of the version table's object of that
-//! time is not noticed. Nor is, where seals bind no entries, who puts back single blocks with their metadata under the
-//! present seal.
+//! The medium has no trusted storage: an older object put back *with* the version table's object of that time is not
+//! noticed. Nor are, where seals bind no entries, single blocks put back with their metadata under the present seal.
 
-use super::chain::{KnownTails, Tails};
-use super::seal::{REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
-use super::version_book::{PAGE_SEGMENTS, PageNumber, VersionBook, page_of};
-use super::version_page::PageKey;
-use super::version_pages::{Entry, PAGE_COST, Seen, VersionPages};
-use lacuna_core::{Budget, Error, Kind, Result, Secret};
-use lacuna_medium::ObjectStore;
-use std::collections::{HashMap, HashSet};
+use crate::Stores;
+use crate::chain::Tails;
+use crate::known_tails::KnownTails;
+use crate::objects::Objects;
+use crate::seal::{SealKey, SealPlace};
+use crate::seals::{Fetched, Seals};
+use crate::segment::Segment;
+use crate::snapshot_table::{NewestSnapshot, SnapshotNumber};
+use crate::version_book::VersionBook;
+use crate::version_page::PageKey;
+use crate::version_pages::{Entry, PAGE_COST, Seen, VersionPages};
+use crate::version_ticket::{Standing, Ticket};
+use lacuna_core::{Budget, Kind, Result, Secret};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-
-#[path = "version_ticket.rs"]
-mod ticket;
-
-pub(crate) use ticket::Ticket;
 
 /// The fewest pages kept in memory, whatever the budget.
 const LEAST_PAGES: u64 = 8;
@@ -58,10 +59,8 @@ const VIEW_PAGES: usize = 64;
 
 /// What a version table is opened with.
 pub(crate) struct VersionTableOptions {
-    /// Where the version table is.
-    pub(crate) book: Arc<dyn ObjectStore>,
-    /// Where the objects are.
-    pub(crate) data: Arc<dyn ObjectStore>,
+    /// Where the version table is, and where the objects are.
+    pub(crate) stores: Stores,
     /// Where their seals are.
     pub(crate) place: SealPlace,
     /// How many segments the disk has.
@@ -72,404 +71,187 @@ pub(crate) struct VersionTableOptions {
     pub(crate) budget: Budget,
     /// Nothing is written.
     pub(crate) read_only: bool,
-    /// The snapshot that `book` and `data` are views of.
-    pub(crate) view: Option<u32>,
-    /// The number of the newest snapshot.
-    pub(crate) number: Arc<AtomicU32>,
+    /// The snapshot that the stores are views of.
+    pub(crate) view: Option<SnapshotNumber>,
+    pub(crate) newest: NewestSnapshot,
 }
 
 /// The version table of an open disk.
 pub(crate) struct VersionTable {
-    pages: VersionPages,
-    data: Arc<dyn ObjectStore>,
-    place: SealPlace,
-    seals: SealKey,
-    known: KnownTails,
+    objects: Objects,
+    seals: Seals,
     segments: u64,
-    view: Option<u32>,
-    number: Arc<AtomicU32>,
-    objects: Mutex<Objects>,
-    idle: Condvar,
-}
-
-/// What this session knows of the objects.
-#[derive(Default)]
-struct Objects {
-    /// A bit for each object whose seal was compared.
-    verified: HashMap<PageNumber, [u64; PAGE_SEGMENTS.div_ceil(64) as usize]>,
-    /// A transaction is in flight.
-    busy: HashSet<u64>,
-    /// The last counter of a transaction of unknown outcome.
-    lost: HashMap<u64, u64>,
-}
-
-impl Objects {
-    fn is_verified(&self, object: u64) -> bool {
-        let bit = object % PAGE_SEGMENTS;
-        let bits = self.verified.get(&page_of(object));
-        bits.is_some_and(|bits| bits[bit as usize / 64] >> (bit % 64) & 1 == 1)
-    }
-
-    fn set_verified(&mut self, object: u64) {
-        let bit = object % PAGE_SEGMENTS;
-        self.verified.entry(page_of(object)).or_default()[bit as usize / 64] |= 1 << (bit % 64);
-    }
-
-    fn set_doubtful(&mut self, object: u64) {
-        let bit = object % PAGE_SEGMENTS;
-        if let Some(bits) = self.verified.get_mut(&page_of(object)) {
-            bits[bit as usize / 64] &= !(1 << (bit % 64));
-        }
-    }
-}
-
-/// What a look at an object for a transaction found.
-enum State {
-    /// It is as it should be; its seal says this of its entries.
-    Good(Seen, Box<Tails>),
-    /// It is not. If its seal is genuine, it has this counter.
-    Refused(Error, u64),
-}
-
-/// What the seal of an object is compared with.
-pub(crate) struct Expected(Entry);
-
-/// The complaint about an object that was there and is not any more.
-pub(crate) fn missing(object: u64, counter: u64) -> Error {
-    Error::new(Kind::Corrupt, format!("object {object:016x} is missing"))
-        .found("no object")
-        .expected(format!("one that {counter} writes went to"))
-        .remedy(REMEDY)
 }
 
 impl VersionTable {
-    /// Lays down the version table of a new disk of so many segments.
-    pub(crate) fn create(
-        book: &dyn ObjectStore,
-        segments: u64,
-        master: &Secret<32>,
-        uuid: &[u8; 16],
-    ) -> Result<()> {
-        VersionBook::create(book, segments, master, uuid)
-    }
-
     /// Opens the version table of a disk. Errors: [`Kind::Corrupt`] if it is not there or does not verify.
     pub(crate) fn open(
         options: VersionTableOptions,
         master: &Secret<32>,
         uuid: &[u8; 16],
     ) -> Result<VersionTable> {
-        let VersionTableOptions { book, data, place, segments, binds, budget, read_only, view, number } =
-            options;
-        let book = VersionBook::open(book, segments, read_only, PageKey::new(master, uuid))?;
+        let VersionTableOptions { stores, place, segments, binds, budget, read_only, view, newest } = options;
+        let book = VersionBook::open(stores.book, segments, read_only, PageKey::new(master, uuid))?;
         // A page tells of 504 objects what the tails tell of one.
         let pages = if binds { budget.share(2, 3) } else { budget };
         let most = (pages.get() / PAGE_COST as u64).max(LEAST_PAGES) as usize;
+        let known = binds.then(|| KnownTails::new(budget.share(1, 3)));
+        let key = SealKey::new(master, uuid, binds);
         Ok(VersionTable {
-            pages: VersionPages::new(book, most, read_only),
-            data,
-            place,
-            seals: SealKey::new(master, uuid, binds),
-            known: KnownTails::new(budget.share(1, 3)),
+            objects: Objects::new(VersionPages::new(book, most, read_only), known),
+            seals: Seals { data: stores.data, place, key, view, newest },
             segments,
-            view,
-            number,
-            objects: Mutex::default(),
-            idle: Condvar::new(),
         })
     }
 
-    /// The same disk's version table at the snapshot of number `view`, of which `book` and `data` are views.
-    pub(crate) fn at_snapshot(
-        &self,
-        book: Arc<dyn ObjectStore>,
-        data: Arc<dyn ObjectStore>,
-        view: u32,
-    ) -> Result<VersionTable> {
-        Ok(VersionTable {
-            pages: self.pages.view(book, VIEW_PAGES)?,
-            data,
-            place: self.place,
-            seals: self.seals.clone(),
-            known: KnownTails::new(Budget::bytes(0)),
-            segments: self.segments,
-            view: Some(view),
-            number: self.number.clone(),
-            objects: Mutex::default(),
-            idle: Condvar::new(),
-        })
+    /// The same disk's version table at a snapshot, of which `stores` are views.
+    pub(crate) fn at_snapshot(&self, stores: Stores, view: SnapshotNumber) -> Result<VersionTable> {
+        let pages = self.objects.pages.view(stores.book, VIEW_PAGES)?;
+        let known = self.seals.key.binds().then(|| KnownTails::new(Budget::bytes(0)));
+        let seals = Seals { data: stores.data, view: Some(view), ..self.seals.clone() };
+        Ok(VersionTable { objects: Objects::new(pages, known), seals, segments: self.segments })
     }
 
-    fn objects(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where the seals of objects are.
+    pub(crate) fn place(&self) -> SealPlace {
+        self.seals.place
     }
 
     /// What to compare the seal of an object with; `None` if this session has compared it. To be asked before the
     /// seal is fetched.
-    pub(crate) fn expect(&self, object: u64) -> Result<Option<Expected>> {
-        if self.objects().is_verified(object) {
-            return Ok(None);
-        }
-        self.expect_again(object).map(Some)
+    pub(crate) fn expect(&self, segment: Segment) -> Result<Option<Entry>> {
+        if self.objects.is_verified(segment) { Ok(None) } else { self.expect_again(segment).map(Some) }
     }
 
     /// The same, whether this session has compared it or not.
-    pub(crate) fn expect_again(&self, object: u64) -> Result<Expected> {
-        Ok(Expected(self.entry(object)?))
+    pub(crate) fn expect_again(&self, segment: Segment) -> Result<Entry> {
+        self.objects.entry(segment)
     }
 
-    /// How many transactions of an object are counted.
-    pub(crate) fn counter(&self, object: u64) -> Result<u64> {
-        Ok(self.entry(object)?.counter)
-    }
-
-    fn entry(&self, object: u64) -> Result<Entry> {
-        self.pages.entry(object).map_err(|e| e.context(format!("object {object:016x}")))
-    }
-
-    /// Compares a seal with what was expected. `None`: the object, whose version came with it, has none, or is not
-    /// there. Gives what the seal says of the object's entries.
+    /// Compares what was fetched of an object with what was expected. Gives what its seal says of its entries.
     ///
     /// Errors: [`Kind::Corrupt`]; nothing of the object may be believed then.
-    pub(crate) fn verify(
-        &self,
-        object: u64,
-        expected: &Expected,
-        version: Option<u64>,
-        seal: Option<&[u8]>,
-    ) -> Result<Tails> {
-        let mut expected = expected.0;
-        if self.objects().is_verified(object) {
-            // Somebody was faster, and may have written since the expectation was formed: the seal may be newer. It may
-            // not be older, for they may have written an object anew that was refused when this was fetched.
+    pub(crate) fn verify(&self, segment: Segment, mut expected: Entry, fetched: &Fetched) -> Result<Tails> {
+        if self.objects.is_verified(segment) {
+            // Another thread was faster, and may have written since the expectation was formed: the seal may be newer. It
+            // may not be older, for that thread may have written an object anew that was refused when this was fetched.
             expected.exact = false;
-            let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
-            self.compare(object, expected, version, found)?;
-            return Ok(found.unwrap_or_default().tails);
+            return self.seals.compare(segment, expected, fetched).map(|seal| seal.tails);
         }
-        self.admit(object, expected, version, seal)
+        self.admit(segment, expected, fetched)
     }
 
     /// Compares, and remembers an object that is as it should be.
-    fn admit(
-        &self,
-        object: u64,
-        expected: Entry,
-        version: Option<u64>,
-        seal: Option<&[u8]>,
-    ) -> Result<Tails> {
-        let found = seal.map(|bytes| self.seals.read(object, bytes)).transpose()?;
-        self.compare(object, expected, version, found)?;
-        let Seal { counter, tails, .. } = found.unwrap_or_default();
-        if counter > expected.counter {
-            self.pages.raise(object, counter)?;
-        }
-        self.pages.see(object, Seen::of(version));
-        self.know(object, Seen::of(version), tails);
-        self.objects().set_verified(object);
-        Ok(tails)
-    }
-
-    /// Remembers what the seal of an object says of its entries.
-    fn know(&self, object: u64, seen: Seen, tails: Tails) {
-        if self.seals.binds() && ![Seen::ABSENT, Seen::UNKNOWN].contains(&seen) {
-            self.known.put(object, seen, tails);
-        }
-    }
-
-    /// What the seal of an object says of its entries, as far as that is remembered.
-    fn tails(&self, object: u64, seen: Seen) -> Option<Tails> {
-        match seen {
-            Seen::UNKNOWN => None,
-            Seen::ABSENT => Some(Tails::default()),
-            _ if !self.seals.binds() => Some(Tails::default()),
-            _ => self.known.get(object, seen),
-        }
-    }
-
-    fn compare(&self, object: u64, expected: Entry, version: Option<u64>, found: Option<Seal>) -> Result<()> {
-        let bad = |what: &str, found: Option<Seal>, expected: String| {
-            let found = found.map_or("no object, or one without a seal".into(), |seal| {
-                format!("write number {}, made after snapshot number {}", seal.counter, seal.snapshot)
-            });
-            Err(Error::new(Kind::Corrupt, format!("object {object:016x} {what}"))
-                .found(found)
-                .expected(expected)
-                .remedy(REMEDY))
-        };
-        let Entry { counter, exact, .. } = expected;
-        let expects = format!("write number {counter}{}", if exact { "" } else { " or a later one" });
-        let Some(seal) = found else {
-            return match (counter, version) {
-                (0, None) => Ok(()),
-                (0, Some(_)) => bad("is not one that this disk wrote", None, "no object yet".into()),
-                _ => bad("is missing", None, expects),
-            };
-        };
-        if seal.counter < counter {
-            return bad("is an older version", found, expects);
-        }
-        if exact && seal.counter > counter {
-            return bad(
-                "is newer than the version table: the version table is an older version",
-                found,
-                expects,
-            );
-        }
-        match self.view {
-            Some(view) if seal.snapshot >= view => {
-                bad("is newer than the snapshot", found, format!("a write before snapshot number {view}"))
-            }
-            None if seal.snapshot > self.number.load(Ordering::Acquire) => {
-                bad("knows of more snapshots than their table: the table is an older version", found, expects)
-            }
-            _ => Ok(()),
-        }
+    fn admit(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Tails> {
+        let seal = self.seals.compare(segment, expected, fetched)?;
+        self.objects.admit(segment, expected, Seen::of(fetched.version), &seal)?;
+        Ok(seal.tails)
     }
 
     /// Fetches and compares the seal of an object, unless this session has done it.
-    pub(crate) fn touch(&self, object: u64) -> Result<()> {
-        let Some(expected) = self.expect(object)? else { return Ok(()) };
-        let (version, seal) = self.fetch(object)?;
-        self.verify(object, &expected, version, seal.as_deref()).map(drop)
-    }
-
-    /// The version of an object and its seal, as far as it has them.
-    fn fetch(&self, object: u64) -> Result<(Option<u64>, Option<Vec<u8>>)> {
-        let mut buf = [0; SEAL_LEN];
-        let found = self
-            .data
-            .query_one(self.place.query(object, &mut buf))
-            .map_err(|e| e.context(format!("reading the seal of object {object:016x}")))?;
-        Ok((found.version, self.place.found(&found, &buf)))
+    pub(crate) fn touch(&self, segment: Segment) -> Result<()> {
+        let Some(expected) = self.expect(segment)? else { return Ok(()) };
+        self.verify(segment, expected, &self.seals.fetch(segment)?).map(drop)
     }
 
     /// Looks at an object whose next transaction is the caller's alone, without asking the store if its version is
     /// remembered.
     ///
     /// Errors: if the version table itself cannot be read there, or the store.
-    fn state(&self, object: u64) -> Result<State> {
-        let mut entry = self.entry(object)?;
-        let verified = self.objects().is_verified(object);
-        if let Some(tails) = self.tails(object, entry.seen).filter(|_| verified) {
-            return Ok(State::Good(entry.seen, Box::new(tails)));
+    fn look(&self, segment: Segment) -> Result<Standing> {
+        let mut entry = self.objects.entry(segment)?;
+        let verified = self.objects.is_verified(segment);
+        if let Some(tails) = self.objects.tails(segment, entry.seen).filter(|_| verified) {
+            return Ok(Standing { seen: entry.seen, tails, ..Standing::default() });
         }
         // What this session has found good, or written, has the counter that the version table holds.
         entry.exact |= verified;
-        let (version, seal) = self.fetch(object)?;
-        match self.admit(object, entry, version, seal.as_deref()) {
-            Ok(tails) => Ok(State::Good(Seen::of(version), Box::new(tails))),
+        let fetched = self.seals.fetch(segment)?;
+        match self.admit(segment, entry, &fetched) {
+            Ok(tails) => Ok(Standing { seen: Seen::of(fetched.version), tails, ..Standing::default() }),
             Err(e) if e.kind() == Kind::Corrupt => {
-                self.objects().set_doubtful(object);
-                let genuine = seal.and_then(|bytes| self.seals.read(object, &bytes).ok());
-                Ok(State::Refused(e, genuine.map_or(0, |seal| seal.counter)))
+                self.objects.refuse(segment);
+                let counter = self.seals.counter(segment, &fetched);
+                Ok(Standing { refusal: Some(e), counter, ..Standing::default() })
             }
             Err(e) => Err(e),
         }
     }
 
     /// Whether there is no object, and never was one.
-    pub(crate) fn is_new(&self, object: u64) -> Result<bool> {
-        Ok(matches!(self.state(object)?, State::Good(Seen::ABSENT, _)))
+    pub(crate) fn is_new(&self, segment: Segment) -> Result<bool> {
+        Ok(self.look(segment)?.seen == Seen::ABSENT)
     }
 
     /// Whether an object is the one that this session saw or wrote last, by the version that came with an answer.
     /// If not, its seal is compared again before anything of it is believed. Only while no transaction of it is
     /// under way; true where nothing is remembered.
-    pub(crate) fn is_same(&self, object: u64, version: Option<u64>) -> bool {
-        let seen = self.pages.seen(object);
-        let same = self.view.is_some() || seen == Seen::UNKNOWN || seen == Seen::of(version);
+    pub(crate) fn is_same(&self, segment: Segment, version: Option<u64>) -> bool {
+        let seen = self.objects.pages.seen(segment);
+        let same = self.seals.view.is_some() || seen == Seen::UNKNOWN || seen == Seen::of(version);
         if !same {
-            self.doubt(object);
+            self.objects.doubt(segment);
         }
         same
     }
 
-    /// Nothing of an object is believed until its seal was compared again.
-    fn doubt(&self, object: u64) {
-        self.pages.see(object, Seen::UNKNOWN);
-        self.objects().set_doubtful(object);
-    }
-
-    /// Begins a transaction on an object. Waits for the one before it; who needs several begins them in ascending
-    /// order of their objects. If the object is not as it should be, the ticket says so.
-    pub(crate) fn begin(&self, object: u64) -> Result<Ticket<'_>> {
-        let ticket = self.take(object);
-        match self.state(object)? {
-            State::Good(seen, tails) => ticket.keeping(seen, *tails),
-            State::Refused(why, counter) => ticket.refused(why, counter),
-        }
+    /// Begins a transaction on an object. Waits for the one before it; a caller that needs several begins them in
+    /// ascending order of their objects. If the object is not as it should be, the ticket says so.
+    pub(crate) fn begin(&self, segment: Segment) -> Result<Ticket<'_>> {
+        Ticket::take(&self.objects, &self.seals, segment, || self.look(segment))
     }
 
     /// Begins a transaction that makes an object good whatever its seal is: the caller vouches for the rest.
-    pub(crate) fn begin_anew(&self, object: u64) -> Result<Ticket<'_>> {
-        let ticket = self.take(object);
-        let seal = self.fetch(object)?.1.and_then(|bytes| self.seals.read(object, &bytes).ok());
-        ticket.ready(seal.map_or(0, |seal| seal.counter))
+    pub(crate) fn begin_anew(&self, segment: Segment) -> Result<Ticket<'_>> {
+        Ticket::take(&self.objects, &self.seals, segment, || {
+            let counter = self.seals.counter(segment, &self.seals.fetch(segment)?);
+            Ok(Standing { counter, ..Standing::default() })
+        })
     }
 
     /// Fetches an object's version and seal, and compares them whether or not that was done before: what is decided by
     /// them must be decided by what was compared.
-    fn fetch_good(&self, object: u64) -> Result<(Option<u64>, Option<Vec<u8>>, Tails)> {
-        let expected = self.expect_again(object)?;
-        let (version, seal) = self.fetch(object)?;
-        let tails = self.verify(object, &expected, version, seal.as_deref())?;
-        Ok((version, seal, tails))
+    fn fetch_good(&self, segment: Segment) -> Result<(Fetched, Tails)> {
+        let expected = self.expect_again(segment)?;
+        let fetched = self.seals.fetch(segment)?;
+        let tails = self.verify(segment, expected, &fetched)?;
+        Ok((fetched, tails))
     }
 
     /// Whether an object is as it was in the past, both as they should be.
-    pub(crate) fn is_unchanged_since(&self, past: &VersionTable, object: u64) -> Result<bool> {
-        let both = self.fetch_good(object).and_then(|now| Ok((now, past.fetch_good(object)?)));
+    pub(crate) fn is_unchanged_since(&self, past: &VersionTable, segment: Segment) -> Result<bool> {
+        let both = self.fetch_good(segment).and_then(|(now, _)| Ok((now, past.fetch_good(segment)?.0)));
         match both {
             Err(e) if e.kind() == Kind::Corrupt => Ok(false),
             Err(e) => Err(e),
-            Ok((now, then)) => Ok(now.1.is_some() && (now.0, now.1) == (then.0, then.1)),
+            Ok((now, then)) => Ok(now.seal.is_some() && now == then),
         }
     }
 
     /// What the seal of an object says of its entries. `None`: there is no object, nor should there be, for every one has
     /// a seal. Errors: [`Kind::Corrupt`] if it is not as it should be.
-    pub(crate) fn sealed(&self, object: u64) -> Result<Option<Tails>> {
-        self.fetch_good(object).map(|(_, seal, tails)| seal.map(|_| tails))
-    }
-
-    fn take(&self, object: u64) -> Ticket<'_> {
-        let mut objects = self.objects();
-        while !objects.busy.insert(object) {
-            objects = self.idle.wait(objects).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(objects);
-        Ticket::new(self, object)
+    pub(crate) fn sealed(&self, segment: Segment) -> Result<Option<Tails>> {
+        self.fetch_good(segment).map(|(fetched, tails)| fetched.seal.map(|_| tails))
     }
 
     /// Writes what changed. May be called at any time.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.pages.checkpoint()
+        self.objects.pages.checkpoint()
     }
 
     /// Writes what changed and says that no object is ahead of it. No transaction is in flight or follows.
     pub(crate) fn close(&self) -> Result<()> {
-        self.pages.close(|segments| self.settle(segments))
+        self.objects.pages.close(|segments| self.settle(segments))
     }
 
     /// Compares the seals of these segments that were not touched, which raises their counters to the objects'
     /// own. Says whether all were as they should be.
     fn settle(&self, segments: Range<u64>) -> Result<bool> {
         let mut all = true;
-        let untouched: Vec<u64> = {
-            let objects = self.objects();
-            segments.filter(|s| *s < self.segments && !objects.is_verified(*s)).collect()
-        };
-        let mut seals = vec![[0; SEAL_LEN]; untouched.len()];
-        let mut queries: Vec<_> =
-            untouched.iter().zip(&mut seals).map(|(object, seal)| self.place.query(*object, seal)).collect();
-        let answers = self.data.query(&mut queries);
-        drop(queries);
-        for ((object, seal), found) in untouched.into_iter().zip(&seals).zip(answers) {
-            let Some(expected) = self.expect(object)? else { continue };
-            let found = found?;
-            let seal = self.place.found(&found, seal);
-            match self.verify(object, &expected, found.version, seal.as_deref()) {
+        let on_disk = segments.start..segments.end.min(self.segments);
+        let untouched = self.objects.unverified(on_disk.map(Segment));
+        for (segment, fetched) in untouched.iter().zip(self.seals.fetch_all(&untouched)) {
+            match self.verify(*segment, self.expect_again(*segment)?, &fetched?) {
                 Err(e) if e.kind() == Kind::Corrupt => all = false,
                 other => drop(other?),
             }

@@ -1,10 +1,12 @@
 //! What the version table notices, what it must not mistake for an attack, and what it costs in pages.
 
 use super::*;
-use crate::version_book::OBJECT_PAGES;
+use crate::seal::Counter;
+use crate::version_book::{OBJECT_PAGES, PAGE_SEGMENTS};
 use crate::version_page::PAGE_LEN;
 use crate::version_pages::SESSION_COUNTERS;
-use lacuna_medium::{MemoryObject, MemoryObjects, Step, Transaction};
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
+use std::sync::Arc;
 
 const MASTER: [u8; 32] = [5; 32];
 const UUID: [u8; 16] = [6; 16];
@@ -22,21 +24,20 @@ struct Fixture {
 impl Fixture {
     fn new(place: SealPlace, segments: u64) -> Fixture {
         let (book, data) = (Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)));
-        VersionTable::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
+        VersionBook::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
         Fixture { book, data, place, segments, number: 0 }
     }
 
     fn try_open(&self, read_only: bool) -> Result<VersionTable> {
         let options = VersionTableOptions {
-            book: self.book.clone(),
-            data: self.data.clone(),
+            stores: Stores { book: self.book.clone(), data: self.data.clone() },
             place: self.place,
             segments: self.segments,
             binds: self.place == SealPlace::Key,
             budget: Budget::bytes(0),
             read_only,
             view: None,
-            number: Arc::new(AtomicU32::new(self.number)),
+            newest: NewestSnapshot::new(SnapshotNumber(self.number)),
         };
         VersionTable::open(options, &Secret::copy_from(&MASTER), &UUID)
     }
@@ -52,7 +53,7 @@ impl Fixture {
 
     /// One transaction on an object.
     fn write(&self, version_table: &VersionTable, object: u64) -> Result<()> {
-        let mut ticket = version_table.begin(object)?;
+        let mut ticket = version_table.begin(Segment(object))?;
         let data = object.to_le_bytes();
         let steps = vec![Step::Write { offset: 0, data: &data }, ticket.place_step(Tails::default())];
         let answer = self.data.apply_one(Transaction { object, steps });
@@ -63,7 +64,7 @@ impl Fixture {
     fn found_with(&self, object: u64, state: Option<MemoryObject>) -> Result<()> {
         let cut = self.cut();
         cut.data.replace(object, state);
-        cut.open().touch(object)
+        cut.open().touch(Segment(object))
     }
 }
 
@@ -96,7 +97,7 @@ fn older_missing_and_foreign_objects_are_noticed() {
                 "object 0000000000000007 is missing",
             );
             f.found_with(7, f.data.object(7)).unwrap();
-            f.open().touch(9).unwrap();
+            f.open().touch(Segment(9)).unwrap();
         };
         check(&f);
         version_table.close().unwrap();
@@ -117,12 +118,15 @@ fn a_cut_anywhere_is_no_attack_and_the_next_close_counts_again() {
         }
         let cut = f.cut();
         let after = cut.open();
-        (0..3).for_each(|n| after.touch(n * 700).unwrap());
+        (0..3).for_each(|n| after.touch(Segment(n * 700)).unwrap());
         // One object of each page is written, its neighbours are not, and still the pages end exact.
         (0..3).for_each(|n| cut.write(&after, n * 700 + 1).unwrap());
         after.close().unwrap();
-        assert!((0..1500).all(|segment| cut.open().pages.entry(segment).unwrap().exact), "round {round}");
-        (0..3).for_each(|n| cut.open().touch(n * 700).unwrap());
+        assert!(
+            (0..1500).all(|segment| cut.open().objects.pages.entry(Segment(segment)).unwrap().exact),
+            "round {round}"
+        );
+        (0..3).for_each(|n| cut.open().touch(Segment(n * 700)).unwrap());
         if round % 13 == 7 {
             version_table.close().unwrap();
             version_table = f.open();
@@ -142,8 +146,8 @@ fn after_a_close_nothing_may_be_ahead() {
     f.write(&version_table, 1).unwrap();
     version_table.close().unwrap();
     let rolled_back = Fixture { book: Arc::new(old_book), data: f.data.clone(), ..f };
-    assert_corrupt(rolled_back.open().touch(1), "the version table is an older version");
-    rolled_back.open().touch(2).unwrap();
+    assert_corrupt(rolled_back.open().touch(Segment(1)), "the version table is an older version");
+    rolled_back.open().touch(Segment(2)).unwrap();
 }
 
 #[test]
@@ -153,8 +157,8 @@ fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
         let version_table = f.open();
         f.write(&version_table, 5).unwrap();
         let before = f.data.object(5);
-        let mut ticket = version_table.begin(5).unwrap();
-        let lost = ticket.counter.unwrap();
+        let mut ticket = version_table.begin(Segment(5)).unwrap();
+        let lost = ticket.counter();
         f.data
             .apply_one(Transaction { object: 5, steps: vec![ticket.place_step(Tails::default())] })
             .unwrap();
@@ -163,11 +167,11 @@ fn a_transaction_of_unknown_outcome_takes_its_counter_along() {
             f.data.replace(5, before);
         }
         version_table.checkpoint().unwrap();
-        f.cut().open().touch(5).unwrap();
-        assert_eq!(version_table.begin(5).unwrap().counter.unwrap(), lost + 1);
+        f.cut().open().touch(Segment(5)).unwrap();
+        assert_eq!(version_table.begin(Segment(5)).unwrap().counter(), lost.next());
         // The page stays open: the transaction may still happen.
         version_table.close().unwrap();
-        assert!(!f.open().pages.entry(5).unwrap().exact);
+        assert!(!f.open().objects.pages.entry(Segment(5)).unwrap().exact);
     }
 }
 
@@ -179,7 +183,7 @@ fn what_a_session_left_under_way_never_takes_the_place_of_what_the_next_one_wrot
     let before = f.data.object(5);
     // More of them than what the following sessions write.
     let late = [(); 5].map(|()| {
-        let mut ticket = session.begin(5).unwrap();
+        let mut ticket = session.begin(Segment(5)).unwrap();
         f.data
             .apply_one(Transaction { object: 5, steps: vec![ticket.place_step(Tails::default())] })
             .unwrap();
@@ -197,10 +201,10 @@ fn what_a_session_left_under_way_never_takes_the_place_of_what_the_next_one_wrot
         }
         f = f.cut();
     }
-    f.open().touch(5).unwrap();
+    f.open().touch(Segment(5)).unwrap();
     for late in late {
         f.data.replace(5, late);
-        let refused = f.open().touch(5).unwrap_err();
+        let refused = f.open().touch(Segment(5)).unwrap_err();
         assert!(refused.to_string().contains("is an older version"), "{refused}");
     }
 }
@@ -216,10 +220,11 @@ fn transactions_of_one_object_wait_for_each_other() {
     });
     version_table.close().unwrap();
     let after = f.open();
-    let counters: Vec<u64> = (0..3).map(|n| after.pages.entry(n).unwrap().counter).collect();
+    let counters: Vec<Counter> =
+        (0..3).map(|n| after.objects.pages.entry(Segment(n)).unwrap().counter).collect();
     // Counted from the generation that opened the page.
-    assert_eq!(counters, [67, 67, 63].map(|count| 2 * SESSION_COUNTERS + count));
-    (0..3).for_each(|n| after.touch(n).unwrap());
+    assert_eq!(counters, [67, 67, 63].map(|count| Counter(2 * SESSION_COUNTERS + count)));
+    (0..3).for_each(|n| after.touch(Segment(n)).unwrap());
 }
 
 #[test]
@@ -229,18 +234,18 @@ fn pages_come_and_go_within_the_budget() {
     for round in 0..3 {
         for page in 0..40 {
             f.write(&version_table, page * PAGE_SEGMENTS + round).unwrap();
-            assert!(version_table.pages.in_memory() <= LEAST_PAGES as usize);
+            assert!(version_table.objects.pages.in_memory() <= LEAST_PAGES as usize);
         }
     }
     version_table.close().unwrap();
     let after = f.open();
     for page in 0..40 {
-        let entry = after.pages.entry(page * PAGE_SEGMENTS + 1).unwrap();
-        assert!(entry.counter > SESSION_COUNTERS && entry.exact);
+        let entry = after.objects.pages.entry(Segment(page * PAGE_SEGMENTS + 1)).unwrap();
+        assert!(entry.counter.0 > SESSION_COUNTERS && entry.exact);
     }
     let reader = f.try_open(true).unwrap();
-    (0..40).for_each(|page| reader.touch(page * PAGE_SEGMENTS).unwrap());
-    assert!(reader.pages.in_memory() <= LEAST_PAGES as usize);
+    (0..40).for_each(|page| reader.touch(Segment(page * PAGE_SEGMENTS)).unwrap());
+    assert!(reader.objects.pages.in_memory() <= LEAST_PAGES as usize);
 }
 
 #[test]
@@ -259,9 +264,9 @@ fn the_book_is_guarded_too() {
     };
     // The page that counts segment 7: its objects alone are in doubt.
     let cut = altered(PAGE_LEN as u64 + 100);
-    assert_corrupt(cut.open().touch(7), "page 1 of object 1 of the book");
-    assert_corrupt(cut.open().begin(7).map(drop), "object 0000000000000007");
-    cut.open().touch(PAGE_SEGMENTS).unwrap();
+    assert_corrupt(cut.open().touch(Segment(7)), "page 1 of object 1 of the book");
+    assert_corrupt(cut.open().begin(Segment(7)).map(drop), "object 0000000000000007");
+    cut.open().touch(Segment(PAGE_SEGMENTS)).unwrap();
     // The head, or all of the object: nothing can be believed.
     assert_corrupt(altered(100).try_open(false).map(drop), "page 0 of object 1 of the book");
     f.book.replace(1, None);
@@ -274,13 +279,13 @@ fn a_grown_disk_gets_a_longer_version_table_once_and_misses_it_ever_after() {
     let mut f = Fixture::new(SealPlace::Key, per_object);
     assert_eq!(f.book.list().unwrap(), [1]);
     f.segments = per_object + 1;
-    f.try_open(true).unwrap().touch(per_object).unwrap();
+    f.try_open(true).unwrap().touch(Segment(per_object)).unwrap();
     assert_eq!(f.book.list().unwrap(), [1], "a reader writes nothing");
     let version_table = f.open();
     assert_eq!(f.book.list().unwrap(), [1, 2]);
     f.write(&version_table, per_object).unwrap();
     version_table.close().unwrap();
-    f.open().touch(per_object).unwrap();
+    f.open().touch(Segment(per_object)).unwrap();
     f.book.replace(2, None);
     assert_corrupt(f.try_open(false).map(drop), "object 2 of the book is not there");
 }
@@ -292,12 +297,12 @@ fn snapshots_number_the_seals() {
     let version_table = f.open();
     f.write(&version_table, 1).unwrap();
     version_table.close().unwrap();
-    f.open().touch(1).unwrap();
+    f.open().touch(Segment(1)).unwrap();
     f.number = 2;
-    assert_corrupt(f.open().touch(1), "the table is an older version");
+    assert_corrupt(f.open().touch(Segment(1)), "the table is an older version");
     for (view, good) in [(3, false), (4, true)] {
         let mut version_table = f.try_open(true).unwrap();
-        version_table.view = Some(view);
-        assert_eq!(version_table.touch(1).is_ok(), good);
+        version_table.seals.view = Some(SnapshotNumber(view));
+        assert_eq!(version_table.touch(Segment(1)).is_ok(), good);
     }
 }

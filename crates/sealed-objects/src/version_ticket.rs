@@ -1,110 +1,95 @@
 //! The right to one transaction on an object: its seal, what it must assert, and how it ended.
 
-use super::super::chain::Tails;
-use super::super::seal::{Seal, SealPlace};
-use super::super::version_pages::Seen;
-use super::VersionTable;
+use crate::chain::Tails;
+use crate::objects::{Objects, Outcome};
+use crate::seal::{Counter, Seal, SealPlace};
+use crate::seals::Seals;
+use crate::segment::Segment;
+use crate::version_pages::Seen;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::Step;
-use std::sync::atomic::Ordering;
+
+/// What a look at an object for a transaction found.
+#[derive(Default)]
+pub(crate) struct Standing {
+    /// The object as it must still be when the transaction happens; unknown if nothing of it is kept.
+    pub(crate) seen: Seen,
+    /// What its seal says of the entries that are kept.
+    pub(crate) tails: Tails,
+    /// Why nothing of it may be kept: the transaction must leave only what it writes itself.
+    pub(crate) refusal: Option<Error>,
+    /// A counter that was given, though the version table may not know it.
+    pub(crate) counter: Counter,
+}
 
 /// The only transaction of an object in flight.
 pub(crate) struct Ticket<'a> {
-    version_table: &'a VersionTable,
-    object: u64,
-    /// The head of the next seal; the tails are those of the object as it is, or of the seal that was placed last.
-    seal: Seal,
+    objects: &'a Objects,
+    seals: &'a Seals,
+    segment: Segment,
+    standing: Standing,
+    /// The next seal, as soon as the transaction has a counter.
+    seal: Option<Seal>,
     placed: Vec<u8>,
-    /// The object as it must still be.
-    seen: Seen,
-    refusal: Option<Error>,
-    /// Its counter, from the moment when the transaction may happen.
-    pub(super) counter: Option<u64>,
     outcome: Outcome,
 }
 
-/// How a transaction ended.
-enum Outcome {
-    Unknown,
-    /// It happened, and gave the object this version.
-    Acknowledged(Seen),
-    /// It did not happen and will not. Whether the object is still as it was seen.
-    Declined(bool),
-    Condemned,
-}
-
 impl<'a> Ticket<'a> {
-    /// The right to the next transaction on an object, which its holder has until this is dropped.
-    pub(super) fn new(version_table: &'a VersionTable, object: u64) -> Ticket<'a> {
-        Ticket {
-            version_table,
-            object,
-            seal: Seal::default(),
-            placed: Vec::new(),
-            seen: Seen::UNKNOWN,
-            refusal: None,
-            counter: None,
-            outcome: Outcome::Unknown,
-        }
+    /// Waits for the right to the next transaction on an object, which the caller has until the ticket is dropped, and
+    /// then looks at the object.
+    pub(crate) fn take(
+        objects: &'a Objects,
+        seals: &'a Seals,
+        segment: Segment,
+        look: impl FnOnce() -> Result<Standing>,
+    ) -> Result<Ticket<'a>> {
+        objects.take_turn(segment);
+        let (standing, outcome) = (Standing::default(), Outcome::Unknown);
+        let mut ticket = Ticket { objects, seals, segment, standing, seal: None, placed: vec![], outcome };
+        ticket.standing = look()?;
+        let counter = objects.give_counter(segment, ticket.standing.counter)?;
+        ticket.seal = Some(Seal { counter, snapshot: seals.newest.get(), tails: ticket.standing.tails });
+        Ok(ticket)
     }
 
-    /// The object is as it should be, and must still be so when the transaction happens.
-    pub(super) fn keeping(mut self, seen: Seen, tails: Tails) -> Result<Ticket<'a>> {
-        self.seen = seen;
-        self.seal.tails = tails;
-        self.ready(0)
-    }
-
-    /// The object is not as it should be. If its seal is genuine, it has this counter.
-    pub(super) fn refused(mut self, why: Error, counter: u64) -> Result<Ticket<'a>> {
-        self.refusal = Some(why);
-        self.ready(counter)
-    }
-
-    /// Gives the ticket a counter above every one given before.
-    pub(super) fn ready(mut self, at_least: u64) -> Result<Ticket<'a>> {
-        let version_table = self.version_table;
-        let first = version_table.pages.open_for(self.object)?;
-        let held = version_table.pages.hold(self.object)?;
-        let lost = version_table.objects().lost.get(&self.object).copied().unwrap_or(0);
-        let counter = (held.max(lost).max(at_least) + 1).max(first);
-        self.seal.counter = counter;
-        self.seal.snapshot = version_table.number.load(Ordering::Acquire);
-        self.counter = Some(counter);
-        Ok(self)
+    /// The counter of the transaction.
+    #[cfg(test)]
+    pub(crate) fn counter(&self) -> Counter {
+        self.seal.as_ref().unwrap().counter
     }
 
     /// Why nothing of the object may be kept: the transaction must leave only what it writes itself.
     pub(crate) fn refusal(&self) -> Option<&Error> {
-        self.refusal.as_ref()
+        self.standing.refusal.as_ref()
     }
 
     /// Whether there is no object yet, nor ever was.
     pub(crate) fn is_first(&self) -> bool {
-        self.seen == Seen::ABSENT
+        self.standing.seen == Seen::ABSENT
     }
 
     /// The step that every transaction begins with which keeps anything of the object.
     pub(crate) fn guard_step(&self) -> Option<Step<'static>> {
-        self.seen.guard()
+        self.standing.seen.guard()
     }
 
     /// What the seal says of the entries of the object as it is; nothing of one that is refused.
     pub(crate) fn tails(&self) -> Tails {
-        self.seal.tails
+        self.standing.tails
     }
 
     /// The step that every transaction on the object contains: the seal, which says this of the entries.
     pub(crate) fn place_step(&mut self, tails: Tails) -> Step<'_> {
-        self.seal.tails = tails;
-        self.placed = self.version_table.seals.make(self.object, &self.seal);
-        self.version_table.place.step(&self.placed)
+        let seal = self.seal.as_mut().expect("a ticket that was given has a counter");
+        seal.tails = tails;
+        self.placed = self.seals.key.make(self.segment, seal);
+        self.seals.place.step(&self.placed)
     }
 
     /// Steps after which nothing is left of the object.
     pub(crate) fn clearing_steps(&self) -> Vec<Step<'static>> {
         let mut steps = vec![Step::Truncate(0)];
-        if self.version_table.place == SealPlace::Key {
+        if self.seals.place == SealPlace::Key {
             steps.push(Step::RemoveKeyRange(Vec::new(), vec![u8::MAX]));
         }
         steps
@@ -123,8 +108,8 @@ impl<'a> Ticket<'a> {
         self.outcome = match &answer {
             Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
             Err(e) => match e.kind() {
-                Kind::Changed | Kind::Exists => Outcome::Declined(false),
-                Kind::NoSpace => Outcome::Declined(true),
+                Kind::Changed | Kind::Exists => Outcome::Declined(Seen::UNKNOWN),
+                Kind::NoSpace => Outcome::Declined(self.standing.seen),
                 _ => Outcome::Unknown,
             },
         };
@@ -139,34 +124,6 @@ impl<'a> Ticket<'a> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let mut objects = self.version_table.objects();
-        if let Some(counter) = self.counter {
-            match self.outcome {
-                Outcome::Unknown => {
-                    objects.lost.insert(self.object, counter);
-                    self.version_table.pages.doubt(self.object);
-                    self.version_table.pages.release(self.object, None, Seen::UNKNOWN);
-                }
-                Outcome::Acknowledged(seen) => {
-                    objects.set_verified(self.object);
-                    objects.lost.remove(&self.object);
-                    self.version_table.know(self.object, seen, self.seal.tails);
-                    self.version_table.pages.release(self.object, Some(counter), seen);
-                }
-                Outcome::Declined(same) => {
-                    // Somebody has seen the seal: its counter is not given again.
-                    objects.lost.insert(self.object, counter);
-                    let seen = if same { self.seen } else { Seen::UNKNOWN };
-                    self.version_table.pages.release(self.object, None, seen);
-                }
-                Outcome::Condemned => {
-                    objects.set_doubtful(self.object);
-                    self.version_table.pages.release(self.object, Some(counter), Seen::UNKNOWN);
-                }
-            }
-        }
-        objects.busy.remove(&self.object);
-        drop(objects);
-        self.version_table.idle.notify_all();
+        self.objects.end_turn(self.segment, self.seal.as_ref(), &self.outcome);
     }
 }

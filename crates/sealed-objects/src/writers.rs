@@ -1,70 +1,96 @@
-//! The background threads that write the cache out, and keep the version table not far behind.
+//! The background threads that write the cache back, and keep the version table not far behind.
 
-use super::disk::Core;
-use super::schedule::THREADS;
-use lacuna_core::{Error, Kind, OnPanic, Result, defect};
+use crate::cache::Cache;
+use crate::schedule::{Schedule, THREADS};
+use crate::version_table::VersionTable;
+use crate::write_back::WriteBack;
+use lacuna_core::{Clock, Error, Kind, OnPanic, Result, SystemClock, defect};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often the version table is written at most while the disk is in use.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
-/// The threads of one disk.
-pub(crate) struct Writers(Vec<JoinHandle<()>>);
+/// The threads of one disk. They stop when this is dropped.
+pub(crate) struct Writers {
+    schedule: Arc<Schedule>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What each of the threads does.
+struct WriterLoop {
+    cache: Arc<Cache>,
+    schedule: Arc<Schedule>,
+    back: Arc<WriteBack>,
+    version_table: Option<Arc<VersionTable>>,
+    clock: SystemClock,
+    /// When the version table was written last.
+    checkpointed: Mutex<Duration>,
+}
 
 impl Writers {
-    pub(crate) fn start(core: &Arc<Core>) -> Result<Writers> {
-        let mut writers = Writers(vec![]);
+    pub(crate) fn start(
+        cache: Arc<Cache>,
+        schedule: Arc<Schedule>,
+        back: Arc<WriteBack>,
+        version_table: Option<Arc<VersionTable>>,
+    ) -> Result<Writers> {
+        let writers = Writers { schedule: schedule.clone(), threads: Mutex::default() };
+        let (clock, checkpointed) = (SystemClock::default(), Mutex::default());
+        let work = Arc::new(WriterLoop { cache, schedule, back, version_table, clock, checkpointed });
         for _ in 0..THREADS {
-            let its = core.clone();
-            let thread = std::thread::Builder::new().name("lacuna-objects".into()).spawn(move || run(&its));
-            match thread {
-                Ok(thread) => writers.0.push(thread),
-                Err(e) => {
-                    core.schedule.stop();
-                    writers.join();
-                    return Err(Error::io("cannot start the background threads of the disk", &e));
-                }
-            }
+            let work = work.clone();
+            let thread = std::thread::Builder::new().name("lacuna-objects".into()).spawn(move || work.run());
+            let thread =
+                thread.map_err(|e| Error::io("cannot start the background threads of the disk", &e))?;
+            writers.threads.lock().push(thread);
         }
         Ok(writers)
     }
 
-    /// Waits for threads that were told to stop.
-    pub(crate) fn join(self) {
-        for thread in self.0 {
+    /// Stops the threads and waits until they have.
+    pub(crate) fn stop(&self) {
+        self.schedule.stop();
+        for thread in self.threads.lock().drain(..) {
             // A panic there has already printed itself, and the disk is closed by its owner in any case.
             let _ = thread.join();
         }
     }
 }
 
-fn run(core: &Core) {
-    let _guard = OnPanic::new(|| drop(core.fail(defect())));
-    while let Some(segment) = core.schedule.next(|| core.is_filling()) {
-        // The failure, if any, is kept in the core; writers and the closer report it.
-        let _ = core.write_segment(segment);
-        let _ = core.checkpoint_if_due();
+impl Drop for Writers {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
-impl Core {
+impl WriterLoop {
+    fn run(&self) {
+        let _guard = OnPanic::new(|| drop(self.back.fail(defect())));
+        while let Some(segment) = self.schedule.next(|| self.cache.is_filling()) {
+            // A failure is kept by the fail-stop: the next write, flush or close reports it.
+            let _ = self.back.write_segment(segment);
+            self.checkpoint_if_due();
+        }
+    }
+
     /// Writes the version table if that was not done for a while.
-    fn checkpoint_if_due(&self) -> Result<()> {
-        let Some(version_table) = &self.version_table else { return Ok(()) };
-        let (now, every) = (self.schedule.now().as_millis() as u64, CHECKPOINT_EVERY.as_millis() as u64);
-        let last = self.checkpointed.load(Ordering::Acquire);
-        let mine = now >= last + every
-            && self.checkpointed.compare_exchange(last, now, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if !mine {
-            return Ok(());
+    fn checkpoint_if_due(&self) {
+        let Some(version_table) = &self.version_table else { return };
+        {
+            let mut last = self.checkpointed.lock();
+            let now = self.clock.now();
+            if now < *last + CHECKPOINT_EVERY {
+                return;
+            }
+            *last = now;
         }
         match version_table.checkpoint() {
             // The pages stay changed, and are written when there is room.
-            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
-            written => written.map_err(|e| self.fail(e)),
+            Err(e) if e.kind() != Kind::NoSpace => drop(self.back.fail(e)),
+            _ => {}
         }
     }
 }

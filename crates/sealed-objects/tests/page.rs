@@ -252,9 +252,9 @@ fn the_record_behind_the_header_lies_where_the_page_says() {
     StripedMedium::create(store.clone(), 1 << 20).unwrap();
     let bytes = store.object(0).unwrap().bytes();
     let fields = fields_of("Objects", 24);
-    let record = &bytes[4194304..];
-    assert_eq!((bytes.len(), fields.get(record, "magic")), (4194304 + 24, &b"lacunaS\x01"[..]));
-    assert_eq!((fields.number(record, "stripe"), fields.number(record, "length")), (4194304, 1 << 20));
+    let record = &bytes[4_194_304..];
+    assert_eq!((bytes.len(), fields.get(record, "magic")), (4_194_304 + 24, &b"lacunaS\x01"[..]));
+    assert_eq!((fields.number(record, "stripe"), fields.number(record, "length")), (4_194_304, 1 << 20));
 }
 
 #[test]
@@ -287,9 +287,10 @@ fn seals_lie_where_the_page_says() {
         let scene = scene(Cipher::Gcm, layout);
         let page = Page::of(scene.params);
         let fields = fields_of("Seal", 168);
-        let (label, len) = match scene.params.binds_entries() {
-            true => ("sealed objects seal 2", 168),
-            false => ("sealed objects seal", 32),
+        let (label, len) = if scene.params.binds_entries() {
+            ("sealed objects seal 2", 168)
+        } else {
+            ("sealed objects seal", 32)
         };
         let key: Secret<32> = derive(&master(), label, &UUID);
         for (number, least) in [(0u64, 3), (1, 2), (2, 1)] {

@@ -200,7 +200,7 @@ fn a_snapshot_cut_in_the_making_is_there_whole_or_not() {
                     disk.create_snapshot("first").unwrap();
                 }
             });
-            assert_state(&left.open_at("first"), if made { 0 } else { 1 });
+            assert_state(&left.open_at("first"), usize::from(!made));
             assert_state(&left.open(), 1);
         });
     }

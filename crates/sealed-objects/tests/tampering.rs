@@ -104,7 +104,7 @@ fn objects_deleted_replaced_or_swapped() {
         });
         // One that never was is as foreign as one of another disk.
         after(&scene, &object(2), "its seal does not verify", |left| {
-            left.data.replace(2, left.data.object(0))
+            left.data.replace(2, left.data.object(0));
         });
     }
 }
@@ -137,15 +137,16 @@ fn bits_flipped_in_data_metadata_and_seals() {
             let at = scene.data_at(block);
             for byte in [0, 2000, 4095] {
                 after(&scene, &blocks(&[block]), "does not verify", |left| {
-                    left.flip(block / 1024, at + byte)
+                    left.flip(block / 1024, at + byte);
                 });
             }
         }
         let x = 1500 - 1024;
         // Where the seal binds entries, none is believed that hangs on one that was altered.
-        let (with_it, words) = match scene.params.binds_entries() {
-            true => (page_of(1500), "is lost"),
-            false => (blocks(&[1500]), "does not verify"),
+        let (with_it, words) = if scene.params.binds_entries() {
+            (page_of(1500), "is lost")
+        } else {
+            (blocks(&[1500]), "does not verify")
         };
         for byte in [0, 13, 31] {
             after(&scene, &with_it, words, |left| match layout {
@@ -210,14 +211,14 @@ fn no_object_is_reverted_or_thinned_under_its_seal() {
     assert_eq!(look(&scene, "as it is"), 0);
     for key in &keys {
         let thinned = scene.copied();
-        thinned.change(1, vec![Step::RemoveKeys(vec![key.to_vec()])]);
+        thinned.change(1, vec![Step::RemoveKeys(vec![(*key).clone()])]);
         assert_eq!(look(&thinned, "thinned") > 0, now.keys().contains_key(*key), "{key:?}");
         let reverted = scene.copied();
         // With the ciphertext of that time, which belongs to that metadata.
         let bytes = old.bytes();
         let steps = vec![match old.keys().get(*key) {
-            Some(value) => Step::SetKeys(vec![(key.to_vec(), value.clone())]),
-            None => Step::RemoveKeys(vec![key.to_vec()]),
+            Some(value) => Step::SetKeys(vec![((*key).clone(), value.clone())]),
+            None => Step::RemoveKeys(vec![(*key).clone()]),
         }];
         reverted.change(1, [vec![Step::Write { offset: 0, data: &bytes }], steps].concat());
         look(&reverted, "reverted");
@@ -251,7 +252,7 @@ fn nothing_old_is_read_whatever_is_done_to_an_object_under_its_seal() {
     let mut refused = 0;
     for _ in 0..200 {
         let left = scene.copied();
-        for _ in 0..1 + rng.below(3) {
+        for _ in 0..=rng.below(3) {
             let then = &moments[rng.below(moments.len() as u64) as usize];
             let pick = |rng: &mut Rng, object: &MemoryObject| {
                 let keys: Vec<_> = object.keys().keys().filter(|key| key[0] == b'p').cloned().collect();
@@ -358,7 +359,7 @@ fn the_book_altered() {
         let (scene, _) = scene(layout);
         let all = (0..BLOCKS).collect();
         after(&scene, &all, "page 1 of object 1 of the book does not verify", |left| {
-            poke_book(left, 1, 4096 + 70)
+            poke_book(left, 1, 4096 + 70);
         });
         let refused = |change: &dyn Fn(&Scene), words: &str| {
             let left = scene.copied();

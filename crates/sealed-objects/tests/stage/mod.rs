@@ -1,20 +1,20 @@
 //! What the tests of disks on objects begin with: small disks, and a store that delays, fails, or loses its client.
 #![allow(dead_code)]
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Kind, Result, Secret};
-use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_medium::{Found, Key, MemoryObjects, ObjectStore, Query, SnapshotId, Step, Transaction};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Found, Key, MemoryObjects, ObjectStore, Query, Step, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
 use lacuna_sim::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-#[allow(unused_imports)]
-pub(crate) use lacuna_sim::versions::{content, run};
+#[path = "../fixture/mod.rs"]
+mod fixture;
 
-pub(crate) const MASTER: [u8; 32] = [5; 32];
-pub(crate) const UUID: [u8; 16] = [6; 16];
+#[allow(unused_imports)]
+pub(crate) use fixture::{MASTER, UUID, content, master, options, run};
 
 /// A kind of disk: its cipher, its layout, and whether it is of version 1 though there is a newer one.
 pub(crate) type Sort = (Cipher, ObjectLayout, bool);
@@ -42,18 +42,6 @@ pub(crate) fn stamp_of(block: u64, data: &[u8]) -> u64 {
     let stamp = u64::from_le_bytes(data[..8].try_into().unwrap());
     assert!(data == content(block, stamp), "block {block} is a mixture, beginning like stamp {stamp}");
     stamp
-}
-
-/// No background threads, a small budget, seeded randomness.
-pub(crate) fn options(seed: u64) -> ObjectOptions {
-    ObjectOptions {
-        budget: Budget::bytes(1 << 20),
-        read_only: false,
-        background: false,
-        write_through: false,
-        snapshot: None,
-        random: Arc::new(SeededRandom::new(seed)),
-    }
 }
 
 /// The two stores of a disk, in memory, behind one stage.
@@ -85,11 +73,11 @@ impl Stage {
     }
 
     pub(crate) fn create(&self, params: &ObjectParams) {
-        ObjectDisk::create(&self.stores(), params, &Secret::copy_from(&MASTER), &UUID).unwrap();
+        ObjectDisk::create(&self.stores(), params, &master(), &UUID).unwrap();
     }
 
     pub(crate) fn open_with(&self, params: &ObjectParams, options: ObjectOptions) -> Result<ObjectDisk> {
-        ObjectDisk::open(self.stores(), params, &Secret::copy_from(&MASTER), &UUID, options)
+        ObjectDisk::open(self.stores(), params, &master(), &UUID, options)
     }
 
     pub(crate) fn open(&self, params: &ObjectParams, seed: u64) -> ObjectDisk {
@@ -216,30 +204,7 @@ impl ObjectStore for Staged {
         self.script.pause();
         answers
     }
-    fn object_limit(&self) -> u64 {
-        self.inner.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.inner.has_keys()
-    }
-    fn list(&self) -> Result<Vec<u64>> {
-        self.inner.list()
-    }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.inner.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.inner.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.inner.set_snapshots(ids)
-    }
-    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.inner.roll_back(object, id)
-    }
-    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.inner.at_snapshot(id)
-    }
+    crate::delegate_to_inner!();
 }
 
 pub(crate) fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) -> Result<()> {

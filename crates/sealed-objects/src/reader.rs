@@ -8,18 +8,25 @@
 //!    between changed the entry before it began: the read starts over.
 //! 3. Entries that come with the data are of the same version of the object, whatever happens meanwhile.
 
-use super::cache::{Content, Lookup};
-use super::chain::Tails;
-use super::chunks::{Chunks, chunks_of, has_chunk};
-use super::disk::Core;
-use super::placement::{Answered, Source};
-use super::seal::SEAL_LEN;
-use super::version_table::{Expected, missing};
-use lacuna_core::{BLOCK_SIZE, Result, SEGMENT_BLOCKS};
-use lacuna_crypto::is_zero;
-use lacuna_medium::{Found, Keys, Query, ReadExtent};
+use crate::buffers::Buffers;
+use crate::cache::{Cache, Content, Lookup};
+use crate::chain::Tails;
+use crate::chunks::{Chunks, chunks_of, has_chunk};
+use crate::pages::Pages;
+use crate::placement::{Answered, Placement, Source};
+use crate::seal::{Counter, SEAL_LEN};
+use crate::seals::{Fetched, missing};
+use crate::segment::{Segment, blocks_in, segments};
+use crate::snapshot_table::SnapshotNumber;
+use crate::snapshots::Snapshots;
+use crate::version_pages::Entry;
+use crate::version_table::VersionTable;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Extent, ExtentRuns, Result};
+use lacuna_crypto::{BlockCipher, is_zero};
+use lacuna_medium::{Found, Keys, ObjectStore, Query, ReadExtent};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// After so many disturbed tries nothing is recalled: entries then come with the data.
 const TRUSTING_TRIES: usize = 4;
@@ -30,12 +37,14 @@ const BATCH: usize = 32;
 
 /// The blocks of one segment that a read covers.
 struct Piece<'b> {
-    segment: u64,
+    segment: Segment,
     /// By index in the segment.
     range: Range<u64>,
     /// Where the blocks go; `None`: only the entries are of interest.
     out: Option<&'b mut [u8]>,
     entries: Vec<u8>,
+    /// If the blocks go nowhere: which of them are written.
+    written: Vec<bool>,
 }
 
 /// One try to read a piece.
@@ -47,7 +56,7 @@ struct Try {
     recalled: Vec<Range<u64>>,
     fetch: Fetch,
     /// The seal must come too, and be compared with this: asked for apart, or with the entries that it binds.
-    expected: Option<Expected>,
+    expected: Option<Entry>,
     seal_apart: bool,
     seal: [u8; SEAL_LEN],
 }
@@ -71,61 +80,98 @@ struct Answer {
     seal: Option<Found>,
 }
 
-impl Core {
+/// The read path of a disk.
+pub(crate) struct Reader {
+    data: Arc<dyn ObjectStore>,
+    cache: Arc<Cache>,
+    cipher: Arc<BlockCipher>,
+    placement: Arc<dyn Placement>,
+    buffers: Arc<Buffers>,
+    version_table: Option<Arc<VersionTable>>,
+    view: Option<(SnapshotNumber, Arc<Snapshots>)>,
+    reads: AtomicU64,
+}
+
+impl Reader {
+    /// There is a version table only with a cipher that authenticates. `view`: the snapshot that this is a view of, and
+    /// the table that says whether it is still there.
+    pub(crate) fn new(
+        data: Arc<dyn ObjectStore>,
+        cache: Arc<Cache>,
+        cipher: Arc<BlockCipher>,
+        placement: Arc<dyn Placement>,
+        buffers: Arc<Buffers>,
+        version_table: Option<Arc<VersionTable>>,
+        view: Option<(SnapshotNumber, Arc<Snapshots>)>,
+    ) -> Reader {
+        let reads = AtomicU64::new(0);
+        Reader { data, cache, cipher, placement, buffers, version_table, view, reads }
+    }
+
     /// Fills `buf` from the blocks starting at `first`.
-    pub(crate) fn read(&self, first: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let mut pieces = vec![];
         let mut rest = buf;
-        for (segment, range) in segments(first, (rest.len() / BLOCK_SIZE) as u64) {
+        for (segment, range) in segments(first, blocks_in(rest)) {
             let len = (range.end - range.start) as usize * BLOCK_SIZE;
             let (out, left) = rest.split_at_mut(len);
             pieces.push(self.piece(segment, range, Some(out)));
             rest = left;
         }
-        self.counters.reads.fetch_add(1, Ordering::Relaxed);
-        pieces.chunks_mut(BATCH).try_for_each(|pieces| self.read_pieces(pieces).map(drop))
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        pieces.chunks_mut(BATCH).try_for_each(|pieces| self.read_pieces(pieces))
     }
 
-    /// Which of the blocks of a range are written. Ciphers without metadata cannot tell within an object.
-    pub(crate) fn written(&self, first: u64, count: u64) -> Result<Vec<bool>> {
-        let mut pieces: Vec<Piece<'_>> =
-            segments(first, count).map(|(segment, range)| self.piece(segment, range, None)).collect();
-        let mut all = Vec::with_capacity(count as usize);
-        for pieces in pieces.chunks_mut(BATCH) {
-            self.read_pieces(pieces)?.into_iter().for_each(|written| all.extend(written));
+    /// The written and unwritten runs of a range. Ciphers without metadata cannot tell within an object.
+    pub(crate) fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let mut runs = ExtentRuns::default();
+        // Segments that must be asked about are asked about together.
+        let mut unknown = vec![];
+        for (segment, range) in segments(first, count) {
+            if self.cache.is_absent(segment) {
+                self.add_written(std::mem::take(&mut unknown), &mut runs)?;
+                runs.add(range.end - range.start, false);
+            } else {
+                unknown.push(self.piece(segment, range, None));
+            }
         }
-        Ok(all)
+        self.add_written(unknown, &mut runs)?;
+        Ok(runs.finish())
     }
 
-    fn piece<'b>(&self, segment: u64, range: Range<u64>, out: Option<&'b mut [u8]>) -> Piece<'b> {
+    /// Adds which blocks of some pieces are written.
+    fn add_written(&self, mut pieces: Vec<Piece<'_>>, runs: &mut ExtentRuns) -> Result<()> {
+        pieces.chunks_mut(BATCH).try_for_each(|pieces| self.read_pieces(pieces))?;
+        pieces.iter().flat_map(|piece| &piece.written).for_each(|written| runs.add(1, *written));
+        Ok(())
+    }
+
+    fn piece<'b>(&self, segment: Segment, range: Range<u64>, out: Option<&'b mut [u8]>) -> Piece<'b> {
         let entries = vec![0; (range.end - range.start) as usize * self.cipher.meta_size()];
-        Piece { segment, range, out, entries }
+        Piece { segment, range, out, entries, written: vec![] }
     }
 
-    /// Reads pieces until none was disturbed. Says which blocks are written, for those pieces that ask for that.
-    fn read_pieces(&self, pieces: &mut [Piece<'_>]) -> Result<Vec<Vec<bool>>> {
-        let mut written: Vec<Vec<bool>> = pieces.iter().map(|_| vec![]).collect();
-        let mut left: Vec<(&mut Piece<'_>, &mut Vec<bool>)> = pieces.iter_mut().zip(&mut written).collect();
+    /// Reads pieces until none was disturbed.
+    fn read_pieces(&self, pieces: &mut [Piece<'_>]) -> Result<()> {
+        let mut left: Vec<&mut Piece<'_>> = pieces.iter_mut().collect();
         let mut tries = 0;
         while !left.is_empty() {
             let trusting = tries < TRUSTING_TRIES;
-            let plans: Result<Vec<Try>> =
-                left.iter_mut().map(|(piece, _)| self.plan(piece, trusting)).collect();
+            let plans: Result<Vec<Try>> = left.iter_mut().map(|piece| self.plan(piece, trusting)).collect();
             let mut plans = plans?;
-            let answers = self.ask(left.iter_mut().map(|(piece, _)| &mut **piece).zip(&mut plans));
+            let answers = self.ask(left.iter_mut().map(|piece| &mut **piece).zip(&mut plans));
             let mut disturbed = vec![];
-            for (((piece, written), plan), answer) in left.into_iter().zip(plans).zip(answers) {
-                let segment = piece.segment;
+            for ((piece, plan), answer) in left.into_iter().zip(plans).zip(answers) {
                 let settled = answer.and_then(|answer| self.settle(piece, plan, answer));
-                match settled.map_err(|e| e.context(format!("reading object {segment} of the disk")))? {
-                    Some(blocks) => *written = blocks,
-                    None => disturbed.push((piece, written)),
+                let doing = || format!("reading object {} of the disk", piece.segment.0);
+                if !settled.map_err(|e| e.context(doing()))? {
+                    disturbed.push(piece);
                 }
             }
             left = disturbed;
             tries += 1;
         }
-        Ok(written)
+        Ok(())
     }
 
     /// Looks at what is in memory.
@@ -189,12 +235,12 @@ impl Core {
             if !asks {
                 continue;
             }
-            if plan.seal_apart {
-                queries.push(self.seal_place().query(piece.segment, &mut plan.seal));
+            if let Some(version_table) = self.version_table.as_ref().filter(|_| plan.seal_apart) {
+                queries.push(version_table.place().query(piece.segment, &mut plan.seal));
             }
             queries.push(self.query(piece, &mut plan.fetch));
         }
-        let answers = if queries.is_empty() { vec![] } else { self.stores.data.query(&mut queries) };
+        let answers = if queries.is_empty() { vec![] } else { self.data.query(&mut queries) };
         let mut answers = answers.into_iter();
         let mut next = || answers.next().expect("an answer for each query");
         let mut pieced = |(asks, sealed): (bool, bool)| {
@@ -211,8 +257,8 @@ impl Core {
     /// The query of one piece.
     fn query<'t>(&self, piece: &'t mut Piece<'_>, plan: &'t mut Fetch) -> Query<'t> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
-        let Piece { segment, range, out, entries } = piece;
-        let mut query = Query { object: *segment, extents: vec![], keys: Keys::None };
+        let Piece { segment, range, out, entries, .. } = piece;
+        let mut query = Query { object: segment.0, extents: vec![], keys: Keys::None };
         let source = (plan.missing != 0).then(|| self.placement.source(&plan.span, plan.missing));
         if let Some(Source::Slots) = source {
             plan.slots = self.buffers.take(plan.extents.iter().map(blocks).sum::<usize>() * slot);
@@ -245,24 +291,24 @@ impl Core {
         query
     }
 
-    /// Makes blocks of what the store answered. `None`: disturbed, try again. Says which blocks are written, if that
-    /// is the question.
-    fn settle(&self, piece: &mut Piece<'_>, plan: Try, answer: Option<Answer>) -> Result<Option<Vec<bool>>> {
+    /// Makes blocks of what the store answered, or says which are written. `false`: disturbed, try again.
+    fn settle(&self, piece: &mut Piece<'_>, plan: Try, answer: Option<Answer>) -> Result<bool> {
         let mut there = false;
         if let Some(answer) = answer {
             there = answer.found.version.is_some();
-            if let Some(view) = self.view.filter(|_| !there) {
+            if let Some((view, snapshots)) = self.view.as_ref().filter(|_| !there) {
                 // Gone together with the snapshot, it is neither missing nor zeros.
-                self.snapshots.confirm(view)?;
+                snapshots.confirm(*view)?;
             }
             let mut tails = Tails::default();
-            if let (Some(version_table), Some(expected)) = (&self.version_table, &plan.expected) {
+            if let (Some(version_table), Some(expected)) = (&self.version_table, plan.expected) {
                 let beside = answer.seal.as_ref().unwrap_or(&answer.found);
-                let seal = self.seal_place().found(beside, &plan.seal);
-                tails = version_table.verify(piece.segment, expected, beside.version, seal.as_deref())?;
+                let seal = version_table.place().found(beside, &plan.seal);
+                let fetched = Fetched { version: beside.version, seal };
+                tails = version_table.verify(piece.segment, expected, &fetched)?;
             }
-            if !self.take_entries(piece, &plan, answer.found, &tails)? {
-                return Ok(None);
+            if !self.take_entries(piece, &plan, &answer.found, &tails)? {
+                return Ok(false);
             }
         }
         let meta = self.cipher.meta_size();
@@ -271,19 +317,19 @@ impl Core {
             self.placement.is_still(piece.segment, run, entries)
         });
         if !still {
-            return Ok(None);
+            return Ok(false);
         }
-        let written = match piece.out {
-            Some(_) => self.open(piece, &plan).map(|()| vec![])?,
-            None => self.written_of(piece, &plan, there),
-        };
+        match piece.out {
+            Some(_) => self.open(piece, &plan)?,
+            None => piece.written = self.written_of(piece, &plan, there),
+        }
         self.buffers.give(plan.fetch.slots);
-        Ok(Some(written))
+        Ok(true)
     }
 
     /// Takes the entries that came with an answer, and remembers what else it teaches. `false`: the object is not the
     /// one that this session knew.
-    fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: Found, tails: &Tails) -> Result<bool> {
+    fn take_entries(&self, piece: &mut Piece<'_>, plan: &Try, found: &Found, tails: &Tails) -> Result<bool> {
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         let fetch = &plan.fetch;
         let mut learned = vec![];
@@ -300,18 +346,15 @@ impl Core {
             learned = self.placement.take(&answer, entries)?;
         }
         let is_absent = found.version.is_none();
-        let mut counter = 0;
-        if is_absent {
-            counter = self
-                .version_table
-                .as_ref()
-                .map_or(Ok(0), |version_table| version_table.counter(piece.segment))?;
-        }
+        let counter = match &self.version_table {
+            Some(version_table) if is_absent => version_table.expect_again(piece.segment)?.counter,
+            _ => Counter::default(),
+        };
         let (mut is_missing, mut is_same) = (false, true);
         if let Some(moment) = plan.seen.moment {
             self.cache.if_quiet(piece.segment, moment, || {
                 // What was counted was there before it was asked for.
-                is_missing = is_absent && counter > 0;
+                is_missing = counter > Counter::default();
                 is_same = self.version_table.as_ref().is_none_or(|l| l.is_same(piece.segment, found.version));
                 if !is_same {
                     self.placement.forget(piece.segment);
@@ -328,7 +371,7 @@ impl Core {
 
     /// Decrypts what came, where it goes, and adds zeros and what the cache holds.
     fn open(&self, piece: &mut Piece<'_>, plan: &Try) -> Result<()> {
-        let Piece { segment, range, out: Some(out), entries } = piece else { return Ok(()) };
+        let Piece { segment, range, out: Some(out), entries, .. } = piece else { return Ok(()) };
         let (slot, meta) = (self.placement.slot(), self.cipher.meta_size());
         if slot != BLOCK_SIZE {
             let mut slots = plan.fetch.slots.chunks_exact(slot);
@@ -341,7 +384,7 @@ impl Core {
         for run in &plan.wanted {
             out[within(range, &(at..run.start), BLOCK_SIZE)].fill(0);
             let blocks = &mut out[within(range, run, BLOCK_SIZE)];
-            let first = *segment * SEGMENT_BLOCKS + run.start;
+            let first = segment.block(run.start).0;
             self.cipher.open_in_place(first, blocks, &entries[within(range, run, meta)])?;
             at = run.end;
         }
@@ -352,6 +395,20 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Forgets everything about the store. Nothing may be in flight.
+    pub(crate) fn forget_all(&self) {
+        self.cache.forget_absent();
+        if let Some(pages) = self.placement.pages() {
+            pages.forget_all();
+        }
+    }
+
+    /// Counts for `status`: reads, pages of metadata found in memory, and not found there.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        let (hits, misses) = self.placement.pages().map_or((0, 0), Pages::counts);
+        [self.reads.load(Ordering::Relaxed), hits, misses]
     }
 
     /// Which blocks are written, in the cache or in the object, which is `there` or not.
@@ -368,15 +425,6 @@ impl Core {
         };
         piece.range.clone().map(written).collect()
     }
-}
-
-/// The segments that a range of blocks falls into, each with the part of it by index in the segment.
-pub(crate) fn segments(first: u64, count: u64) -> impl Iterator<Item = (u64, Range<u64>)> {
-    let end = first + count;
-    (first / SEGMENT_BLOCKS..end.div_ceil(SEGMENT_BLOCKS)).map(move |segment| {
-        let start = segment * SEGMENT_BLOCKS;
-        (segment, first.max(start) - start..end.min(start + SEGMENT_BLOCKS) - start)
-    })
 }
 
 /// Adds a run behind the last one, joining the two if at most `gap` blocks lie between them.
