@@ -19,7 +19,7 @@
 //! is what was said above, and the tail is at most z^m = y^(m/g).
 //!
 //! The format has *g* = 8, *k* = 2 with *f* = 2/3, whose y is ((1 − f) / f)² = 1/4, and *k* of 3 or more with *f* = 1/2, whose y is
-//! √5 − 2 at most. More than [`crate::params::STASH_SLOTS`] blocks wait with a probability of at most 4^(−49/8) = 2^−12.25
+//! √5 − 2 at most. More than [`crate::limits::STASH_SLOTS`] blocks wait with a probability of at most 4^(−49/8) = 2^−12.25
 //! after a batch, for steps that are independent of each other, if neighbours are always free together. They are not: by simulation
 //! at full load (`tests/world.rs`) one batch in 100,000 leaves more if blocks are written in order, and random writes none. Then another batch follows at once, which depends on level 0 alone; a pending block is never in memory alone after a
 //! flush. Blocks of hidden levels need no stash: until a cell takes them they are not durable, and their old versions stay.
@@ -39,7 +39,7 @@ pub fn tail_base(cells: u32, free: f64, group: u64) -> Option<f64> {
     let excess = |y: f64| (1.0 - free + free * y).powi(cells as i32) - y;
     let (mut low, mut high) = (0.0, lowest(cells, free));
     for _ in 0..200 {
-        let middle = (low + high) / 2.0;
+        let middle = f64::midpoint(low, high);
         if excess(middle) > 0.0 { low = middle } else { high = middle }
     }
     Some(high.powf(1.0 / group as f64))
@@ -54,7 +54,9 @@ fn lowest(cells: u32, free: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{GROUP, STASH_SLOTS};
+    use crate::limits::{GROUP, STASH_SLOTS};
+    use crate::params::PER_WRITE;
+    use crate::regions::cells_per_block;
 
     #[test]
     fn three_cells_half_free_give_the_root_of_a_quadratic() {
@@ -65,6 +67,15 @@ mod tests {
         assert!((tail_base(2, 2.0 / 3.0, 1).unwrap() - 0.25).abs() < 1e-12);
         assert_eq!(tail_base(2, 0.5, 1), None);
         assert_eq!(tail_base(3, 0.3, 1), None);
+    }
+
+    /// With every number of cells that a disk may rewrite for an operation, its stash stays short.
+    #[test]
+    fn no_plan_lets_a_stash_grow_for_ever() {
+        for per_write in PER_WRITE {
+            let free = 1.0 - 1.0 / f64::from(cells_per_block(per_write));
+            assert!(tail_base(u32::from(per_write), free, GROUP).is_some(), "{per_write}");
+        }
     }
 
     #[test]

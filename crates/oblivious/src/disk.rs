@@ -1,28 +1,53 @@
 //! An open oblivious disk: how it is created and opened, and its levels.
+//!
+//! Invariant: the disk makes its parts and hands each the parts below it. They are empty until it is known what the medium
+//! has, and no thread runs before that.
 
 use crate::ahead::Ahead;
-use crate::cell::CellKey;
-use crate::core::{Core, Counters, LevelKey};
+use crate::batch_writer::BatchWriter;
+use crate::cell_store::CellStore;
+use crate::durability::Durability;
+use crate::journal::Journal;
+use crate::keys::{Keys, LevelKey};
+use crate::leaf_loader::LeafLoader;
+use crate::level_cells::LevelCells;
+use crate::open_levels::OpenLevels;
 use crate::params::Params;
+use crate::prepared::Preparer;
+use crate::progress::Progress;
 use crate::public::Public;
-use crate::recovery;
+use crate::recovery::Recovery;
 use crate::store::Store;
 use crate::threads::Threads;
-use lacuna_core::{BLOCK_SIZE, Budget, Error, FailStop, Kind, Result, Secret, StatusItem};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Error, FailStop, Kind, Result, Secret, StatusItem, closed};
 use lacuna_levels::{
     HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Randomness, Tree,
     check_length, level_disks,
 };
 use lacuna_medium::Medium;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// About what it takes to remember the changes of a leaf that waits to be written.
 const BYTES_OF_WAITING_LEAF: u64 = 128;
 
 /// An oblivious disk, open.
 pub struct Oblivious {
-    core: Arc<Core>,
+    medium: Arc<dyn Medium>,
+    params: Params,
+    mode: Mode,
+    health: Arc<FailStop>,
+    keys: Arc<Keys>,
+    /// Of every open level, in blocks.
+    lengths: Vec<u64>,
+    journal: Arc<Journal>,
+    cells: Arc<CellStore>,
+    durability: Arc<Durability>,
+    store: Arc<Store>,
+    levels: Arc<OpenLevels>,
+    ahead: Arc<Ahead>,
+    public: Arc<Public>,
     threads: Mutex<Option<Threads>>,
 }
 
@@ -43,7 +68,7 @@ impl LevelFormat for Params {
         }
         check_levels(self, masters.keys)?;
         let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
-        build(Arc::clone(medium), self, masters, &options).finish()
+        Oblivious::build(Arc::clone(medium), *self, masters, &options).public.finish()
     }
 
     fn open(
@@ -56,33 +81,16 @@ impl LevelFormat for Params {
         options.read_only |= !self.is_writable();
         check_levels(self, masters.keys)?;
         check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
-        let core = build(medium, self, masters, &options);
-        let end = recovery::find_end(&core.store, &core.keys[0].level)?;
-        if !options.read_only {
-            // What was found may still be on its way: batches that follow will rely on it.
-            core.store.medium.sync()?;
+        let disk = Oblivious::build(medium, *self, masters, &options);
+        disk.recover()?;
+        disk.medium.expect_random_reads();
+        if disk.mode.background {
+            let loader = LeafLoader { ahead: Arc::clone(&disk.ahead), levels: Arc::clone(&disk.levels) };
+            let interval = Duration::from_millis(u64::from(self.plan.cover_millis));
+            let Oblivious { public, ahead, store, durability, .. } = &disk;
+            *disk.threads.lock() = Some(Threads::start(public, ahead, loader, store, durability, interval)?);
         }
-        {
-            let mut public = core.public();
-            recovery::rebuild(&core, 0, &end, &mut public.level)?;
-            public.resume(end.public.seq, end.name(), end.public.applied);
-            for level in 1..core.keys.len() as u8 {
-                let mut state = core.hidden.lock(&core.health, level);
-                state.filled = end.public.seq;
-                recovery::rebuild(&core, level, &end, &mut state.level)?;
-            }
-        }
-        // After a power cut: reopened again and again, a disk must not run out of ring.
-        if !options.read_only && end.public.seq - end.public.applied > 1 {
-            core.store.apply_to(end.public.seq)?;
-            core.store.sync()?;
-            core.public().resume(end.public.seq, end.name(), end.public.seq);
-            core.finish()?;
-        }
-        core.store.medium.expect_random_reads();
-        let core = Arc::new(core);
-        let threads = if core.mode.background { Some(Threads::start(&core)?) } else { None };
-        Ok(Oblivious { core, threads: Mutex::new(threads) })
+        Ok(disk)
     }
 }
 
@@ -94,18 +102,102 @@ impl Oblivious {
 
     /// The parameters it was opened with.
     pub fn params(&self) -> &Params {
-        &self.core.store.params
+        &self.params
     }
 
-    /// Whether nothing that was acknowledged of a level is in memory alone.
-    fn is_settled(&self, level: u8) -> bool {
-        let state = self.core.hidden.lock(&self.core.health, level);
-        let queue = &state.level.queue;
-        queue.is_empty() && queue.trims().is_empty() && self.core.store.progress().synced() >= state.filled
+    /// A disk without batches, whose levels are empty.
+    fn build(
+        medium: Arc<dyn Medium>,
+        params: Params,
+        masters: Masters<'_>,
+        options: &OpenOptions,
+    ) -> Oblivious {
+        let (mode, health) = (Mode::of(options), Arc::new(FailStop::default()));
+        let Randomness { public: random, filler } = options.random.clone();
+        let keys = Arc::new(Keys::new(masters, &*filler));
+        let length = |(level, key): (u8, &LevelKey)| params.length(level, &key.level);
+        let lengths: Vec<u64> = (0..).zip(keys.levels()).map(length).collect();
+
+        let journal = Arc::new(Journal::new(medium.clone(), params));
+        let cells = Arc::new(CellStore::new(medium.clone(), params, mode.background));
+        let durability = Arc::new(Durability::new(medium.clone(), health.clone(), mode.background));
+        let store = Arc::new(Store::new(&params, journal.clone(), cells.clone(), durability.clone()));
+
+        let of_level = |level| LevelCells::new(level, params, keys.clone(), cells.clone());
+        let level_cells = (0..lengths.len() as u8).map(of_level).collect();
+        let maps = empty_levels(&params, &lengths, options.budget);
+        let cover_millis = params.plan.cover_millis;
+        let levels =
+            OpenLevels::new(maps, level_cells, durability.clone(), health.clone(), mode, cover_millis);
+        let levels = Arc::new(levels);
+
+        let preparer = Preparer::new(params, keys.clone(), random, cells.clone(), durability.clone());
+        let ahead = Arc::new(Ahead::new(preparer, health.clone()));
+        let writer = BatchWriter::new(
+            params,
+            keys.clone(),
+            filler,
+            levels.clone(),
+            ahead.clone(),
+            store.clone(),
+            durability.clone(),
+        );
+        let public = Public::new(
+            params,
+            health.clone(),
+            levels.clone(),
+            ahead.clone(),
+            durability.clone(),
+            store.clone(),
+            writer,
+        );
+        Oblivious {
+            medium,
+            params,
+            mode,
+            health,
+            keys,
+            lengths,
+            journal,
+            cells,
+            durability,
+            store,
+            levels,
+            ahead,
+            public: Arc::new(public),
+            threads: Mutex::new(None),
+        }
+    }
+
+    /// Takes up where the batches on the medium end.
+    fn recover(&self) -> Result<()> {
+        let recovery = Recovery { params: &self.params, keys: &self.keys, journal: &self.journal };
+        let end = recovery.find_end()?;
+        let (seq, name) = (end.head.public.seq, end.head.name());
+        let applied = end.head.public.claims.applied;
+        end.in_flight.iter().for_each(|(seq, cells)| self.cells.submit(*seq, cells));
+        self.durability.resume(Progress::at(seq, applied));
+        if !self.mode.read_only {
+            // What was found may not be durable yet, and later batches rely on it.
+            self.medium.sync()?;
+        }
+        for level in 0..self.levels.count() {
+            self.levels.with(level, |state, cells| recovery.rebuild(level, &end.head, state, cells))?;
+        }
+        self.levels.resume(seq);
+        self.public.resume(seq, name, applied);
+        // After a power cut: reopened again and again, a disk must not run out of ring.
+        if !self.mode.read_only && applied.next() < seq {
+            self.store.apply_to(seq)?;
+            self.durability.sync()?;
+            self.public.resume(seq, name, seq);
+            self.public.finish()?;
+        }
+        Ok(())
     }
 
     fn check_writable(&self) -> Result<()> {
-        if self.params().is_writable() {
+        if self.params.is_writable() {
             return Ok(());
         }
         Err(Error::new(Kind::Permission, "cannot write to an oblivious disk of version 1")
@@ -115,9 +207,9 @@ impl Oblivious {
     }
 
     fn stop(&self) {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let threads = self.threads.lock().take();
         drop(threads);
-        self.core.fail(lacuna_core::closed());
+        self.public.fail(closed());
     }
 }
 
@@ -138,139 +230,114 @@ fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
         .expected(format!("at most {most}")))
 }
 
-/// A core whose levels are empty.
-fn build(medium: Arc<dyn Medium>, params: &Params, masters: Masters<'_>, options: &OpenOptions) -> Core {
-    let budget = options.budget;
+/// Empty levels of these lengths.
+fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (HiddenLevel, HiddenLevels) {
     let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
     let cycle = u64::from(params.cycle);
-    let keys: Vec<LevelKey> = masters.keys.iter().map(|master| LevelKey::new(master, masters.uuid)).collect();
-    let lengths: Vec<u64> = (0u8..).zip(&keys).map(|(level, key)| params.length(level, &key.level)).collect();
-    // The share of level 0 does not depend on what else is open (deniability contract).
+    let quarter = budget.share(1, 4).get();
     // Pages are written no faster than the number of operations allows: what changed waits meanwhile.
-    let tree = |blocks, share: u64| {
-        Tree::new(blocks, cycle, cached(share)).spilling((share / BYTES_OF_WAITING_LEAF) as usize)
+    let empty = |blocks, share: u64| {
+        let most_dirty = (share / BYTES_OF_WAITING_LEAF) as usize;
+        HiddenLevel::new(Tree::new(blocks, cycle, cached(share)).spilling(most_dirty))
     };
-    let public = tree(lengths[0], budget.share(1, 4).get());
-    // Nor does that of a hidden level depend on those above it.
-    let hidden = (1..keys.len()).map(|level| {
-        let share = budget.share(1, 4).get() >> level;
-        HiddenLevel::new(tree(lengths[level], share))
-    });
-    Core {
-        store: Store::new(medium, *params),
-        nobody: CellKey::throwaway(&*options.random.filler),
-        random: options.random.clone(),
-        public: Mutex::new(Public::new(HiddenLevel::new(public))),
-        hidden: HiddenLevels::new(hidden.collect(), 0, budget.share(1, 4).get(), None),
-        displaced: Mutex::new(keys.iter().map(|_| Default::default()).collect()),
-        ahead: Ahead::default(),
-        keys,
-        lengths,
-        health: FailStop::default(),
-        mode: Mode::of(options),
-        counters: Counters::default(),
-    }
+    // The share of level 0 does not depend on what else is open, nor does that of a hidden level on those above it (deniability
+    // contract).
+    let hidden = (0..).zip(lengths).skip(1).map(|(level, blocks)| empty(*blocks, quarter >> level));
+    (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter, None))
 }
 
 impl Levels for Oblivious {
     fn open_levels(&self) -> usize {
-        self.core.keys.len()
+        self.lengths.len()
     }
 
     fn blocks(&self, level: u8) -> u64 {
-        self.core.lengths[usize::from(level)]
+        self.lengths[usize::from(level)]
     }
 
     fn read_only(&self) -> bool {
-        self.core.mode.read_only
+        self.mode.read_only
     }
 
+    /// On a plausible disk that is an operation for each block.
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
-        self.core.read(level, first, buf)
+        self.levels.read(level, BlockAddr(first), buf)?;
+        if !self.mode.read_only {
+            // What was read is good even if the operation fails.
+            let _failed = self.public.pass(buf.len() / BLOCK_SIZE);
+        }
+        Ok(())
     }
 
     fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
-        let core = &self.core;
         self.check_writable()?;
-        let blocks = data.len() / BLOCK_SIZE;
         if level == 0 {
-            core.counters.public_blocks.fetch_add(blocks as u64, Ordering::Relaxed);
-            return core.write_public(first, data);
+            return self.public.write(BlockAddr(first), data);
         }
-        core.hidden.write(&core.wait(), level, first, data, &core.source(level))?;
-        core.pass_for_public(blocks)
+        self.levels.write_hidden(level, BlockAddr(first), data)?;
+        self.public.pass(data.len() / BLOCK_SIZE)
     }
 
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
-        let core = &self.core;
         self.check_writable()?;
         if level == 0 {
-            return core.discard_public(first, count);
+            return self.public.discard(BlockAddr(first), count);
         }
-        core.hidden.discard(&core.wait(), level, first, count, &core.source(level))?;
-        core.pass_discard_for_public()
+        self.levels.discard_hidden(level, BlockAddr(first), count)?;
+        self.public.pass_discard()
     }
 
     fn flush(&self, level: u8) -> Result<()> {
         match level {
-            0 => self.core.flush_public(),
-            level => self.core.flush_hidden(level),
+            0 => self.public.flush(),
+            level => self.levels.flush_hidden(level),
         }
     }
 
     fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
-        self.core.written(level, first, count)
+        self.levels.written(level, BlockAddr(first), count)
     }
 
     fn status(&self, level: u8) -> Vec<StatusItem> {
-        let core = &self.core;
-        let params = self.params();
-        let item = |name, value, unit| StatusItem { name, value, unit };
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let batches = count(&core.counters.batches);
+        let (params, progress) = (&self.params, self.durability.progress());
+        let batches = progress.written.0 - progress.found.0;
+        let medium_blocks = batches * params.batch_bytes() / BLOCK_SIZE as u64;
         let mut items = vec![
-            item("last_batch", core.store.progress().written(), "batch"),
-            item("batches_written", batches, "batches"),
-            item("cells_rewritten", batches * params.batch_cells() as u64, "cells"),
-            item("medium_blocks_written", batches * params.batch_bytes() / BLOCK_SIZE as u64, "blocks"),
-            item("public_blocks_written", count(&core.counters.public_blocks), "blocks"),
-            item("cover_interval", u64::from(params.plan.cover_millis), "ms"),
-            item("refreshes", count(&core.counters.refreshes), "batches"),
-            item("syncs", count(&core.store.syncs), "times"),
+            StatusItem::new("last_batch", progress.written.0, "batch"),
+            StatusItem::new("batches_written", batches, "batches"),
+            StatusItem::new("cells_rewritten", batches * params.batch_cells() as u64, "cells"),
+            StatusItem::new("medium_blocks_written", medium_blocks, "blocks"),
+            StatusItem::new("public_blocks_written", self.public.blocks_written(), "blocks"),
+            StatusItem::new("cover_interval", u64::from(params.plan.cover_millis), "ms"),
+            StatusItem::new("refreshes", self.public.refreshes(), "batches"),
+            StatusItem::new("syncs", self.durability.syncs(), "times"),
         ];
-        if level == 0 {
-            let public = core.public();
-            items.extend(public.level.tree.status());
-            items.push(item("waiting_for_cells", public.level.queue.len() as u64, "blocks"));
-        } else {
-            items.extend(core.hidden.status(&core.health, level));
-        }
+        items.extend(self.levels.status(level));
         items
     }
 
     fn refresh(&self) -> Result<()> {
-        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-        self.core.refresh().map(drop)
+        self.public.refresh()
     }
 
     fn close(&self) -> Result<()> {
-        let core = &self.core;
-        if core.mode.read_only || !core.health.is_alive() {
+        if self.mode.read_only || !self.health.is_alive() {
             self.stop();
             return Ok(());
         }
-        let mut closed = core.flush_public();
-        for level in 1..core.keys.len() as u8 {
-            closed = closed.and(core.flush_hidden(level));
+        let mut closed = self.public.flush();
+        for level in 1..self.levels.count() {
+            closed = closed.and(self.levels.flush_hidden(level));
         }
         // No beat comes between the last batch and the word that it is the last.
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
-        // Whatever became of the hidden levels: how a disk ends is public (deniability contract). To one that was only looked
-        // at nothing is done: every batch overwrites something of levels that are not open.
-        let written = core.counters.batches.load(Ordering::Relaxed) > 0;
-        let finished = if written && core.health.is_alive() { core.finish() } else { Ok(()) };
-        // The last batches take what still waited, if it fits.
-        let settled = (1..core.keys.len() as u8).all(|level| self.is_settled(level));
+        self.threads.lock().iter_mut().for_each(Threads::end_clock);
+        // How a disk ends is public, and does not depend on hidden levels (deniability contract). Nothing is written to a disk that
+        // was only read: every batch overwrites something of levels that are not open.
+        let progress = self.durability.progress();
+        let written = progress.written > progress.found;
+        let finished = if written && self.health.is_alive() { self.public.finish() } else { Ok(()) };
+        // The last batches may have taken all that was pending.
+        let settled = (1..self.levels.count()).all(|level| self.levels.is_settled(level));
         if finished.is_ok() && settled && closed.as_ref().is_err_and(|e| e.kind() == Kind::NoCover) {
             closed = Ok(());
         }

@@ -5,7 +5,7 @@ use lacuna_crypto::RandomSource;
 /// Draws `count` distinct cells of `cells`, each set as likely as any other, in the order of drawing.
 ///
 /// Panics if there are not so many cells.
-pub fn draw_cells(random: &dyn RandomSource, cells: u64, count: usize) -> Vec<u64> {
+pub(crate) fn draw_cells(random: &dyn RandomSource, cells: u64, count: usize) -> Vec<u64> {
     assert!(count as u64 <= cells, "{count} of {cells} cells");
     let mut drawn: Vec<u64> = Vec::with_capacity(count);
     while drawn.len() < count {

@@ -1,11 +1,13 @@
 //! Opening what somebody with the keys made up: for fuzzing.
 
-use crate::core::LevelKey;
 use crate::disk::Oblivious;
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
-use crate::params::{Params, Plan};
-use crate::place::{place, stash_place};
-use crate::regions::Share;
+use crate::keys::LevelKey;
+use crate::params::Params;
+use crate::place::{BatchSeq, Cell, Place, StashSlot};
+use crate::plan::Plan;
+use crate::progress::Claims;
+use crate::regions::Region;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_levels::{Entry, LevelFormat, Levels, MapState, Masters, OpenOptions, Randomness, SALT_LEN};
@@ -48,7 +50,7 @@ fn open_forged(input: &[u8], read_only: bool) -> Result<Oblivious> {
     let masters = [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])];
     let keys = [0, 1].map(|level| LevelKey::new(&masters[level], &uuid));
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
-    for (seq, piece) in (1..).zip(input.chunks(PIECE)).take(params.journal as usize) {
+    for (seq, piece) in (1..).map(BatchSeq).zip(input.chunks(PIECE)).take(params.journal as usize) {
         let mut made_up = [0; PIECE];
         made_up[..piece.len()].copy_from_slice(piece);
         forge(&*medium, &params, &keys, seq, &made_up)?;
@@ -73,43 +75,44 @@ fn forge(
     medium: &dyn Medium,
     params: &Params,
     keys: &[LevelKey],
-    at: u64,
+    at: BatchSeq,
     made_up: &[u8; PIECE],
 ) -> Result<()> {
     let word = |at: usize| u64::from_le_bytes(made_up[at..at + 8].try_into().expect("8 bytes"));
     let flag = |bit: u8| made_up[0] >> bit & 1 == 1;
     let salt = |seq: u64| [seq as u8; SALT_LEN];
-    let random = SeededRandom::new(at);
+    let random = SeededRandom::new(at.0);
     let filled = (0..FILLED).map(|slot| (word(80 + slot * 16), Entry::unpack(word(88 + slot * 16))));
     let level = u8::from(flag(3));
     // The made-up cells are the first of the level's region, unless they lie far outside; the others lie apart.
     let slots = params.slots(level);
     let region = params.region(level);
-    let within =
-        |cell: u64| if cell >> 39 == 0 { region.first + cell % region.cells } else { cell % (1 << 40) };
-    let filled: Vec<(u64, Entry)> =
+    let within = |cell: u64| {
+        Cell(if cell >> 39 == 0 { region.first.0 + cell % region.cells } else { cell % (1 << 40) })
+    };
+    let filled: Vec<(Cell, Entry)> =
         filled.map(|(cell, entry)| (within(cell), entry.unwrap_or(Entry::Empty))).collect();
-    let apart = |share: Share| (1..=share.drawn as u64).map(move |at| share.first + share.cells - at);
-    let mut cells: Vec<u64> = params.regions().into_iter().flat_map(apart).collect();
+    let apart =
+        |region: Region| (1..=region.drawn as u64).map(move |at| Cell(region.first.0 + region.cells - at));
+    let mut cells: Vec<Cell> = params.regions().into_iter().flat_map(apart).collect();
     cells[slots.clone()].iter_mut().zip(&filled).for_each(|(cell, (made_up, _))| *cell = *made_up);
     let public = PublicPart {
-        seq: if flag(1) { word(8) } else { at },
-        previous: if flag(0) { [0xee; 16] } else { salt(at - 1)[..16].try_into().expect("16 of 32 bytes") },
-        synced: word(16),
-        applied: word(24),
+        seq: if flag(1) { BatchSeq(word(8)) } else { at },
+        previous: if flag(0) { [0xee; 16] } else { salt(at.0 - 1)[..16].try_into().expect("16 of 32 bytes") },
+        claims: Claims { synced: BatchSeq(word(16)), applied: BatchSeq(word(24)) },
         cells,
     };
     let state = MapState { root: word(32), covered: word(40), data: word(48), pages: word(56) };
-    let said = LevelRecord { state, cycle: word(80), trims: vec![(word(64), word(72)); 2] };
+    let said = LevelRecord { state, cycle: BatchSeq(word(80)), trims: vec![(word(64), word(72)); 2] };
     // As a page of a map it holds made up places.
     let block: Vec<u8> = made_up.iter().copied().cycle().take(BLOCK_SIZE).collect();
     let mut record = vec![0; params.record_len() as usize];
-    let mut draft = Draft::new(salt(at), Box::new([0; BLOCK_SIZE]));
+    let mut draft = Draft::new(salt(at.0), Box::new([0; BLOCK_SIZE]));
     let (key, len) = (&keys[usize::from(level)], params.cell_len());
     for (slot, &(cell, entry)) in slots.clone().zip(&filled) {
         let out = &mut record[slot * len..(slot + 1) * len];
-        key.cells.seal(place(public.seq, cell % (1 << 39)), entry, &block, &random, out)?;
-        if cell < params.cells {
+        key.cells.seal(Place::new(public.seq, Cell(cell.0 % (1 << 39))), entry, &block, &random, out)?;
+        if cell.0 < params.cells {
             for (offset, data) in
                 params.cell_offsets(cell).into_iter().zip([&out[..BLOCK_SIZE], &out[BLOCK_SIZE..]])
             {
@@ -120,7 +123,7 @@ fn forge(
     let stashed = if flag(4) { vec![filled[0].1] } else { Vec::new() };
     if flag(4) {
         let from = params.batch_cells() * len;
-        let place = stash_place(public.seq, 0);
+        let place = Place::in_stash(public.seq, StashSlot(0));
         key.cells.seal(place, filled[0].1, &block, &random, &mut record[from..from + len])?;
     }
     for told in 0..=level {
@@ -130,14 +133,14 @@ fn forge(
             entries.iter_mut().zip(&filled).for_each(|(entry, (_, made_up))| *entry = *made_up);
         }
         let stashed = if told == 0 { &stashed[..] } else { &[] };
-        let key = batch_key(&keys[usize::from(told)].level, &salt(at))?;
+        let key = batch_key(&keys[usize::from(told)].level, &salt(at.0))?;
         draft.put_level(&key, told, slots, &entries, stashed, &said);
     }
-    let head = draft.finish(&batch_key(&keys[0].level, &salt(at))?, &public, &record);
+    let head = draft.finish(&batch_key(&keys[0].level, &salt(at.0))?, &public, &record);
     if flag(2) {
         record[0] ^= 1;
     }
-    medium.write_at(params.ring_offset(at, 0), &record)?;
+    medium.write_at(params.record_offset(at), &record)?;
     medium.write_at(params.head_offset(public.seq, 0), &head[..])
 }
 
@@ -191,8 +194,11 @@ mod tests {
             entries.iter().enumerate().for_each(|(slot, entry)| words.extend([slot as u64, *entry]));
             words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
         };
-        let input =
-            [words(0, 0, [page, Entry::Data(1).pack(), 0]), words(1, place(1, 0), [0, 0, 0])].concat();
+        let input = [
+            words(0, 0, [page, Entry::Data(1).pack(), 0]),
+            words(1, Place::new(BatchSeq(1), Cell(0)).word(), [0, 0, 0]),
+        ]
+        .concat();
         assert!(open_forged(&input, true).is_ok(), "two batches, the second after the first");
         let refused = open_forged(&words(1, 0, [0; 3]), true);
         assert!(refused.is_err(), "no batch is durable before it is written");

@@ -15,21 +15,20 @@
 //! that stays what it was, or that nobody owns, is listed as empty. The public part numbers groups of cells. Heads of version
 //! 1 have more levels, covers of 16 bytes that tell by themselves whether they are of a level, and numbers of single cells.
 
-use crate::params::{GROUP, JOURNAL_START, MOST_CELLS, Params, STASH_SLOTS, Version};
-use crate::place::CELL_BITS;
+use crate::limits::{
+    CELL_BITS, GROUP, HIDDEN_LEVELS, JOURNAL_START, MOST_CELLS, MOST_CELLS_V1, MOST_LEVELS_V1, MOST_TRIMS,
+    STASH_SLOTS, STASH_SLOTS_V1,
+};
+use crate::params::{Params, Version};
+use crate::place::{BatchSeq, Cell, StashSlot};
+use crate::progress::Claims;
 use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
 use lacuna_crypto::constant_time_eq;
 use lacuna_levels::{Entry, MapState, SALT_LEN, STATE_LEN, TAG_LEN, WriteKey};
 use std::ops::Range;
 
-/// The most cells that a batch of version 1 rewrites, slots of its stash, and levels that its head has room for.
-pub(crate) const MOST_CELLS_V1: usize = 96;
-pub(crate) const STASH_SLOTS_V1: usize = 32;
-pub(crate) const MOST_LEVELS_V1: usize = 8;
 /// Levels that a head has room for, level 0 with them.
-const MOST_LEVELS: usize = crate::regions::HIDDEN_LEVELS + 1;
-/// Discarded ranges that a level can record in a batch.
-pub(crate) const MOST_TRIMS: usize = 4;
+const MOST_LEVELS: usize = HIDDEN_LEVELS + 1;
 
 const RECORD_PLAIN: usize = TRIMS_AT + MOST_TRIMS * 16;
 /// Where the ranges begin in what a level says of itself: after its state and the beginning of its cycle.
@@ -98,28 +97,26 @@ pub(crate) fn batch_key(level: &Secret<32>, salt: &[u8; SALT_LEN]) -> Result<Wri
 /// What everybody with the key of level 0 knows of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublicPart {
-    /// Its number, counted from 1.
-    pub(crate) seq: u64,
+    /// Its number.
+    pub(crate) seq: BatchSeq,
     /// The first half of the salt of the batch before.
     pub(crate) previous: [u8; 16],
-    /// A batch that was durable, with all before it, when this one was written.
-    pub(crate) synced: u64,
-    /// A batch whose cells, and those of all before it, were durable in place.
-    pub(crate) applied: u64,
+    /// What was durable when it was written.
+    pub(crate) claims: Claims,
     /// The cells that it rewrites: whole groups.
-    pub(crate) cells: Vec<u64>,
+    pub(crate) cells: Vec<Cell>,
 }
 
 impl PublicPart {
     fn encode(&self, shape: &Shape, out: &mut [u8]) {
         out.fill(0);
-        out[0..8].copy_from_slice(&self.seq.to_le_bytes());
+        out[0..8].copy_from_slice(&self.seq.0.to_le_bytes());
         out[8..24].copy_from_slice(&self.previous);
-        out[24..32].copy_from_slice(&self.synced.to_le_bytes());
-        out[32..40].copy_from_slice(&self.applied.to_le_bytes());
+        out[24..32].copy_from_slice(&self.claims.synced.0.to_le_bytes());
+        out[32..40].copy_from_slice(&self.claims.applied.0.to_le_bytes());
         let firsts = self.cells.iter().step_by(shape.group as usize);
         for (out, cell) in out[PUBLIC_FIXED..].chunks_exact_mut(shape.number).zip(firsts) {
-            out.copy_from_slice(&(cell / shape.group).to_le_bytes()[..shape.number]);
+            out.copy_from_slice(&(cell.0 / shape.group).to_le_bytes()[..shape.number]);
         }
     }
 
@@ -129,19 +126,18 @@ impl PublicPart {
         let word = |at: usize| number(&bytes[at..at + 8]);
         let numbers = bytes[PUBLIC_FIXED..].chunks_exact(shape.number);
         let part = PublicPart {
-            seq: word(0),
+            seq: BatchSeq(word(0)),
             previous: bytes[8..24].try_into().ok()?,
-            synced: word(24),
-            applied: word(32),
+            claims: Claims { synced: BatchSeq(word(24)), applied: BatchSeq(word(32)) },
             cells: numbers
                 .take(params.batch_cells() / shape.group as usize)
                 .map(|bytes| number(bytes).saturating_mul(shape.group))
-                .flat_map(|first| (0..shape.group).map(move |cell| first.saturating_add(cell)))
+                .flat_map(|first| (0..shape.group).map(move |cell| Cell(first.saturating_add(cell))))
                 .collect(),
         };
-        let sane = (1..=MOST_SEQ).contains(&part.seq)
-            && part.synced < part.seq
-            && part.applied <= part.synced
+        let sane = (1..=MOST_SEQ).contains(&part.seq.0)
+            && part.claims.synced < part.seq
+            && part.claims.applied <= part.claims.synced
             && part.has_cells_of(params);
         sane.then_some(part)
     }
@@ -149,13 +145,10 @@ impl PublicPart {
     /// Whether every cell is one of the region that the batch takes it from.
     fn has_cells_of(&self, params: &Params) -> bool {
         if params.version != Version::Two {
-            return self.cells.iter().all(|cell| *cell < params.cells);
+            return self.cells.iter().all(|cell| cell.0 < params.cells);
         }
         let mut cells = self.cells.iter();
-        params.regions().iter().all(|share| {
-            let within = share.first..share.first + share.cells;
-            cells.by_ref().take(share.drawn).all(|cell| within.contains(cell))
-        })
+        params.regions().iter().all(|region| cells.by_ref().take(region.drawn).all(|cell| region.has(*cell)))
     }
 }
 
@@ -164,7 +157,7 @@ impl PublicPart {
 pub(crate) struct LevelRecord {
     pub(crate) state: MapState,
     /// The batch with which the cycle began that is writing pages of the map; 0 if none is.
-    pub(crate) cycle: u64,
+    pub(crate) cycle: BatchSeq,
     /// Ranges discarded since the batch before: first block and length. They come before what the batch writes.
     pub(crate) trims: Vec<(u64, u64)>,
 }
@@ -174,7 +167,7 @@ impl LevelRecord {
         debug_assert!(self.trims.len() <= MOST_TRIMS);
         let mut out = [0; RECORD_PLAIN];
         out[..STATE_LEN].copy_from_slice(&self.state.encode());
-        out[STATE_LEN..TRIMS_AT].copy_from_slice(&self.cycle.to_le_bytes());
+        out[STATE_LEN..TRIMS_AT].copy_from_slice(&self.cycle.0.to_le_bytes());
         for (out, (first, count)) in out[TRIMS_AT..].chunks_exact_mut(16).zip(&self.trims) {
             out[..8].copy_from_slice(&first.to_le_bytes());
             out[8..].copy_from_slice(&count.to_le_bytes());
@@ -187,7 +180,7 @@ impl LevelRecord {
             bytes[TRIMS_AT..].chunks_exact(16).map(|range| (Record(range).u64(0), Record(range).u64(8)));
         LevelRecord {
             state: MapState::decode(&bytes[..STATE_LEN]),
-            cycle: Record(bytes).u64(STATE_LEN),
+            cycle: BatchSeq(Record(bytes).u64(STATE_LEN)),
             trims: ranges.take_while(|(_, count)| *count > 0).collect(),
         }
     }
@@ -288,7 +281,7 @@ impl Head {
         Ok(public.map(|public| Head { salt, public, key, block: Box::new(*block) }))
     }
 
-    /// By what the next batch names this one.
+    /// The name by which the next batch points to this one.
     pub(crate) fn name(&self) -> [u8; 16] {
         self.salt[..16].try_into().expect("16 of 32 bytes")
     }
@@ -309,8 +302,8 @@ impl Head {
             Version::Two => bound_to_level(&self.block, &NOW, level, params.slots(level)),
         };
         key.open(Domain::Level as u8, level, &bound, &mut body, &tag.try_into().ok()?).ok()?;
-        let sane =
-            |record: &LevelRecord| record.state.covered < self.public.seq && record.cycle <= self.public.seq;
+        let seq = self.public.seq;
+        let sane = |record: &LevelRecord| record.state.covered < seq.0 && record.cycle <= seq;
         Some(LevelRecord::decode(&body)).filter(sane)
     }
 
@@ -335,7 +328,7 @@ impl Head {
 
     /// What a level put into cells: for each its number, and whether it is a page that says no more than before. The level's
     /// record verified.
-    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(u64, Entry, bool)> {
+    pub(crate) fn entries(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(Cell, Entry, bool)> {
         let shape = Shape::of(params);
         let listed = |slot: usize| {
             let at = shape.covers(slot..slot + 1).start;
@@ -351,14 +344,14 @@ impl Head {
     }
 
     /// What a level left in the stash: slots, and what is in them. The level's record verified.
-    pub(crate) fn stash(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(usize, Entry)> {
+    pub(crate) fn stash(&self, params: &Params, key: &WriteKey, level: u8) -> Vec<(StashSlot, Entry)> {
         let shape = Shape::of(params);
         if level > 0 && params.version == Version::Two {
             return Vec::new();
         }
         let listed = |slot: usize| {
             let at = shape.stash_at + slot * shape.cover;
-            Some((slot, self.uncover(&shape, key, Domain::Stash, at, slot)?))
+            Some((StashSlot(slot), self.uncover(&shape, key, Domain::Stash, at, slot)?))
         };
         (0..params.stash_slots()).filter_map(listed).collect()
     }

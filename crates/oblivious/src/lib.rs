@@ -14,6 +14,18 @@
 //!
 //! Disks of version 1, whose levels share all cells (`docs/format/oblivious-v1.md`), can be read.
 //!
+//! The parts of an open disk, each in the file of its name. Each calls only those below it:
+//!
+//! - `disk`: [`Oblivious`] creates, recovers (`recovery`) and closes a disk, and has its levels as front ends see them.
+//! - `threads`: runs what parts do in the background.
+//! - `public`: the turns of operations, which decide when batches are written.
+//! - `batch_writer`: one batch after another; `batch`: what each cell of one takes.
+//! - `ahead`: batches drawn and read by a thread (`prepared`); `leaf_loader`: the leaves that they need.
+//! - `open_levels`: map and queue of every open level, level 0 among them; `level_cells`: what a level has in cells.
+//! - `store`: batches into the ring and, later, in place.
+//! - `cell_store`: cells, where their latest version is; `journal`: records and heads; `durability`: progress and syncs.
+//! - the medium.
+//!
 //! Invariants:
 //! 1. Number, cells, order and size of all writes to the medium, those of opening and closing included, are a function of
 //!    the number of public operations, public randomness and the paced clock; on a plausible disk, of the number of
@@ -22,14 +34,14 @@
 //!    and what finds no room in the stash, which invariant 6 says is rare, causes one.)
 //! 2. What the keys of levels 0 to *d* open is a function of the operations on these levels, public randomness and the clock:
 //!    no level has a cell, a lock, a queue or a share of memory in common with another. What level 0 opens of how far batches
-//!    had come follows from their numbers, never from speed (`Params::schedule`).
-//! 3. All cells of a batch cost the same reading and ciphering whatever levels exist (`ahead.rs`, `batch.rs`).
+//!    had come follows from their numbers, never from speed (`Claims::on_schedule`).
+//! 3. All cells of a batch cost the same reading and ciphering whatever levels exist (`prepared.rs`, `batch.rs`).
 //! 4. What is not public is uniform without its key: cells, slots of the stash and what heads say of levels are random bytes
 //!    or sealed under a key that is thrown away, wherever no open level put ciphertext.
 //! 5. Every block that was flushed is in its cell, or in the stash if it is of level 0, and in no other cell that counts. A
 //!    flush returns when that is durable; nothing that was flushed is in memory alone.
 //! 6. As many cells of a region stay free as `regions.rs` says, so the stash of level 0 is longer than *m* with a probability
-//!    that falls as fast as [`tail_base`] to the power of *m*.
+//!    that falls exponentially in *m* (`bound.rs`).
 //! 7. A cell is overwritten in place only with what is durable in the ring; a batch in the ring only when a durable head says
 //!    that its cells are durable in place.
 //! 8. A nonce is drawn for every cell that is ever written, and a salt for every head.
@@ -38,29 +50,44 @@
 
 mod ahead;
 mod batch;
+mod batch_writer;
+#[cfg(any(test, feature = "simulator"))]
 mod bound;
 mod cell;
-mod core;
+mod cell_store;
 mod disk;
 mod draw;
+mod durability;
+#[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod head;
+mod journal;
+mod keys;
+mod leaf_loader;
+mod level_cells;
+mod limits;
+mod open_levels;
 mod params;
 mod place;
+mod plan;
+mod prepared;
 mod progress;
 mod public;
-mod read;
 mod recovery;
 mod regions;
 mod store;
 mod threads;
+#[cfg(any(test, feature = "simulator"))]
 mod world;
 
+#[cfg(any(test, feature = "simulator"))]
 pub use bound::tail_base;
 pub use disk::Oblivious;
-pub use draw::draw_cells;
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub use fuzz::fuzz_open;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions, Randomness};
-pub use params::{Hiding, Params, Plan};
+pub use params::Params;
+pub use plan::{Hiding, Plan};
+#[cfg(any(test, feature = "simulator"))]
 pub use world::World;

@@ -1,76 +1,28 @@
 //! Where everything lies on the medium, and the public parameters from which that follows. The byte-exact pages are
 //! `docs/format/oblivious.md` and, for version 1, `docs/format/oblivious-v1.md`; tests keep them and this together.
 
-use crate::bound::tail_base;
-use crate::regions::{self, HIDDEN_LEVELS, REGIONS, Share};
+use crate::limits::{
+    BLOCK, CELL_BITS, GROUP, GROUP_LEN, HIDDEN_LEVELS, JOURNAL_START, META_LEN, META_LEN_V1, MOST_CELLS,
+    MOST_CELLS_V1, MOST_LEVELS_V1, MOST_OPERATIONS, PARTS, STASH_SLOTS, STASH_SLOTS_V1,
+};
+use crate::place::{BatchSeq, Cell, StashSlot};
+use crate::plan::{Hiding, Plan};
+use crate::regions::{self, REGIONS, Region};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret};
 use std::ops::Range;
 
-/// Where the journal begins: what is before belongs to the volume header.
-pub(crate) const JOURNAL_START: u64 = 1 << 20;
 /// Length of the encoded parameters.
-pub(crate) const PARAMS_LEN: usize = 64;
+const PARAMS_LEN: usize = 64;
 /// The fewest cells of a disk.
 const LEAST_CELLS: u64 = 1024;
 /// The most cells: each has a number in a place.
-const MOST_CELL_COUNT: u64 = (1 << crate::place::CELL_BITS) - 1;
-/// Parts of the ring. Heads of a part call durable what ended two parts ago, and in place what ended four parts ago; so
-/// a batch overwrites one whose place in its cells a durable head has told.
-pub(crate) const PARTS: u64 = 6;
+const MOST_CELL_COUNT: u64 = (1 << CELL_BITS) - 1;
 /// The fewest and the most batches in the ring. More save syncs; these fill 270 MB.
 const RING: std::ops::RangeInclusive<u64> = 2 * PARTS..=64 * PARTS;
 /// The longest journal: opening reads all of it, 64 MiB.
 const MOST_JOURNAL: u64 = 16384;
-/// Operations in a batch, if they need no more cells than a batch can list.
-const MOST_OPERATIONS: usize = 32;
 /// Cells that an operation may rewrite, the paper's *k*.
-const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
-/// The most cells that a batch of this version rewrites.
-pub(crate) const MOST_CELLS: usize = 224;
-/// Slots of the stash in the record of a batch. `bound.rs` says how seldom they are too few.
-pub(crate) const STASH_SLOTS: usize = 48;
-/// Neighbouring cells that are drawn together. Their blocks have a page each, and their metadata one for all, which follows:
-/// one request reads or writes a group.
-pub(crate) const GROUP: u64 = 8;
-const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Bytes of a cell beside its block, in memory, in the ring and in the area of metadata.
-pub(crate) const META_LEN: usize = 64;
-/// Bytes of a group in place.
-const GROUP_LEN: u64 = (GROUP + 1) * BLOCK;
-const _: () = assert!(GROUP * META_LEN as u64 <= BLOCK);
-
-/// What hides the operations of hidden levels (paper 001, sections 4.2 and 5.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hiding {
-    /// HIVE: every operation of every level, reads included, rewrites cells; a hidden one passes for a public read.
-    Plausible,
-    /// HIVE-B: hidden operations wait for public writes, which carry them along; reads write nothing.
-    Opportunistic,
-}
-
-/// What a disk is to be like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// What hides the operations of hidden levels.
-    pub hiding: Hiding,
-    /// Cells that an operation rewrites, the paper's *k*: 2 to 16. With 2, a third of the cells of a region are used, with
-    /// more a half.
-    pub per_write: u8,
-    /// Operations in a batch; fewer for tests of small disks.
-    pub operations: u8,
-    /// Milliseconds between two batches of the paced cover, 0 for none.
-    pub cover_millis: u32,
-}
-
-impl Plan {
-    /// HIVE-B with *k* = 2, as many operations in a batch as it can list.
-    pub const DEFAULT: Plan = Plan {
-        hiding: Hiding::Opportunistic,
-        per_write: 2,
-        operations: MOST_OPERATIONS as u8,
-        cover_millis: 0,
-    };
-}
+pub(crate) const PER_WRITE: std::ops::RangeInclusive<u8> = 2..=16;
 
 /// The version of the format of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +178,7 @@ impl Params {
             && match self.version {
                 Version::One { hidden_blocks } => {
                     (3..=16).contains(&per_write)
-                        && usize::from(per_write) * usize::from(operations) <= crate::head::MOST_CELLS_V1
+                        && usize::from(per_write) * usize::from(operations) <= MOST_CELLS_V1
                         && (8..=256).contains(&ring)
                         && ring.is_multiple_of(4)
                         && (1..=self.most_blocks(0)).contains(&self.blocks)
@@ -241,13 +193,12 @@ impl Params {
                         && self.has_cells_to_draw()
                         && (1..=self.most_blocks(0)).contains(&self.blocks)
                         && usize::from(self.page_writes) >= self.page_share(0)
-                        && tail_base(u32::from(per_write), regions::free_share(&self.plan), GROUP).is_some()
                 }
             }
     }
 
     fn has_cells_to_draw(&self) -> bool {
-        self.regions().iter().all(|share| share.drawn as u64 <= share.cells)
+        self.regions().iter().all(|region| region.drawn as u64 <= region.cells)
     }
 
     /// Whether the disk can be written: one of version 1 can be read.
@@ -258,7 +209,7 @@ impl Params {
     /// The most hidden levels that a disk of these parameters can have.
     pub fn hidden_levels(&self) -> u8 {
         match self.version {
-            Version::One { .. } => crate::head::MOST_LEVELS_V1 as u8 - 1,
+            Version::One { .. } => MOST_LEVELS_V1 as u8 - 1,
             Version::Two => HIDDEN_LEVELS as u8,
         }
     }
@@ -283,11 +234,11 @@ impl Params {
     }
 
     /// The regions: of level 0, of the hidden levels, and the rest. A disk of version 1 has none.
-    pub(crate) fn regions(&self) -> [Share; REGIONS] {
+    pub(crate) fn regions(&self) -> [Region; REGIONS] {
         regions::deal(self.cells, &self.plan)
     }
 
-    pub(crate) fn region(&self, level: u8) -> Share {
+    pub(crate) fn region(&self, level: u8) -> Region {
         self.regions()[usize::from(level)]
     }
 
@@ -365,7 +316,7 @@ impl Params {
     /// Slots of the stash in the record of a batch.
     pub(crate) fn stash_slots(&self) -> usize {
         match self.version {
-            Version::One { .. } => crate::head::STASH_SLOTS_V1,
+            Version::One { .. } => STASH_SLOTS_V1,
             Version::Two => STASH_SLOTS,
         }
     }
@@ -373,7 +324,7 @@ impl Params {
     /// Bytes of a cell in memory and in the ring.
     pub(crate) fn cell_len(&self) -> usize {
         match self.version {
-            Version::One { .. } => BLOCK_SIZE + 512,
+            Version::One { .. } => BLOCK_SIZE + META_LEN_V1,
             Version::Two => BLOCK_SIZE + META_LEN,
         }
     }
@@ -388,9 +339,9 @@ impl Params {
     }
 
     /// Where the head of batch `seq` lies, in the first or the second copy of the journal.
-    pub(crate) fn head_offset(&self, seq: u64, copy: u64) -> u64 {
+    pub(crate) fn head_offset(&self, seq: BatchSeq, copy: u64) -> u64 {
         let journal = u64::from(self.journal);
-        JOURNAL_START + (copy * journal + seq % journal) * BLOCK
+        JOURNAL_START + (copy * journal + seq.0 % journal) * BLOCK
     }
 
     fn ring_start(&self) -> u64 {
@@ -401,29 +352,39 @@ impl Params {
         self.ring_start() + u64::from(self.ring) * self.record_len()
     }
 
-    /// Where a cell of batch `seq`, or after those a slot of the stash, lies in the ring.
-    pub(crate) fn ring_offset(&self, seq: u64, slot: usize) -> u64 {
-        self.ring_start() + seq % u64::from(self.ring) * self.record_len() + (slot * self.cell_len()) as u64
+    /// Where the record of batch `seq` lies in the ring.
+    pub(crate) fn record_offset(&self, seq: BatchSeq) -> u64 {
+        self.ring_start() + seq.0 % u64::from(self.ring) * self.record_len()
+    }
+
+    /// Where a cell of batch `seq` lies in the ring, by its number in the batch.
+    pub(crate) fn ring_offset(&self, seq: BatchSeq, slot: usize) -> u64 {
+        self.record_offset(seq) + (slot * self.cell_len()) as u64
+    }
+
+    /// Where a slot of the stash of batch `seq` lies in the ring: the stash follows the cells.
+    pub(crate) fn stash_offset(&self, seq: BatchSeq, slot: StashSlot) -> u64 {
+        self.ring_offset(seq, self.batch_cells() + slot.0)
     }
 
     /// Where the block of a cell lies, and where the rest of it does.
-    pub(crate) fn cell_offsets(&self, cell: u64) -> [u64; 2] {
+    pub(crate) fn cell_offsets(&self, cell: Cell) -> [u64; 2] {
         match self.version {
             Version::One { .. } => {
-                let at = self.cells_start() + cell * self.cell_len() as u64;
+                let at = self.cells_start() + cell.0 * self.cell_len() as u64;
                 [at, at + BLOCK]
             }
             Version::Two => {
                 let (page, at) = self.meta_page(cell);
-                [page - (GROUP - cell % GROUP) * BLOCK, page + at as u64]
+                [page - (GROUP - cell.0 % GROUP) * BLOCK, page + at as u64]
             }
         }
     }
 
     /// Where the page with the metadata of a cell lies, and where in it these are.
-    pub(crate) fn meta_page(&self, cell: u64) -> (u64, usize) {
-        let page = self.cells_start() + cell / GROUP * GROUP_LEN + GROUP * BLOCK;
-        (page, (cell % GROUP) as usize * META_LEN)
+    pub(crate) fn meta_page(&self, cell: Cell) -> (u64, usize) {
+        let page = self.cells_start() + cell.0 / GROUP * GROUP_LEN + GROUP * BLOCK;
+        (page, (cell.0 % GROUP) as usize * META_LEN)
     }
 
     /// Batches between two syncs that the schedule alone causes.

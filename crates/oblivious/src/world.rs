@@ -2,6 +2,7 @@
 //! benchmarks run it for millions of operations to see how full the stash gets; no disk is made of it.
 
 use crate::draw::draw_cells;
+use crate::regions::cells_per_block;
 use lacuna_crypto::SeededRandom;
 use std::collections::{HashMap, VecDeque};
 
@@ -35,10 +36,9 @@ impl World {
         }
     }
 
-    /// A world at full load: the level has written all its blocks, which fill a third of the cells if an operation rewrites
-    /// two, and half if it rewrites more.
+    /// A world at full load: the level has written all its blocks, which fill as much of the cells as on a disk.
     pub fn full(seed: u64, cells: usize, per_write: usize, group: usize) -> World {
-        let blocks = cells / if per_write == 2 { 3 } else { 2 };
+        let blocks = cells / cells_per_block(per_write as u8) as usize;
         let mut world = World::new(seed, cells, per_write, group, blocks);
         for number in 0..blocks as u64 {
             world.write(number, 0);

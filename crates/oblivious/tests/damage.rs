@@ -225,7 +225,7 @@ fn both_copies_of_a_head_are_damaged() {
         let mut refused = 0;
         for place in 0..regions.journal {
             let seq = left.last_batch
-                - (left.last_batch as usize + regions.journal - place) as u64 % params.journal as u64;
+                - (left.last_batch as usize + regions.journal - place) as u64 % u64::from(params.journal);
             if !close && seq > left.last_batch - 4 {
                 // Nobody says yet that it was durable: a power cut may leave the same.
                 continue;

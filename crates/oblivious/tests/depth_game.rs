@@ -73,9 +73,9 @@ impl Game {
             }
             // On a plausible disk every operation of every level counts, so what comes when is part of what is played.
             if self.threads && self.params.plan.hiding == Hiding::Opportunistic {
-                self.beside(&disk, &mut lower, upper)
+                self.beside(&disk, &mut lower, upper);
             } else {
-                self.in_turns(&disk, &mut lower, upper)
+                self.in_turns(&disk, &mut lower, upper);
             }
             let _no_cover = disk.close();
             drop(disk);
@@ -92,7 +92,7 @@ impl Game {
             let turn = Turn::draw(&mut turns);
             match self.above {
                 Above::Busy | Above::Full | Above::Leaky => {
-                    turn.take(&disk.levels()[self.depth + 1], &mut upper)
+                    turn.take(&disk.levels()[self.depth + 1], &mut upper);
                 }
                 _ if self.params.plan.hiding == Hiding::Plausible => turn.explain(disk, &mut upper),
                 _ => {}
@@ -135,7 +135,7 @@ fn write(level: &LevelDisk, first: u64, count: u64, rng: &mut Rng) -> Result<()>
     level.write(BlockAddr(first), &rng.bytes(count as usize * BLOCK_SIZE))
 }
 
-fn allow_no_cover(done: Result<()>) {
+fn allow_no_cover(done: &Result<()>) {
     assert!(done.as_ref().is_ok() || done.as_ref().is_err_and(|e| e.kind() == Kind::NoCover), "{done:?}");
 }
 
@@ -147,9 +147,9 @@ fn step(disk: &Arc<Oblivious>, depth: usize, rng: &mut Rng) {
     let count = 1 + rng.below(6.min(level.blocks() - 1));
     let first = rng.below(level.blocks() - count);
     match rng.below(10) {
-        0..6 => allow_no_cover(write(level, first, count, rng)),
-        6 => allow_no_cover(level.discard(BlockAddr(first), count)),
-        7 => allow_no_cover(level.flush()),
+        0..6 => allow_no_cover(&write(level, first, count, rng)),
+        6 => allow_no_cover(&level.discard(BlockAddr(first), count)),
+        7 => allow_no_cover(&level.flush()),
         8 => disk.refresh().unwrap(),
         _ => level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap(),
     }
@@ -178,12 +178,12 @@ impl Turn {
     fn take(self, level: &LevelDisk, rng: &mut Rng) {
         let first = rng.below(level.blocks() - 4);
         match self {
-            Turn::Write(count) => allow_no_cover(write(level, first, count, rng)),
+            Turn::Write(count) => allow_no_cover(&write(level, first, count, rng)),
             Turn::Read(count) => {
                 level.read(BlockAddr(first), &mut vec![0; count as usize * BLOCK_SIZE]).unwrap();
             }
-            Turn::Discard => allow_no_cover(level.discard(BlockAddr(first), 3)),
-            Turn::Flush => allow_no_cover(level.flush()),
+            Turn::Discard => allow_no_cover(&level.discard(BlockAddr(first), 3)),
+            Turn::Flush => allow_no_cover(&level.flush()),
         }
     }
 

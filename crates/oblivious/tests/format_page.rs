@@ -154,19 +154,8 @@ impl Reader {
         let keys = BatchKeys::of(0, &block[field["salt"].clone()]);
         let part = &block[field["public part"].clone()];
         let public = keys.open("public", 0, aad, part, &block[field["tag"].clone()]).expect("a head");
-        assert_eq!(number(&public[self.public("seq")]), seq);
+        assert_eq!(number(&public[public_field("seq")]), seq);
         Head { block, public }
-    }
-
-    fn public(&self, name: &str) -> Range<usize> {
-        fields("Public part", 1376)[name].clone()
-    }
-
-    /// The number of one of the cells of a batch.
-    fn cell(&self, head: &Head<'_>, slot: usize) -> u64 {
-        let (group, groups) = (constant("group") as usize, &head.public[self.public("groups")]);
-        let at = slot / group * 5;
-        number(&groups[at..at + 5]) * group as u64 + (slot % group) as u64
     }
 
     /// The last batch of a disk whose journal has not come round.
@@ -184,19 +173,7 @@ impl Reader {
         &self.bytes[at..at + self.record]
     }
 
-    /// The block of a level that lies in a cell, at a place.
-    fn open_cell(&self, level: usize, wanted: u64, place: u64, cell: &[u8]) -> Vec<u8> {
-        let field = fields("Cell", constant("cell length") as usize);
-        let part = |name: &str| &cell[field[name].clone()];
-        let entries = AesBlock::new(&derive(&level_key(level), &label("entry key"), &[]));
-        let pad = entries.encrypt(part("nonce")[..16].try_into().unwrap());
-        assert_eq!(uncovered(pad, part("cover")), [wanted, place], "level {level}");
-        let aad = [place.to_le_bytes(), wanted.to_le_bytes()].concat();
-        let key = derive(&level_key(level), &label("cell key"), &[]);
-        xaes_open(&key, part("nonce"), &aad, part("block"), part("tag"))
-    }
-
-    /// The same, in place.
+    /// The block of a level that lies in a cell in place.
     fn in_place(&self, level: usize, wanted: u64, place: u64) -> Vec<u8> {
         let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
         let (each, meta) = (constant("group"), constant("metadata") as usize);
@@ -204,7 +181,7 @@ impl Reader {
         let at = group + (cell % each) as usize * 4096;
         let rest = group + each as usize * 4096 + (cell % each) as usize * meta;
         let whole = [&self.bytes[at..at + 4096], &self.bytes[rest..rest + meta]].concat();
-        self.open_cell(level, wanted, place, &whole)
+        open_cell(level, wanted, place, &whole)
     }
 }
 
@@ -221,6 +198,30 @@ fn written(params: &Params) -> Vec<u8> {
     (0..params.cycle + 3).for_each(|_| disk.refresh().unwrap());
     disk.close().unwrap();
     memory.snapshot()
+}
+
+/// The number of one of the cells of a batch.
+fn cell_of(head: &Head<'_>, slot: usize) -> u64 {
+    let (group, groups) = (constant("group") as usize, &head.public[public_field("groups")]);
+    let at = slot / group * 5;
+    number(&groups[at..at + 5]) * group as u64 + (slot % group) as u64
+}
+
+/// Where a field is in the public part of a head.
+fn public_field(name: &str) -> Range<usize> {
+    fields("Public part", 1376)[name].clone()
+}
+
+/// The block of a level that lies in a cell, at a place.
+fn open_cell(level: usize, wanted: u64, place: u64, cell: &[u8]) -> Vec<u8> {
+    let field = fields("Cell", constant("cell length") as usize);
+    let part = |name: &str| &cell[field[name].clone()];
+    let entries = AesBlock::new(&derive(&level_key(level), &label("entry key"), &[]));
+    let pad = entries.encrypt(part("nonce")[..16].try_into().unwrap());
+    assert_eq!(uncovered(pad, part("cover")), [wanted, place], "level {level}");
+    let aad = [place.to_le_bytes(), wanted.to_le_bytes()].concat();
+    let key = derive(&level_key(level), &label("cell key"), &[]);
+    xaes_open(&key, part("nonce"), &aad, part("block"), part("tag"))
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn heads_are_read_by_the_page() {
     for seq in 1..=end {
         let head = reader.head(seq, 0);
         assert!(reader.head(seq, 1).block == head.block);
-        let inside = |name: &str| &head.public[reader.public(name)];
+        let inside = |name: &str| &head.public[public_field(name)];
         assert_eq!(inside("previous"), previous);
         previous = head.block[..16].to_vec();
         assert!(number(inside("applied")) <= number(inside("synced")) && number(inside("synced")) < seq);
@@ -306,8 +307,8 @@ fn heads_are_read_by_the_page() {
     }
     // The closing batch calls everything before it durable and in place.
     let last = reader.head(end, 0);
-    assert_eq!(number(&last.public[reader.public("applied")]), end - 1);
-    assert!(last.public[reader.public("zero")].iter().all(|&byte| byte == 0));
+    assert_eq!(number(&last.public[public_field("applied")]), end - 1);
+    assert!(last.public[public_field("zero")].iter().all(|&byte| byte == 0));
 }
 
 #[test]
@@ -333,7 +334,7 @@ fn both_levels_are_read_by_the_page() {
             for (slot, cover) in slots.zip(covers.chunks(8)) {
                 if let Some(entry) = keys.uncover("cell", slot, cover) {
                     let batch = seq % (1 << constant("batch bits"));
-                    noted.insert(entry, batch << constant("cell bits") | (reader.cell(&head, slot) + 1));
+                    noted.insert(entry, batch << constant("cell bits") | (cell_of(&head, slot) + 1));
                 }
             }
             for (slot, cover) in stash.chunks(8).enumerate() {
@@ -358,13 +359,13 @@ fn map_of(reader: &Reader, level: usize, root: u64, end: u64) -> Vec<u8> {
 /// What is at a place: in the ring if a batch that is not called applied rewrote the cell, else in place.
 fn find(reader: &Reader, level: usize, wanted: u64, place: u64, end: u64) -> Vec<u8> {
     let cell = (place & ((1 << constant("cell bits")) - 1)) - 1;
-    let applied = number(&reader.head(end, 0).public[reader.public("applied")]);
+    let applied = number(&reader.head(end, 0).public[public_field("applied")]);
     for seq in (applied + 1..=end).rev() {
         let head = reader.head(seq, 0);
-        let slot = (0..reader.cells_of_batch).find(|slot| reader.cell(&head, *slot) == cell);
+        let slot = (0..reader.cells_of_batch).find(|slot| cell_of(&head, *slot) == cell);
         if let Some(slot) = slot {
             let len = constant("cell length") as usize;
-            return reader.open_cell(level, wanted, place, &reader.record(seq)[slot * len..(slot + 1) * len]);
+            return open_cell(level, wanted, place, &reader.record(seq)[slot * len..(slot + 1) * len]);
         }
     }
     reader.in_place(level, wanted, place)

@@ -86,7 +86,7 @@ fn times(hidden: Hidden, seed: u64) -> Vec<u64> {
         }
         if batch() != last {
             let now = clock.now();
-            found.push((now - since).as_nanos() as u64);
+            found.push(now.saturating_sub(since).as_nanos() as u64);
             (last, since) = (batch(), now);
         }
     }

@@ -1,0 +1,126 @@
+//! What one open level has in cells: blocks and pages of its map, decrypted.
+//!
+//! A map says where a batch puts a block before the batch can be read. Until then the block is in memory here, so that reads need
+//! not wait for the batch.
+//!
+//! Invariants: what comes from a cell is returned only if it verifies at its place. No level has memory in common with another
+//! (deniability contract).
+
+use crate::cell::Opened;
+use crate::cell_store::CellStore;
+use crate::keys::Keys;
+use crate::params::Params;
+use crate::place::{Cell, Place};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Kind, Result};
+use lacuna_levels::{Entry, PageSource, again, corrupt};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, OnceLock};
+
+/// Blocks of one level of a disk of version 1 that lower levels displaced from their cells, by their packed entries.
+pub(crate) type Displaced = FxHashMap<u64, Box<[u8]>>;
+
+/// Blocks and pages in memory, by their places.
+type InFlight = FxHashMap<Place, (Entry, Box<[u8]>)>;
+
+/// The cells of one open level.
+pub(crate) struct LevelCells {
+    level: u8,
+    params: Params,
+    keys: Arc<Keys>,
+    cells: Arc<CellStore>,
+    /// What the batch in flight puts into cells.
+    in_flight: RwLock<InFlight>,
+    /// Set once, while the disk is opened.
+    displaced: OnceLock<Displaced>,
+}
+
+impl LevelCells {
+    pub(crate) fn new(level: u8, params: Params, keys: Arc<Keys>, cells: Arc<CellStore>) -> LevelCells {
+        LevelCells { level, params, keys, cells, in_flight: RwLock::default(), displaced: OnceLock::new() }
+    }
+
+    /// Takes over what lower levels displaced.
+    pub(crate) fn set_displaced(&self, displaced: Displaced) {
+        let _again = self.displaced.set(displaced);
+    }
+
+    /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map says so.
+    pub(crate) fn submit(&self, place: Place, entry: Entry, block: Box<[u8]>) {
+        self.in_flight.write().insert(place, (entry, block));
+    }
+
+    /// What was submitted can be read from its cells.
+    pub(crate) fn complete(&self) {
+        self.in_flight.write().clear();
+    }
+
+    /// Reads blocks from `first` on that lie at these places of the map. Where the place is 0 nothing is read.
+    pub(crate) fn read_blocks(&self, first: BlockAddr, places: &[u64], buf: &mut [u8]) -> Result<()> {
+        let mut rest = Vec::with_capacity(places.len());
+        let blocks = (first.0..).map(Entry::Data).zip(places).zip(buf.as_chunks_mut::<BLOCK_SIZE>().0);
+        for ((entry, place), block) in blocks.filter(|((_, place), _)| **place != 0) {
+            let place = Place::of_word(*place);
+            if !self.copy_from_memory(place, entry, block) {
+                rest.push((self.cell_of(place, entry)?, place, entry, block));
+            }
+        }
+        let cells: Vec<Cell> = rest.iter().map(|(cell, ..)| *cell).collect();
+        let len = self.params.cell_len();
+        let mut read = vec![0; cells.len() * len];
+        self.cells.read(&cells, &mut read)?;
+        for ((_, place, entry, block), found) in rest.into_iter().zip(read.chunks_exact_mut(len)) {
+            self.open(place, entry, found)?;
+            block.copy_from_slice(&found[..BLOCK_SIZE]);
+        }
+        Ok(())
+    }
+
+    /// Copies a block that is in memory. Returns whether it is.
+    fn copy_from_memory(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> bool {
+        if let Some((_, held)) = self.in_flight.read().get(&place).filter(|(held, _)| *held == entry) {
+            block.copy_from_slice(held);
+            return true;
+        }
+        let displaced = self.displaced.get().and_then(|displaced| displaced.get(&entry.pack()));
+        displaced.inspect(|held| block.copy_from_slice(held)).is_some()
+    }
+
+    /// The cell of what `entry` names, if the map told the truth.
+    fn cell_of(&self, place: Place, entry: Entry) -> Result<Cell> {
+        let cell = place.cell().filter(|cell| cell.0 < self.params.cells);
+        cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
+    }
+
+    /// Decrypts a cell, or a slot of the stash, that was read where it lies.
+    pub(crate) fn open(&self, place: Place, entry: Entry, buf: &mut [u8]) -> Result<()> {
+        let key = &self.keys.level(self.level).cells;
+        let told = if self.params.is_writable() { place } else { Place::of_word(0) };
+        let opened =
+            key.claim(buf) == (Some(entry), told) && key.open(place, entry, buf)? == Opened::Verified;
+        if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
+    }
+
+    fn read_page(&self, place: Place, entry: Entry, page: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let mut buf = vec![0; self.params.cell_len()];
+        self.cells.read(&[self.cell_of(place, entry)?], &mut buf)?;
+        self.open(place, entry, &mut buf)?;
+        page.copy_from_slice(&buf[..BLOCK_SIZE]);
+        Ok(())
+    }
+}
+
+impl PageSource for LevelCells {
+    fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        let place = Place::of_word(place);
+        if self.copy_from_memory(place, entry, block) {
+            return Ok(());
+        }
+        // One bad sector must not stop the disk, and what is hidden must not stop what is public: a page that the medium will
+        // not give is lost.
+        let read = || self.read_page(place, entry, block);
+        // Deniability contract: level 0 may be locked here, and must not pause for what is hidden.
+        let done = if self.level == 0 { self.cells.patiently(read) } else { again(read) };
+        done.map_err(|e| e.with_kind(Kind::Corrupt))
+    }
+}
