@@ -1,6 +1,5 @@
 //! How much the caches of an open disk hold, for measurements.
 
-use crate::core::Core;
 use lacuna_core::BLOCK_SIZE;
 use lacuna_levels::Tree;
 
@@ -22,17 +21,10 @@ pub struct Caches {
     pub summaries: Cached,
 }
 
-impl Caches {
-    pub(crate) fn of(core: &Core) -> Caches {
-        let leaves = |tree: &Tree| {
-            let [most, share] = [tree.most_leaves(), tree.cached_leaves()].map(|n| n * BLOCK_SIZE as u64);
-            Cached { most, share }
-        };
-        let mut levels = vec![leaves(&core.public().tree)];
-        for level in 1..=core.hidden.count() as u8 {
-            levels.push(leaves(&core.hidden.lock(&core.health, level).level.tree));
-        }
-        let [most, share] = core.log.bytes_of_heads();
-        Caches { leaves: levels, summaries: Cached { most, share } }
+impl Cached {
+    /// Of the leaves of a map.
+    pub(crate) fn leaves(tree: &Tree) -> Cached {
+        let [most, share] = [tree.most_leaves(), tree.cached_leaves()].map(|n| n * BLOCK_SIZE as u64);
+        Cached { most, share }
     }
 }

@@ -2,11 +2,12 @@
 //! blocks at a fixed place, written in turn whenever the schedule of the log syncs; without a key both are
 //! random bytes, always.
 
-use crate::keys::{domain, stripe_key};
+use crate::keys::{Salt, domain, stripe_key};
+use crate::medium_reader::MediumReader;
 use crate::params::{CHECKPOINTS, Params};
-use crate::summary::MOST_SEQ;
+use crate::place::Seq;
 use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
-use lacuna_levels::{SALT_LEN, TAG_LEN, again};
+use lacuna_levels::{SALT_LEN, TAG_LEN};
 use lacuna_medium::Medium;
 
 const BODY_AT: usize = SALT_LEN + TAG_LEN;
@@ -14,7 +15,7 @@ const BODY_AT: usize = SALT_LEN + TAG_LEN;
 /// A stripe that is durable, with all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
-    pub(crate) seq: u64,
+    pub(crate) seq: Seq,
     /// Whether the disk was closed after that stripe, which then holds nothing that is new.
     pub(crate) closed: bool,
 }
@@ -26,9 +27,9 @@ impl Checkpoint {
         medium: &dyn Medium,
         params: &Params,
         level0: &Secret<32>,
-        salt: &[u8; SALT_LEN],
+        salt: &Salt,
     ) -> Result<()> {
-        let turn = self.seq / params.half_gap() % 2;
+        let turn = self.seq.0 / params.half_gap() % 2;
         self.write_to(turn, medium, level0, salt)
     }
 
@@ -38,12 +39,12 @@ impl Checkpoint {
         turn: u64,
         medium: &dyn Medium,
         level0: &Secret<32>,
-        salt: &[u8; SALT_LEN],
+        salt: &Salt,
     ) -> Result<()> {
         let mut block = [0; BLOCK_SIZE];
         block[..SALT_LEN].copy_from_slice(salt);
         let mut plain = [0; BLOCK_SIZE - BODY_AT];
-        plain[..8].copy_from_slice(&self.seq.to_le_bytes());
+        plain[..8].copy_from_slice(&self.seq.0.to_le_bytes());
         plain[8] = u8::from(self.closed);
         let key = stripe_key(level0, salt)?;
         let tag = key.seal(domain::CHECKPOINT, turn as u8, &[], &plain, &mut block[BODY_AT..]);
@@ -52,12 +53,12 @@ impl Checkpoint {
     }
 
     /// The later of the two, if any is sound.
-    pub(crate) fn read(medium: &dyn Medium, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
+    pub(crate) fn read(medium: &MediumReader, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
         let mut latest: Option<Checkpoint> = None;
         for turn in 0..2 {
             let mut block = [0; BLOCK_SIZE];
             // One that cannot be read is none: the other, or the log itself, says where it ends.
-            if again(|| medium.read_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block)).is_err() {
+            if medium.read(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block).is_err() {
                 continue;
             }
             if let Some(found) = Self::parse(&block, turn as u8, level0)? {
@@ -68,12 +69,11 @@ impl Checkpoint {
     }
 
     fn parse(block: &[u8; BLOCK_SIZE], turn: u8, level0: &Secret<32>) -> Result<Option<Checkpoint>> {
-        let key = stripe_key(level0, block[..SALT_LEN].try_into().expect("the salt"))?;
-        let tag = block[SALT_LEN..BODY_AT].try_into().expect("the tag");
-        let mut body = *block;
-        let opened = key.open(domain::CHECKPOINT, turn, &[], &mut body[BODY_AT..], &tag);
-        let seq = Record(&body).u64(BODY_AT);
-        let sane = opened.is_ok() && seq <= MOST_SEQ;
-        Ok(sane.then_some(Checkpoint { seq, closed: body[BODY_AT + 8] == 1 }))
+        let record = Record(block);
+        let key = stripe_key(level0, &record.array(0))?;
+        let mut body: [u8; BLOCK_SIZE - BODY_AT] = record.array(BODY_AT);
+        let opened = key.open(domain::CHECKPOINT, turn, &[], &mut body, &record.array(SALT_LEN));
+        let seq = Seq::checked(Record(&body).u64(0)).filter(|_| opened.is_ok());
+        Ok(seq.map(|seq| Checkpoint { seq, closed: body[8] == 1 }))
     }
 }

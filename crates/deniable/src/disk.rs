@@ -1,29 +1,49 @@
-//! An open deniable disk: how it is created and opened, and what its levels do.
+//! An open deniable disk: how its parts are put together, and what front ends ask of its levels.
 
 use crate::caches::Caches;
+use crate::carrier::Carrier;
 use crate::checkpoint::Checkpoint;
-use crate::core::Core;
-use crate::keys::level_key;
+use crate::health::Health;
+use crate::hidden::Hidden;
+use crate::keys::LevelKeys;
 use crate::log::Log;
+use crate::medium_reader::MediumReader;
 use crate::params::Params;
-use crate::public::{End, Public};
+use crate::pipeline::Pipeline;
+use crate::place::Seq;
+use crate::progress::Progress;
+use crate::public::Public;
+use crate::read::read;
 use crate::recovery;
+use crate::summary::LogEnd;
 use crate::threads::Threads;
-use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind, Result, Secret, StatusItem};
+use crate::view::View;
+use lacuna_core::{
+    Advice, BLOCK_SIZE, BlockAddr, Budget, Error, Kind, Result, Secret, Setting, StatusItem, closed,
+};
 use lacuna_levels::{
-    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, OpenOptions, Randomness, Tree,
+    HiddenLevel, HiddenLevels, LevelDisk, LevelFormat, Levels, Masters, Mode, OpenOptions, Randomness, Tree,
     check_length, level_disks,
 };
 use lacuna_medium::Medium;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Slots that hidden levels leave to records of discards.
 const RESERVE: u64 = 16;
 
 /// A deniable disk, open.
 pub struct Deniable {
-    core: Arc<Core>,
+    health: Arc<Health>,
+    progress: Arc<Progress>,
+    log: Arc<Log>,
+    pipeline: Arc<Pipeline>,
+    hidden: Arc<Hidden>,
+    view: Arc<View>,
+    carrier: Arc<Carrier>,
+    public: Arc<Public>,
+    mode: Mode,
     threads: Mutex<Option<Threads>>,
     /// Of the open hidden levels, in blocks.
     lengths: Vec<u64>,
@@ -41,17 +61,14 @@ impl LevelFormat for Params {
         check_length(medium.len(), self.medium_len(), Kind::NoSpace)?;
         check_levels(self, masters.keys)?;
         let options = OpenOptions::in_the_foreground(Budget::bytes(1 << 20), random);
-        let core = build(medium.clone(), self, masters, &options, |_, _| {
-            Ok(End { head: 0, name: [0; 16], echo: Vec::new(), doubtful: false })
+        let disk = Deniable::build(medium, self, masters, &options, |_, _, _| {
+            Ok(LogEnd { head: Seq::NONE, name: [0; 16], echo: Vec::new() })
         })?;
-        core.refresh()?;
+        disk.public.beat()?;
+        let first = Checkpoint { seq: Seq(1), closed: true };
         for turn in 0..2 {
-            Checkpoint { seq: 1, closed: true }.write_to(
-                turn,
-                &**medium,
-                &core.log.keys[0],
-                &core.draw_salt(),
-            )?;
+            let salt = disk.public.draw_salt();
+            first.write_to(turn, &**medium, disk.log.keys().level(0), &salt)?;
         }
         medium.sync()
     }
@@ -60,22 +77,26 @@ impl LevelFormat for Params {
         medium.forget_cached()?;
         check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
         check_levels(self, masters.keys)?;
-        let core = build(medium, self, masters, &options, |log, trees| {
+        let disk = Deniable::build(&medium, self, masters, &options, |log, progress, trees| {
             let end = recovery::find_end(log, options.read_only)?;
             if !options.read_only {
                 // What was found may still be on its way: stripes that follow will rely on it.
-                log.medium.sync()?;
+                medium.sync()?;
             }
-            log.complete(end.head);
+            progress.begin(end.head);
             for (level, tree) in (0u8..).zip(trees) {
                 recovery::rebuild(log, level, end.head, tree, options.read_only)?;
             }
             Ok(end)
         })?;
-        let core = Arc::new(core);
-        let threads = if core.mode.background { Some(Threads::start(&core)?) } else { None };
-        let lengths = hidden_lengths(self, &core.log.keys[..masters.keys.len()]);
-        Ok(Deniable { core, threads: Mutex::new(threads), lengths })
+        if disk.mode.background {
+            let cover = Duration::from_millis(u64::from(self.cover_millis));
+            let next = disk.progress.written().next();
+            let Deniable { pipeline, carrier, hidden, public, .. } = &disk;
+            let threads = Threads::start(pipeline, carrier, hidden, public, next, cover)?;
+            *disk.threads.lock() = Some(threads);
+        }
+        Ok(disk)
     }
 }
 
@@ -87,69 +108,94 @@ impl Deniable {
 
     /// The parameters it was opened with.
     pub fn params(&self) -> &Params {
-        &self.core.log.params
+        self.log.params()
     }
 
     /// How much its caches hold.
     pub fn caches(&self) -> Caches {
-        Caches::of(&self.core)
+        let leaves = std::iter::once(self.view.cached()).chain(self.hidden.cached());
+        Caches { leaves: leaves.collect(), summaries: self.log.cached() }
     }
 
-    fn stop(&self) -> Result<()> {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Puts the parts of a disk together. `restore` fills the maps, and returns where the log ends.
+    fn build(
+        medium: &Arc<dyn Medium>,
+        params: &Params,
+        masters: Masters<'_>,
+        options: &OpenOptions,
+        restore: impl FnOnce(&Log, &Progress, &mut [Tree]) -> Result<LogEnd>,
+    ) -> Result<Deniable> {
+        let quarter = options.budget.share(1, 4).get();
+        let filler = &options.random.filler;
+        let keys = LevelKeys::new(params, masters, &**filler);
+        let hidden_length = |level| params.hidden_blocks(level, keys.level(level));
+        let lengths: Vec<u64> = keys.open_hidden().map(hidden_length).collect();
+        let health = Arc::new(Health::default());
+        let progress = Progress::new(medium.clone(), health.clone());
+        let reader = MediumReader::new(medium.clone(), options.background);
+        let log = Arc::new(Log::new(*params, keys, reader, progress.clone(), quarter));
+        let leaves = |memory: u64| (memory / BLOCK_SIZE as u64) as usize;
+        // The share of level 0 does not depend on what else is open (deniability contract).
+        let cycle = u64::from(params.cycle);
+        let mut trees = vec![Tree::new(params.blocks, cycle, leaves(quarter))];
+        // Nor does that of a hidden level depend on those above it.
+        let hidden_trees = (1..).zip(&lengths);
+        trees.extend(hidden_trees.map(|(level, blocks)| Tree::new(*blocks, cycle, leaves(quarter >> level))));
+        let end = restore(&log, &progress, &mut trees)?;
+        let mut trees = trees.into_iter();
+        let public = trees.next().expect("level 0 is always there");
+        let view = Arc::new(View::new(log.clone(), health.clone(), public));
+        let shared = params.shared_slots().map(|slots| slots.saturating_sub(RESERVE));
+        let mode = Mode::of(options);
+        let levels = trees.map(HiddenLevel::new).collect();
+        let levels = HiddenLevels::new(levels, end.head.0, quarter, shared);
+        let echo = recovery::hidden_echo(&log, end.head);
+        let hidden = Hidden::new(levels, log.clone(), progress.clone(), health.clone(), mode, echo);
+        let pipeline = Pipeline::new(
+            log.clone(),
+            progress.clone(),
+            medium.clone(),
+            health.clone(),
+            filler.clone(),
+            end.head,
+        );
+        let carrier = Carrier::new(log.clone(), view.clone(), health.clone());
+        let public = Arc::new(Public::new(
+            health.clone(),
+            view.clone(),
+            carrier.clone(),
+            hidden.clone(),
+            pipeline.clone(),
+            options.random.public.clone(),
+            end,
+        ));
+        let threads = Mutex::new(None);
+        Ok(Deniable {
+            health,
+            progress,
+            log,
+            pipeline,
+            hidden,
+            view,
+            carrier,
+            public,
+            mode,
+            threads,
+            lengths,
+        })
+    }
+
+    fn stop(&self) {
+        let threads = self.threads.lock().take();
         drop(threads);
-        self.core.fail(lacuna_core::closed());
-        Ok(())
+        self.health.fail(closed());
     }
 }
 
 impl Drop for Deniable {
     fn drop(&mut self) {
-        let _stopped = self.stop();
+        self.stop();
     }
-}
-
-/// Makes a core whose maps `restore` fills; it returns where the log ends.
-fn build(
-    medium: Arc<dyn Medium>,
-    params: &Params,
-    masters: Masters<'_>,
-    options: &OpenOptions,
-    restore: impl FnOnce(&Log, &mut [Tree]) -> Result<End>,
-) -> Result<Core> {
-    let budget = options.budget;
-    let keys: Vec<Secret<32>> = masters.keys.iter().map(|master| level_key(master, masters.uuid)).collect();
-    let lengths = hidden_lengths(params, &keys);
-    let log = Log::new(
-        medium,
-        *params,
-        keys,
-        &*options.random.filler,
-        budget.share(1, 4).get(),
-        options.background,
-    );
-    let cached = |share: u64| (share / BLOCK_SIZE as u64) as usize;
-    // The share of level 0 does not depend on what else is open (deniability contract).
-    let cycle = u64::from(params.cycle);
-    let mut trees = vec![Tree::new(params.blocks, cycle, cached(budget.share(1, 4).get()))];
-    // Nor does that of a hidden level depend on those above it.
-    for (level, blocks) in (1..).zip(&lengths) {
-        trees.push(Tree::new(*blocks, cycle, cached(budget.share(1, 4).get() >> level)));
-    }
-    let end = restore(&log, &mut trees)?;
-    let mut trees = trees.into_iter();
-    let public = trees.next().expect("level 0 is always there");
-    let head = end.head;
-    let hidden_echo = recovery::hidden_echo(&log, head);
-    let shared = params.shared_slots().map(|slots| slots.saturating_sub(RESERVE));
-    let levels = trees.map(HiddenLevel::new).collect();
-    let hidden = HiddenLevels::new(levels, head, budget.share(1, 4).get(), shared);
-    Ok(Core::new(log, Public::new(public, end), (hidden, hidden_echo), head, options))
-}
-
-/// The lengths of the open hidden levels, in blocks.
-fn hidden_lengths(params: &Params, keys: &[Secret<32>]) -> Vec<u64> {
-    (1u8..).zip(&keys[1..]).map(|(level, key)| params.hidden_blocks(level, key)).collect()
 }
 
 /// Refuses more levels than the medium has slots for.
@@ -158,10 +204,11 @@ fn check_levels(params: &Params, masters: &[Secret<32>]) -> Result<()> {
     if masters.len() <= 1 + most {
         return Ok(());
     }
+    let more_slots = Advice::from("make fewer levels, or a disk with more hidden slots in a stripe: ");
     Err(Error::new(Kind::Usage, "too many levels for this disk")
         .found(format!("{} hidden levels", masters.len() - 1))
         .expected(format!("at most {most}, by the hidden slots of a stripe"))
-        .remedy("make fewer levels, or a disk with more hidden slots in a stripe (--geometry)"))
+        .remedy(more_slots.setting(Setting::Geometry)))
 }
 
 impl Levels for Deniable {
@@ -174,86 +221,89 @@ impl Levels for Deniable {
     }
 
     fn read_only(&self) -> bool {
-        self.core.mode.read_only
+        self.mode.read_only
     }
 
     fn read(&self, level: u8, first: u64, buf: &mut [u8]) -> Result<()> {
-        self.core.read(level, first, buf)
+        let first = BlockAddr(first);
+        read(&self.log, level, first, buf, |buf, places| match level {
+            0 => self.view.look(first, buf, places),
+            level => self.hidden.look(level, first, buf, places),
+        })
     }
 
     fn write(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
-        if level > 0 {
-            return self.core.write_hidden(level, first, data);
+        match level {
+            0 => self.public.write(BlockAddr(first), data),
+            level => self.hidden.write(level, BlockAddr(first), data),
         }
-        self.core.write_public(first, data)?;
-        self.core.counters.public_blocks.fetch_add((data.len() / BLOCK_SIZE) as u64, Ordering::Relaxed);
-        Ok(())
     }
 
     fn discard(&self, level: u8, first: u64, count: u64) -> Result<()> {
         match level {
-            0 => self.core.discard_public(first, count),
-            level => self.core.discard_hidden(level, first, count),
+            0 => self.public.discard(BlockAddr(first), count),
+            level => self.hidden.discard(level, BlockAddr(first), count),
         }
     }
 
     fn flush(&self, level: u8) -> Result<()> {
         match level {
-            0 => self.core.flush_public(),
-            level => self.core.flush_hidden(level),
+            0 => self.public.flush(),
+            level => self.hidden.flush(level),
         }
     }
 
     fn written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
         match level {
-            0 => self.core.public_written(first, count),
-            level => self.core.hidden_written(level, first, count),
+            0 => self.view.written(BlockAddr(first), count),
+            level => self.hidden.written(level, BlockAddr(first), count),
         }
     }
 
     fn status(&self, level: u8) -> Vec<StatusItem> {
-        let core = &self.core;
-        let item = |name, value, unit| StatusItem { name, value, unit };
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let stripes = count(&core.counters.stripes);
-        let blocks = core.log.params.geometry.blocks();
+        let params = self.params();
+        let (stripes, [blocks_written, beats]) = (self.pipeline.stripes(), self.public.counters());
         let mut items = vec![
-            item("head", core.log.written(), "stripe"),
-            item("ring", core.log.params.stripes, "stripes"),
-            item("stripes_written", stripes, "stripes"),
-            item("medium_blocks_written", stripes * blocks, "blocks"),
-            item("public_blocks_written", count(&core.counters.public_blocks), "blocks"),
-            item("cover_interval", u64::from(core.log.params.cover_millis), "ms"),
-            item("refreshes", count(&core.counters.refreshes), "stripes"),
-            item("syncs", count(&core.counters.syncs), "times"),
+            StatusItem::new("head", self.progress.written().0, "stripe"),
+            StatusItem::new("ring", params.stripes, "stripes"),
+            StatusItem::new("stripes_written", stripes, "stripes"),
+            StatusItem::new("medium_blocks_written", stripes * params.geometry.blocks(), "blocks"),
+            StatusItem::new("public_blocks_written", blocks_written, "blocks"),
+            StatusItem::new("cover_interval", u64::from(params.cover_millis), "ms"),
+            StatusItem::new("refreshes", beats, "stripes"),
+            StatusItem::new("syncs", self.progress.syncs(), "times"),
         ];
-        if level == 0 {
-            let public = core.public();
-            items.extend(public.tree.status());
-        } else {
-            items.extend(core.hidden.status(&core.health, level));
+        match level {
+            0 => items.extend(self.view.status()),
+            level => items.extend(self.hidden.status(level)),
         }
         items
     }
 
     fn refresh(&self) -> Result<()> {
-        self.core.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-        self.core.refresh().map(drop)
+        self.public.beat()
     }
 
     fn close(&self) -> Result<()> {
-        let failed = self.core.health.check();
-        if self.core.mode.read_only || failed.is_err() {
-            return self.stop().and(if self.core.mode.read_only { Ok(()) } else { failed });
+        let Deniable { health, public, hidden, .. } = self;
+        if self.mode.read_only {
+            self.stop();
+            return Ok(());
         }
-        let mut closed = self.core.flush_public();
-        for level in 1..self.open_levels() as u8 {
-            closed = closed.and(self.core.flush_hidden(level));
+        let mut closed = health.check();
+        if closed.is_ok() {
+            closed = public.flush();
+            for level in 1..self.open_levels() as u8 {
+                closed = closed.and(hidden.flush(level));
+            }
+            // No beat comes between the last stripe and the word that it is the last.
+            self.threads.lock().iter_mut().for_each(Threads::end_clock);
+            // Whatever became of the hidden levels: the end of the log is public (deniability contract).
+            if health.check().is_ok() {
+                closed = closed.and(public.finish());
+            }
         }
-        // No beat comes between the last stripe and the word that it is the last.
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().for_each(Threads::end_clock);
-        // Whatever became of the hidden levels: the end of the log is public (deniability contract).
-        let finished = if self.core.health.check().is_ok() { self.core.finish() } else { Ok(()) };
-        closed.and(finished).and(self.stop())
+        self.stop();
+        closed
     }
 }

@@ -1,11 +1,13 @@
 //! Opening what somebody with the key of level 0 made up: for fuzzing.
 
-use crate::keys::level_key;
-use crate::params::{Geometry, Params};
-use crate::{summary, trims};
+use crate::geometry::{DIGEST_AT, Geometry, TAG_AT};
+use crate::keys::{domain, level_key, stripe_key};
+use crate::params::Params;
+use crate::place::Seq;
+use crate::trims;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness};
+use lacuna_levels::{LevelFormat, Levels, Masters, OpenOptions, Randomness, SALT_LEN};
 use lacuna_medium::{Medium, MemoryMedium};
 use std::sync::Arc;
 
@@ -25,9 +27,9 @@ pub fn fuzz_open(input: &[u8]) {
     let masters = [Secret::copy_from(&[1; 32]), Secret::copy_from(&[2; 32])];
     let level0 = level_key(&masters[0], &uuid);
     let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
-    for (seq, piece) in (1..).zip(input.chunks(PIECE)).take(params.stripes as usize) {
+    for (seq, piece) in Seq(1).up_to(Seq(params.stripes)).zip(input.chunks(PIECE)) {
         let mut block = [0; BLOCK_SIZE];
-        summary::forge(&params, &level0, seq, piece, &mut block);
+        forge(&params, &level0, seq, piece, &mut block);
         let _written = medium.write_at(params.offset(seq), &block);
     }
     let random = Randomness::of(Arc::new(SeededRandom::new(1)));
@@ -48,6 +50,21 @@ pub fn fuzz_open(input: &[u8]) {
         }
     }
     let _no_cover = disk.close();
+}
+
+/// A summary of stripe `seq` with a public part that an adversary with the key of level 0 made up.
+fn forge(params: &Params, level0: &Secret<32>, seq: Seq, made_up: &[u8], out: &mut [u8; BLOCK_SIZE]) {
+    let salt = [seq.0 as u8; SALT_LEN];
+    let Ok(key) = stripe_key(level0, &salt) else { return };
+    let at = params.geometry.public_at();
+    let mut plain = vec![0; BLOCK_SIZE - at];
+    let part = made_up.len().min(plain.len() - 8);
+    plain[..8].copy_from_slice(&seq.0.to_le_bytes());
+    plain[8..8 + part].copy_from_slice(&made_up[..part]);
+    out[..SALT_LEN].copy_from_slice(&salt);
+    let (clear, body) = out.split_at_mut(at);
+    let tag = key.seal(domain::SUMMARY, 0, &clear[DIGEST_AT..], &plain, body);
+    clear[TAG_AT..DIGEST_AT].copy_from_slice(&tag);
 }
 
 #[cfg(test)]

@@ -5,28 +5,32 @@
 //! paced clock caused passes by, and its hidden slots are filled: with what must be carried on, with pages and blocks of
 //! the open hidden levels, and with random bytes.
 
-use crate::carrier::Carried;
-use crate::core::Core;
+use crate::caches::Cached;
+use crate::carried::Carried;
+use crate::carrier::Found;
+use crate::closed::HiddenPart;
 use crate::filling::Filling;
-use crate::keys::{domain, seal_slot};
-use crate::log::{InFlight, Plain};
+use crate::health::{Health, Wake};
+use crate::log::{InFlight, Log};
+use crate::place::Seq;
+use crate::plain::{Echo, Plain};
+use crate::progress::Progress;
 use crate::source::Source;
-use crate::summary::{ENTRIES_AT, HIDDEN_ECHO, HIDDEN_ENTRY, ROOT_LEN, ROOTS_AT, seal_root};
-use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_levels::{Entry, MapState, SALT_LEN};
-use std::sync::PoisonError;
+use lacuna_core::{BlockAddr, Result, StatusItem};
+use lacuna_levels::{HiddenLevels, Mode, Wait};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
-static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
-
-/// What hidden slots hold: the level and what of it, for each.
-pub(crate) type Echo = Vec<(u8, Entry)>;
-
-/// What the hidden part of a stripe's summary says.
-pub(crate) struct HiddenPart {
-    /// The states of the maps of levels 1 and up.
-    roots: Vec<MapState>,
-    /// What the hidden slots of the stripe before hold.
-    echo: Echo,
+/// The hidden levels of an open disk.
+pub(crate) struct Hidden {
+    levels: HiddenLevels,
+    log: Arc<Log>,
+    progress: Arc<Progress>,
+    health: Arc<Health>,
+    mode: Mode,
+    /// What the hidden slots of the last stripe hold.
+    echo: Mutex<Echo>,
 }
 
 /// Readers of a stripe wait until its hidden slots are filled: after a failure, or a panic, they hold nothing.
@@ -34,94 +38,93 @@ struct FilledAnyway<'a>(&'a InFlight);
 
 impl Drop for FilledAnyway<'_> {
     fn drop(&mut self) {
-        self.0.hidden.get_or_init(|| Plain::new(0));
+        self.0.hidden.get_or_init(Plain::none);
     }
 }
 
-impl Core {
+impl Hidden {
+    /// `echo` is what the hidden slots of the last stripe hold.
+    pub(crate) fn new(
+        levels: HiddenLevels,
+        log: Arc<Log>,
+        progress: Arc<Progress>,
+        health: Arc<Health>,
+        mode: Mode,
+        echo: Echo,
+    ) -> Arc<Hidden> {
+        let hidden = Arc::new(Hidden { levels, log, progress, health, mode, echo: Mutex::new(echo) });
+        hidden.health.watch(&hidden);
+        hidden
+    }
+
+    fn source(&self, level: u8) -> Source<'_> {
+        Source::strict(&self.log, level)
+    }
+
+    /// How something hidden waits for cover.
+    fn cover(&self) -> Wait<'_> {
+        self.mode.wait(self.health.state(), self.log.params().cover_millis)
+    }
+
+    /// Queues blocks of a level. Waits while too much is queued.
+    pub(crate) fn write(&self, level: u8, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.levels.write(&self.cover(), level, first.0, data, &self.source(level))
+    }
+
+    /// Queues a discard of a level.
+    pub(crate) fn discard(&self, level: u8, first: BlockAddr, count: u64) -> Result<()> {
+        self.levels.discard(&self.cover(), level, first.0, count, &self.source(level))
+    }
+
+    /// Waits until everything that a level acknowledged is durable. Causes no write and no sync.
+    pub(crate) fn flush(&self, level: u8) -> Result<()> {
+        let cover = self.cover();
+        let last = self.levels.wait_passed(&cover, level)?;
+        self.progress.wait_durable(Seq(last), cover.patience)
+    }
+
+    /// Where blocks of a level lie that are in stripes; the others are read at once, and their place given as 0.
+    pub(crate) fn look(&self, level: u8, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
+        self.levels.look(self.health.state(), level, first.0, buf, places, &self.source(level))
+    }
+
+    /// Which of `count` blocks of a level are written.
+    pub(crate) fn written(&self, level: u8, first: BlockAddr, count: usize) -> Result<Vec<bool>> {
+        self.levels.written(self.health.state(), level, first.0, count, &self.source(level))
+    }
+
+    /// The counters of a level.
+    pub(crate) fn status(&self, level: u8) -> Vec<StatusItem> {
+        self.levels.status(self.health.state(), level)
+    }
+
+    /// How much of the maps is in memory, from level 1 up.
+    pub(crate) fn cached(&self) -> impl Iterator<Item = Cached> {
+        let levels = 1..=self.levels.count() as u8;
+        levels.map(|level| Cached::leaves(&self.levels.lock(self.health.state(), level).level.tree))
+    }
+
+    /// The work of the thread that brings leaves of maps into memory before their blocks are carried on. Nothing waits for it.
+    pub(crate) fn warm_found(&self, found: &Receiver<Found>) {
+        let _guard = self.health.fail_on_panic();
+        for (level, addr) in found.iter().flatten() {
+            self.levels.warm(self.health.state(), level, addr, 1, &self.source(level));
+        }
+    }
+
     /// Fills the hidden slots of a stripe from what it carries on and from what the levels have queued. Stripes come in order.
-    pub(crate) fn fill_hidden(&self, in_flight: &InFlight, carried: Carried) -> Result<HiddenPart> {
+    pub(crate) fn fill(&self, in_flight: &InFlight, carried: Carried) -> Result<HiddenPart> {
         let _guard = FilledAnyway(in_flight);
-        let (plain, roots) = Filling::fill(self, in_flight.seq, carried)?;
-        let mut last = self.hidden_echo.lock().unwrap_or_else(PoisonError::into_inner);
-        let echo = std::mem::replace(&mut *last, plain.entries.clone());
+        let filling = Filling::new(&self.levels, self.health.state(), &self.log, in_flight.seq, carried);
+        let (plain, roots) = filling.fill()?;
+        let echo = std::mem::replace(&mut *self.echo.lock(), plain.entries().to_vec());
         let _set_once = in_flight.hidden.set(plain);
         Ok(HiddenPart { roots, echo })
     }
+}
 
-    /// Encrypts every hidden slot: also those that hold nothing, under a key that is the level's or a throwaway one, so that
-    /// the work is the same whatever is in them.
-    pub(crate) fn encrypt_hidden(
-        &self,
-        in_flight: &InFlight,
-        says: &HiddenPart,
-        salt: &[u8; SALT_LEN],
-        slots: &mut [u8],
-        part: &mut [u8],
-    ) -> Result<()> {
-        self.random.filler.fill(part);
-        let (seq, plain) = (in_flight.seq, in_flight.hidden.get().expect("it was filled before it was sent"));
-        let keys = self.log.stripe_keys(salt)?;
-        for (level, root) in (1..).zip(&says.roots) {
-            let at = (level - 1) * ROOT_LEN;
-            seal_root(root, &keys[level], level, &mut part[at..at + ROOT_LEN]);
-        }
-        let entries_at = ENTRIES_AT - ROOTS_AT;
-        let (entries, echo) = part[entries_at..].split_at_mut(plain.entries.len() * HIDDEN_ENTRY);
-        let blocks = plain.blocks.chunks_exact(BLOCK_SIZE).zip(slots.chunks_exact_mut(BLOCK_SIZE));
-        for (slot, (src, dst)) in blocks.enumerate() {
-            let (level, entry) = plain.entries[slot];
-            // What an empty slot still holds in memory is nothing that goes to the medium.
-            let (owner, src) =
-                if entry == Entry::Empty { (self.log.owner(slot), &ZEROS[..]) } else { (level, src) };
-            let key = &keys[usize::from(owner)];
-            let tag = seal_slot(key, seq, slot, entry.pack(), src, dst);
-            let cover = key.cover(domain::ENTRY, slot as u8, entry);
-            if entry != Entry::Empty {
-                let listed = &mut entries[slot * HIDDEN_ENTRY..(slot + 1) * HIDDEN_ENTRY];
-                listed[16..].copy_from_slice(&tag);
-                listed[..16].copy_from_slice(&cover);
-            }
-        }
-        for (slot, (level, entry)) in says.echo.iter().enumerate() {
-            let owner = if *entry == Entry::Empty { self.log.owner(slot) } else { *level };
-            let covered = keys[usize::from(owner)].cover(domain::ECHO, slot as u8, *entry);
-            if *entry != Entry::Empty {
-                echo[slot * HIDDEN_ECHO..(slot + 1) * HIDDEN_ECHO].copy_from_slice(&covered);
-            }
-        }
-        Ok(())
-    }
-
-    /// Queues blocks of a hidden level. Waits while too much is queued.
-    pub(crate) fn write_hidden(&self, level: u8, first: u64, data: &[u8]) -> Result<()> {
-        self.hidden.write(&self.cover(), level, first, data, &Source::strict(&self.log, level))
-    }
-
-    /// Queues a discard of a hidden level.
-    pub(crate) fn discard_hidden(&self, level: u8, first: u64, count: u64) -> Result<()> {
-        self.hidden.discard(&self.cover(), level, first, count, &Source::strict(&self.log, level))
-    }
-
-    /// Waits until everything that a hidden level acknowledged is durable. Causes no write and no sync.
-    pub(crate) fn flush_hidden(&self, level: u8) -> Result<()> {
-        let last = self.hidden.wait_passed(&self.cover(), level)?;
-        self.wait_durable(last)
-    }
-
-    /// Where blocks of a hidden level lie that are in stripes; the others are read at once, and their place given as 0.
-    pub(crate) fn look_hidden(
-        &self,
-        level: u8,
-        first: u64,
-        buf: &mut [u8],
-        places: &mut [u64],
-    ) -> Result<()> {
-        self.hidden.look(&self.health, level, first, buf, places, &Source::strict(&self.log, level))
-    }
-
-    /// Which of `count` blocks of a hidden level are written.
-    pub(crate) fn hidden_written(&self, level: u8, first: u64, count: usize) -> Result<Vec<bool>> {
-        self.hidden.written(&self.health, level, first, count, &Source::strict(&self.log, level))
+impl Wake for Hidden {
+    fn wake(&self) {
+        self.levels.wake_all();
     }
 }

@@ -24,33 +24,61 @@
 //! Where it leaves the paper: one summary for a stripe instead of *k* map blocks for a block; recovery from summaries; a
 //! copy a gap ahead instead of rewriting in place, which a power cut could tear; no public bitmap (the entries of a
 //! summary and the map tell, for public blocks as for hidden ones, whether a slot is valid: the paper's reverse map).
+//!
+//! The parts of an open disk. Each has its state, its lock and its methods in the file of its name, and uses those below it:
+//!
+//! ```text
+//! Deniable       puts the parts together; what front ends ask, `status`, closing     (disk.rs, threads.rs)
+//! Public         level 0: when a stripe is opened and closed                         lock: the turn of one operation
+//! Carrier        reads ahead what stripes carry on                                   lock: what is ready
+//! View           level 0's map and the stripe that is being built, also for readers  lock: both
+//! Hidden         hidden levels: what waits, and filling hidden slots with it         lock: one for each level
+//! Pipeline       closed stripes on their way to the medium, in order                 lock: what is in flight
+//! Log            stripes to be read, in flight or on the medium                      locks: caches
+//! Progress       what is written and what is durable                                 lock: the sync
+//! MediumReader, Health                                                               retries; fail-stop
+//! ```
+//!
+//! A thread takes their locks from above downwards. Upwards go return values, the channels of `threads.rs`, and the news that
+//! the disk has failed (`Wake`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod caches;
+mod carried;
 mod carrier;
 mod checkpoint;
-mod core;
+mod closed;
 mod disk;
 mod filling;
+#[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
+mod geometry;
+mod head;
+mod health;
 mod hidden;
 mod keys;
 mod log;
+mod medium_reader;
 mod params;
 mod pipeline;
 mod place;
+mod plain;
+mod progress;
 mod public;
 mod read;
 mod recovery;
 mod source;
+mod stripe_builder;
 mod summary;
 mod threads;
 mod trims;
+mod view;
 
 pub use caches::{Cached, Caches};
 pub use disk::Deniable;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_open;
+pub use geometry::Geometry;
 pub use lacuna_levels::{LevelDisk, Levels, OpenOptions};
-pub use params::{Geometry, Params, Version};
+pub use params::{Params, Version};

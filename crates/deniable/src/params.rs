@@ -1,8 +1,9 @@
-//! Where everything lies on the medium, the arithmetic of the ring, and the public parameters from which both
-//! follow. The byte-exact page is `docs/format/deniable.md`; a test keeps the two together.
+//! The public parameters of a disk, where they put everything on the medium, and the arithmetic of the ring. The byte-exact
+//! page is `docs/format/deniable.md`; a test keeps the two together.
 
-use crate::summary;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret};
+use crate::geometry::{Geometry, HIDDEN_LEVELS};
+use crate::place::Seq;
+use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, Secret, Setting};
 use lacuna_crypto::derive;
 use lacuna_levels::{MOST_BLOCKS, SLACK, largest_level};
 use std::ops::Range;
@@ -25,27 +26,6 @@ const MOST_CYCLE: u64 = 4096;
 /// Blocks of a stride by which the length of a hidden level may fall short of what fits: a sixteenth.
 const LENGTH_SPREAD: u64 = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
-
-/// How a stripe is divided (the paper's ratio of public to hidden blocks, section 6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Public slots in a stripe, the *p* of the design.
-    pub public: u8,
-    /// Hidden slots in a stripe, the *h* of the design.
-    pub hidden: u8,
-}
-
-impl Geometry {
-    /// Chosen by measurement: see `docs/benchmarks.md`.
-    pub const DEFAULT: Geometry = Geometry { public: 32, hidden: 31 };
-    /// One public and one hidden block per `PD_write`, as in the paper.
-    pub const PAPER: Geometry = Geometry { public: 1, hidden: 1 };
-
-    /// Blocks in a stripe: the summary and the slots.
-    pub const fn blocks(self) -> u64 {
-        1 + self.public as u64 + self.hidden as u64
-    }
-}
 
 /// How the hidden slots of a stripe are dealt out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +78,7 @@ impl Params {
     /// Errors: [`Kind::Usage`] for numbers outside the limits or a medium too small for the geometry.
     pub fn plan(room: u64, geometry: Geometry, spare_permille: u16, cover_millis: u32) -> Result<Params> {
         let refused = || Error::new(Kind::Usage, "cannot lay out a deniable disk");
-        if !summary::fits(geometry) {
+        if !geometry.fits() {
             return Err(refused()
                 .found(format!("{} public and {} hidden slots in a stripe", geometry.public, geometry.hidden))
                 .expected("at least one of each, and no more than one summary block can list")
@@ -131,7 +111,10 @@ impl Params {
             return Err(refused()
                 .found(format!("a medium of {room} bytes"))
                 .expected(format!("at least {least} bytes for stripes of {} blocks", geometry.blocks()))
-                .remedy("use a larger medium, or fewer slots in a stripe (--geometry)"));
+                .remedy(
+                    Advice::from("use a larger medium, or fewer slots in a stripe: ")
+                        .setting(Setting::Geometry),
+                ));
         }
         Ok(params)
     }
@@ -178,7 +161,7 @@ impl Params {
     }
 
     fn sane(&self) -> bool {
-        summary::fits(self.geometry)
+        self.geometry.fits()
             && (50..=900).contains(&self.spare_permille)
             && (LEAST_STRIPES..=MOST_BLOCKS).contains(&self.stripes)
             && self.gap >= 4
@@ -198,10 +181,10 @@ impl Params {
     /// How many hidden levels there can be. The same for all disks of a geometry, whether or not any exists.
     pub fn hidden_levels(&self) -> u8 {
         match self.version {
-            Version::Shared { .. } => summary::HIDDEN_LEVELS as u8,
-            Version::Dealt => (1..=summary::HIDDEN_LEVELS as u8)
-                .take_while(|level| self.most_blocks(*level) > 0)
-                .count() as u8,
+            Version::Shared { .. } => HIDDEN_LEVELS as u8,
+            Version::Dealt => {
+                (1..=HIDDEN_LEVELS as u8).take_while(|level| self.most_blocks(*level) > 0).count() as u8
+            }
         }
     }
 
@@ -297,20 +280,20 @@ impl Params {
     }
 
     /// Byte offset of stripe `seq`.
-    pub(crate) fn offset(&self, seq: u64) -> u64 {
-        LOG_START + seq % self.stripes * self.stripe_len() as u64
+    pub(crate) fn offset(&self, seq: Seq) -> u64 {
+        LOG_START + seq.0 % self.stripes * self.stripe_len() as u64
     }
 
     /// The stripe that `seq` carries on, if there is one.
-    pub(crate) fn carried_by(&self, seq: u64) -> Option<u64> {
-        seq.checked_sub(self.stride()).filter(|&carried| carried > 0)
+    pub(crate) fn carried_by(&self, seq: Seq) -> Option<Seq> {
+        seq.back(self.stride())
     }
 
     /// Where the block that stripe `origin` took in lies when `head` is the last stripe: each stripe carries a block
     /// on to the same slot, `stride` later.
-    pub(crate) fn latest(&self, origin: u64, head: u64) -> u64 {
+    pub(crate) fn latest(&self, origin: Seq, head: Seq) -> Seq {
         debug_assert!(origin <= head, "a block is looked for in a stripe that was written");
-        head - (head - origin) % self.stride()
+        Seq(head.0 - (head.0 - origin.0) % self.stride())
     }
 
     /// Stripes from one sync of the schedule to the next.
@@ -320,20 +303,20 @@ impl Params {
 
     /// The last stripe that the schedule alone makes durable before `seq` is written. Every half gap has a sync, which
     /// has the next half to finish in.
-    pub(crate) fn synced_before(&self, seq: u64) -> u64 {
+    pub(crate) fn synced_before(&self, seq: Seq) -> Seq {
         let half = self.half_gap();
-        ((seq - 1) / half * half).saturating_sub(half)
+        Seq(((seq.0 - 1) / half * half).saturating_sub(half))
     }
 
     /// Whether the schedule syncs after stripe `seq`.
-    pub(crate) fn is_sync_due(&self, seq: u64) -> bool {
-        seq.is_multiple_of(self.half_gap())
+    pub(crate) fn is_sync_due(&self, seq: Seq) -> bool {
+        seq.0.is_multiple_of(self.half_gap())
     }
 
     /// Whether a checkpoint is written before stripe `seq`: that a stripe half a gap before is durable, for which `seq`
     /// is the first to need it.
-    pub(crate) fn is_checkpoint_due(&self, seq: u64) -> bool {
-        self.is_sync_due(seq - 1) && self.synced_before(seq) > 0
+    pub(crate) fn is_checkpoint_due(&self, seq: Seq) -> bool {
+        self.is_sync_due(Seq(seq.0 - 1)) && self.synced_before(seq) > Seq::NONE
     }
 }
 
@@ -386,14 +369,14 @@ mod tests {
     fn a_block_is_carried_before_it_is_overwritten_and_synced_between() {
         for geometry in [Geometry::DEFAULT, Geometry::PAPER] {
             let p = Params::plan(64 << 20, geometry, 200, 0).unwrap();
-            for seq in 1..3 * p.stripes {
+            for seq in Seq(1).up_to(Seq(3 * p.stripes)) {
                 let Some(carried) = p.carried_by(seq) else { continue };
                 // The stripe that lies where `carried` lay comes a gap later, and a sync lies between.
                 let overwrites = carried + p.stripes;
                 assert_eq!(overwrites, seq + u64::from(p.gap));
                 assert!(p.synced_before(overwrites) >= seq);
                 assert_eq!(p.latest(carried, seq), seq);
-                assert_eq!(p.latest(carried, seq - 1), carried);
+                assert_eq!(p.latest(carried, Seq(seq.0 - 1)), carried);
             }
         }
     }

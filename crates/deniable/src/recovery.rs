@@ -7,49 +7,67 @@
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
 use crate::checkpoint::Checkpoint;
-use crate::keys::{open_slot, stripe_key};
+use crate::keys::open_slot;
 use crate::log::Log;
-use crate::place::Place;
-use crate::public::End;
+use crate::place::{Place, Seq, Slot};
+use crate::plain::Echo;
 use crate::source::Source;
-use crate::summary::{Summary, name_of};
+use crate::summary::{LogEnd, Summary};
 use crate::trims;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Result, Setting};
 use lacuna_levels::{Entry, MapState, Tree, corrupt};
 use rustc_hash::FxHashMap;
 
+/// The end of the log as far as it has been followed.
+struct End {
+    last: LogEnd,
+    /// Whether a stripe cannot be read that nothing calls durable: what was written before it may belong to another end.
+    doubtful: bool,
+}
+
+impl End {
+    /// Stripe `head`, of which nothing is known.
+    fn unknown(head: Seq, doubtful: bool) -> End {
+        End { last: LogEnd { head, name: [0; 16], echo: Vec::new() }, doubtful }
+    }
+
+    fn head(&self) -> Seq {
+        self.last.head
+    }
+}
+
 /// Finds the end of the log. `read_only` says that the disk is opened to rescue what there is.
-pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<End> {
-    let checkpoint = match Checkpoint::read(&*log.medium, &log.keys[0])? {
+pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<LogEnd> {
+    let checkpoint = match Checkpoint::read(log.reader(), log.keys().level(0))? {
         Some(checkpoint) => checkpoint,
         None => Checkpoint { seq: last_synced(log)?, closed: false },
     };
     let durable = checkpoint.seq;
     let mut end = match log.summary_if_read(durable)? {
-        Some(summary) => end_of(&summary),
-        None => End { head: durable, name: [0; 16], echo: Vec::new(), doubtful: false },
+        Some(summary) => End { last: summary.end(), doubtful: false },
+        None => End::unknown(durable, false),
     };
     // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
     loop {
-        let from = end.head;
+        let from = end.head();
         let (found, looked) = look(log, from)?;
-        end = follow(log, end, durable, &found)?;
-        if end.head < looked || end.head >= durable + log.params.stripes {
+        end = follow(log, end, durable, &found);
+        if end.head() < looked || end.head() >= durable + log.params().stripes {
             break;
         }
     }
-    if end.head == 0 {
+    if end.head() == Seq::NONE {
         return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
             .found("not one stripe that verifies")
             .expected("at least the one that creation wrote")
             .remedy("the medium was overwritten: restore it from a backup"));
     }
-    check_last(log, &end, checkpoint)?;
-    let was_closed = checkpoint.closed && checkpoint.seq == end.head;
+    check_last(log, end.head(), checkpoint)?;
+    let was_closed = checkpoint.closed && checkpoint.seq == end.head();
     if !read_only && !was_closed {
         check_next(log, &end)?;
     }
-    Ok(end)
+    Ok(end.last)
 }
 
 /// What lies where the summary of a stripe belongs.
@@ -61,25 +79,23 @@ enum Found {
     Unreadable,
 }
 
-fn find(log: &Log, seq: u64) -> Result<Found> {
+fn find(log: &Log, seq: Seq) -> Result<Found> {
     let mut block = [0; BLOCK_SIZE];
-    if log.read_medium(log.params.offset(seq), &mut block).is_err() {
+    if log.reader().read(log.params().offset(seq), &mut block).is_err() {
         return Ok(Found::Unreadable);
     }
-    let summary = Summary::open(&log.params, &log.keys[0], &block)?;
-    Ok(summary
-        .filter(|found| found.public.seq == seq)
-        .map_or(Found::Other, |found| Found::Summary(Box::new(found))))
+    let summary = log.open_summary(seq, &block)?;
+    Ok(summary.map_or(Found::Other, |found| Found::Summary(Box::new(found))))
 }
 
 /// The summaries after stripe `from`, and the last that was looked for: at most four gaps, and no further than a gap in
 /// which nothing is, because no more than a gap is ever in flight.
-fn look(log: &Log, from: u64) -> Result<(Vec<Found>, u64)> {
-    let gap = u64::from(log.params.gap);
+fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
+    let gap = u64::from(log.params().gap);
     let mut found: Vec<Found> = Vec::new();
     let (mut seq, mut last) = (from, from);
     while seq < from + 4 * gap && seq < last + gap {
-        seq += 1;
+        seq = seq.next();
         found.push(find(log, seq)?);
         if let Some(Found::Summary(_)) = found.last() {
             last = seq;
@@ -89,94 +105,88 @@ fn look(log: &Log, from: u64) -> Result<(Vec<Found>, u64)> {
 }
 
 /// Follows the log from `end` over the summaries found after it.
-fn follow(log: &Log, mut end: End, durable: u64, found: &[Found]) -> Result<End> {
-    let from = end.head;
+fn follow(log: &Log, mut end: End, durable: Seq, found: &[Found]) -> End {
     let claims = found.iter().filter_map(|found| match found {
         Found::Summary(summary) => Some(summary.public.synced),
         _ => None,
     });
-    let synced = claims.fold(durable, u64::max);
-    let mut linked = !end.echo.is_empty();
-    for (at, (seq, here)) in (from + 1..).zip(found).enumerate() {
+    let synced = claims.fold(durable, Seq::max);
+    let mut linked = !end.last.echo.is_empty();
+    for (at, here) in found.iter().enumerate() {
+        let seq = end.head().next();
         match here {
             Found::Summary(summary) => {
                 let whole = seq <= synced
-                    || ((!linked || summary.public.previous == end.name) && is_whole(log, seq, summary)?);
+                    || ((!linked || summary.public.previous == end.last.name) && is_whole(log, seq, summary));
                 if !whole {
                     break;
                 }
-                end = End { doubtful: end.doubtful, ..end_of(summary) };
+                end.last = summary.end();
                 linked = true;
             }
             // A bad sector is no end of the log if the stripe after it was written, whole.
-            Found::Unreadable if seq <= synced || is_followed(log, seq, found.get(at + 1), synced)? => {
-                end.doubtful |= seq > synced;
-                end = End { head: seq, name: [0; 16], echo: Vec::new(), doubtful: end.doubtful };
+            Found::Unreadable if seq <= synced || is_followed(log, seq, found.get(at + 1), synced) => {
+                end = End::unknown(seq, end.doubtful || seq > synced);
                 linked = false;
             }
             _ if seq <= synced => {
-                end = End { head: seq, name: [0; 16], echo: Vec::new(), doubtful: end.doubtful };
+                end = End::unknown(seq, end.doubtful);
                 linked = false;
             }
             _ => break,
         }
     }
-    Ok(end)
+    end
 }
 
 /// Whether an unreadable stripe that nothing calls durable is followed by a whole one.
-fn is_followed(log: &Log, seq: u64, next: Option<&Found>, synced: u64) -> Result<bool> {
-    match next {
-        Some(Found::Summary(next)) => Ok(seq < synced || is_whole(log, seq + 1, next)?),
-        _ => Ok(false),
-    }
+fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
+    matches!(next, Some(Found::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
 }
 
 /// Refuses a log whose last stripe cannot be read, unless that stripe is known to hold nothing new: what it held would
 /// silently be missing.
-fn check_last(log: &Log, end: &End, checkpoint: Checkpoint) -> Result<()> {
-    let named = |seq: u64| -> Result<bool> { Ok(seq == 0 || log.summary_if_read(seq)?.is_some()) };
-    if named(end.head)? || (checkpoint.closed && checkpoint.seq == end.head && named(end.head - 1)?) {
+fn check_last(log: &Log, head: Seq, checkpoint: Checkpoint) -> Result<()> {
+    let is_read = |seq: Seq| -> Result<bool> { Ok(log.summary_if_read(seq)?.is_some()) };
+    if is_read(head)? {
         return Ok(());
     }
-    Err(corrupt("cannot open the disk")
-        .found(format!("the last stripe of the log, {}, is damaged", end.head)))
+    let was_closed = checkpoint.closed && checkpoint.seq == head;
+    if was_closed && head.back(1).map_or(Ok(true), is_read)? {
+        return Ok(());
+    }
+    Err(corrupt("cannot open the disk").found(format!("the last stripe of the log, {head}, is damaged")))
 }
 
 /// Refuses to write to a log whose next stripe cannot be read, if it was not closed: that may be the last one that was
 /// flushed, and the blocks in it would silently be older than that.
 fn check_next(log: &Log, end: &End) -> Result<()> {
-    let seq = end.head + 1;
+    let seq = end.head().next();
     if !end.doubtful && !matches!(find(log, seq)?, Found::Unreadable) {
         return Ok(());
     }
     Err(Error::new(Kind::Corrupt, "cannot open the disk for writing")
-        .found(format!("a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"))
-        .expected("a log whose end can be read")
-        .remedy(
-            "open it with --read-only and copy what is there; blocks written in the last moments may be older than they \
-             should be",
+        .found(format!(
+            "a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"
         ))
+        .expected("a log whose end can be read")
+        .remedy(rescue("; blocks written in the last moments may be older than they should be")))
 }
 
-fn end_of(summary: &Summary) -> End {
-    End {
-        head: summary.public.seq,
-        name: name_of(&summary.salt),
-        echo: summary.public.entries.iter().map(|(entry, _)| *entry).collect(),
-        doubtful: false,
-    }
+/// To read what there is, and what else to say of that.
+fn rescue(more: &'static str) -> Advice {
+    Advice::from("open it with ").setting(Setting::ReadOnly).text(" and copy what is there").text(more)
 }
 
 /// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the whole ring.
-fn last_synced(log: &Log) -> Result<u64> {
-    let mut synced = 0;
-    for at in 0..log.params.stripes {
+fn last_synced(log: &Log) -> Result<Seq> {
+    let mut synced = Seq::NONE;
+    for at in (0..log.params().stripes).map(Seq) {
         let mut block = [0; BLOCK_SIZE];
-        if log.read_medium(log.params.offset(at), &mut block).is_err() {
+        if log.reader().read(log.params().offset(at), &mut block).is_err() {
             continue;
         }
-        if let Some(summary) = Summary::open(&log.params, &log.keys[0], &block)? {
+        if let Some(summary) = Summary::open(log.params(), log.keys().level(0), &block)? {
             synced = synced.max(summary.public.synced);
         }
     }
@@ -184,33 +194,29 @@ fn last_synced(log: &Log) -> Result<u64> {
 }
 
 /// Whether everything in a stripe is what it was written with: hidden slots too, of whatever level.
-fn is_whole(log: &Log, seq: u64, summary: &Summary) -> Result<bool> {
-    let public = log.params.public_slots() * BLOCK_SIZE;
-    let mut slots = vec![0; log.params.stripe_len() - BLOCK_SIZE];
+fn is_whole(log: &Log, seq: Seq, summary: &Summary) -> bool {
+    let public = log.params().public_slots() * BLOCK_SIZE;
+    let mut slots = vec![0; log.params().stripe_len() - BLOCK_SIZE];
     // A power cut tears a stripe, it does not make it unreadable.
-    if log.read_medium(log.slot_offset(0, seq, 0), &mut slots).is_err() {
-        return Ok(true);
+    if log.reader().read(log.slot_offset(0, Place { seq, slot: Slot(0) }), &mut slots).is_err() {
+        return true;
     }
     if !summary.has_hidden_slots(&slots[public..]) {
-        return Ok(false);
+        return false;
     }
-    let blocks = slots[..public].chunks_exact_mut(BLOCK_SIZE).zip(&summary.public.entries).enumerate();
-    for (slot, (block, (entry, tag))) in blocks {
-        if open_slot(&summary.key, seq, slot, entry.pack(), tag, block).is_err() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let mut blocks = slots[..public].chunks_exact_mut(BLOCK_SIZE).zip(&summary.public.entries).enumerate();
+    blocks.all(|(slot, (block, (entry, tag)))| {
+        open_slot(&summary.key, seq, Slot::nth(slot), *entry, tag, block).is_ok()
+    })
 }
 
 /// What the hidden slots of the last stripe hold, as far as open levels know.
-pub(crate) fn hidden_echo(log: &Log, head: u64) -> Vec<(u8, Entry)> {
-    let mut echo = vec![(0, Entry::Empty); log.params.hidden_slots()];
-    for level in 1..log.levels() as u8 {
+pub(crate) fn hidden_echo(log: &Log, head: Seq) -> Echo {
+    let mut echo = vec![(0, Entry::Empty); log.params().hidden_slots()];
+    for level in log.keys().open_hidden() {
         let Ok(found) = log.head(level, head) else { continue };
-        for (held, (entry, _)) in echo.iter_mut().zip(&found.entries).filter(|(_, (e, _))| *e != Entry::Empty)
-        {
-            *held = (level, *entry);
+        for (held, entry) in echo.iter_mut().zip(found.entries()).filter(|(_, e)| *e != Entry::Empty) {
+            *held = (level, entry);
         }
     }
     echo
@@ -224,7 +230,7 @@ enum Change {
 
 /// Rebuilds the map of a level. `log` must be complete up to `head`. Without a stripe that was written while the level was
 /// open the level is empty.
-pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree, read_only: bool) -> Result<()> {
+pub(crate) fn rebuild(log: &Log, level: u8, head: Seq, tree: &mut Tree, read_only: bool) -> Result<()> {
     let mut skipped = false;
     let last = last_root(log, level, head, &mut skipped)?;
     if level > 0 && skipped && last.is_some() && !read_only {
@@ -232,21 +238,21 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: u64, tree: &mut Tree, read_onl
     }
     let Some((last, root)) = last else { return Ok(()) };
     // What is older than a whole stride was carried on since, and is in a later summary.
-    let first = (root.covered + 1).max((last + 1).saturating_sub(log.params.stride()));
+    let first = Seq((root.covered + 1).max((last.0 + 1).saturating_sub(log.params().stride())));
     let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
     let mut changes: Vec<Change> = Vec::new();
-    for seq in first..=last {
+    for seq in first.up_to(last) {
         // Of a level that was closed meanwhile, what was overwritten is gone.
         let entries =
-            if seq + log.params.stripes <= head { Vec::new() } else { entries_of(log, level, seq, last)? };
+            if seq + log.params().stripes <= head { Vec::new() } else { entries_of(log, level, seq, last)? };
         let mut puts = Vec::new();
-        for (slot, entry) in (0u8..).zip(entries) {
+        for (slot, entry) in Slot::all(entries.len()).zip(entries) {
             let place = Place { seq, slot };
             match entry {
                 Entry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
                 Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
                 // One that was carried on was repeated where it was new.
-                Entry::Trim { origin } if origin == seq => read_trims(log, level, place, &mut changes)?,
+                Entry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes),
                 Entry::Trim { .. } | Entry::Empty => {}
             }
         }
@@ -269,16 +275,16 @@ fn last_of_level_missing(level: u8) -> Error {
     corrupt(format!("cannot open level {level} for writing"))
         .found("a damaged stripe after the last one that the level is known to have written")
         .expected("that stripe, or that the level was open in one after it")
-        .remedy("open it with --read-only and copy what is there, or open the disk without it")
+        .remedy(rescue(", or open the disk without the level"))
 }
 
 /// The last root record of a level, and its stripe.
 ///
 /// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but not the stripe that closed
 /// the disk, which had nothing new.
-fn last_root(log: &Log, level: u8, head: u64, skipped: &mut bool) -> Result<Option<(u64, MapState)>> {
-    let first = (head + 1).saturating_sub(log.params.stripes).max(1);
-    for seq in (first..=head).rev() {
+fn last_root(log: &Log, level: u8, head: Seq, skipped: &mut bool) -> Result<Option<(Seq, MapState)>> {
+    let first = head.back(log.params().stripes - 1).unwrap_or(Seq(1));
+    for seq in first.up_to(head).rev() {
         let Some(summary) = log.summary_if_read(seq)? else {
             *skipped |= seq < head;
             continue;
@@ -286,8 +292,8 @@ fn last_root(log: &Log, level: u8, head: u64, skipped: &mut bool) -> Result<Opti
         if level == 0 {
             return Ok(Some((seq, summary.public.root)));
         }
-        let key = stripe_key(&log.keys[usize::from(level)], &summary.salt)?;
-        if let Some(root) = summary.hidden_root(&key, usize::from(level)) {
+        let key = log.keys().of_stripe(level, &summary.salt)?;
+        if let Some(root) = summary.hidden_root(&key, level) {
             return Ok(Some((seq, root)));
         }
     }
@@ -295,33 +301,32 @@ fn last_root(log: &Log, level: u8, head: u64, skipped: &mut bool) -> Result<Opti
 }
 
 /// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read itself.
-fn entries_of(log: &Log, level: u8, seq: u64, last: u64) -> Result<Vec<Entry>> {
+fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
     if let Ok(head) = log.head(level, seq) {
-        return Ok(head.entries.iter().map(|(entry, _)| *entry).collect());
+        return Ok(head.entries().collect());
     }
-    let next = if seq < last { log.summary_if_read(seq + 1)? } else { None };
+    let next = if seq < last { log.summary_if_read(seq.next())? } else { None };
     let Some(next) = next else {
         return Err(corrupt("cannot open the disk").found(format!(
             "two damaged stripes side by side ({seq} and {}) among those that its map still needs",
-            seq + 1
+            seq.next()
         )));
     };
     if level == 0 {
         return Ok(next.public.echo);
     }
-    let key = stripe_key(&log.keys[usize::from(level)], &next.salt)?;
-    let slots = log.params.slots(level);
-    let mut echo = vec![Entry::Empty; log.params.hidden_slots()];
+    let key = log.keys().of_stripe(level, &next.salt)?;
+    let slots = log.params().slots(level);
+    let mut echo = vec![Entry::Empty; log.params().hidden_slots()];
     echo[slots.clone()].copy_from_slice(&next.hidden_echo(&key, slots));
     Ok(echo)
 }
 
-fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
+fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) {
     let mut block = [0; BLOCK_SIZE];
-    let entry = Entry::Trim { origin: place.seq };
+    let entry = Entry::Trim { origin: place.seq.0 };
     // Of one that is damaged or cannot be read, what was discarded reads as it did before.
-    if log.read_listed(level, place.seq, usize::from(place.slot), entry, &mut block).is_ok() {
+    if log.read_slots(level, place, &[entry], &mut block).is_ok() {
         changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count)));
     }
-    Ok(())
 }

@@ -1,8 +1,8 @@
-//! Where a level reads its own pages: from the stripe that is being filled, from those on their way, or from the
-//! medium.
+//! Where a level reads its own pages: from the stripe that is being filled, from those on their way, or from the medium.
 
-use crate::log::{Log, Plain};
-use crate::place::Place;
+use crate::log::Log;
+use crate::place::{Place, Seq};
+use crate::plain::Plain;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_levels::{Entry, PageSource, corrupt};
 
@@ -10,20 +10,20 @@ use lacuna_levels::{Entry, PageSource, corrupt};
 pub(crate) struct Source<'a> {
     log: &'a Log,
     level: u8,
-    /// The stripe that is being filled, and what it holds; 0 for none.
-    seq: u64,
+    /// The stripe that is being filled, if any is, and what it holds.
+    seq: Seq,
     plain: &'a Plain,
     /// A page that the medium will not give, after retries, is lost and not an error.
     lost: bool,
 }
 
 /// No stripe is being filled.
-static NOTHING: Plain = Plain { entries: Vec::new(), blocks: Vec::new() };
+static NOTHING: Plain = Plain::none();
 
 impl<'a> Source<'a> {
     /// For readers, who are told of a medium that fails. No stripe is being filled.
     pub(crate) fn strict(log: &'a Log, level: u8) -> Source<'a> {
-        Source { log, level, seq: 0, plain: &NOTHING, lost: false }
+        Source { log, level, seq: Seq::NONE, plain: &NOTHING, lost: false }
     }
 
     /// For those who rebuild a map. No stripe is being filled.
@@ -32,7 +32,7 @@ impl<'a> Source<'a> {
     }
 
     /// While stripe `seq` is being filled: one bad sector must not stop the log.
-    pub(crate) fn filling(log: &'a Log, level: u8, seq: u64, plain: &'a Plain) -> Source<'a> {
+    pub(crate) fn filling(log: &'a Log, level: u8, seq: Seq, plain: &'a Plain) -> Source<'a> {
         Source { log, level, seq, plain, lost: true }
     }
 
@@ -45,12 +45,12 @@ impl<'a> Source<'a> {
 impl Source<'_> {
     /// A page that the medium does not give, with error `e`: it is lost if the medium gives others.
     fn read_or_lose(&self, place: Place, entry: Entry, block: &mut [u8; BLOCK_SIZE], e: Error) -> Result<()> {
-        let at = self.log.slot_offset(self.level, place.seq, usize::from(place.slot));
+        let at = self.log.slot_offset(self.level, place);
         let mut scrap = [0; BLOCK_SIZE];
-        if self.log.read_or_lose(at, &mut scrap).is_ok() {
+        if self.log.reader().read_or_lose(at, &mut scrap).is_ok() {
             return self.log.fetch(self.level, place, &[entry], block);
         }
-        if self.log.reads_at_all() { Err(e.with_kind(Kind::Corrupt)) } else { Err(e) }
+        if self.log.reader().reads_at_all() { Err(e.with_kind(Kind::Corrupt)) } else { Err(e) }
     }
 }
 
@@ -58,7 +58,7 @@ impl PageSource for Source<'_> {
     fn load(&self, place: u64, entry: Entry, block: &mut [u8; BLOCK_SIZE]) -> Result<()> {
         let place = Place::unpack(place).ok_or_else(|| corrupt(format!("cannot find {entry}")))?;
         if place.seq == self.seq
-            && let Some(found) = self.plain.slot(self.level, usize::from(place.slot), entry)
+            && let Some(found) = self.plain.block(self.level, place.slot, entry)
         {
             block.copy_from_slice(found);
             return Ok(());

@@ -1,12 +1,14 @@
 //! The threads of an open disk: one reads ahead what stripes carry on, one loads leaves of hidden maps, one encrypts closed
 //! stripes and writes them, one syncs them, one is the paced clock. The same ones run whatever levels are open.
 
-use crate::core::Core;
-use crate::pipeline::MOST_DUE;
-use lacuna_core::{Error, OnPanic, Result, defect};
+use crate::carrier::Carrier;
+use crate::hidden::Hidden;
+use crate::pipeline::{MOST_DUE, Pipeline};
+use crate::place::Seq;
+use crate::public::Public;
+use lacuna_core::{Error, Result};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,46 +18,48 @@ const MOST_TO_WARM: usize = 8;
 
 /// Dropping it ends them, after what was closed is written.
 pub(crate) struct Threads {
-    core: Arc<Core>,
+    pipeline: Arc<Pipeline>,
+    carrier: Arc<Carrier>,
     workers: Vec<JoinHandle<()>>,
     clock: Option<PacedClock>,
 }
 
 impl Threads {
-    pub(crate) fn start(core: &Arc<Core>) -> Result<Threads> {
-        let begin = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
-            spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))
-        };
-        let mut threads = Threads { core: Arc::clone(core), workers: Vec::new(), clock: None };
-        let (writing, syncing) = (Arc::clone(core), Arc::clone(core));
+    /// Starts the threads of a log whose next stripe is `next`. The clock beats so often, unless that is never.
+    pub(crate) fn start(
+        pipeline: &Arc<Pipeline>,
+        carrier: &Arc<Carrier>,
+        hidden: &Arc<Hidden>,
+        public: &Arc<Public>,
+        next: Seq,
+        cover: Duration,
+    ) -> Result<Threads> {
+        let (pipeline, carrier) = (Arc::clone(pipeline), Arc::clone(carrier));
+        let (hidden, public) = (Arc::clone(hidden), Arc::clone(public));
         let (to_encrypt, closed) = channel();
         let (to_sync, due) = sync_channel(MOST_DUE);
-        core.attach(to_encrypt);
-        let write = move || writing.write_stripes(closed, to_sync);
-        threads.workers.push(begin("lacuna-stripes", Box::new(write))?);
-        threads.workers.push(begin("lacuna-sync", Box::new(move || syncing.sync_stripes(due)))?);
-        let (reading, warming) = (Arc::clone(core), Arc::clone(core));
         let (to_warm, found) = sync_channel(MOST_TO_WARM);
-        let first = core.log.written() + 1;
-        core.carrier.start();
-        threads.workers.push(begin("lacuna-carry", Box::new(move || reading.read_ahead(first, to_warm)))?);
-        threads.workers.push(begin("lacuna-maps", Box::new(move || warming.warm_hidden(found)))?);
-        let interval = Duration::from_millis(u64::from(core.log.params.cover_millis));
-        if !interval.is_zero() {
-            let covering = Arc::clone(core);
-            let beat = move || {
-                let _guard = OnPanic::new(|| drop(covering.fail(defect())));
-                covering.counters.refreshes.fetch_add(1, Ordering::Relaxed);
-                covering.refresh().map(drop)
-            };
-            threads.clock = Some(PacedClock::start(interval, beat)?);
+        let (writing, syncing) = (Arc::clone(&pipeline), Arc::clone(&pipeline));
+        let reading = Arc::clone(&carrier);
+        let mut threads = Threads { pipeline, carrier, workers: Vec::new(), clock: None };
+        threads.pipeline.attach(to_encrypt);
+        threads.begin("lacuna-stripes", move || writing.write_stripes(&closed, &to_sync))?;
+        threads.begin("lacuna-sync", move || syncing.sync_stripes(&due))?;
+        threads.carrier.start();
+        threads.begin("lacuna-carry", move || reading.read_ahead(next, &to_warm))?;
+        threads.begin("lacuna-maps", move || hidden.warm_found(&found))?;
+        if !cover.is_zero() {
+            threads.clock = Some(PacedClock::start(cover, move || public.beat())?);
         }
         Ok(threads)
     }
-}
 
-impl Threads {
+    fn begin(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+        self.workers.push(spawned.map_err(|e| Error::io("cannot start a thread of the disk", &e))?);
+        Ok(())
+    }
+
     /// Stops the paced clock.
     pub(crate) fn end_clock(&mut self) {
         self.clock.take().into_iter().for_each(PacedClock::end);
@@ -65,8 +69,8 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.end_clock();
-        self.core.end();
-        self.core.carrier.end();
+        self.pipeline.end();
+        self.carrier.end();
         for worker in self.workers.drain(..) {
             let _panicked = worker.join();
         }

@@ -16,7 +16,7 @@ fn free_slots(full: f64) -> f64 {
     // A valid slot outlives a lap of 1/(full · share of new writes) writes with e to the minus that power.
     let (mut low, mut high) = (1e-6, 1.0);
     for _ in 0..200 {
-        let free: f64 = (low + high) / 2.0;
+        let free = f64::midpoint(low, high);
         if (-free / full).exp() > 1.0 - free { high = free } else { low = free }
     }
     low

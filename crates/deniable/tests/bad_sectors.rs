@@ -108,7 +108,7 @@ fn an_unreadable_end_of_the_log_opens_to_read_alone() {
     let bad = LOG + written.head % written.params.stripes * stripe;
     for levels in 1..=LEVELS {
         let refused = open_bad(&written, bad, levels, false).1.err().expect("it is refused");
-        assert!(refused.kind() == Kind::Corrupt && refused.to_string().contains("--read-only"), "{refused}");
+        assert!(refused.kind() == Kind::Corrupt && refused.to_string().contains("read_only"), "{refused}");
         open_bad(&written, bad, levels, true).1.unwrap().close().unwrap();
     }
 }

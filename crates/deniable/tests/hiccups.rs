@@ -103,7 +103,7 @@ fn a_place_that_fails_for_a_moment_is_not_given_up() {
 fn a_page_in_memory_outlives_its_sector() {
     let Written { params, bytes, models, .. } = written(3, true);
     for place in (0..params.stripes).step_by(2) {
-        for slot in 1..1 + u64::from(params.geometry.public) {
+        for slot in 1..=u64::from(params.geometry.public) {
             let medium = faulty(&bytes);
             let disk = open(&medium, &params, LEVELS, false).unwrap();
             assert_eq!(failures(&disk, &models), 0);
@@ -142,7 +142,7 @@ fn an_old_close_does_not_hide_a_lost_end() {
     let medium = faulty(&cut);
     bad_sector(&medium, stripe_at(&params, head));
     let refused = open(&medium, &params, 1, false).err().expect("it is refused");
-    assert!(refused.to_string().contains("--read-only"), "{refused}");
+    assert!(refused.to_string().contains("read_only"), "{refused}");
     open(&medium, &params, 1, true).unwrap();
 }
 
@@ -179,7 +179,7 @@ fn a_hidden_level_is_not_rolled_back() {
     let medium = faulty(&memory.snapshot());
     bad_sector(&medium, stripe_at(&params, last));
     let refused = open(&medium, &params, 2, false).err().expect("it is refused");
-    assert!(refused.kind() == Kind::Corrupt && refused.to_string().contains("--read-only"), "{refused}");
+    assert!(refused.kind() == Kind::Corrupt && refused.to_string().contains("read_only"), "{refused}");
     open(&medium, &params, 2, true).unwrap();
     open(&medium, &params, 1, false).unwrap();
 }

@@ -2,10 +2,16 @@
 
 mod fixture;
 
-use lacuna_core::BLOCK_SIZE;
-use lacuna_deniable::{Geometry, Params};
-use lacuna_sim::OpKind;
+use fixture::{create, open_with, options};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use lacuna_deniable::{Geometry, Levels, OpenOptions, Params};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
 use lacuna_sim::levels::Threaded;
+use lacuna_sim::{Around, OpKind, Surrounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 fn params() -> Params {
     Params::plan((2 << 20) + 200 * 13 * BLOCK_SIZE as u64, Geometry { public: 4, hidden: 8 }, 200, 3).unwrap()
@@ -45,5 +51,74 @@ fn a_medium_that_fails_stops_everything_and_hangs_nothing() {
 fn nobody_syncs_again_after_a_sync_that_failed() {
     for nth in 1..8 {
         assert_eq!(threaded(&params()).syncs_after_a_failed_one(nth), 0, "sync {nth} failed");
+    }
+}
+
+/// A medium that answers nothing larger than a block while its gate for such operations is shut: stripes are not written, or
+/// what they carry on is not read.
+struct Gated {
+    memory: MemoryMedium,
+    gate: OpKind,
+    shut: Arc<AtomicBool>,
+}
+
+impl Gated {
+    fn pass(&self, op: OpKind, largest: Option<usize>) {
+        while op == self.gate && largest > Some(BLOCK_SIZE) && self.shut.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Around for Gated {
+    fn below(&self) -> &dyn Medium {
+        &self.memory
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.pass(OpKind::Read, batch.iter().map(|extent| extent.buf.len()).max());
+        self.memory.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.pass(OpKind::Write, batch.iter().map(|extent| extent.data.len()).max());
+        self.memory.write(batch)
+    }
+}
+
+#[test]
+fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
+    let params = Params { cover_millis: 0, ..params() };
+    for gate in [OpKind::Read, OpKind::Write] {
+        let (memory, shut) = (MemoryMedium::new(params.medium_len()), Arc::new(AtomicBool::new(false)));
+        let medium: Arc<dyn Medium> = Arc::new(Surrounded(Gated { memory, gate, shut: Arc::clone(&shut) }));
+        create(&medium, &params, 2, 1).unwrap();
+        let threaded = OpenOptions { background: true, ..options(2, 3) };
+        let disk = open_with(&medium, &params, 2, threaded).unwrap();
+        let level = disk.levels().remove(0);
+        let data = vec![7; level.blocks() as usize * BLOCK_SIZE];
+        // Round the log, so that stripes carry blocks on.
+        (0..3).for_each(|_| level.write(BlockAddr(0), &data).unwrap());
+        level.flush().unwrap();
+        shut.store(true, Ordering::Release);
+        let (all_read, told) = channel();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| level.write(BlockAddr(0), &data));
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(200));
+                let mut block = vec![0; BLOCK_SIZE];
+                for addr in 0..level.blocks() {
+                    level.read(BlockAddr(addr), &mut block).unwrap();
+                    assert!(block == data[..BLOCK_SIZE], "block {addr}");
+                }
+                all_read.send(()).unwrap();
+            });
+            let read = told.recv_timeout(Duration::from_secs(60));
+            let waited = !writer.is_finished();
+            shut.store(false, Ordering::Release);
+            assert!(waited && read.is_ok(), "the write waited: {waited}; readers did not: {}", read.is_ok());
+            writer.join().unwrap().unwrap();
+        });
+        disk.close().unwrap();
     }
 }

@@ -1,7 +1,9 @@
 //! The levels of an open disk as front ends see them.
 
 use crate::Randomness;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Status, StatusItem};
+use lacuna_core::{
+    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, ExtentRuns, Kind, Result, Status, StatusItem,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,6 +24,13 @@ pub struct OpenOptions {
     pub cover_timeout: Duration,
     /// Where its random bytes come from.
     pub random: Randomness,
+}
+
+impl OpenOptions {
+    /// Without threads, and without waiting for cover: the calling thread does everything.
+    pub fn in_the_foreground(budget: Budget, random: Randomness) -> Self {
+        OpenOptions { budget, read_only: false, background: false, cover_timeout: Duration::ZERO, random }
+    }
 }
 
 /// An open disk with levels, as a format gives it. Called from many threads at once, with ranges that lie on the level.
@@ -101,23 +110,18 @@ impl Disk for LevelDisk {
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
-        let mut runs: Vec<Extent> = vec![];
+        let mut runs = ExtentRuns::default();
         for at in (0..count).step_by(STEP) {
             let part = (count - at).min(STEP as u64) as usize;
-            for written in self.disk.written(self.level, first.0 + at, part)? {
-                match runs.last_mut() {
-                    Some(run) if run.written == written => run.blocks += 1,
-                    _ => runs.push(Extent { blocks: 1, written }),
-                }
-            }
+            let written = self.disk.written(self.level, first.0 + at, part)?;
+            written.into_iter().for_each(|written| runs.add(1, written));
         }
-        Ok(runs)
+        Ok(runs.finish())
     }
 
     fn status(&self) -> Status {
-        let item = |name, value, unit| StatusItem { name, value, unit };
-        let mut items =
-            vec![item("level", u64::from(self.level), "level"), item("capacity", self.blocks(), "blocks")];
+        let level = StatusItem::new("level", u64::from(self.level), "level");
+        let mut items = vec![level, StatusItem::new("capacity", self.blocks(), "blocks")];
         items.extend(self.disk.status(self.level));
         Status { items }
     }

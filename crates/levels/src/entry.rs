@@ -27,7 +27,7 @@ pub enum Entry {
 
 const ADDRESS: u64 = (1 << 48) - 1;
 /// The most depths of a map.
-pub const MOST_DEPTHS: u8 = 8;
+pub(crate) const MOST_DEPTHS: u8 = 8;
 /// In a map: the block cannot be read, because the page that said where it is could not.
 pub const LOST: u64 = u64::MAX;
 

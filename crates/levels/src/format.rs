@@ -1,11 +1,10 @@
 //! What a format with levels lets others do: lay disks on media, and open them.
 
 use crate::{Levels, OpenOptions};
-use lacuna_core::{Budget, Result, Secret};
+use lacuna_core::{Result, Secret};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::Medium;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The keys of a disk with levels, and the disk they are of.
 #[derive(Clone, Copy)]
@@ -29,13 +28,6 @@ impl Randomness {
     /// Both from one source.
     pub fn of(source: Arc<dyn RandomSource>) -> Self {
         Randomness { public: Arc::clone(&source), filler: source }
-    }
-}
-
-impl OpenOptions {
-    /// Without threads, and without waiting for cover: the calling thread does everything.
-    pub fn in_the_foreground(budget: Budget, random: Randomness) -> Self {
-        OpenOptions { budget, read_only: false, background: false, cover_timeout: Duration::ZERO, random }
     }
 }
 

@@ -4,10 +4,10 @@
 //! or the paced clock caused passes by and is filled by the format; threads that wait for that are woken.
 
 use crate::OpenOptions;
-use crate::queue::{Queue, Ticket, Waiting};
+use crate::queue::{Queue, Waiting};
 use crate::tree::{PageSource, Tree};
 use crate::warm::warm;
-use lacuna_core::{BLOCK_SIZE, Error, FailStop, Kind, Result, StatusItem, defect};
+use lacuna_core::{Advice, BLOCK_SIZE, Error, FailStop, Kind, Result, Setting, StatusItem, defect};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -335,21 +335,11 @@ impl HiddenLevels {
         Ok(())
     }
 
-    /// What a level was given up to now.
-    pub fn ticket(&self, health: &FailStop, level: u8) -> Ticket {
-        self.lock(health, level).level.queue.ticket()
-    }
-
-    /// Whether all of that was taken.
-    pub fn has_passed(&self, health: &FailStop, level: u8, ticket: Ticket) -> bool {
-        self.lock(health, level).level.queue.has_passed(ticket)
-    }
-
     /// Waits until everything that a level acknowledged was taken by a stripe or batch, and returns the last that passed:
     /// once that one is durable, so is what was acknowledged.
     pub fn wait_passed(&self, wait: &Wait<'_>, level: u8) -> Result<u64> {
         wait.health.check()?;
-        let ticket = self.ticket(wait.health, level);
+        let ticket = self.lock(wait.health, level).level.queue.ticket();
         let state = self.wait(wait, level, "cannot flush the hidden level", Awaited::Passing, |state| {
             state.level.queue.has_passed(ticket)
         })?;
@@ -419,7 +409,7 @@ impl HiddenLevels {
         let state = self.lock(health, level);
         let HiddenLevel { tree, .. } = &state.level;
         let mut items = Vec::from(tree.status());
-        items.push(StatusItem { name: "waiting_for_cover", value: state.waiting(), unit: "bytes" });
+        items.push(StatusItem::new("waiting_for_cover", state.waiting(), "bytes"));
         items
     }
 }
@@ -437,16 +427,16 @@ impl Shared {
 pub fn no_sync() -> Error {
     Error::new(Kind::NoCover, "cannot flush the hidden level")
         .found("nothing waiting any more, and no public flush to make it durable in time")
-        .expected("a flush of level 0, or a disk with a cover of its own (`create --cover`)")
-        .remedy("flush level 0 meanwhile (`sync`), or allow more time (--cover-timeout)")
+        .expected("a flush of level 0, or a disk with a cover of its own")
+        .remedy(Advice::from("flush level 0 meanwhile, or allow more time: ").setting(Setting::CoverTimeout))
 }
 
 /// The error of something hidden that nothing public came to cover, while `waiting` bytes wait.
-pub fn no_cover(what: &str, waiting: u64) -> Error {
+fn no_cover(what: &str, waiting: u64) -> Error {
+    let remedy =
+        Advice::from("write to level 0 meanwhile, or allow more time: ").setting(Setting::CoverTimeout);
     Error::new(Kind::NoCover, what)
         .found(format!("{} KiB waiting, and no public write to cover them in time", waiting.div_ceil(1024)))
-        .expected("public writes, or a disk with a cover of its own (`create --cover`)")
-        .remedy(
-            "write to level 0 meanwhile, or allow more time (--cover-timeout); what is queued is kept while any level is open",
-        )
+        .expected("public writes, or a disk with a cover of its own")
+        .remedy(remedy.text("; what is queued is kept while any level is open"))
 }

@@ -1,8 +1,8 @@
 //! The leaves of a map that are in memory: cached within a bound, with what changed of those that are not.
 
 use crate::map_size::FANOUT;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
+use lacuna_core::BoundedCache;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 /// In a change: every place of the leaf.
 pub(crate) const WHOLE_LEAF: u16 = u16::MAX;
@@ -17,18 +17,15 @@ type Changes = Vec<(u16, u64)>;
 
 struct Leaf {
     places: Page,
-    touched: bool,
     /// Since it was last written, if it may be evicted before it is written again.
     changes: Changes,
 }
 
 /// A cache of leaves.
 pub(crate) struct Leaves {
-    leaves: FxHashMap<u64, Leaf>,
-    order: VecDeque<u64>,
-    cached: usize,
+    cache: BoundedCache<u64, Leaf, FxBuildHasher>,
     /// How many there were at once, at most.
-    most: usize,
+    peak: usize,
     /// Whether changed leaves may be evicted. Otherwise they stay until they are written.
     spills: bool,
     /// What changed of leaves that are not cached.
@@ -37,14 +34,8 @@ pub(crate) struct Leaves {
 
 impl Leaves {
     pub(crate) fn new(cached: usize) -> Leaves {
-        Leaves {
-            leaves: FxHashMap::default(),
-            order: VecDeque::new(),
-            cached: cached.max(LEAST_CACHED),
-            most: 0,
-            spills: false,
-            delta: FxHashMap::default(),
-        }
+        let cache = BoundedCache::new(cached.max(LEAST_CACHED));
+        Leaves { cache, peak: 0, spills: false, delta: FxHashMap::default() }
     }
 
     pub(crate) fn spill(&mut self) {
@@ -53,22 +44,16 @@ impl Leaves {
 
     /// How many are cached at most, changed ones apart if they stay.
     pub(crate) fn cached(&self) -> usize {
-        self.cached
+        self.cache.most()
     }
 
     /// How many there were in memory at once, at most, changed ones among them.
     pub(crate) fn most(&self) -> usize {
-        self.most
-    }
-
-    /// How many are cached.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.leaves.len()
+        self.peak
     }
 
     pub(crate) fn is_cached(&self, number: u64) -> bool {
-        self.leaves.contains_key(&number)
+        self.cache.contains(number)
     }
 
     /// Whether anything is known of a leaf that its page may not say.
@@ -76,21 +61,23 @@ impl Leaves {
         self.is_cached(number) || self.delta.contains_key(&number)
     }
 
+    fn leaf(&mut self, number: u64) -> &mut Leaf {
+        self.cache.get(number).expect("it is cached")
+    }
+
     /// The places of a cached leaf.
     pub(crate) fn places(&mut self, number: u64) -> &Page {
-        let leaf = self.leaves.get_mut(&number).expect("it is cached");
-        leaf.touched = true;
-        &leaf.places
+        &self.leaf(number).places
     }
 
     /// Changes a place in a cached leaf and returns what it was.
     pub(crate) fn set(&mut self, number: u64, at: usize, packed: u64) -> u64 {
-        let leaf = self.leaves.get_mut(&number).expect("it is cached");
-        leaf.touched = true;
+        let spills = self.spills;
+        let leaf = self.leaf(number);
         let was = std::mem::replace(&mut leaf.places[at], packed);
-        if self.spills && leaf.changes.len() > 2 * FANOUT as usize {
+        if spills && leaf.changes.len() > 2 * FANOUT as usize {
             leaf.changes = (0..).zip(leaf.places.iter().copied()).collect();
-        } else if self.spills {
+        } else if spills {
             leaf.changes.push((at as u16, packed));
         }
         was
@@ -98,16 +85,17 @@ impl Leaves {
 
     /// Every place of a cached leaf has become 0: what changed of it before does not matter any more.
     pub(crate) fn cleared(&mut self, number: u64) {
-        let leaf = self.leaves.get_mut(&number).expect("it is cached");
+        let spills = self.spills;
+        let leaf = self.leaf(number);
         debug_assert!(leaf.places.iter().all(|packed| *packed == 0));
-        if self.spills {
+        if spills {
             leaf.changes = vec![(WHOLE_LEAF, 0)];
         }
     }
 
     /// A cached leaf is being written as it is.
     pub(crate) fn written(&mut self, number: u64) {
-        self.leaves.get_mut(&number).expect("it is cached").changes = Changes::new();
+        self.leaf(number).changes = Changes::new();
     }
 
     /// Remembers a change of a leaf that is not cached.
@@ -131,27 +119,20 @@ impl Leaves {
                 places[usize::from(*at)] = *packed;
             }
         }
-        self.evict(is_dirty);
+        self.make_room(is_dirty);
         let changes = if self.spills { known } else { Changes::new() };
-        self.leaves.insert(number, Leaf { places, touched: false, changes });
-        self.order.push_back(number);
-        self.most = self.most.max(self.leaves.len());
+        self.cache.put(number, Leaf { places, changes });
+        self.peak = self.peak.max(self.cache.len());
     }
 
-    /// Makes room for a leaf: the oldest that nobody touched since it was last looked at goes.
-    fn evict(&mut self, is_dirty: impl Fn(u64) -> bool) {
-        let mut looks = 2 * self.order.len();
-        while self.leaves.len() >= self.cached && looks > 0 {
-            looks -= 1;
-            let Some(number) = self.order.pop_front() else { return };
-            let dirty = is_dirty(number);
-            let touched = self.leaves.get_mut(&number).is_some_and(|leaf| std::mem::take(&mut leaf.touched));
-            if touched || (dirty && !self.spills) {
-                self.order.push_back(number);
-                continue;
-            }
-            let gone = self.leaves.remove(&number);
-            if let Some(leaf) = gone.filter(|leaf| dirty && !leaf.changes.is_empty()) {
+    /// Makes room for a leaf, unless all are changed and must stay.
+    fn make_room(&mut self, is_dirty: impl Fn(u64) -> bool) {
+        while self.cache.is_full() {
+            let spills = self.spills;
+            let Some((number, leaf)) = self.cache.evict(|number, _| spills || !is_dirty(number)) else {
+                return;
+            };
+            if !leaf.changes.is_empty() && is_dirty(number) {
                 self.delta.insert(number, leaf.changes);
             }
         }
@@ -174,8 +155,8 @@ mod tests {
                 leaves.put(number, fresh(), |_| true);
                 assert_eq!(leaves.set(number, 3, number + 10), 1);
             }
-            assert_eq!(leaves.len(), if spills { 16 } else { 100 });
-            assert_eq!(leaves.most(), leaves.len());
+            assert_eq!(leaves.cache.len(), if spills { 16 } else { 100 });
+            assert_eq!(leaves.most(), leaves.cache.len());
             assert!(leaves.knows(0));
             for number in (0..100).rev() {
                 if !leaves.is_cached(number) {
@@ -196,8 +177,8 @@ mod tests {
         }
         leaves.cleared(7);
         leaves.set(7, 5, 9);
-        assert_eq!(leaves.leaves[&7].changes, [(WHOLE_LEAF, 0), (5, 9)]);
+        assert_eq!(leaves.cache.peek(7).unwrap().changes, [(WHOLE_LEAF, 0), (5, 9)]);
         leaves.written(7);
-        assert!(leaves.leaves[&7].changes.is_empty());
+        assert!(leaves.cache.peek(7).unwrap().changes.is_empty());
     }
 }

@@ -8,7 +8,7 @@
 //! Invariants kept here:
 //! 1. Nothing here writes to a medium, and nothing decides that anything is written (deniability contract): what is
 //!    hidden waits until the format tells that a stripe or batch has passed ([`HiddenLevels::passed`]).
-//! 2. A map changes with the writes of its level alone, unless the format moves a page ([`Tree::move_page`]).
+//! 2. A map changes with the writes of its level alone.
 //! 3. What was once refused after a failure stays refused, with the first cause ([`FailStop`]).
 //! 4. Within one write each nonce is a domain and an index, and keys are derived from the random salt of the write: no
 //!    nonce repeats as long as a format uses each domain and index once ([`WriteKey`]).
@@ -16,6 +16,7 @@
 #![warn(missing_docs)]
 
 mod clock;
+mod cycle;
 mod disk;
 mod entry;
 mod format;
@@ -31,12 +32,12 @@ mod warm;
 
 pub use clock::PacedClock;
 pub use disk::{LevelDisk, Levels, OpenOptions, check_length, level_disks};
-pub use entry::{Entry, LOST, MOST_DEPTHS};
+pub use entry::{Entry, LOST};
 pub use format::{LevelFormat, Masters, Randomness};
-pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Mode, Wait, no_cover, no_sync};
+pub use hidden::{HiddenLevel, HiddenLevels, HiddenState, Mode, Wait, no_sync};
 pub use keys::{SALT_LEN, TAG_LEN, Unverified, WriteKey, corrupt};
 pub use map_size::{FANOUT, MOST_BLOCKS, SLACK, largest_level, pages_of};
-pub use queue::{Queue, Ticket, Waiting};
+pub use queue::{Queue, Waiting};
 pub use read_again::again;
 pub use state::{MapState, STATE_LEN};
 pub use tree::{LoadedLeaf, Missing, PageSource, Tree};

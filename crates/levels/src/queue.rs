@@ -29,7 +29,7 @@ pub struct Queue {
 
 /// How far a queue had come: what was given up to then.
 #[derive(Clone, Copy)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     given: u64,
     trims_given: u64,
 }
@@ -46,7 +46,7 @@ impl Queue {
     }
 
     /// Those of them that the level has not written before.
-    pub fn first_writes(&self) -> u64 {
+    pub(crate) fn first_writes(&self) -> u64 {
         self.first_writes
     }
 
@@ -71,7 +71,7 @@ impl Queue {
     }
 
     /// Whether a discard waits that covers `addr`.
-    pub fn trims_cover(&self, addr: u64) -> bool {
+    pub(crate) fn trims_cover(&self, addr: u64) -> bool {
         self.trims.iter().any(|&(first, count)| (first..first + count).contains(&addr))
     }
 
@@ -138,12 +138,12 @@ impl Queue {
     }
 
     /// How far it has come.
-    pub fn ticket(&self) -> Ticket {
+    pub(crate) fn ticket(&self) -> Ticket {
         Ticket { given: self.given, trims_given: self.trims_given }
     }
 
     /// Whether everything was taken that had been given when the ticket was drawn.
-    pub fn has_passed(&self, ticket: Ticket) -> bool {
+    pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
         let later = self.order.front().is_none_or(|(turn, _)| *turn > ticket.given);
         later && self.trims_taken >= ticket.trims_given
     }

@@ -6,16 +6,13 @@
 //! leaves first, then what points at them, up to the top; then the state moves on, and no earlier summary is needed to
 //! rebuild the map. Changes found in summaries when the disk is opened wait as a delta until their leaf is loaded.
 
+use crate::cycle::{Next, WriteOut};
 use crate::entry::{Entry, LOST, MOST_DEPTHS};
 use crate::leaves::{Leaves, Page, WHOLE_LEAF};
 use crate::map_size::FANOUT;
 use crate::state::MapState;
-use cycle::{Cycle, is_dirty};
 use lacuna_core::{BLOCK_SIZE, Kind, Result, StatusItem};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
-
-mod cycle;
 
 /// From where pages are read.
 pub trait PageSource {
@@ -51,15 +48,8 @@ pub struct Tree {
     blocks: u64,
     /// Where the pages of each depth are; the last depth has one page, the top.
     pages: Vec<Vec<u64>>,
-    /// Pages changed since they were last written, for each depth; for that of a running cycle those changed since
-    /// they were written in it.
-    dirty: Vec<BTreeSet<u64>>,
-    cycle: Option<Cycle>,
-    last_start: u64,
-    cycle_len: u64,
+    write_out: WriteOut,
     leaves: Leaves,
-    /// Leaves that may wait to be written.
-    most_dirty: usize,
     state: MapState,
 }
 
@@ -78,24 +68,15 @@ impl Tree {
         }
         debug_assert!(pages.len() <= usize::from(MOST_DEPTHS));
         let leaves = Leaves::new(cached);
-        Tree {
-            blocks,
-            dirty: vec![BTreeSet::new(); pages.len()],
-            pages,
-            cycle: None,
-            last_start: 0,
-            cycle_len,
-            most_dirty: leaves.cached() / 2,
-            leaves,
-            state: MapState::default(),
-        }
+        let write_out = WriteOut::new(pages.len(), cycle_len, leaves.cached() / 2);
+        Tree { blocks, pages, write_out, leaves, state: MapState::default() }
     }
 
     /// The same, for a format that writes pages out no faster than its schedule: changed leaves need not stay in memory, for
     /// what changed of them does, and `most_dirty` of them may wait to be written.
     pub fn spilling(mut self, most_dirty: usize) -> Tree {
         self.leaves.spill();
-        self.most_dirty = most_dirty.max(self.most_dirty);
+        self.write_out.allow(most_dirty);
         self
     }
 
@@ -114,21 +95,10 @@ impl Tree {
         self.state.data.saturating_add(self.state.pages)
     }
 
-    /// Blocks that are written.
-    pub fn data(&self) -> u64 {
-        self.state.data
-    }
-
     /// Its counters: blocks of data, and pages that wait to be written.
     pub fn status(&self) -> [StatusItem; 2] {
-        let item = |name, value, unit| StatusItem { name, value, unit };
-        [item("data", self.data(), "blocks"), item("map_pages_waiting", self.dirty_pages(), "pages")]
-    }
-
-    /// Pages that wait to be written.
-    pub fn dirty_pages(&self) -> u64 {
-        let queued = self.cycle.as_ref().map_or(0, |cycle| cycle.queue.len());
-        (queued + self.dirty.iter().map(BTreeSet::len).sum::<usize>()) as u64
+        let (data, waiting) = (self.state.data, self.write_out.waiting());
+        [StatusItem::new("data", data, "blocks"), StatusItem::new("map_pages_waiting", waiting, "pages")]
     }
 
     /// Where block `addr` is: 0 if it is not written, [`LOST`] if nobody knows any more.
@@ -171,8 +141,7 @@ impl Tree {
     pub fn supply(&mut self, leaf: LoadedLeaf) {
         let LoadedLeaf { missing: Missing { number, place }, page } = leaf;
         if self.pages[0][number as usize] == place && !self.leaves.is_cached(number) {
-            let Tree { leaves, dirty, cycle, .. } = self;
-            leaves.put(number, page, |number| is_dirty(dirty, cycle.as_ref(), 0, number));
+            self.leaves.put(number, page, |number| self.write_out.is_dirty(0, number));
         }
     }
 
@@ -191,7 +160,7 @@ impl Tree {
         let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
         self.cache(number, source)?;
         let was = self.leaves.set(number, at, packed);
-        self.mark_dirty(0, number);
+        self.write_out.mark(0, number);
         match (was, packed) {
             (0, 0) => {}
             (0, _) => self.state.data = self.state.data.saturating_add(1),
@@ -255,18 +224,9 @@ impl Tree {
     pub fn place_of(&mut self, entry: Entry, source: &dyn PageSource) -> Result<u64> {
         match entry {
             Entry::Data(addr) | Entry::Lost(addr) if addr < self.blocks => self.get(addr, source),
-            Entry::Page { depth, index } => Ok(self.listed(depth, index).map_or(0, |listed| *listed)),
+            Entry::Page { depth, index } => Ok(self.listed(depth, index).unwrap_or(0)),
             Entry::Data(_) | Entry::Lost(_) | Entry::Empty | Entry::Trim { .. } => Ok(0),
         }
-    }
-
-    /// The page that `entry` names, of which nothing changed, lies at `place` from now on. Nothing happens if it names no
-    /// page of this map, or one that is nowhere.
-    pub fn move_page(&mut self, entry: Entry, place: u64) {
-        let Entry::Page { depth, index } = entry else { return };
-        let Some(listed) = self.listed(depth, index).filter(|listed| **listed != 0) else { return };
-        *listed = place;
-        self.mark_above(usize::from(depth), index);
     }
 
     /// The page that `entry` names cannot be read any more where it lies: it is written anew with the next cycle, if it is in
@@ -276,7 +236,7 @@ impl Tree {
             && self.names(entry)
             && (depth > 0 || self.leaves.is_cached(index))
         {
-            self.mark_dirty(usize::from(depth), index);
+            self.write_out.mark(usize::from(depth), index);
         }
     }
 
@@ -293,21 +253,78 @@ impl Tree {
 
     /// The write with which the running cycle began; 0 if none runs.
     pub fn cycle_began(&self) -> u64 {
-        self.cycle.as_ref().map_or(0, |cycle| cycle.started)
+        self.write_out.began()
     }
 
     /// Goes on with a cycle that an earlier session began, after [`Tree::restore`] and all changes have been repeated: it
     /// still has to write those leaves that `early` says were changed before it began. Otherwise sessions shorter than a
     /// cycle would never end one, and what no page says yet would grow old without bound.
     pub fn resume_cycle(&mut self, began: u64, early: impl Fn(u64) -> bool) {
-        let queue = self.dirty[0].iter().copied().filter(|leaf| early(*leaf)).collect::<BTreeSet<u64>>();
-        self.dirty[0].retain(|leaf| !queue.contains(leaf));
-        self.last_start = began;
-        self.cycle = Some(Cycle { depth: 0, queue, started: began });
+        self.write_out.resume(began, early);
     }
 
-    fn listed(&mut self, depth: u8, index: u64) -> Option<&mut u64> {
-        self.pages.get_mut(usize::from(depth))?.get_mut(usize::try_from(index).ok()?)
+    /// Where a page is; none if the map has no such page.
+    fn listed(&self, depth: u8, index: u64) -> Option<u64> {
+        self.pages.get(usize::from(depth))?.get(usize::try_from(index).ok()?).copied()
+    }
+
+    // Writing pages.
+
+    /// How many pages write `seq` should take so that the cycle ends in time and the changed leaves fit the cache.
+    /// Begins a cycle when one is due.
+    pub fn due(&mut self, seq: u64) -> usize {
+        self.write_out.due(seq, self.pages[1..].iter().map(Vec::len)).unwrap_or_else(|| {
+            // Whatever was changed before this write is in pages that were written before it.
+            self.state.covered = seq - 1;
+            0
+        })
+    }
+
+    /// Writes the next page of the cycle, to lie at `place`. None if the cycle has none left, which ends it.
+    pub fn emit(&mut self, place: u64, source: &dyn PageSource, block: &mut [u8]) -> Result<Option<Entry>> {
+        loop {
+            let (depth, index) = match self.write_out.next() {
+                Next::Page(depth, index) => (depth, index),
+                Next::Done(covered) => {
+                    self.state.covered = covered;
+                    return Ok(None);
+                }
+                Next::Idle => return Ok(None),
+            };
+            let empty = self.encode(depth, index, source, block).inspect_err(|_| {
+                self.write_out.put_back(index);
+            })?;
+            let listed = &mut self.pages[depth][index as usize];
+            if empty && *listed == 0 {
+                continue;
+            }
+            // A page that has become empty is written all the same: a crash must not find the one before it.
+            self.state.pages = self.state.pages.saturating_add(u64::from(*listed == 0));
+            *listed = place;
+            self.write_out.mark_above(depth, index);
+            return Ok(Some(Entry::Page { depth: depth as u8, index }));
+        }
+    }
+
+    /// Serialises a page. Returns whether it is empty.
+    fn encode(
+        &mut self,
+        depth: usize,
+        index: u64,
+        source: &dyn PageSource,
+        block: &mut [u8],
+    ) -> Result<bool> {
+        block.fill(0);
+        if depth == 0 {
+            self.cache(index, source)?;
+            let empty = encode_places(&self.leaves.places(index)[..], block);
+            self.leaves.written(index);
+            return Ok(empty);
+        }
+        let below = &self.pages[depth - 1];
+        let first = (index * FANOUT) as usize;
+        let end = below.len().min(first + FANOUT as usize);
+        Ok(encode_places(&below[first..end], block))
     }
 
     // Opening.
@@ -321,7 +338,7 @@ impl Tree {
         source: &dyn PageSource,
     ) -> Result<()> {
         self.state = state;
-        self.last_start = state.covered;
+        self.write_out.begin_after(state.covered);
         let top = self.depths() - 1;
         let place_of = |depth: usize, index: u64, listed: u64| {
             moved.get(&(depth as u8, index)).copied().unwrap_or(listed)
@@ -341,7 +358,7 @@ impl Tree {
         // What moved is not yet in the pages above.
         for &(depth, index) in moved.keys() {
             if self.listed(depth, index).is_some() {
-                self.mark_above(usize::from(depth), index);
+                self.write_out.mark_above(usize::from(depth), index);
             }
         }
         Ok(())
@@ -357,15 +374,13 @@ impl Tree {
     pub fn replay(&mut self, addr: u64, packed: u64) {
         if addr < self.blocks {
             self.leaves.remember(addr / FANOUT, (addr % FANOUT) as u16, packed);
-            self.mark_dirty(0, addr / FANOUT);
+            self.write_out.mark(0, addr / FANOUT);
         }
     }
 
     /// Whether so many leaves wait to be written that no more should be changed for the moment.
     pub fn crowded(&self) -> bool {
-        let queued =
-            self.cycle.as_ref().filter(|cycle| cycle.depth == 0).map_or(0, |cycle| cycle.queue.len());
-        self.dirty[0].len() + queued > self.most_dirty
+        self.write_out.is_crowded()
     }
 
     /// Repeats a discard that a summary told of.
@@ -377,7 +392,7 @@ impl Tree {
             if self.has_leaf(at / FANOUT) && leaf_end - at == FANOUT {
                 // A whole leaf: what was to be done to it before need not be.
                 self.leaves.remember(at / FANOUT, WHOLE_LEAF, 0);
-                self.mark_dirty(0, at / FANOUT);
+                self.write_out.mark(0, at / FANOUT);
             } else if self.has_leaf(at / FANOUT) {
                 (at..leaf_end).for_each(|addr| self.replay(addr, 0));
             }
@@ -394,10 +409,17 @@ impl Tree {
         }
         let packed = self.pages[0][number as usize];
         let places = load(packed, Entry::Page { depth: 0, index: number }, source)?;
-        let Tree { leaves, dirty, cycle, .. } = self;
-        leaves.put(number, places, |number| is_dirty(dirty, cycle.as_ref(), 0, number));
+        self.leaves.put(number, places, |number| self.write_out.is_dirty(0, number));
         Ok(())
     }
+}
+
+/// Puts places into the beginning of a page. Returns whether all of them are 0.
+fn encode_places(places: &[u64], block: &mut [u8]) -> bool {
+    for (out, packed) in block.chunks_exact_mut(8).zip(places) {
+        out.copy_from_slice(&packed.to_le_bytes());
+    }
+    places.iter().all(|packed| *packed == 0)
 }
 
 fn page_of(block: &[u8; BLOCK_SIZE]) -> Page {

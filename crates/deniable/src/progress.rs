@@ -1,0 +1,140 @@
+//! How far the log has come: which stripes are on the medium, and which of them are durable.
+//!
+//! Invariants: both numbers only grow, a stripe is durable only after a sync that began when it was on the medium, and after
+//! a sync that failed there is no other.
+
+use crate::health::{Health, LOOK_AGAIN, Wake};
+use crate::place::Seq;
+use lacuna_core::{Result, defect};
+use lacuna_levels::no_sync;
+use lacuna_medium::Medium;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How far the log of an open disk has come.
+pub(crate) struct Progress {
+    medium: Arc<dyn Medium>,
+    health: Arc<Health>,
+    written: AtomicU64,
+    durable: AtomicU64,
+    /// Held over a sync.
+    syncing: Mutex<()>,
+    /// Held for a moment before `moved` is told, so that nobody misses it.
+    told: Mutex<()>,
+    /// Stripes were written or made durable, or something failed.
+    moved: Condvar,
+    syncs: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn new(medium: Arc<dyn Medium>, health: Arc<Health>) -> Arc<Progress> {
+        let progress = Arc::new(Progress {
+            medium,
+            health,
+            written: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            syncing: Mutex::new(()),
+            told: Mutex::new(()),
+            moved: Condvar::new(),
+            syncs: AtomicU64::new(0),
+        });
+        progress.health.watch(&progress);
+        progress
+    }
+
+    /// The log was found to end at `head`, all of it durable.
+    pub(crate) fn begin(&self, head: Seq) {
+        self.written.store(head.0, Ordering::Release);
+        self.durable.store(head.0, Ordering::Release);
+    }
+
+    /// The last stripe that is on the medium.
+    pub(crate) fn written(&self) -> Seq {
+        Seq(self.written.load(Ordering::Acquire))
+    }
+
+    /// The last stripe known to be durable.
+    fn durable(&self) -> Seq {
+        Seq(self.durable.load(Ordering::Acquire))
+    }
+
+    /// Syncs of the medium since the disk was opened.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Stripe `seq` is on the medium, and all before it.
+    pub(crate) fn reach(&self, seq: Seq) {
+        self.written.store(seq.0, Ordering::Release);
+        self.wake();
+    }
+
+    /// Makes stripe `seq`, which is on the medium, and all before it durable.
+    pub(crate) fn sync_to(&self, seq: Seq) -> Result<()> {
+        if self.durable() >= seq {
+            return Ok(());
+        }
+        let syncing = self.syncing.lock();
+        if self.durable() >= seq {
+            return Ok(());
+        }
+        let written = self.written();
+        if written < seq {
+            return Err(self.health.fail(defect()));
+        }
+        self.sync_held(&syncing)?;
+        self.durable.store(written.0, Ordering::Release);
+        drop(syncing);
+        self.wake();
+        Ok(())
+    }
+
+    /// Makes everything durable that was written so far, whatever it is.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        self.sync_held(&self.syncing.lock())
+    }
+
+    /// Syncs, unless something has failed: after a sync that did, the next one may say that all is well, for the system
+    /// has dropped what it could not write.
+    fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
+        self.health.check()?;
+        self.medium.sync().map_err(|e| self.health.fail(e))?;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits until stripe `seq` is on the medium.
+    pub(crate) fn wait_written(&self, seq: Seq) -> Result<()> {
+        self.wait(None, || self.written() >= seq)
+    }
+
+    /// Waits until others have made stripe `seq` durable, for as long as `patience` says.
+    pub(crate) fn wait_durable(&self, seq: Seq, patience: Option<Duration>) -> Result<()> {
+        self.wait(patience, || self.durable() >= seq)
+    }
+
+    fn wait(&self, patience: Option<Duration>, done: impl Fn() -> bool) -> Result<()> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        let mut told = self.told.lock();
+        while !done() {
+            self.health.check()?;
+            let left =
+                deadline.map_or(LOOK_AGAIN, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(no_sync());
+            }
+            // What failed among the hidden levels does not tell of progress.
+            self.moved.wait_for(&mut told, left.min(LOOK_AGAIN));
+        }
+        Ok(())
+    }
+}
+
+impl Wake for Progress {
+    fn wake(&self) {
+        drop(self.told.lock());
+        self.moved.notify_all();
+    }
+}
