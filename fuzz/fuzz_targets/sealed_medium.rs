@@ -3,16 +3,12 @@
 //! back as long as nobody alters the medium again.
 #![no_main]
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
+use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::sealed_image::{BLOCKS, image, is_content, open, was_written, write};
-use lacuna_sealed::{Layout, Sealed};
+use lacuna_fuzz::sealed_image::{BLOCKS, NEW, each_readable_block, image, is_content, open, was_written, write};
+use lacuna_sealed::Layout;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
-
-const NEW: u8 = 9;
-/// Blocks read at a time.
-const RUN: usize = 60;
 
 fuzz_target!(|input: &[u8]| {
     let mut input = Bytes::new(input);
@@ -61,18 +57,3 @@ fuzz_target!(|input: &[u8]| {
         }
     }
 });
-
-/// Reads a range in runs, and block by block where a run does not read.
-fn each_readable_block(disk: &Sealed, first: u64, count: u64, mut each: impl FnMut(u64, &[u8])) {
-    let mut data = vec![0; RUN * BLOCK_SIZE];
-    let end = first + count;
-    for start in (first..end).step_by(RUN) {
-        let run = &mut data[..RUN.min((end - start) as usize) * BLOCK_SIZE];
-        let whole = disk.read(BlockAddr(start), run).is_ok();
-        for (block, data) in (start..).zip(run.chunks_exact_mut(BLOCK_SIZE)) {
-            if whole || disk.read(BlockAddr(block), data).is_ok() {
-                each(block, data);
-            }
-        }
-    }
-}

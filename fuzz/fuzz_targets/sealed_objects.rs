@@ -3,16 +3,14 @@
 //! what is written and flushed afterwards is read back as long as nobody alters the objects again.
 #![no_main]
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS};
+use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::objects_image::{SNAPSHOT, SNAPSHOT_PHASE, image, open, write};
-use lacuna_fuzz::sealed_image::{BLOCKS, PHASES, is_content, was_written_until};
+use lacuna_fuzz::objects_image::{SNAPSHOT, SNAPSHOT_PHASE, image, open};
+use lacuna_fuzz::sealed_image::{
+    BLOCKS, NEW, PHASES, each_readable_block, is_content, was_written_until, write,
+};
 use lacuna_sealed_objects::ObjectDisk;
 use libfuzzer_sys::fuzz_target;
-
-const NEW: u8 = 9;
-/// Blocks read at a time.
-const RUN: usize = 60;
 
 fuzz_target!(|input: &[u8]| {
     let mut input = Bytes::new(input);
@@ -64,19 +62,4 @@ fn judge(disk: &ObjectDisk, authenticated: bool, until: u8) {
         let known = !authenticated || was_written_until(block, data, until);
         assert!(known, "block {block} reads as something never written there");
     });
-}
-
-/// Reads a range in runs, and block by block where a run does not read.
-fn each_readable_block(disk: &ObjectDisk, first: u64, count: u64, mut each: impl FnMut(u64, &[u8])) {
-    let mut data = vec![0; RUN * BLOCK_SIZE];
-    let end = first + count;
-    for start in (first..end).step_by(RUN) {
-        let run = &mut data[..RUN.min((end - start) as usize) * BLOCK_SIZE];
-        let whole = disk.read(BlockAddr(start), run).is_ok();
-        for (block, data) in (start..).zip(run.chunks_exact_mut(BLOCK_SIZE)) {
-            if whole || disk.read(BlockAddr(block), data).is_ok() {
-                each(block, data);
-            }
-        }
-    }
 }

@@ -2,7 +2,7 @@
 //! alters the objects.
 
 use crate::bytes::Bytes;
-use crate::sealed_image::{BLOCKS, filler};
+use crate::sealed_image::{BLOCKS, write};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret, SEGMENT_BLOCKS};
 use lacuna_crypto::{SeededRandom, Cipher};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
@@ -76,15 +76,6 @@ pub fn open(pool: &Pool, params: &ObjectParams, seed: u64, snapshot: bool) -> Re
         random: Arc::new(SeededRandom::new(seed)),
     };
     ObjectDisk::open(pool.stores(), params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
-}
-
-/// Writes what `phase` gives to a range.
-pub fn write(disk: &ObjectDisk, phase: u8, first: u64, count: u64) -> Result<()> {
-    let mut data = vec![0; count as usize * BLOCK_SIZE];
-    for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
-        out.fill(filler(block, phase));
-    }
-    disk.write(BlockAddr(first), &data)
 }
 
 impl Image {

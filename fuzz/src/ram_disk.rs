@@ -1,7 +1,7 @@
 //! A disk in memory without any format behind it.
 
+use parking_lot::{Mutex, MutexGuard};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Extent, Result, Status};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Plain blocks; one of zeros counts as unwritten.
 pub struct RamDisk(Mutex<Vec<u8>>);
@@ -13,7 +13,7 @@ impl RamDisk {
     }
 
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -15,6 +15,10 @@ use std::sync::{Arc, OnceLock};
 pub const BLOCKS: u64 = SEGMENT_BLOCKS + 40;
 /// Phases of writing before the disk is altered; phase 0 stands for zeros.
 pub const PHASES: u8 = 4;
+/// The phase of what is written to an altered disk.
+pub const NEW: u8 = 9;
+/// Blocks read at a time.
+const RUN: usize = 60;
 /// Changes to the medium in one run at most.
 const CHANGES: usize = 24;
 
@@ -81,12 +85,27 @@ pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool
 }
 
 /// Writes what `phase` gives to a range.
-pub fn write(disk: &Sealed, phase: u8, first: u64, count: u64) -> Result<()> {
+pub fn write(disk: &dyn Disk, phase: u8, first: u64, count: u64) -> Result<()> {
     let mut data = vec![0; count as usize * BLOCK_SIZE];
     for (block, out) in (first..).zip(data.chunks_exact_mut(BLOCK_SIZE)) {
         out.fill(filler(block, phase));
     }
     disk.write(BlockAddr(first), &data)
+}
+
+/// Reads a range in runs, and block by block where a run does not read.
+pub fn each_readable_block(disk: &dyn Disk, first: u64, count: u64, mut each: impl FnMut(u64, &[u8])) {
+    let mut data = vec![0; RUN * BLOCK_SIZE];
+    let end = first + count;
+    for start in (first..end).step_by(RUN) {
+        let run = &mut data[..RUN.min((end - start) as usize) * BLOCK_SIZE];
+        let whole = disk.read(BlockAddr(start), run).is_ok();
+        for (block, data) in (start..).zip(run.chunks_exact_mut(BLOCK_SIZE)) {
+            if whole || disk.read(BlockAddr(block), data).is_ok() {
+                each(block, data);
+            }
+        }
+    }
 }
 
 impl Image {

@@ -87,29 +87,18 @@ impl Args {
 
     /// The sizes of this run.
     pub(crate) fn scale(&self) -> Scale {
-        if self.quick {
-            return Scale {
-                repeats: self.repeats.unwrap_or(1),
-                quick: true,
-                disk: 16 << 20,
-                peer_job: Duration::from_millis(50),
-                cipher_job: Duration::from_millis(50),
-                requests: 500,
-                cipher_window: Duration::from_millis(5),
-                image: 64 << 20,
-                image_job: Duration::from_millis(50),
-            };
-        }
+        let quick = self.quick;
+        let time = |tiny, whole| Duration::from_millis(if quick { tiny } else { whole });
         Scale {
-            repeats: self.repeats.unwrap_or(5),
-            quick: false,
-            disk: 2 << 30,
-            peer_job: Duration::from_millis(1500),
-            cipher_job: Duration::from_millis(1000),
-            requests: 60_000,
-            cipher_window: Duration::from_millis(250),
-            image: 1 << 30,
-            image_job: Duration::from_millis(3000),
+            repeats: self.repeats.unwrap_or(if quick { 1 } else { 5 }),
+            quick,
+            disk: if quick { 16 << 20 } else { 2 << 30 },
+            peer_job: time(50, 1500),
+            cipher_job: time(50, 1000),
+            requests: if quick { 500 } else { 60_000 },
+            cipher_window: time(5, 250),
+            image: if quick { 64 << 20 } else { 1 << 30 },
+            image_job: time(50, 3000),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A disk on a simulated medium, and the jobs that are done on it: the time that the models charge is taken as time.
 
 use crate::in_process;
-use crate::read_counter::ReadCounter;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Clock, Disk, Error, Kind, ManualClock, Result};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Kind, ManualClock, Result};
+use lacuna_deniable::{Deniable, Params};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_sim::{LatencyMedium, LatencyModel, Rng};
+use lacuna_sim::{LatencyMedium, LatencyModel, Reads, Rng};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,7 @@ pub(crate) enum Operation {
 }
 
 impl Model {
+    /// The paper's first.
     const ALL: [Model; 3] = [Model::HardDisk, Model::CachedHardDisk, Model::Ssd];
 
     /// For a medium of `len` bytes.
@@ -61,8 +62,6 @@ pub(crate) struct Bed {
     levels: Vec<Arc<dyn Disk>>,
     /// What the models charge, and where.
     charged: [(Model, Arc<ManualClock>, Arc<LatencyMedium>); Model::ALL.len()],
-    /// What is read of the medium.
-    pub reads: Arc<ReadCounter>,
     /// Blocks of each level that are written and read.
     pub span: u64,
     rng: Rng,
@@ -85,10 +84,24 @@ impl Bed {
             medium = Arc::clone(&slow) as Arc<dyn Medium>;
             (model, clock, slow)
         });
-        let reads = Arc::new(ReadCounter::new(medium));
-        let levels = open(&(Arc::clone(&reads) as Arc<dyn Medium>))?;
+        let levels = open(&medium)?;
         debug_assert!(levels.iter().all(|level| level.blocks() >= span), "a disk is as large as its data");
-        Ok(Bed { levels, charged, reads, span, rng: Rng::new(5), data: vec![0; LONG as usize * BLOCK_SIZE] })
+        Ok(Bed { levels, charged, span, rng: Rng::new(5), data: vec![0; LONG as usize * BLOCK_SIZE] })
+    }
+
+    /// The same with a `deniable` disk of two levels, and that disk.
+    pub(crate) fn with_caches(
+        len: u64,
+        span: u64,
+        params: &Params,
+        budget: u64,
+    ) -> Result<(Bed, Arc<Deniable>)> {
+        let mut disk = None;
+        let bed = Bed::new(len, span, |medium| {
+            let opened = in_process::open_new(medium, params, 2, Budget::bytes(budget))?;
+            Ok(in_process::levels_of(disk.insert(opened)))
+        })?;
+        Ok((bed, disk.expect("the bed opened it")))
     }
 
     /// How many levels are open.
@@ -96,10 +109,10 @@ impl Bed {
         self.levels.len()
     }
 
-    /// Seeks so far, and the time charged, by a model.
-    pub(crate) fn charged(&self, model: Model) -> (u64, Duration) {
-        let of = self.charged.iter().find(|(charged, ..)| *charged == model);
-        of.map_or((0, Duration::ZERO), |(_, clock, medium)| (medium.seeks(), clock.now()))
+    /// What was read so far, by how many seeks, and the time charged, by the model of the paper's disk.
+    pub(crate) fn charged(&self) -> (Reads, u64, Duration) {
+        let (_, clock, medium) = &self.charged[0];
+        (medium.reads(), medium.seeks(), clock.now())
     }
 
     /// Writes so many blocks of every level.
@@ -143,7 +156,7 @@ impl Bed {
         let bytes = (blocks * BLOCK_SIZE as u64) as f64;
         let charged = self.charged.iter().zip(before);
         let rate = charged.map(|((model, clock, _), before)| {
-            (*model, operation, bytes / (clock.now() - before).as_secs_f64())
+            (*model, operation, bytes / clock.now().saturating_sub(before).as_secs_f64())
         });
         Ok(rate.collect())
     }

@@ -3,18 +3,16 @@
 
 use crate::bed::Bed;
 use crate::cache_sizes::{CacheSizes, kib};
-use crate::in_process;
 use crate::modelled::Case;
 use crate::requirement::{Bound, Requirement};
 use crate::table::Table;
 use crate::workspace::Workspace;
-use lacuna_core::{Budget, Result};
+use lacuna_core::Result;
 use lacuna_deniable::{Cached, Caches};
 
 /// Memory for all caches under spread writes. The first is the least that `--cache` takes.
 const BUDGETS: [u64; 3] = [1 << 20, 2 << 20, 4 << 20];
 
-/// What came out.
 pub(crate) struct CacheBound {
     spread: Vec<(u64, Caches)>,
     medium: u64,
@@ -30,15 +28,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<CacheBound> {
     let span = params.blocks.min(params.most_blocks(1) * 15 / 16);
     let mut spread = Vec::new();
     for budget in BUDGETS {
-        work.interrupt.check()?;
-        work.say(&format!("models: spread writes with caches of {}", kib(budget)));
-        let mut disk = None;
-        let mut bed = Bed::new(medium, span, |medium| {
-            let opened = in_process::open_new(medium, &params, 2, Budget::bytes(budget))?;
-            Ok(in_process::levels_of(disk.insert(opened)))
-        })?;
+        work.goes_on(&format!("models: spread writes with caches of {}", kib(budget)))?;
+        let (mut bed, disk) = Bed::with_caches(medium, span, &params, budget)?;
         bed.write(true, writes)?;
-        spread.extend(disk.map(|disk| (budget, disk.caches())));
+        spread.push((budget, disk.caches()));
     }
     Ok(CacheBound { spread, medium, writes, leaves: span.div_ceil(512) })
 }
@@ -60,15 +53,13 @@ impl CacheBound {
             "map of level 1: most held",
             "summaries: most held",
         ];
-        let mut table = Table::new("Memory of the caches (paper 000, section 3.3)", &head);
+        let mut table = Table::new("Memory of the caches (paper 000, section 3.3)", head);
         let runs = figure_8.held().map(|held| ("as in Figure 8", held));
         let spread = self.spread.iter().map(|(budget, caches)| ("spread", (*budget, caches)));
         for (writes, (budget, caches)) in runs.chain(spread) {
-            let mut cells = vec![kib(budget), writes.to_owned()];
-            cells.extend(
-                named(caches).into_iter().map(|(_, of)| format!("{} of {}", kib(of.most), kib(of.share))),
-            );
-            table.row(cells);
+            let held =
+                named(caches).into_iter().map(|(_, of)| format!("{} of {}", kib(of.most), kib(of.share)));
+            table.row(kib(budget), std::iter::once(writes.to_owned()).chain(held));
         }
         table
     }

@@ -1,10 +1,9 @@
 //! Figure 8 of paper 000: throughput by the size of the caches, on the model of the paper's disk.
 
 use crate::bed::{Bed, Model, Operation};
-use crate::in_process;
 use crate::modelled::{Case, Sizes};
 use crate::paper_tables::{megabytes, name};
-use crate::table::Table;
+use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Budget, Result};
 use lacuna_deniable::Caches;
@@ -23,7 +22,6 @@ const OPERATIONS: [Operation; 4] =
 /// Bytes per second of the sequential jobs, divisor 0, and of the random ones by the divisor of their file.
 type Rates = HashMap<(u64, Operation), f64>;
 
-/// What came out.
 pub(crate) struct CacheSizes {
     cells: Vec<(u64, Rates, Caches)>,
     /// Of `sealed`, which has one level.
@@ -31,7 +29,6 @@ pub(crate) struct CacheSizes {
     sizes: Sizes,
 }
 
-/// Measures all of them.
 pub(crate) fn measure(work: &Workspace) -> Result<CacheSizes> {
     let sizes = Sizes::of(work)?;
     let span = sizes.whole / 2;
@@ -39,15 +36,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<CacheSizes> {
     let xts = rates(work, &mut xts)?;
     let mut cells = Vec::new();
     for budget in BUDGETS.into_iter().filter(|budget| !work.scale.quick || *budget == BUDGETS[1]) {
-        work.say(&format!("models: caches of {} KiB", budget >> 10));
-        let mut disk = None;
-        let mut bed = Bed::new(sizes.medium, span, |medium| {
-            let params = Case::Half.params(medium.len())?;
-            let opened = in_process::open_new(medium, &params, 2, Budget::bytes(budget))?;
-            Ok(in_process::levels_of(disk.insert(opened)))
-        })?;
-        let rates = rates(work, &mut bed)?;
-        cells.extend(disk.map(|disk| (budget, rates, disk.caches())));
+        work.goes_on(&format!("models: caches of {} KiB", budget >> 10))?;
+        let (mut bed, disk) =
+            Bed::with_caches(sizes.medium, span, &Case::Half.params(sizes.medium)?, budget)?;
+        cells.push((budget, rates(work, &mut bed)?, disk.caches()));
     }
     Ok(CacheSizes { cells, xts, sizes })
 }
@@ -72,7 +64,6 @@ fn rates(work: &Workspace, bed: &mut Bed) -> Result<Rates> {
     Ok(found)
 }
 
-/// For people.
 pub(crate) fn kib(bytes: u64) -> String {
     if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) {
         format!("{} MiB", bytes >> 20)
@@ -82,7 +73,6 @@ pub(crate) fn kib(bytes: u64) -> String {
 }
 
 impl CacheSizes {
-    /// All figures.
     pub(crate) fn tables(&self) -> Vec<Table> {
         let jobs = |divisor: u64| OPERATIONS.map(|operation| (divisor, operation));
         let all = [jobs(0), jobs(1)].concat();
@@ -105,22 +95,15 @@ impl CacheSizes {
         &self,
         title: String,
         columns: &[(u64, Operation)],
-        head: impl Fn((u64, Operation)) -> String,
+        name: impl Fn((u64, Operation)) -> String,
     ) -> Table {
-        let mut heads = vec!["MB/s".to_owned()];
-        heads.extend(columns.iter().map(|column| head(*column)));
-        let mut table = Table::new(title, &heads.iter().map(String::as_str).collect::<Vec<_>>());
-        let row = |first: String, rates: &Rates| {
+        let mut table = Table::new(title, head("MB/s", columns.iter().map(|column| name(*column))));
+        let cells = self.cells.iter().map(|(budget, rates, _)| (kib(*budget), rates));
+        for (first, rates) in cells.chain([(Case::Xts.name().into(), &self.xts)]) {
             let figure =
                 |column| rates.get(column).map_or_else(|| "n/a".into(), |rate| megabytes(rate / 1e6));
-            let mut cells = vec![first];
-            cells.extend(columns.iter().map(figure));
-            cells
-        };
-        for (budget, rates, _) in &self.cells {
-            table.row(row(kib(*budget), rates));
+            table.row(first, columns.iter().map(figure));
         }
-        table.row(row(Case::Xts.name().into(), &self.xts));
         table
     }
 

@@ -5,7 +5,7 @@ use crate::grid::Grid;
 use crate::requirement::{Bound, Requirement};
 use crate::rounds::Rounds;
 use crate::subject::{Subject, XTS};
-use crate::table::Table;
+use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 
@@ -24,9 +24,7 @@ const OTHERS: [Subject; 3] = [
     Subject::Lacuna { cipher: "hctr2", layout: None },
 ];
 
-/// What came out.
 pub(crate) struct Ciphers {
-    /// The figures.
     pub grid: Grid,
 }
 
@@ -57,7 +55,6 @@ fn all_jobs() -> Vec<Job> {
     jobs
 }
 
-/// Measures all of them.
 pub(crate) fn measure(work: &Workspace) -> Result<Ciphers> {
     let mut rounds = Rounds::new(work, "ciphers", work.scale.cipher_job);
     for subject in [XTS, XTS_RANDOM, GCM] {
@@ -70,28 +67,23 @@ pub(crate) fn measure(work: &Workspace) -> Result<Ciphers> {
 }
 
 impl Ciphers {
-    fn ratio_text(&self, subject: Subject, job: Job) -> String {
-        self.grid.ratio(subject, XTS, job).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+    /// What subjects reached in a job, and their ratios to `xts`.
+    fn cells(&self, subjects: &[Subject], job: Job) -> impl Iterator<Item = String> {
+        subjects.iter().flat_map(move |s| [self.grid.cell(*s, job), self.grid.ratio_cell(*s, XTS, job)])
     }
 
-    /// All figures.
     pub(crate) fn tables(&self) -> [Table; 2] {
-        let head = ["job", "xts", "xts-random", "ratio", "gcm", "ratio"];
-        let mut sizes = Table::new("Random IVs and authentication beside xts (segment-end)", &head);
+        let columns = ["job", "xts", "xts-random", "ratio", "gcm", "ratio"];
+        let mut sizes = Table::new("Random IVs and authentication beside xts (segment-end)", columns);
         for job in all_jobs() {
-            let mut cells = vec![job.name(), self.grid.cell(XTS, job)];
-            for subject in [XTS_RANDOM, GCM] {
-                cells.extend([self.grid.cell(subject, job), self.ratio_text(subject, job)]);
-            }
-            sizes.row(cells);
+            let cells = self.cells(&[XTS_RANDOM, GCM], job);
+            sizes.row(job.name(), std::iter::once(self.grid.cell(XTS, job)).chain(cells));
         }
-        let names = OTHERS.map(Subject::name);
-        let mut head = vec!["job"];
-        names.iter().for_each(|name| head.extend([name.as_str(), "to xts"]));
-        let mut others = Table::new("The other layouts, and HCTR2 as the cipher of a disk", &head);
+        let columns = OTHERS.into_iter().flat_map(|subject| [subject.name(), "to xts".into()]);
+        let mut others =
+            Table::new("The other layouts, and HCTR2 as the cipher of a disk", head("job", columns));
         for job in both(&[SMALL, LARGE]) {
-            let cells = OTHERS.iter().flat_map(|s| [self.grid.cell(*s, job), self.ratio_text(*s, job)]);
-            others.row(std::iter::once(job.name()).chain(cells).collect());
+            others.row(job.name(), self.cells(&OTHERS, job));
         }
         [sizes, others]
     }
@@ -102,13 +94,10 @@ impl Ciphers {
         for (subject, name, writes) in [(XTS_RANDOM, "xts-random", 0.90), (GCM, "gcm", 0.85)] {
             let mut add = |what: &str, least: f64, jobs: &[Job]| {
                 let line = format!("{name} to xts: {what}");
-                let requirement = jobs.iter().fold(
-                    Requirement::new(line, Bound::AtLeast(least), ""),
-                    |requirement, job| {
-                        requirement.case(size_name(job.size), self.grid.ratio(subject, XTS, *job))
-                    },
-                );
-                all.push(requirement);
+                let empty = Requirement::new(line, Bound::AtLeast(least), "");
+                all.push(jobs.iter().fold(empty, |requirement, job| {
+                    requirement.case(size_name(job.size), self.grid.ratio(subject, XTS, *job))
+                }));
             };
             add("reads, 4 KiB to 4 MiB", 0.95, &SIZES.map(|size| job(Direction::Read, size)));
             add("writes, 4 KiB to 4 MiB", writes, &SIZES.map(|size| job(Direction::Write, size)));

@@ -46,7 +46,7 @@ impl Cluster {
                 NEEDED >> 30
             )));
         }
-        work.say("ceph: starting a cluster");
+        work.goes_on("ceph: starting a cluster")?;
         Cluster::start(work).map(Ok)
     }
 

@@ -1,4 +1,4 @@
-//! The load: `fio` with its NBD engine, one invocation for a list of jobs that run one after the other.
+//! The load: `fio` with its NBD engine, one invocation for each job.
 
 use crate::program;
 use crate::workspace::Workspace;
@@ -11,9 +11,7 @@ use std::time::Duration;
 /// Whether a job reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
-    /// It reads.
     Read,
-    /// It writes.
     Write,
 }
 
@@ -49,10 +47,6 @@ impl Job {
         let fsync = self.fsync.map(|n| format!(", fsync every {n}")).unwrap_or_default();
         format!("{order} {} {}, depth {}{fsync}", size_name(self.size), self.direction.name(), self.depth)
     }
-
-    fn mode(&self) -> String {
-        format!("{}{}", if self.random { "rand" } else { "" }, self.direction.name())
-    }
 }
 
 /// `4 KiB`, `1 MiB`.
@@ -60,7 +54,7 @@ pub(crate) fn size_name(bytes: u32) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// How much each job of an invocation does.
+/// How much a job does.
 #[derive(Clone, Copy)]
 pub(crate) enum Amount {
     /// The whole disk once.
@@ -71,13 +65,16 @@ pub(crate) enum Amount {
     Requests(u32),
 }
 
-/// An invocation.
+/// A job on a disk.
+#[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     /// The server.
     pub uri: &'a str,
     /// Bytes of the disk.
     pub size: u64,
-    /// How much each job does.
+    /// What is done.
+    pub job: Job,
+    /// How much of it.
     pub amount: Amount,
     /// How long a timed job runs before its rate counts.
     pub ramp: Duration,
@@ -85,8 +82,6 @@ pub(crate) struct Load<'a> {
     pub durable: bool,
     /// Decides the addresses; the same for all servers.
     pub seed: u64,
-    /// The jobs.
-    pub jobs: &'a [Job],
 }
 
 /// What a job reached.
@@ -115,29 +110,27 @@ pub(crate) const SHARED_OPTIONS: [&str; 6] = [
     "--allrandrepeat=0",
 ];
 
-/// How often jobs are run in one of which nothing was done.
+/// How often a job is run in which nothing was done.
 const TRIES: usize = 5;
 
-/// Runs the jobs and gives their rates in the same order.
-pub(crate) fn run(work: &Workspace, load: &Load<'_>) -> Result<Vec<Rate>> {
+/// Runs a job.
+pub(crate) fn run(work: &Workspace, load: Load<'_>) -> Result<Rate> {
     // A medium that stalls for longer than a short job takes says nothing of its rate.
     for _ in 0..TRIES {
-        if let Some(rates) = run_once(work, load)? {
-            return Ok(rates);
+        if let Some(rate) = run_once(work, load)? {
+            return Ok(rate);
         }
     }
-    Err(Error::new(Kind::Other, "cannot use what fio wrote")
-        .found(format!("nothing done in one of the jobs, {TRIES} times"))
-        .expected("the rate of each job"))
+    Err(strange(format!("nothing done in {}, {TRIES} times", load.job.name())))
 }
 
-/// None if a job did nothing in its time.
-fn run_once(work: &Workspace, load: &Load<'_>) -> Result<Option<Vec<Rate>>> {
+/// None if nothing was done.
+fn run_once(work: &Workspace, load: Load<'_>) -> Result<Option<Rate>> {
     let out = work.path("fio.json");
     let mut child = start(load, &out)?;
     let status = loop {
         work.interrupt.check()?;
-        match child.0.try_wait().map_err(failed)? {
+        match child.0.try_wait().map_err(|e| failed(&e))? {
             Some(status) => break status,
             None => std::thread::sleep(Duration::from_millis(10)),
         }
@@ -147,7 +140,7 @@ fn run_once(work: &Workspace, load: &Load<'_>) -> Result<Option<Vec<Rate>>> {
         let start: String = text.chars().take(500).collect();
         return Err(Error::new(Kind::Other, "fio failed").found(format!("{status}: {start}")));
     }
-    parse(&text, load.jobs)
+    parse(&text, load.job)
 }
 
 /// A load that goes on beside others until this is dropped. Nobody asks for its rates.
@@ -156,7 +149,7 @@ pub(crate) struct Beside(Guard);
 impl Beside {
     /// Ends it. An error if it has ended by itself, and so was not there all the time.
     pub(crate) fn end(mut self) -> Result<()> {
-        match self.0.0.try_wait().map_err(failed)? {
+        match self.0.0.try_wait().map_err(|e| failed(&e))? {
             None => Ok(()),
             Some(status) => Err(Error::new(Kind::Other, "the load beside the one that counts has ended")
                 .found(status.to_string())
@@ -166,25 +159,25 @@ impl Beside {
 }
 
 /// Starts a load beside others.
-pub(crate) fn beside(work: &Workspace, load: &Load<'_>) -> Result<Beside> {
+pub(crate) fn beside(work: &Workspace, load: Load<'_>) -> Result<Beside> {
     start(load, &work.path("fio-beside.json")).map(Beside)
 }
 
-fn failed(e: std::io::Error) -> Error {
-    Error::io("cannot run fio", &e)
+fn failed(e: &std::io::Error) -> Error {
+    Error::io("cannot run fio", e)
 }
 
-fn start(load: &Load<'_>, out: &Path) -> Result<Guard> {
+fn start(load: Load<'_>, out: &Path) -> Result<Guard> {
     let mut command = Command::new("fio");
     command.arg("--output-format=json").arg(format!("--output={}", out.display()));
     command.args(arguments(load));
     // What goes wrong, fio also writes into its output file.
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    child.map(Guard).map_err(failed)
+    child.map(Guard).map_err(|e| failed(&e))
 }
 
-fn arguments(load: &Load<'_>) -> Vec<String> {
-    let mut words = vec!["--name=global".to_owned()];
+fn arguments(load: Load<'_>) -> Vec<String> {
+    let mut words = vec!["--name=job".to_owned()];
     words.extend(SHARED_OPTIONS.map(str::to_owned));
     words.push(format!("--uri={}", load.uri));
     words.push(format!("--size={}", load.size));
@@ -197,40 +190,35 @@ fn arguments(load: &Load<'_>) -> Vec<String> {
         }
         Amount::Requests(count) => words.push(format!("--number_ios={count}")),
     }
-    for (i, job) in load.jobs.iter().enumerate() {
-        words.push(format!("--name=job{i}"));
-        words.push("--stonewall".to_owned());
-        words.push(format!("--rw={}", job.mode()));
-        words.push(format!("--bs={}", job.size));
-        words.push(format!("--iodepth={}", job.depth));
-        words.extend(job.fsync.map(|n| format!("--fsync={n}")));
-        let durable = load.durable && job.direction == Direction::Write;
-        words.extend(durable.then(|| "--end_fsync=1".to_owned()));
-    }
+    let Job { direction, random, size, depth, fsync } = load.job;
+    let order = if random { "rand" } else { "" };
+    words.push(format!("--rw={order}{}", direction.name()));
+    words.push(format!("--bs={size}"));
+    words.push(format!("--iodepth={depth}"));
+    words.extend(fsync.map(|n| format!("--fsync={n}")));
+    let durable = load.durable && direction == Direction::Write;
+    words.extend(durable.then(|| "--end_fsync=1".to_owned()));
     words
 }
 
-/// The rates of jobs; none if one of them did nothing.
-fn parse(text: &str, jobs: &[Job]) -> Result<Option<Vec<Rate>>> {
-    let strange = |found: String| {
-        Error::new(Kind::Other, "cannot use what fio wrote").found(found).expected("the rate of each job")
-    };
+fn strange(found: impl Into<String>) -> Error {
+    Error::new(Kind::Other, "cannot use what fio wrote").found(found).expected("the rate of a job")
+}
+
+/// The rate of a job; none if it did nothing.
+fn parse(text: &str, job: Job) -> Result<Option<Rate>> {
     // Messages may stand in front of the JSON.
     let start = text.find('{').unwrap_or(0);
     let json: Value = serde_json::from_str(&text[start..]).map_err(|e| strange(e.to_string()))?;
-    let results = json["jobs"].as_array().filter(|r| r.len() == jobs.len());
-    let results = results.ok_or_else(|| strange("another number of jobs".into()))?;
-    let rate = |(job, result): (&Job, &Value)| {
-        if result["error"].as_i64() != Some(0) {
-            return Err(strange(format!("error {} in {}", result["error"], job.name())));
-        }
-        let part = &result[job.direction.name()];
-        match (part["bw_bytes"].as_f64(), part["iops"].as_f64()) {
-            (Some(bytes), Some(requests)) => Ok((requests > 0.0).then_some(Rate { bytes, requests })),
-            _ => Err(strange(format!("no rate of {}", job.name()))),
-        }
-    };
-    jobs.iter().zip(results).map(rate).collect()
+    let result = &json["jobs"][0];
+    if result["error"].as_i64() != Some(0) {
+        return Err(strange(format!("error {} in {}", result["error"], job.name())));
+    }
+    let part = &result[job.direction.name()];
+    match (part["bw_bytes"].as_f64(), part["iops"].as_f64()) {
+        (Some(bytes), Some(requests)) => Ok((requests > 0.0).then_some(Rate { bytes, requests })),
+        _ => Err(strange(format!("no rate of {}", job.name()))),
+    }
 }
 
 /// Ends the process if it has not ended by itself.
@@ -254,14 +242,13 @@ mod tests {
     #[test]
     fn a_job_has_a_name_for_people() {
         assert_eq!(JOB.name(), "random 4 KiB write, depth 32, fsync every 32");
-        assert_eq!(JOB.mode(), "randwrite");
     }
 
     #[test]
     fn rates_are_read_from_json_behind_messages() {
         let text = r#"note: hello
             {"jobs":[{"error":0,"write":{"bw_bytes":8192,"iops":2.0}}]}"#;
-        assert_eq!(parse(text, &[JOB]).unwrap().unwrap(), [Rate { bytes: 8192.0, requests: 2.0 }]);
+        assert_eq!(parse(text, JOB).unwrap(), Some(Rate { bytes: 8192.0, requests: 2.0 }));
     }
 
     #[test]
@@ -273,9 +260,9 @@ mod tests {
             r#"{"jobs":[{"error":5,"write":{"bw_bytes":8192,"iops":2.0}}]}"#,
             r#"{"jobs":[{"error":0,"read":{"bw_bytes":8192,"iops":2.0}}]}"#,
         ] {
-            assert!(parse(text, &[JOB]).is_err(), "{text}");
+            assert!(parse(text, JOB).is_err(), "{text}");
         }
         let idle = r#"{"jobs":[{"error":0,"write":{"bw_bytes":0,"iops":0}}]}"#;
-        assert!(parse(idle, &[JOB]).unwrap().is_none());
+        assert!(parse(idle, JOB).unwrap().is_none());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::fio::{Job, Rate};
 use crate::subject::Subject;
+use crate::table::figure;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -23,7 +24,7 @@ impl Samples {
         match sorted.len() {
             0 => f64::NAN,
             n if n % 2 == 1 => sorted[middle],
-            _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+            _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
         }
     }
 
@@ -81,13 +82,13 @@ impl<S: Copy + Eq + Hash> Grid<S> {
     pub(crate) fn megabytes(&self, subject: S, job: Job) -> String {
         let Some((bytes, _)) = self.cells.get(&(subject, job)) else { return "-".into() };
         let speed = bytes.median() / 1e6;
-        let decimals = if speed < 100.0 { 1 } else { 0 };
+        let decimals = usize::from(speed < 100.0);
         format!("{speed:.decimals$} ({:.0}%)", bytes.spread())
     }
 
     /// A cell of a table: the ratio of one to another.
     pub(crate) fn ratio_cell(&self, subject: S, to: S, job: Job) -> String {
-        self.ratio(subject, to, job).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+        figure(self.ratio(subject, to, job), 2)
     }
 
     /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, and the
@@ -107,6 +108,7 @@ mod tests {
     use super::Samples;
 
     #[test]
+    #[allow(clippy::float_cmp, reason = "small whole numbers and halves are exact")]
     fn medians_and_spreads() {
         let samples = |values: &[f64]| Samples(values.to_vec());
         assert_eq!(samples(&[3.0, 1.0, 2.0]).median(), 2.0);

@@ -19,19 +19,14 @@ pub(crate) fn measure(work: &Workspace) -> Result<Hctr2> {
     let window = work.scale.cipher_window;
     let mut all: Vec<(&'static str, Samples)> = Vec::new();
     for repeat in 0..work.scale.repeats {
-        work.say(&format!("hctr2: repeat {} of {}", repeat + 1, work.scale.repeats));
-        work.interrupt.check()?;
+        work.goes_on(&format!("hctr2: repeat {} of {}", repeat + 1, work.scale.repeats))?;
         let mut speeds = lacuna_crypto::cipher_speeds(window.as_millis() as u64);
         speeds.push((PEER, peer(window)));
         for (name, speed) in speeds {
-            match all.iter_mut().find(|(n, _)| *n == name) {
-                Some((_, samples)) => samples.push(speed),
-                None => {
-                    let mut samples = Samples::default();
-                    samples.push(speed);
-                    all.push((name, samples));
-                }
+            if repeat == 0 {
+                all.push((name, Samples::default()));
             }
+            all.iter_mut().filter(|(n, _)| *n == name).for_each(|(_, samples)| samples.push(speed));
         }
     }
     Ok(Hctr2(all))
@@ -60,14 +55,11 @@ impl Hctr2 {
         Some(median("hctr2")? / median(to)?)
     }
 
-    /// All figures.
     pub(crate) fn table(&self) -> Table {
         let mut table =
-            Table::new("Ciphers on blocks of 4096 bytes, one thread", &["cipher", "GB/s", "spread"]);
+            Table::new("Ciphers on blocks of 4096 bytes, one thread", ["cipher", "GB/s", "spread"]);
         for (name, samples) in &self.0 {
-            let row =
-                [(*name).to_owned(), format!("{:.2}", samples.median()), format!("{:.0}%", samples.spread())];
-            table.row(row.to_vec());
+            table.row(*name, [format!("{:.2}", samples.median()), format!("{:.0}%", samples.spread())]);
         }
         table
     }

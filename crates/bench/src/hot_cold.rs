@@ -7,7 +7,7 @@
 
 use crate::in_process;
 use crate::requirement::{Bound, Requirement};
-use crate::table::Table;
+use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Result};
 use lacuna_deniable::{Geometry, Params};
@@ -43,7 +43,6 @@ pub(crate) const TRAFFIC: [Traffic; 4] = [
 ];
 
 impl Traffic {
-    /// For people.
     pub(crate) fn name(self) -> String {
         if self.r == self.f { "uniform".into() } else { format!("r = {}%, f = {}%", self.r, self.f) }
     }
@@ -90,7 +89,6 @@ pub(crate) fn blocks_per_slot() -> f64 {
     GEOMETRY.blocks() as f64 / f64::from(GEOMETRY.public)
 }
 
-/// What came out.
 pub(crate) struct HotCold {
     /// Medium blocks written for each block written, by traffic and ρ in thousandths.
     cells: Vec<(Traffic, u16, f64)>,
@@ -98,13 +96,12 @@ pub(crate) struct HotCold {
     stripes: u64,
 }
 
-/// Measures all of them.
 pub(crate) fn measure(work: &Workspace) -> Result<HotCold> {
     let quick = work.scale.quick;
     let (stripes, laps) = if quick { (80, 1) } else { (1200, 8) };
     let mut cells = Vec::new();
     for traffic in TRAFFIC {
-        work.say(&format!("models: writes for one write, {}", traffic.name()));
+        work.goes_on(&format!("models: writes for one write, {}", traffic.name()))?;
         for spare in SPARES.into_iter().filter(|spare| !quick || *spare == PROMISED[1]) {
             work.interrupt.check()?;
             cells.push((traffic, spare, cost(traffic, spare, stripes, laps)?));
@@ -155,23 +152,21 @@ impl HotCold {
         self.cell(TRAFFIC[0], PROMISED[1])
     }
 
-    /// All figures.
     pub(crate) fn table(&self) -> Table {
-        let names = TRAFFIC.map(Traffic::name);
-        let mut head = vec!["ρ", "1 / Equation 1", "in our blocks"];
-        head.extend(names.iter().map(String::as_str));
-        let mut table = Table::new("Medium blocks written for one block (paper 000, Figure 4)", &head);
+        let columns = ["1 / Equation 1", "in our blocks"].map(String::from);
+        let columns = columns.into_iter().chain(TRAFFIC.map(Traffic::name));
+        let mut table =
+            Table::new("Medium blocks written for one block (paper 000, Figure 4)", head("ρ", columns));
         for spare in SPARES {
             let rho = f64::from(spare) / 1000.0;
             let slots = TRAFFIC[0].slots_per_write(rho);
-            let mut cells =
-                vec![format!("{rho}"), format!("{slots:.2}"), format!("{:.2}", slots * blocks_per_slot())];
+            let mut cells = vec![format!("{slots:.2}"), format!("{:.2}", slots * blocks_per_slot())];
             cells.extend(TRAFFIC.map(|traffic| {
                 let calculated = traffic.slots_per_write(rho) * blocks_per_slot();
                 self.cell(traffic, spare)
                     .map_or_else(|| "-".into(), |cost| format!("{cost:.2} ({calculated:.2})"))
             }));
-            table.row(cells);
+            table.row(rho.to_string(), cells);
         }
         table
     }

@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, POOL};
 use crate::program;
+use crate::subject::LEAST_KDF;
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use std::path::Path;
@@ -22,7 +23,6 @@ pub(crate) enum Image {
 }
 
 impl Image {
-    /// For people.
     pub(crate) fn name(self) -> String {
         match self {
             Image::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
@@ -64,14 +64,14 @@ impl Image {
             Image::Lacuna { cipher, layout } => {
                 let mut command = Command::new(&work.lacuna);
                 command.args(["--quiet", "create", &self.location(), "--size", &size.to_string()]);
-                command.args(["--cipher", cipher, "--kdf-memory", "128K", "--kdf-passes", "1"]);
+                command.args(["--cipher", cipher]).args(LEAST_KDF);
                 command.args(layout.iter().flat_map(|layout| ["--layout", layout]));
                 command.arg("--key-file").arg(work.key_file()).arg("--ceph-conf").arg(&cluster.conf);
                 command
             }
             Image::RbdLuks => {
                 let mut command = Command::new("qemu-img");
-                command.args(["create", "-q", "-f", "rbd", "--object", &secret(work)]);
+                command.args(["create", "-q", "-f", "rbd", "--object", &work.secret()]);
                 command.args(["-o", "encrypt.format=luks2,encrypt.key-secret=key"]);
                 command.arg(format!("rbd:{POOL}/{}:conf={}", self.id(), cluster.conf.display()));
                 command.arg(size.to_string());
@@ -93,7 +93,7 @@ impl Image {
             Image::RbdLuks => {
                 let mut command = Command::new("qemu-nbd");
                 command.args(["-t", "-e", "8", "--cache=writeback", "-k"]).arg(socket);
-                command.args(["--object", &secret(work), "--image-opts"]);
+                command.args(["--object", &work.secret(), "--image-opts"]);
                 command.arg(format!(
                     "driver=rbd,pool={POOL},image={},conf={},encrypt.format=luks2,encrypt.key-secret=key",
                     self.id(),
@@ -122,8 +122,4 @@ impl Image {
         };
         program::output(&mut command).map(drop)
     }
-}
-
-fn secret(work: &Workspace) -> String {
-    format!("secret,id=key,file={}", work.key_file().display())
 }

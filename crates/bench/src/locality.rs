@@ -1,13 +1,12 @@
 //! Section 6 of paper 000: logical data that is written together lies together. Counted for sequential reads, of data that
 //! was written sequentially and then overwritten in part at random.
 
-use crate::bed::{Bed, LONG, Model};
+use crate::bed::{Bed, LONG};
 use crate::modelled::{Case, Sizes};
 use crate::paper_tables::megabytes;
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Budget, Result};
-use std::time::Duration;
 
 /// What is measured.
 const CASES: [Case; 4] = [Case::Xts, Case::Half, Case::Paper, Case::Oblivious];
@@ -27,17 +26,15 @@ struct Reading {
     rate: f64,
 }
 
-/// What came out.
 pub(crate) struct Locality {
     readings: Vec<Reading>,
 }
 
-/// Measures all of them.
 pub(crate) fn measure(work: &Workspace) -> Result<Locality> {
     let sizes = Sizes::of(work)?;
     let mut readings = Vec::new();
     for case in CASES {
-        work.say(&format!("models: locality, {}", case.name()));
+        work.goes_on(&format!("models: locality, {}", case.name()))?;
         let span = case.span(sizes)?;
         let budget = Budget::bytes(sizes.budget);
         let mut bed = Bed::new(sizes.medium, span, |medium| case.open(medium, budget))?;
@@ -59,25 +56,22 @@ pub(crate) fn measure(work: &Workspace) -> Result<Locality> {
 
 fn read(bed: &mut Bed, case: Case, level: usize, overwritten: u64) -> Result<Reading> {
     let span = bed.span;
-    let (counted, (seeks, time)) = (bed.reads.so_far(), bed.charged(Model::HardDisk));
+    let (before, seeks_before, then) = bed.charged();
     bed.read(level, false, span)?;
-    let found = bed.reads.so_far().since(counted);
-    let (seeks_now, now) = bed.charged(Model::HardDisk);
+    let (found, seeks, now) = bed.charged();
     let each = |count: u64| count as f64 / span as f64 * LONG as f64;
-    let took = now.checked_sub(time).unwrap_or(Duration::ZERO);
     Ok(Reading {
         case,
         level,
         overwritten,
-        extents: each(found.extents),
-        seeks: each(seeks_now - seeks),
-        run: found.bytes as f64 / 1024.0 / found.runs.max(1) as f64,
-        rate: (span * BLOCK_SIZE as u64) as f64 / took.as_secs_f64(),
+        extents: each(found.extents - before.extents),
+        seeks: each(seeks - seeks_before),
+        run: (found.bytes - before.bytes) as f64 / 1024.0 / (found.runs - before.runs).max(1) as f64,
+        rate: (span * BLOCK_SIZE as u64) as f64 / now.saturating_sub(then).as_secs_f64(),
     })
 }
 
 impl Locality {
-    /// All figures.
     pub(crate) fn table(&self) -> Table {
         let head = [
             "disk",
@@ -88,29 +82,24 @@ impl Locality {
             "seeks for 1 MiB",
             "MB/s",
         ];
-        let mut table = Table::new("Locality: sequential reads, hard disk (paper 000, section 6)", &head);
+        let mut table = Table::new("Locality: sequential reads, hard disk (paper 000, section 6)", head);
         for reading in &self.readings {
-            table.row(vec![
-                reading.case.name().into(),
-                reading.level.to_string(),
-                format!("{}%", reading.overwritten),
-                format!("{:.1}", reading.extents),
-                format!("{:.1}", reading.run),
-                format!("{:.1}", reading.seeks),
-                megabytes(reading.rate / 1e6),
-            ]);
+            let mut cells = vec![reading.level.to_string(), format!("{}%", reading.overwritten)];
+            cells.extend([reading.extents, reading.run, reading.seeks].map(|count| format!("{count:.1}")));
+            cells.push(megabytes(reading.rate / 1e6));
+            table.row(reading.case.name(), cells);
         }
         table
     }
+}
 
-    /// How the figures come about.
-    pub(crate) fn method(&self) -> String {
-        format!(
-            "- Section 6: the disks of Tables 2 to 4, written twice from end to end, both levels together, are read from \
+/// How the figures come about.
+pub(crate) fn method() -> String {
+    format!(
+        "- Section 6: the disks of Tables 2 to 4, written twice from end to end, both levels together, are read from \
 end to end in requests of 1 MiB, {LONG} blocks; then after as many random writes of one block as a tenth of the data has \
 blocks, then after half as many as it has, to both levels. A read is one extent asked of the medium, summaries and pages \
 of the map among them; a run is what is read without a gap, on `deniable` most often a summary and what it lists; a seek \
 is one by the model, for which passing over what lies between is not quicker.\n",
-        )
-    }
+    )
 }

@@ -7,7 +7,6 @@ use crate::workspace::Workspace;
 pub(crate) struct Machine(Vec<(&'static str, String)>);
 
 impl Machine {
-    /// The pairs.
     pub(crate) fn facts(&self) -> &[(&'static str, String)] {
         &self.0
     }
@@ -16,6 +15,11 @@ impl Machine {
     pub(crate) fn fact(&self, name: &str) -> &str {
         self.0.iter().find(|(n, _)| *n == name).map_or("unknown", |(_, value)| value)
     }
+}
+
+/// A list for the page.
+pub(crate) fn list<'f>(facts: impl IntoIterator<Item = (&'f str, &'f str)>) -> String {
+    facts.into_iter().flat_map(|(name, value)| ["- ", name, ": ", value, "\n"]).collect()
 }
 
 /// Looks at this machine.

@@ -3,12 +3,12 @@
 //! plots.
 //!
 //! Invariants kept here:
-//! - Only one server lives at a time, and all get the same jobs with the same options, in turns.
+//! - All servers get the same jobs with the same options, in turns. One is busy at a time; on Ceph the others idle, elsewhere
+//!   only one is alive.
 //! - A figure is the median of the repeats; a ratio is the median of the ratios of the repeats of one run.
 //! - A missed ratio is a result, not a failure: it is written down, and the exit code stays 0.
 //! - Whatever happens, no server and no file stays behind, except what was asked for.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 mod args;
 mod bed;
@@ -16,7 +16,6 @@ mod cache_bound;
 mod cache_sizes;
 mod ciphers;
 mod cluster;
-mod date;
 mod fio;
 mod grid;
 mod hctr2;
@@ -35,12 +34,13 @@ mod models;
 mod page;
 mod paper_tables;
 mod peers;
+mod peers_plot;
 mod plot;
 mod program;
 mod rados;
 mod rados_plot;
 mod rados_report;
-mod read_counter;
+mod ratios_plot;
 mod report;
 mod requirement;
 mod rounds;
@@ -57,6 +57,7 @@ use args::{Args, Section};
 use clap::Parser;
 use interrupt::Interrupt;
 use lacuna_core::Result;
+use page::Run;
 use report::Report;
 use std::process::ExitCode;
 use workspace::Workspace;
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("lacuna-bench: {e}");
-            ExitCode::from(e.kind().exit_code())
+            ExitCode::FAILURE
         }
     }
 }
@@ -77,36 +78,19 @@ fn run(args: &Args) -> Result<()> {
     fio::available()?;
     let lacuna = program::lacuna(args.lacuna.as_deref())?;
     let work = Workspace::new(&args.dir, lacuna, args.scale(), interrupt)?;
-    let mut report = Report::new(machine::describe(&work), args.scale());
-    if args.wants(Section::Peers) {
-        report.peers(peers::measure(&work)?);
-    }
-    if args.wants(Section::Ciphers) {
-        report.ciphers(ciphers::measure(&work)?);
-    }
+    let run = Run::new(machine::describe(&work), args.scale());
+    let peers = args.wants(Section::Peers).then(|| peers::measure(&work)).transpose()?;
+    let ciphers = args.wants(Section::Ciphers).then(|| ciphers::measure(&work)).transpose()?;
+    let memory = args.wants(Section::Memory).then(|| memory::measure(&work)).transpose()?;
     // Removing a file of many small extents can take minutes where the file system discards; the ciphers,
     // which use no medium, are measured meanwhile.
-    let memory = args.wants(Section::Memory).then(|| memory::measure(&work)).transpose()?;
     let hctr2 = args.wants(Section::Hctr2).then(|| hctr2::measure(&work)).transpose()?;
-    if let Some(hctr2) = hctr2 {
-        report.hctr2(hctr2);
-    }
-    if let Some((memory, removals)) = memory {
-        report.memory(memory);
-        removals.finish();
-    }
-    if args.wants(Section::Levels) {
-        report.levels(levels::measure(&work)?);
-    }
-    if args.wants(Section::Models) {
-        report.models(models::measure(&work)?);
-    }
-    if args.wants(Section::Stash) {
-        report.stash(stash::measure(&work)?);
-    }
-    if args.wants(Section::Rados) {
-        report.rados(rados::measure(&work)?);
-    }
+    let memory = memory.map(memory::Measured::removed);
+    let levels = args.wants(Section::Levels).then(|| levels::measure(&work)).transpose()?;
+    let models = args.wants(Section::Models).then(|| models::measure(&work)).transpose()?;
+    let stash = args.wants(Section::Stash).then(|| stash::measure(&work)).transpose()?;
+    let rados = args.wants(Section::Rados).then(|| rados::measure(&work)).transpose()?;
+    let report = Report { run, peers, ciphers, hctr2, memory, rados, levels, models, stash };
     println!("\n{}", report.terminal());
     if let Some(out) = args.out() {
         report.write(out)?;

@@ -38,40 +38,35 @@ struct Row {
     rates: [f64; 2],
 }
 
-/// What came out.
 pub(crate) struct Memory {
     rows: Vec<Row>,
     requests: u32,
 }
 
-/// The removal of the disks, under way.
-pub(crate) struct Removals(Vec<JoinHandle<()>>);
+/// The same, while the disks are removed.
+pub(crate) struct Measured(Memory, Vec<JoinHandle<()>>);
 
-impl Removals {
-    fn start(&mut self, path: PathBuf) {
-        // What cannot be removed here goes with the whole directory.
-        self.0.push(std::thread::spawn(move || drop(std::fs::remove_file(path))));
-    }
-
-    /// Waits for the end.
-    pub(crate) fn finish(self) {
-        self.0.into_iter().for_each(|thread| drop(thread.join()));
+impl Measured {
+    /// Waits until the disks are gone.
+    pub(crate) fn removed(self) -> Memory {
+        self.1.into_iter().for_each(|thread| drop(thread.join()));
+        self.0
     }
 }
 
 /// Measures the two ciphers with metadata, and levels.
-pub(crate) fn measure(work: &Workspace) -> Result<(Memory, Removals)> {
-    let mut removals = Removals(Vec::new());
+pub(crate) fn measure(work: &Workspace) -> Result<Measured> {
     let mut rows = Vec::new();
     for subject in [XTS_RANDOM, GCM, LEVELS] {
-        work.say(&format!("memory: {} on 1 TiB", subject.name()));
+        work.goes_on(&format!("memory: {} on 1 TiB", subject.name()))?;
         rows.push(row(work, subject)?);
         work.settle()?;
     }
-    for row in &rows {
-        removals.start(row.subject.disk(work));
-    }
-    Ok((Memory { rows, requests: work.scale.requests }, removals))
+    let disks: Vec<PathBuf> = rows.iter().map(|row: &Row| row.subject.disk(work)).collect();
+    // What cannot be removed here goes with the whole directory.
+    let remove = |disk| std::thread::spawn(move || drop(std::fs::remove_file::<PathBuf>(disk)));
+    let removals = disks.into_iter().map(remove).collect();
+    Ok(Measured(Memory { rows, requests: work.scale.requests }, removals))
 }
 
 fn row(work: &Workspace, subject: Subject) -> Result<Row> {
@@ -88,7 +83,8 @@ fn row(work: &Workspace, subject: Subject) -> Result<Row> {
     let server = start()?;
     let clean = server.ready_after;
     load(work, subject, &server, Direction::Write, 2)?;
-    server.kill();
+    // Killed without a word, as by a power cut of the machine it runs on.
+    drop(server);
     let server = start()?;
     let killed = server.ready_after;
     server.stop()?;
@@ -106,16 +102,9 @@ fn load(
 ) -> Result<f64> {
     let job = Job { direction, random: true, size: 4096, depth: 32, fsync: None };
     let amount = Amount::Requests(work.scale.requests);
-    let load = Load {
-        uri: &server.uri(),
-        size: subject.served(SIZE)?,
-        amount,
-        ramp: Duration::ZERO,
-        durable: false,
-        seed,
-        jobs: &[job],
-    };
-    Ok(fio::run(work, &load)?[0].requests)
+    let (uri, size) = (&server.uri(), subject.served(SIZE)?);
+    let load = Load { uri, size, job, amount, ramp: Duration::ZERO, durable: false, seed };
+    Ok(fio::run(work, load)?.requests)
 }
 
 fn resident(pid: u32) -> Result<Resident> {
@@ -137,8 +126,8 @@ impl Memory {
         self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max)
     }
 
-    /// All figures.
     pub(crate) fn table(&self) -> Table {
+        let title = format!("1 TiB, {} random 4 KiB writes, then as many reads, depth 32", self.requests);
         let head = [
             "disk",
             "peak after writes",
@@ -151,15 +140,13 @@ impl Memory {
             "writes",
             "reads",
         ];
-        let title = format!("1 TiB, {} random 4 KiB writes, then as many reads, depth 32", self.requests);
-        let mut table = Table::new(title, &head);
+        let mut table = Table::new(title, head);
         for row in &self.rows {
             let memory = [&row.written, &row.read].map(|r| [r.peak, r.now]);
-            let mut cells = vec![row.subject.name()];
-            cells.extend(memory.iter().flatten().map(|mib| format!("{mib:.1} MiB")));
+            let mut cells: Vec<_> = memory.iter().flatten().map(|mib| format!("{mib:.1} MiB")).collect();
             cells.extend(row.opened.map(|seconds| format!("{seconds:.3} s")));
             cells.extend(row.rates.map(|rate| format!("{:.1}k/s", rate / 1e3)));
-            table.row(cells);
+            table.row(row.subject.name(), cells);
         }
         table
     }

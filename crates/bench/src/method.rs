@@ -9,7 +9,6 @@ block kept at the object's end, relative to its own baseline (1 to 22 percent lo
 size; 3 percent at most on reads). It was measured on Ceph, over a network, and is shown for orientation: the \
 two baselines are not the same.\n";
 
-/// The method of a run of this scale.
 pub(crate) fn text(scale: &Scale) -> String {
     let options = SHARED_OPTIONS.map(|option| format!("`{option}`")).join(", ");
     format!(

@@ -33,7 +33,6 @@ impl Case {
     /// All of them, the baseline first.
     pub(crate) const ALL: [Case; 5] = [Case::Xts, Case::Half, Case::Full, Case::Paper, Case::Oblivious];
 
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Case::Xts => "lacuna xts",
@@ -99,7 +98,6 @@ impl Sizes {
     }
 }
 
-/// What came out.
 pub(crate) struct Modelled {
     /// Bytes per second; random where it says true.
     rates: HashMap<(Model, bool, Case, Operation), f64>,
@@ -144,12 +142,11 @@ for cover, and the bytes of the hidden level alone count.\n",
     }
 }
 
-/// Measures all of them.
 pub(crate) fn measure(work: &Workspace) -> Result<Modelled> {
     let sizes = Sizes::of(work)?;
     let mut found = Modelled { rates: HashMap::new(), sizes };
     for case in Case::ALL {
-        work.say(&format!("models: {}", case.name()));
+        work.goes_on(&format!("models: {}", case.name()))?;
         let span = case.span(sizes)?;
         let mut bed = Bed::new(sizes.medium, span, |medium| case.open(medium, Budget::bytes(sizes.budget)))?;
         for random in [false, true] {

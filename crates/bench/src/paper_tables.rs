@@ -72,7 +72,6 @@ const PRINTED: [Printed; 6] = [
     Printed { title: "Random, SSD", model: Model::Ssd, random: true, rows: NOTHING },
 ];
 
-/// For people.
 pub(crate) fn name(operation: Operation) -> &'static str {
     match operation {
         PublicRead => "public read",
@@ -109,15 +108,13 @@ pub(crate) fn tables(found: &Modelled) -> Vec<Table> {
 }
 
 fn table(found: &Modelled, printed: &Printed) -> Table {
-    let mut head = vec!["MB/s"];
-    head.extend(Case::ALL.map(Case::name));
     let of_paper: &[&str] = if printed.rows == NOTHING { &[] } else { &["dm-crypt", "PD-DM", "HIVE"] };
-    head.extend(of_paper);
-    let mut table = Table::new(printed.title, &head);
+    let columns = Case::ALL.map(Case::name);
+    let mut table = Table::new(printed.title, [&["MB/s"], &columns[..], of_paper].concat());
     let rate = |case, operation| found.rate(printed.model, printed.random, case, operation);
     let paper = |operation| &printed.rows.iter().find(|(o, _)| *o == operation).expect("all are there").1;
     for (operation, figures) in &printed.rows {
-        let mut cells = vec![name(*operation).to_owned()];
+        let mut cells = vec![];
         for case in Case::ALL {
             let base = (case != Case::Xts).then(|| rate(Case::Xts, baseline(*operation))).flatten();
             let rate = rate(case, *operation);
@@ -128,20 +125,14 @@ fn table(found: &Modelled, printed: &Printed) -> Table {
             let base = (i > 0).then(|| number(paper(baseline(*operation))[0])).flatten();
             cells.push(with_ratio((*figure).to_owned(), number(figure), base));
         }
-        table.row(cells);
+        table.row(name(*operation), cells);
     }
     table
 }
 
 /// Three figures, as far as there are so many.
 pub(crate) fn megabytes(speed: f64) -> String {
-    let decimals = if speed < 1.0 {
-        3
-    } else if speed < 100.0 {
-        1
-    } else {
-        0
-    };
+    let decimals = if speed < 1.0 { 3 } else { usize::from(speed < 100.0) };
     format!("{speed:.decimals$}")
 }
 

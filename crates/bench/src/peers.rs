@@ -5,7 +5,7 @@ use crate::grid::Grid;
 use crate::requirement::{Bound, Requirement};
 use crate::rounds::Rounds;
 use crate::subject::{Subject, XTS};
-use crate::table::Table;
+use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 
@@ -26,22 +26,19 @@ pub(crate) const JOBS: [(Job, f64, f64); 6] = [
 /// In the order of their turns.
 pub(crate) const SUBJECTS: [Subject; 4] = [XTS, Subject::NbdkitLuks, Subject::QemuLuks, Subject::NbdkitFile];
 
-/// What came out.
 pub(crate) struct Peers {
-    /// The figures.
     pub grid: Grid,
     /// Who could not take part, and why.
     pub skipped: Vec<String>,
 }
 
-/// Measures everyone who is installed.
 pub(crate) fn measure(work: &Workspace) -> Result<Peers> {
     let mut rounds = Rounds::new(work, "peers", work.scale.peer_job);
     let mut skipped = Vec::new();
     for subject in SUBJECTS {
         match subject.missing() {
             Some(why) => {
-                work.say(&why);
+                work.goes_on(&why)?;
                 skipped.push(why);
             }
             None => rounds.add(subject, &JOBS.map(|(job, ..)| job)),
@@ -63,15 +60,10 @@ impl Peers {
         self.grid.ratio(XTS, self.rival(job)?, job)
     }
 
-    /// All figures.
     pub(crate) fn table(&self) -> Table {
-        let names = SUBJECTS.map(Subject::name);
-        let mut head = vec!["job"];
-        head.extend(names.iter().map(String::as_str));
-        let mut table = Table::new("Beside other servers", &head);
+        let mut table = Table::new("Beside other servers", head("job", SUBJECTS.map(Subject::name)));
         for (job, ..) in JOBS {
-            let cells = SUBJECTS.iter().map(|subject| self.grid.cell(*subject, job));
-            table.row(std::iter::once(job.name()).chain(cells).collect());
+            table.row(job.name(), SUBJECTS.map(|subject| self.grid.cell(subject, job)));
         }
         table
     }

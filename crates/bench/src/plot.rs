@@ -1,122 +1,154 @@
-//! The plots, as SVG; text is left to the viewer's fonts.
+//! What all plots have in common, as SVG: area, axes, series and legend. Text is left to the viewer's fonts.
 
-use crate::ciphers::{self, Ciphers, GCM, SIZES, XTS_RANDOM};
-use crate::fio::{Direction, size_name};
-use crate::peers::{JOBS, Peers, SUBJECTS};
-use crate::subject::{Subject, XTS};
+use crate::ciphers::SIZES;
+use crate::fio::size_name;
 use lacuna_core::{Error, Kind, Result};
+use plotters::chart::ChartContext;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
 use std::path::Path;
 
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(27, 98, 165), RGBColor(214, 120, 30), RGBColor(128, 60, 140), RGBColor(110, 110, 110)];
-/// Paper 004, figure 4: object end keeps this much of the baseline, depending on the request size.
-const PAPER_BAND: (f64, f64) = (0.78, 0.99);
+pub(crate) const BLUE: RGBColor = RGBColor(27, 98, 165);
+pub(crate) const ORANGE: RGBColor = RGBColor(214, 120, 30);
+pub(crate) const GREEN: RGBColor = RGBColor(50, 140, 70);
+pub(crate) const PURPLE: RGBColor = RGBColor(128, 60, 140);
+pub(crate) const GREY: RGBColor = RGBColor(120, 120, 120);
 
-fn failed(e: impl std::fmt::Display) -> Error {
-    Error::new(Kind::Other, "cannot draw a plot").found(e.to_string())
+const FONT: (&str, u32) = ("sans-serif", 16);
+
+/// What drawing gives; [`to_file`] says what failed.
+pub(crate) type Drawn<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Context<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
+
+/// Draws a plot of this size into a file.
+pub(crate) fn to_file(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<()> {
+    let all = || -> Drawn {
+        let area = SVGBackend::new(path, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        draw(&area)?;
+        Ok(area.present()?)
+    };
+    all().map_err(|e| Error::new(Kind::Other, "cannot draw a plot").found(e.to_string()))
 }
 
-/// Bars: every server in every job, as multiples of the server without encryption (of ours without that one).
-pub(crate) fn peers(peers: &Peers, path: &Path) -> Result<()> {
-    let jobs = JOBS.map(|(job, ..)| job);
-    let base = if peers.grid.has(Subject::NbdkitFile, jobs[0]) { Subject::NbdkitFile } else { XTS };
-    let ratio = |subject, job| peers.grid.ratio(subject, base, job);
-    let all = SUBJECTS.iter().flat_map(|subject| jobs.iter().filter_map(|job| ratio(*subject, *job)));
-    let top = all.fold(1.0, f64::max) * 1.1;
-    let area = SVGBackend::new(path, (1180, 480)).into_drawing_area();
-    area.fill(&WHITE).map_err(failed)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(format!("Speed as a multiple of {}", base.name()), ("sans-serif", 24))
-        .margin(12)
-        .x_label_area_size(30)
-        .y_label_area_size(45)
-        .build_cartesian_2d(0.0..jobs.len() as f64 + 1.0, 0.0..top)
-        .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .disable_x_axis()
-        .y_label_style(("sans-serif", 16))
-        .draw()
-        .map_err(failed)?;
-    for (i, subject) in SUBJECTS.iter().enumerate() {
-        let bars = jobs.iter().enumerate().filter_map(|(group, job)| {
-            let left = group as f64 + 0.1 + 0.2 * i as f64;
-            let height = ratio(*subject, *job)?;
-            Some(Rectangle::new([(left, 0.0), (left + 0.18, height)], COLOURS[i].filled()))
-        });
-        let drawn = chart.draw_series(bars).map_err(failed)?;
-        drawn
-            .label(subject.name())
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], COLOURS[i].filled()));
-    }
-    let labels = jobs.iter().enumerate().map(|(group, job)| {
-        let text = format!("{} {}, depth {}", size_name(job.size), job.direction.name(), job.depth);
-        EmptyElement::at((group as f64, 0.0)) + Text::new(text, (12, 8), ("sans-serif", 16))
-    });
-    chart.draw_series(labels).map_err(failed)?;
-    let mut legend = chart.configure_series_labels();
-    legend
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK)
-        .label_font(("sans-serif", 16))
-        .draw()
-        .map_err(failed)?;
-    area.present().map_err(failed)
+/// What an axis says beside its values.
+pub(crate) type Label<'l> = &'l dyn Fn(&f64) -> String;
+
+/// The axes of a chart: their ranges, the labels of x (at most so many; none, if something else stands there) and of y, and the finer lines
+/// between two values of y.
+pub(crate) struct Axes<'l, X, Y> {
+    pub x: X,
+    pub y: Y,
+    pub x_label: Option<(usize, Label<'l>)>,
+    pub y_label: Label<'l>,
+    pub light_lines: usize,
 }
 
-/// Lines: the ratio of each cipher to `xts` over the request size, above the band of the paper.
-pub(crate) fn ratios(ciphers: &Ciphers, path: &Path) -> Result<()> {
-    let lines = [
-        (XTS_RANDOM, Direction::Write, "xts-random, writes"),
-        (XTS_RANDOM, Direction::Read, "xts-random, reads"),
-        (GCM, Direction::Write, "gcm, writes"),
-        (GCM, Direction::Read, "gcm, reads"),
-    ];
-    let series = lines.map(|(subject, direction, label)| {
-        let ratio = |size: u32| ciphers.grid.ratio(subject, XTS, ciphers::job(direction, size));
-        let points = SIZES.iter().enumerate().filter_map(|(i, size)| Some((i as f64, ratio(*size)?)));
-        (label, points.collect::<Vec<_>>())
-    });
-    let top = series.iter().flat_map(|(_, points)| points).map(|point| point.1).fold(1.1, f64::max) * 1.05;
-    let last = SIZES.len() as f64 - 1.0;
-    let area = SVGBackend::new(path, (900, 480)).into_drawing_area();
-    area.fill(&WHITE).map_err(failed)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption("Speed as a multiple of xts, by request size", ("sans-serif", 24))
-        .margin(12)
-        .x_label_area_size(35)
-        .y_label_area_size(45)
-        .build_cartesian_2d(-0.2..last + 0.2, 0.0..top)
-        .map_err(failed)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .x_labels(0)
-        .y_label_style(("sans-serif", 16))
-        .draw()
-        .map_err(failed)?;
-    let band = Rectangle::new([(-0.2, PAPER_BAND.0), (last + 0.2, PAPER_BAND.1)], BLACK.mix(0.1).filled());
-    let drawn = chart.draw_series([band]).map_err(failed)?;
-    drawn
-        .label("paper 004, writes on Ceph")
-        .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], BLACK.mix(0.1).filled()));
-    for (i, (label, points)) in series.into_iter().enumerate() {
-        let drawn = chart
-            .draw_series(LineSeries::new(points, COLOURS[i].stroke_width(2)).point_size(3))
-            .map_err(failed)?;
-        drawn
-            .label(label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 12, y)], COLOURS[i].stroke_width(2)));
+/// A chart under work.
+pub(crate) struct Chart<'a, X: Ranged, Y: Ranged>(Context<'a, X, Y>);
+
+/// Begins a chart.
+pub(crate) fn chart<'a, X, Y>(
+    area: &Area<'a>,
+    caption: impl AsRef<str>,
+    axes: Axes<'_, X, Y>,
+) -> Drawn<Chart<'a, X::CoordDescType, Y::CoordDescType>>
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: ValueFormatter<f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
+    let mut builder = ChartBuilder::on(area);
+    builder.caption(caption, ("sans-serif", 24)).margin(12).x_label_area_size(35).y_label_area_size(60);
+    let mut chart = builder.build_cartesian_2d(axes.x, axes.y)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.disable_x_mesh().x_label_style(FONT).y_label_style(FONT);
+    mesh.y_max_light_lines(axes.light_lines).y_label_formatter(axes.y_label);
+    match axes.x_label {
+        Some((most, label)) => mesh.x_labels(most).x_label_formatter(label),
+        None => mesh.x_labels(0),
+    };
+    mesh.draw()?;
+    Ok(Chart(chart))
+}
+
+impl<'a, X, Y> Chart<'a, X, Y>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64> + 'static,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64> + 'static,
+{
+    /// Draws elements that the legend does not name.
+    pub(crate) fn add<E>(&mut self, elements: impl IntoIterator<Item = E>) -> Drawn
+    where
+        for<'b> &'b E: PointCollection<'b, (f64, f64)>,
+        E: Drawable<SVGBackend<'a>>,
+    {
+        Ok(self.0.draw_series(elements).map(drop)?)
     }
-    let labels = SIZES.iter().enumerate().map(|(i, size)| {
-        EmptyElement::at((i as f64, 0.0)) + Text::new(size_name(*size), (-18, 8), ("sans-serif", 16))
-    });
-    chart.draw_series(labels).map_err(failed)?;
-    let mut legend = chart.configure_series_labels();
-    legend.position(SeriesLabelPosition::LowerRight).background_style(WHITE.mix(0.8)).border_style(BLACK);
-    legend.label_font(("sans-serif", 16)).draw().map_err(failed)?;
-    area.present().map_err(failed)
+
+    /// Draws areas, named in the legend.
+    pub(crate) fn areas<E>(
+        &mut self,
+        elements: impl IntoIterator<Item = E>,
+        style: ShapeStyle,
+        name: impl Into<String>,
+    ) -> Drawn
+    where
+        for<'b> &'b E: PointCollection<'b, (f64, f64)>,
+        E: Drawable<SVGBackend<'a>>,
+    {
+        let drawn = self.0.draw_series(elements)?.label(name);
+        drawn.legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], style));
+        Ok(())
+    }
+
+    /// Draws a line, named in the legend, with points of this size in it.
+    pub(crate) fn line(
+        &mut self,
+        points: impl IntoIterator<Item = (f64, f64)>,
+        style: ShapeStyle,
+        point_size: u32,
+        name: impl Into<String>,
+    ) -> Drawn {
+        let line = LineSeries::new(points, style).point_size(point_size);
+        let drawn = self.0.draw_series(line)?.label(name);
+        drawn.legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
+        Ok(())
+    }
+
+    /// Draws points of this size, named in the legend.
+    pub(crate) fn points(
+        &mut self,
+        points: impl IntoIterator<Item = (f64, f64)>,
+        style: ShapeStyle,
+        size: u32,
+        name: impl Into<String>,
+    ) -> Drawn {
+        let drawn = self.0.draw_series(points.into_iter().map(|point| Circle::new(point, size, style)))?;
+        drawn.label(name).legend(move |(x, y)| Circle::new((x + 7, y), size, style));
+        Ok(())
+    }
+
+    /// Writes the request sizes, one for each unit of x, below the value `bottom` of y.
+    pub(crate) fn sizes_below(&mut self, bottom: f64) -> Drawn {
+        self.add(SIZES.iter().enumerate().map(|(i, size)| {
+            EmptyElement::at((i as f64, bottom)) + Text::new(size_name(*size), (-18, 8), FONT)
+        }))
+    }
+
+    /// Ends with the legend.
+    pub(crate) fn legend(mut self, position: SeriesLabelPosition) -> Drawn {
+        let mut legend = self.0.configure_series_labels();
+        legend.position(position).background_style(WHITE.mix(0.8)).border_style(BLACK).label_font(FONT);
+        Ok(legend.draw()?)
+    }
+}
+
+/// A point for every request size that has a value.
+pub(crate) fn by_size(value: impl Fn(u32) -> Option<f64>) -> Vec<(f64, f64)> {
+    SIZES.iter().enumerate().filter_map(|(i, size)| Some((i as f64, value(*size)?))).collect()
 }

@@ -8,7 +8,7 @@ use crate::grid::Grid;
 use crate::image::Image;
 use crate::requirement::{Bound, Requirement};
 use crate::server::Server;
-use crate::table::Table;
+use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use std::time::Duration;
@@ -25,9 +25,7 @@ const FILL: Job = Job { direction: Direction::Write, random: false, size: 4 << 2
 /// What one job moves the start of the next on by, so that nobody always follows the same neighbour.
 const ROTATION: usize = 3;
 
-/// What came out.
 pub(crate) struct Rados {
-    /// The figures.
     pub grid: Grid<Image>,
     /// Who could not take part, and why.
     pub skipped: Vec<String>,
@@ -63,7 +61,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     let cluster = match Cluster::find(work)? {
         Ok(cluster) => cluster,
         Err(why) => {
-            work.say(&why);
+            work.goes_on(&why)?;
             rados.skipped.push(why);
             return Ok(rados);
         }
@@ -72,7 +70,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     for image in images() {
         match image.missing() {
             Some(why) => {
-                work.say(&why);
+                work.goes_on(&why)?;
                 rados.skipped.push(why);
             }
             None => present.push(image),
@@ -83,7 +81,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     let servers =
         present.iter().map(|image| Ok((*image, pool.create(*image)?))).collect::<Result<Vec<_>>>()?;
     for repeat in 0..work.scale.repeats {
-        work.say(&format!("ceph: repeat {} of {}", repeat + 1, work.scale.repeats));
+        work.goes_on(&format!("ceph: repeat {} of {}", repeat + 1, work.scale.repeats))?;
         // The first time it fills the images, later it puts together what small writes took apart.
         for (image, server) in &servers {
             pool.run(*image, server, Amount::Once, 0, FILL)?;
@@ -138,19 +136,11 @@ impl<'w> Images<'w> {
         seed: u64,
         job: Job,
     ) -> Result<fio::Rate> {
-        let size = self.work.scale.image;
-        let load = Load {
-            uri: &server.uri(),
-            size,
-            amount,
-            ramp: Duration::ZERO,
-            durable: true,
-            seed,
-            jobs: &[job],
-        };
-        let mut rates = fio::run(self.work, &load).map_err(|e| e.context(image.name()))?;
+        let (uri, size) = (&server.uri(), self.work.scale.image);
+        let load = Load { uri, size, job, amount, ramp: Duration::ZERO, durable: true, seed };
+        let rate = fio::run(self.work, load).map_err(|e| e.context(image.name()))?;
         self.work.settle()?;
-        Ok(rates.remove(0))
+        Ok(rate)
     }
 }
 
@@ -182,30 +172,28 @@ impl Rados {
 
     fn speeds(&self, direction: Direction) -> Table {
         let images = images();
-        let names: Vec<String> = images.iter().map(|image| image.short()).collect();
-        let head: Vec<&str> = std::iter::once("size").chain(names.iter().map(String::as_str)).collect();
         let title = format!("On Ceph: random {}s, depth 32, MB/s", direction.name());
-        let mut table = Table::new(title, &head);
+        let mut table = Table::new(title, head("size", images.iter().map(|image| image.short())));
         for size in SIZES {
             let cells = images.iter().map(|image| self.grid.megabytes(*image, job(direction, size)));
-            table.row(std::iter::once(size_name(size)).chain(cells).collect());
+            table.row(size_name(size), cells);
         }
         table
     }
 
     fn ratios(&self, direction: Direction) -> Table {
-        let others: Vec<Image> =
-            images().into_iter().filter(|i| !matches!(*i, BASE | Image::RbdLuks)).collect();
-        let names: Vec<String> = others.iter().map(|image| image.short()).collect();
-        let mut head = vec!["size", "xts to librbd LUKS2"];
-        head.extend(names.iter().map(String::as_str));
+        let others = images().into_iter().filter(|i| !matches!(*i, BASE | Image::RbdLuks));
+        let pairs: Vec<_> =
+            std::iter::once((BASE, Image::RbdLuks)).chain(others.map(|i| (i, BASE))).collect();
+        let columns = pairs.iter().map(|(image, to)| match to {
+            Image::RbdLuks => "xts to librbd LUKS2".into(),
+            Image::Lacuna { .. } => image.short(),
+        });
         let title = format!("On Ceph: random {}s, ratio to xts", direction.name());
-        let mut table = Table::new(title, &head);
+        let mut table = Table::new(title, head("size", columns));
         for size in SIZES {
-            let job = job(direction, size);
-            let mut row = vec![size_name(size), self.grid.ratio_cell(BASE, Image::RbdLuks, job)];
-            row.extend(others.iter().map(|image| self.grid.ratio_cell(*image, BASE, job)));
-            table.row(row);
+            let ratio = |(image, to): &(_, _)| self.grid.ratio_cell(*image, *to, job(direction, size));
+            table.row(size_name(size), pairs.iter().map(ratio));
         }
         table
     }

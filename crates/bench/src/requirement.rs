@@ -33,7 +33,6 @@ impl Requirement {
         self
     }
 
-    /// The same in place.
     pub(crate) fn add(&mut self, name: impl Into<String>, value: Option<f64>) {
         self.cases.extend(value.map(|value| (name.into(), value)));
     }
@@ -49,22 +48,22 @@ impl Requirement {
 
     /// Whether even the worst case keeps the promise; `None` if nothing was measured.
     pub(crate) fn reached(&self) -> Option<bool> {
-        let (_, value) = self.worst()?;
-        Some(match self.bound {
-            AtLeast(least) => value >= least,
-            AtMost(most) => value <= most,
-        })
+        self.worst().map(|(_, value)| self.is_kept_by(value))
     }
 
-    fn row(&self) -> Vec<String> {
+    fn is_kept_by(&self, value: f64) -> bool {
+        match self.bound {
+            AtLeast(least) => value >= least,
+            AtMost(most) => value <= most,
+        }
+    }
+
+    fn cells(&self) -> [String; 3] {
         let bound = match self.bound {
             AtLeast(least) => format!("at least {least}{}", self.unit),
             AtMost(most) => format!("at most {most}{}", self.unit),
         };
-        let missed = self.cases.iter().filter(|(_, value)| match self.bound {
-            AtLeast(least) => *value < least,
-            AtMost(most) => *value > most,
-        });
+        let missed = self.cases.iter().filter(|(_, value)| !self.is_kept_by(*value));
         let (measured, reached) = match (self.worst(), self.reached()) {
             (Some((name, value)), Some(reached)) => {
                 let figure = if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") };
@@ -78,21 +77,31 @@ impl Requirement {
             }
             _ => ("-".into(), "not measured".into()),
         };
-        vec![self.line.clone(), bound, measured, reached]
+        [bound, measured, reached]
     }
 }
 
 /// The table of all promises.
 pub(crate) fn table(requirements: &[Requirement]) -> Table {
-    let mut table = Table::new("Required and measured", &["", "required", "measured, worst case", "reached"]);
-    requirements.iter().for_each(|r| table.row(r.row()));
+    let mut table = Table::new("Required and measured", ["", "required", "measured, worst case", "reached"]);
+    requirements.iter().for_each(|r| table.row(r.line.clone(), r.cells()));
     table
 }
 
-/// How many are reached, of how many that were measured.
-pub(crate) fn tally(requirements: &[Requirement]) -> (usize, usize) {
+/// How many are reached, of how many that were measured: `5 of 6`.
+pub(crate) fn tally(requirements: &[Requirement]) -> String {
     let verdicts: Vec<bool> = requirements.iter().filter_map(Requirement::reached).collect();
-    (verdicts.iter().filter(|v| **v).count(), verdicts.len())
+    format!("{} of {}", verdicts.iter().filter(|v| **v).count(), verdicts.len())
+}
+
+/// A sentence about that.
+pub(crate) fn verdict(requirements: &[Requirement]) -> String {
+    format!("{} requirements are reached.", tally(requirements))
+}
+
+/// How the part of a section begins: its heading, the verdict, and the table of promises.
+pub(crate) fn opening(heading: &str, requirements: &[Requirement]) -> Vec<String> {
+    vec![format!("## {heading}\n\n{}\n", verdict(requirements)), table(requirements).markdown()]
 }
 
 #[cfg(test)]
@@ -105,19 +114,19 @@ mod tests {
             Requirement::new("reads", AtLeast(0.95), "").case("4 KiB", Some(1.1)).case("1 MiB", Some(0.9));
         assert_eq!(reads.worst(), Some(("1 MiB", 0.9)));
         assert_eq!(reads.reached(), Some(false));
-        assert_eq!(reads.row()[2..], ["0.90 (1 MiB)", "NO, 1 of 2 missed"]);
+        assert_eq!(reads.cells()[1..], ["0.90 (1 MiB)", "NO, 1 of 2 missed"]);
         let memory =
             Requirement::new("memory", AtMost(96.0), " MiB").case("", Some(64.0)).case("gcm", Some(80.0));
         assert_eq!(memory.worst(), Some(("gcm", 80.0)));
         assert_eq!(memory.reached(), Some(true));
-        assert_eq!(tally(&[reads, memory]), (1, 2));
+        assert_eq!(tally(&[reads, memory]), "1 of 2");
     }
 
     #[test]
     fn what_was_not_measured_is_neither_reached_nor_missed() {
         let skipped = Requirement::new("peer", AtLeast(5.0), "").case("", None);
         assert_eq!(skipped.reached(), None);
-        assert_eq!(skipped.row()[3], "not measured");
-        assert_eq!(tally(&[skipped]), (0, 0));
+        assert_eq!(skipped.cells()[2], "not measured");
+        assert_eq!(tally(&[skipped]), "0 of 0");
     }
 }

@@ -25,41 +25,19 @@ pub(crate) struct Rounds<'w> {
     section: &'static str,
     time: Duration,
     /// Bytes of every disk that are written and read.
-    size: u64,
+    pub size: u64,
     /// How often each disk is filled before anything is measured.
-    fills: u32,
+    pub fills: u32,
     /// How long each job runs before it is measured.
-    ramp: Duration,
+    pub ramp: Duration,
     entries: Vec<(Subject, Vec<Job>)>,
 }
 
 impl<'w> Rounds<'w> {
-    /// Turns in which each job takes `time`.
+    /// Turns in which each job takes `time`, on disks that are filled once and have the size of the scale.
     pub(crate) fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
-        Rounds {
-            work,
-            section,
-            time,
-            size: work.scale.disk,
-            fills: 1,
-            ramp: Duration::ZERO,
-            entries: Vec::new(),
-        }
-    }
-
-    /// The same with disks of another size.
-    pub(crate) fn sized(self, size: u64) -> Self {
-        Rounds { size, ..self }
-    }
-
-    /// The same with disks that are filled so often.
-    pub(crate) fn filled(self, fills: u32) -> Self {
-        Rounds { fills, ..self }
-    }
-
-    /// The same with jobs that run so long before they are measured.
-    pub(crate) fn ramped(self, ramp: Duration) -> Self {
-        Rounds { ramp, ..self }
+        let (size, fills, ramp, entries) = (work.scale.disk, 1, Duration::ZERO, Vec::new());
+        Rounds { work, section, time, size, fills, ramp, entries }
     }
 
     /// A subject and its jobs, or more jobs of one that is there.
@@ -78,7 +56,12 @@ impl<'w> Rounds<'w> {
         let mut grid = Grid::default();
         let jobs = self.all_jobs();
         for repeat in 0..self.work.scale.repeats {
-            self.work.say(&format!("{}: repeat {} of {}", self.section, repeat + 1, self.work.scale.repeats));
+            self.work.goes_on(&format!(
+                "{}: repeat {} of {}",
+                self.section,
+                repeat + 1,
+                self.work.scale.repeats
+            ))?;
             for job in &jobs {
                 let mut takers: Vec<Subject> = self.takers(*job).collect();
                 // Nobody always has the place behind the same neighbour.
@@ -98,7 +81,7 @@ impl<'w> Rounds<'w> {
     }
 
     fn fill(&self, subject: Subject) -> Result<()> {
-        self.work.say(&format!("{}: filling {}", self.section, subject.name()));
+        self.work.goes_on(&format!("{}: filling {}", self.section, subject.name()))?;
         subject.create(self.work, self.size)?;
         let server = self.start(subject)?;
         for seed in 0..self.fills {
@@ -110,11 +93,9 @@ impl<'w> Rounds<'w> {
 
     fn turn(&self, subject: Subject, job: Job, seed: u64, grid: &mut Grid) -> Result<()> {
         let server = self.start(subject)?;
-        let rates = self
-            .perform(subject, &server, Amount::Time(self.time), seed, job)
-            .map_err(|e| e.context(subject.name()))?;
+        let rate = self.perform(subject, &server, Amount::Time(self.time), seed, job);
+        grid.add(subject, job, rate.map_err(|e| e.context(subject.name()))?);
         server.stop().map_err(|e| e.context(subject.name()))?;
-        rates.into_iter().for_each(|rate| grid.add(subject, job, rate));
         self.work.settle()
     }
 
@@ -127,20 +108,19 @@ impl<'w> Rounds<'w> {
         amount: Amount,
         seed: u64,
         job: Job,
-    ) -> Result<Vec<Rate>> {
-        let (uri, jobs) = (server.uri(), [job]);
-        let Some(hidden) = subject.hidden_export(&uri) else {
-            return fio::run(self.work, &self.load(&uri, amount, seed, &jobs));
-        };
+    ) -> Result<Rate> {
+        let uri = &server.uri();
+        let public = Load { uri, size: self.size, job, amount, ramp: self.ramp, durable: false, seed };
+        let Some(hidden) = subject.hidden_export(uri) else { return fio::run(self.work, public) };
+        let hidden = Load { uri: &hidden, ..public };
         if job.direction == Direction::Read {
-            return fio::run(self.work, &self.load(&hidden, amount, seed, &jobs));
+            return fio::run(self.work, hidden);
         }
-        let beside = fio::beside(self.work, &self.load(&uri, Amount::Time(LONG), seed, &jobs))?;
-        let rates = fio::run(self.work, &self.load(&hidden, amount, seed, &jobs))?;
-        let flush = Load { durable: true, ..self.load(&hidden, Amount::Requests(1), seed, &jobs) };
-        fio::run(self.work, &flush)?;
+        let beside = fio::beside(self.work, Load { amount: Amount::Time(LONG), ..public })?;
+        let rate = fio::run(self.work, hidden)?;
+        fio::run(self.work, Load { durable: true, amount: Amount::Requests(1), ..hidden })?;
         beside.end()?;
-        Ok(rates)
+        Ok(rate)
     }
 
     /// Every job of any subject, once, in the order of their first mention.
@@ -174,10 +154,6 @@ impl<'w> Rounds<'w> {
             return Ok(());
         }
         read_data(&disk).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))
-    }
-
-    fn load<'a>(&self, uri: &'a str, amount: Amount, seed: u64, jobs: &'a [Job]) -> Load<'a> {
-        Load { uri, size: self.size, amount, ramp: self.ramp, durable: false, seed, jobs }
     }
 }
 

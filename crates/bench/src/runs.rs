@@ -4,7 +4,7 @@ use crate::bed::{Bed, Model, Operation};
 use crate::modelled::{Case, Sizes};
 use crate::paper_tables::{megabytes, name};
 use crate::requirement::{Bound, Requirement};
-use crate::table::Table;
+use crate::table::{Table, figure};
 use crate::workspace::Workspace;
 use lacuna_core::{Budget, Result};
 
@@ -39,19 +39,17 @@ pub(crate) struct Series {
     pub rates: Vec<f64>,
 }
 
-/// What came out.
 pub(crate) struct Runs {
     series: Vec<Series>,
     runs: usize,
 }
 
-/// Measures all of them.
 pub(crate) fn measure(work: &Workspace) -> Result<Runs> {
     let sizes = Sizes::of(work)?;
     let runs = if work.scale.quick { 2 } else { RUNS };
     let mut series = PAPER.map(|(random, operation, ..)| Series { random, operation, rates: Vec::new() });
     for random in [false, true] {
-        work.say(&format!("models: {runs} runs, {}", if random { "random" } else { "sequential" }));
+        work.goes_on(&format!("models: {runs} runs, {}", if random { "random" } else { "sequential" }))?;
         let mut bed = Bed::new(sizes.medium, sizes.whole / 2, |medium| {
             Case::Half.open(medium, Budget::bytes(sizes.budget))
         })?;
@@ -70,7 +68,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Runs> {
     Ok(Runs { series: series.into(), runs })
 }
 
-fn mean(rates: &[f64]) -> f64 {
+pub(crate) fn mean(rates: &[f64]) -> f64 {
     rates.iter().sum::<f64>() / rates.len().max(1) as f64
 }
 
@@ -101,22 +99,19 @@ fn settled(rates: &[f64]) -> &[f64] {
 }
 
 impl Series {
-    /// For people.
     pub(crate) fn name(&self) -> String {
         format!("{} {}s", if self.random { "random" } else { "sequential" }, name(self.operation))
     }
 
-    fn row(&self, paper: (f64, f64)) -> Vec<String> {
+    /// The figures beside those of the paper.
+    fn cells(&self, (paper, error): (f64, f64)) -> Vec<String> {
         let first = self.rates.first().copied().unwrap_or(0.0);
         let later = settled(&self.rates);
         let figures = [first, rank(later, 0), rank(later, 1), rank(later, 2), mean(later)];
-        let mut cells = vec![self.name()];
-        cells.extend(figures.map(|rate| megabytes(rate / 1e6)));
-        cells.push(format!("{:.1}%", spread(later) * 100.0));
-        cells.push(kept(&self.rates).map_or_else(|| "-".into(), |kept| format!("{kept:.3}")));
-        let (mean, error) = paper;
-        cells.push(format!("{mean:.3}"));
-        cells.push(format!("{:.0}%", error * (RUNS as f64).sqrt() / mean * 100.0));
+        let deviation = error * (RUNS as f64).sqrt() / paper * 100.0;
+        let mut cells = figures.map(|rate| megabytes(rate / 1e6)).to_vec();
+        cells.extend([format!("{:.1}%", spread(later) * 100.0), figure(kept(&self.rates), 3)]);
+        cells.extend([format!("{paper:.3}"), format!("{deviation:.0}%")]);
         cells
     }
 }
@@ -127,7 +122,6 @@ impl Runs {
         &self.series
     }
 
-    /// All figures.
     pub(crate) fn table(&self) -> Table {
         let head = [
             "MB/s",
@@ -142,9 +136,9 @@ impl Runs {
             "PD-DM, standard deviation",
         ];
         let title = format!("{} runs one after another, hard disk (paper 000, Figure 6)", self.runs);
-        let mut table = Table::new(title, &head);
+        let mut table = Table::new(title, head);
         for (series, (.., mean, error)) in self.series.iter().zip(PAPER) {
-            table.row(series.row((mean, error)));
+            table.row(series.name(), series.cells((mean, error)));
         }
         table
     }
@@ -176,6 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::float_cmp, reason = "small whole numbers are exact")]
     fn the_last_runs_are_compared_with_those_before() {
         let rates: Vec<f64> = (0..25).map(|run| if run < 15 { 2.0 } else { 1.0 }).collect();
         assert_eq!(kept(&rates), Some(0.5));

@@ -29,15 +29,12 @@ impl<'w> Server<'w> {
     pub(crate) fn start(work: &'w Workspace, command: &mut Command, socket: &Path) -> Result<Self> {
         remove(socket);
         let log = work.path("server.log");
-        let failed = |e| Error::io(format!("cannot start {}", command.get_program().display()), &e);
+        let program = command.get_program().display().to_string();
+        let failed = |e| Error::io(format!("cannot start {program}"), &e);
         let stderr = File::create(&log).map_err(failed)?;
         let start = Instant::now();
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn()
-            .map_err(|e| Error::io(format!("cannot start {}", command.get_program().display()), &e))?;
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().map_err(failed)?;
         let mut server = Server { child, socket: socket.to_owned(), log, work, ready_after: Duration::ZERO };
         server.wait_for_greeting(start)?;
         server.ready_after = start.elapsed();
@@ -63,7 +60,6 @@ impl<'w> Server<'w> {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
-    /// The process number.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -86,9 +82,6 @@ impl<'w> Server<'w> {
             }
         }
     }
-
-    /// Kills it without a word, like a power cut of the machine it runs on.
-    pub(crate) fn kill(self) {}
 
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().map_err(|e| Error::io("cannot watch a server", &e))

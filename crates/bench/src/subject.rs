@@ -11,6 +11,8 @@ use std::process::Command;
 
 const LUKS_ATTEMPTS: u32 = 20;
 const DEEP_KEY: &str = "deep.key";
+/// The least key derivation that `lacuna create` takes.
+pub(crate) const LEAST_KDF: [&str; 4] = ["--kdf-memory", "128K", "--kdf-passes", "1"];
 /// What `lacuna create` takes unless told otherwise.
 pub(crate) const SPARE_PERMILLE: u16 = 200;
 
@@ -65,14 +67,6 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    fn name(self) -> &'static str {
-        match self {
-            Variant::Opportunistic => "oblivious",
-            Variant::Hidden => "oblivious hidden",
-            Variant::Plausible => "oblivious plausible",
-        }
-    }
-
     /// Bytes of the smallest medium whose levels hold `size` bytes.
     fn medium(self, size: u64) -> u64 {
         least_medium(size, |medium| {
@@ -97,17 +91,6 @@ fn least_medium(size: u64, fits: impl Fn(u64) -> bool) -> u64 {
 }
 
 impl Shape {
-    fn name(self) -> &'static str {
-        match self {
-            Shape::Full => "full",
-            Shape::Worn => "worn",
-            Shape::Half => "half",
-            Shape::Paper => "paper",
-            Shape::Hidden => "hidden",
-            Shape::Sparse => "sparse",
-        }
-    }
-
     /// Bytes of the smallest medium whose levels hold `size` bytes, or twice as much; of a sparse one `size`.
     fn medium(self, size: u64) -> u64 {
         if self == Shape::Sparse {
@@ -131,13 +114,13 @@ impl Shape {
 pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts", layout: None };
 
 impl Subject {
-    /// For people.
     pub(crate) fn name(self) -> String {
         match self {
             Subject::Lacuna { cipher, layout: None } => format!("lacuna {cipher}"),
             Subject::Lacuna { cipher, layout: Some(layout) } => format!("lacuna {cipher} {layout}"),
-            Subject::Levels(shape) => format!("levels {}", shape.name()),
-            Subject::Oblivious(variant) => variant.name().into(),
+            Subject::Levels(shape) => format!("levels {shape:?}").to_lowercase(),
+            Subject::Oblivious(Variant::Opportunistic) => "oblivious".into(),
+            Subject::Oblivious(variant) => format!("oblivious {variant:?}").to_lowercase(),
             Subject::NbdkitFile => "nbdkit file".into(),
             Subject::NbdkitLuks => "nbdkit luks".into(),
             Subject::QemuLuks => "qemu-nbd LUKS".into(),
@@ -168,54 +151,39 @@ impl Subject {
         let disk = self.disk(work);
         match self {
             Subject::Lacuna { cipher, layout } => {
-                let mut command = Command::new(&work.lacuna);
-                command.arg("--quiet").arg("create").arg(&disk).args(["--size", &size.to_string()]);
-                command.args(["--cipher", cipher]).arg("--key-file").arg(work.key_file());
-                command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
-                if let Some(layout) = layout {
-                    command.args(["--layout", layout]);
-                }
-                program::output(&mut command).map(drop)
+                let layout = layout.into_iter().flat_map(|layout| ["--layout", layout]);
+                let words: Vec<_> = ["--cipher", cipher].into_iter().chain(layout).collect();
+                self.create_ours(work, size, &words)
             }
             Subject::Levels(shape) => {
-                let mut command = Command::new(&work.lacuna);
-                command.arg("--quiet").arg("create").arg(&disk);
-                command.args(["--size", &shape.medium(size).to_string(), "--format", "deniable"]);
-                command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
-                command.args(["--cover", if shape == Shape::Hidden { "1000" } else { "0" }]);
-                command.arg("--key-file").arg(work.key_file());
-                match shape {
-                    Shape::Paper => drop(command.args(["--geometry", "paper"])),
-                    Shape::Hidden => {
-                        let deep = deep_key(work)?;
-                        command.args(["--levels", "2"]).arg("--key-file").arg(deep);
-                    }
-                    Shape::Full | Shape::Worn | Shape::Half | Shape::Sparse => {}
-                }
-                program::output(&mut command).map(drop)
+                let geometry: &[&str] = if shape == Shape::Paper { &["--geometry", "paper"] } else { &[] };
+                self.create_ours(work, shape.medium(size), &[&["--format", "deniable"], geometry].concat())
             }
             Subject::Oblivious(variant) => {
-                let mut command = Command::new(&work.lacuna);
-                command.arg("--quiet").arg("create").arg(&disk);
-                command.args(["--size", &variant.medium(size).to_string(), "--format", "oblivious"]);
-                command.args(["--kdf-memory", "128K", "--kdf-passes", "1"]);
-                command.args(["--cover", if variant == Variant::Hidden { "1000" } else { "0" }]);
-                command.arg("--key-file").arg(work.key_file());
-                match variant {
-                    Variant::Opportunistic => {}
-                    Variant::Plausible => drop(command.args(["--hiding", "plausible"])),
-                    Variant::Hidden => {
-                        let deep = deep_key(work)?;
-                        command.args(["--levels", "2"]).arg("--key-file").arg(deep);
-                    }
-                }
-                program::output(&mut command).map(drop)
+                let plausible = variant == Variant::Plausible;
+                let hiding: &[&str] = if plausible { &["--hiding", "plausible"] } else { &[] };
+                self.create_ours(work, variant.medium(size), &[&["--format", "oblivious"], hiding].concat())
             }
             Subject::NbdkitFile => File::create(&disk)
                 .and_then(|file| file.set_len(size))
                 .map_err(|e| Error::io("cannot make a disk for nbdkit", &e)),
             Subject::NbdkitLuks | Subject::QemuLuks => luks(work, &disk, size),
         }
+    }
+
+    /// Makes a disk of ours on a medium of so many bytes. Nothing but a hidden level has paced cover: it would be measured.
+    fn create_ours(self, work: &Workspace, medium: u64, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(&work.lacuna);
+        command.args(["--quiet", "create", "--size", &medium.to_string()]).args(words).args(LEAST_KDF);
+        command.arg("--key-file").arg(work.key_file());
+        if self.has_hidden_level() {
+            let deep = work.path(DEEP_KEY);
+            std::fs::write(&deep, "deep").map_err(|e| Error::io("cannot write a key file", &e))?;
+            command.args(["--cover", "1000", "--levels", "2", "--key-file"]).arg(deep);
+        } else if !matches!(self, Subject::Lacuna { .. }) {
+            command.args(["--cover", "0"]);
+        }
+        program::output(command.arg(self.disk(work))).map(drop)
     }
 
     /// Bytes that a client of a disk made with `size` can write.
@@ -247,14 +215,10 @@ impl Subject {
             Subject::QemuLuks => Command::new("qemu-nbd"),
         };
         match self {
-            Subject::Lacuna { .. } => {
-                command.arg("serve").arg(&disk).arg("--socket").arg(socket);
-                command.arg("--key-file").arg(work.key_file());
-            }
-            Subject::Levels(_) | Subject::Oblivious(_) => {
-                command.arg("--quiet").arg("serve").arg(&disk).arg("--socket").arg(socket);
-                let deep = self.has_hidden_level();
-                command.arg("--key-file").arg(if deep { work.path(DEEP_KEY) } else { work.key_file() });
+            Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => {
+                command.args(["--quiet", "serve"]).arg(&disk).arg("--socket").arg(socket);
+                let key = if self.has_hidden_level() { work.path(DEEP_KEY) } else { work.key_file() };
+                command.arg("--key-file").arg(key);
             }
             Subject::NbdkitFile => {
                 command.args(["-f", "-U"]).arg(socket).arg("file").arg(&disk);
@@ -268,9 +232,9 @@ impl Subject {
                 command.args([
                     "--cache=writeback",
                     "--aio=threads",
-                    "--object",
-                    &secret(work),
                     "--image-opts",
+                    "--object",
+                    &work.secret(),
                 ]);
                 let file = disk.display();
                 command.arg(format!("driver=luks,key-secret=key,file.driver=file,file.filename={file}"));
@@ -280,20 +244,13 @@ impl Subject {
     }
 }
 
-/// The passphrase of the hidden level, in a file.
-fn deep_key(work: &Workspace) -> Result<PathBuf> {
-    let path = work.path(DEEP_KEY);
-    std::fs::write(&path, "deep").map_err(|e| Error::io("cannot write a key file", &e))?;
-    Ok(path)
-}
-
 /// Makes a LUKS disk: a copy of one image for all, because making an image takes seconds.
 fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
     let image = work.path("luks.image");
     if !image.exists() {
         let make = || {
             let mut command = Command::new("qemu-img");
-            command.args(["create", "-q", "-f", "luks", "--object", &secret(work)]);
+            command.args(["create", "-q", "-f", "luks", "--object", &work.secret()]);
             command.args(["-o", "key-secret=key,iter-time=10"]).arg(&image).arg(size.to_string());
             program::output(&mut command).map(drop)
         };
@@ -303,8 +260,4 @@ fn luks(work: &Workspace, disk: &Path, size: u64) -> Result<()> {
     }
     let copied = std::fs::copy(&image, disk);
     copied.map(drop).map_err(|e| Error::io("cannot copy a LUKS image", &e))
-}
-
-fn secret(work: &Workspace) -> String {
-    format!("secret,id=key,file={}", work.key_file().display())
 }

@@ -11,12 +11,13 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(title: impl Into<String>, head: &[&str]) -> Self {
-        Table { title: title.into(), head: head.iter().map(|s| (*s).to_owned()).collect(), rows: Vec::new() }
+    pub(crate) fn new<S: Into<String>>(title: impl Into<String>, head: impl IntoIterator<Item = S>) -> Self {
+        Table { title: title.into(), head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    /// Adds a row: its first cell, and the others.
+    pub(crate) fn row(&mut self, first: impl Into<String>, others: impl IntoIterator<Item = String>) {
+        let cells: Vec<String> = std::iter::once(first.into()).chain(others).collect();
         debug_assert_eq!(cells.len(), self.head.len(), "a row is as wide as the head");
         self.rows.push(cells);
     }
@@ -46,14 +47,24 @@ impl Table {
     }
 }
 
+/// A figure with so many decimals, if there is one.
+pub(crate) fn figure(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.decimals$}"))
+}
+
+/// The head of a table: what the first column is, and the others.
+pub(crate) fn head(first: &str, others: impl IntoIterator<Item = String>) -> Vec<String> {
+    std::iter::once(first.to_owned()).chain(others).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::Table;
 
     #[test]
     fn columns_are_aligned_and_markdown_is_ruled() {
-        let mut table = Table::new("Speeds", &["job", "rate"]);
-        table.row(vec!["long name".into(), "1".into()]);
+        let mut table = Table::new("Speeds", ["job", "rate"]);
+        table.row("long name", ["1".into()]);
         assert_eq!(table.text(), "Speeds\n  job        rate\n  long name  1\n");
         assert_eq!(table.markdown(), "### Speeds\n\n| job | rate |\n| --- | --- |\n| long name | 1 |\n");
     }

@@ -46,6 +46,11 @@ impl Workspace {
         self.path("key")
     }
 
+    /// The same, as QEMU's programs take it.
+    pub(crate) fn secret(&self) -> String {
+        format!("secret,id=key,file={}", self.key_file().display())
+    }
+
     /// Waits until the file system holds nothing back, so that no server pays for the one before it.
     pub(crate) fn settle(&self) -> Result<()> {
         let failed = |e| Error::io("cannot sync the file system of the disks", &e);
@@ -53,8 +58,9 @@ impl Workspace {
         rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
     }
 
-    /// A line on standard error about what happens now.
-    pub(crate) fn say(&self, what: &str) {
+    /// Says on standard error what happens now. An error if somebody wants the run to end.
+    pub(crate) fn goes_on(&self, what: &str) -> Result<()> {
         eprintln!("{what}");
+        self.interrupt.check()
     }
 }

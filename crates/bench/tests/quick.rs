@@ -115,6 +115,6 @@ fn without_a_lacuna_the_error_says_what_to_do() {
     }
     let dir = tempfile::tempdir().unwrap();
     let done = run(&["--quick"], [dir.path(), dir.path()], &dir.path().join("none"));
-    assert_eq!(done.status.code(), Some(4));
+    assert_eq!(done.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&done.stderr).contains("cargo build --release -p lacuna-cli"));
 }

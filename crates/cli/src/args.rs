@@ -13,16 +13,14 @@ pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, H
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 
+use crate::settings;
 use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lacuna::ObjectLayout;
-use lacuna_crypto::Cipher;
-
-use lacuna_header::Location;
+use lacuna::{Cipher, Location, ObjectLayout};
 use std::path::PathBuf;
 
-const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
 4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 11 rolled back, 13 no space, \
 14 waiting for cover ran out, 20 any other failure.";
 
@@ -90,7 +88,7 @@ pub(crate) enum Verb {
 #[derive(Args)]
 pub(crate) struct CreateArgs {
     /// File to create, block device to use, or rados:POOL/NAME
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. Of a disk
     /// with levels the size of the medium, which the levels share
@@ -148,9 +146,10 @@ pub(crate) enum Format {
 
 /// `open`.
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools)]
 pub(crate) struct OpenArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Existing directories: one, or for the levels of a disk from 0 up one each
     #[arg(required = true, num_args = 1..=8)]
@@ -206,7 +205,7 @@ pub(crate) struct CloseArgs {
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Listen on a unix socket at this path; may be repeated, and stand beside --listen
     #[arg(long, value_name = "PATH")]
@@ -268,7 +267,7 @@ pub(crate) enum Tls {
 #[derive(Args)]
 pub(crate) struct InfoArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Print JSON
     #[arg(long)]
@@ -296,7 +295,7 @@ pub(crate) struct StatusArgs {
 #[derive(Args)]
 pub(crate) struct CheckArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Do not write, not even to finish what a crash interrupted; a disk that needs that is refused. A disk with
     /// levels is never written by this
@@ -320,7 +319,7 @@ pub(crate) struct CheckArgs {
 #[derive(Args)]
 pub(crate) struct ResizeArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
     #[arg(long)]
@@ -359,6 +358,10 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct ManArgs {
     /// An existing directory
     pub dir: PathBuf,
+}
+
+fn location(text: &str) -> Result<Location, String> {
+    Location::parse(text).map_err(|e| settings::words(&e))
 }
 
 fn cipher() -> impl TypedValueParser<Value = Cipher> {

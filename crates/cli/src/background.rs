@@ -1,8 +1,9 @@
 //! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
 
 use crate::console::{self, Console};
+use crate::settings;
 use crate::working::{self, Looking, Stage};
-use lacuna_core::{Error, Kind, Result};
+use lacuna::{Error, Kind, Result};
 use lacuna_service::{ReadyPipe, Side, daemonize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -60,7 +61,7 @@ pub(crate) fn run(
         return serve(&mut Ready(None));
     }
     wait_until_alone();
-    match daemonize()? {
+    match daemonize(settings::name)? {
         Side::Parent(started) => working::show(console, what, |working| {
             let tell = |line: &str| {
                 serde_json::from_str(line).ok().into_iter().for_each(|stage| working.tell(stage));
@@ -118,23 +119,19 @@ fn ignores_hup() -> bool {
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
 /// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
-pub(crate) fn reporter(
-    background: bool,
-    secret: bool,
-    console: Console,
-) -> Arc<dyn Fn(&Error) + Send + Sync> {
+pub(crate) fn reporter(background: bool, secret: bool) -> Arc<dyn Fn(&Error) + Send + Sync> {
     if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
     } else if background {
         Arc::new(to_system_log)
     } else {
-        Arc::new(move |e| console.error(e))
+        Arc::new(console::error)
     }
 }
 
 /// One message to the system's log, if there is one: facility daemon, level error.
 fn to_system_log(e: &Error) {
-    let message = format!("<27>lacuna[{}]: {e}", std::process::id());
+    let message = format!("<27>lacuna[{}]: {}", std::process::id(), settings::words(e));
     let _ = UnixDatagram::unbound().and_then(|socket| {
         // A log that is stuck must not stop the disk.
         socket.set_nonblocking(true)?;

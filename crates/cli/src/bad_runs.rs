@@ -1,6 +1,6 @@
 //! Bad blocks as a person reads them: one line for each run of neighbours with one verdict.
 
-use lacuna_core::{BadBlock, Error, Kind};
+use lacuna::{BadBlock, Error, Kind};
 
 /// The run that is being gathered, in the order of the blocks.
 #[derive(Default)]
@@ -75,7 +75,7 @@ pub(crate) fn blocks(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_core::BlockAddr;
+    use lacuna::BlockAddr;
 
     fn lines(bad: impl IntoIterator<Item = (u64, Error)>) -> Vec<String> {
         let mut runs = BadRuns::default();

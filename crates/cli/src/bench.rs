@@ -3,14 +3,14 @@
 use crate::args::BenchArgs;
 use crate::console::{self, Console};
 use crate::cost;
-use lacuna_core::Result;
+use lacuna::Result;
 use serde_json::json;
 
 /// `lacuna bench`.
 pub(crate) fn run(args: &BenchArgs, console: Console) -> Result<()> {
     let kdf = crate::args::CostArgs { kdf_memory: Some(args.kdf_memory), kdf_passes: None };
     let wanted = cost::from_args(&kdf)?.unwrap_or_default();
-    let speeds = lacuna_crypto::cipher_speeds(args.millis);
+    let speeds = lacuna::cipher_speeds(args.millis);
     let cost = wanted.settle(&console);
     if args.json {
         let ciphers: Vec<_> = speeds

@@ -3,11 +3,12 @@
 use crate::args::CheckArgs;
 use crate::bad_runs::{BadRuns, blocks};
 use crate::console::{self, Console};
+use crate::settings;
 use crate::size::budget;
 use crate::unlock;
-use lacuna::Opening;
-use lacuna::{OVERWRITTEN, is_of_version_table};
-use lacuna_core::{BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, Result};
+use lacuna::{
+    BLOCK_SIZE, BadBlock, CheckReport, Disk, Error, Kind, OVERWRITTEN, Opening, Result, is_of_version_table,
+};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
                 }
             } else if named.len() < NAMED {
                 let BadBlock { block, error } = bad;
-                named.push(Named { level, block: block.0, object, error: error.to_string() });
+                named.push(Named { level, block: block.0, object, error: settings::words(&error) });
             }
         },
     );

@@ -3,8 +3,9 @@
 //! Never panics, whatever has become of the streams: a reader that has left has read enough, and a full one is
 //! an error of its own.
 
+use crate::{exit_code, settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lacuna_core::{Error, Kind, Result};
+use lacuna::{Error, Kind, Result};
 use serde::Serialize;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
@@ -60,13 +61,6 @@ impl Console {
         if self.draws() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }
 
-    /// An error, which `--quiet` does not silence.
-    ///
-    /// Deniability contract: of a private one a log hears the same sentence, whatever it says.
-    pub(crate) fn error(&self, e: &Error) {
-        if hides(e) { to_stderr(&format!("lacuna: {HIDDEN}")) } else { to_stderr(&format!("lacuna: {e}")) }
-    }
-
     /// Something a person should know though all goes well.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
@@ -87,10 +81,18 @@ impl Console {
     }
 }
 
+/// An error, which `--quiet` does not silence.
+///
+/// Deniability contract: of a private one a log hears the same sentence, whatever it says.
+pub(crate) fn error(e: &Error) {
+    let words = if hides(e) { HIDDEN.into() } else { settings::words(e) };
+    to_stderr(&format!("lacuna: {words}"));
+}
+
 /// The exit code of a command that ends with an error. A log that keeps exit codes hears the same one of all that are
 /// private.
 pub(crate) fn exit_code(e: &Error) -> u8 {
-    if hides(e) { Kind::Other.exit_code() } else { e.kind().exit_code() }
+    exit_code::of(if hides(e) { Kind::Other } else { e.kind() })
 }
 
 /// Ends the process. Everything written to the streams is out by now: nothing here keeps it back.

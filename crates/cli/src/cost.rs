@@ -2,8 +2,7 @@
 
 use crate::args::CostArgs;
 use crate::size::Size;
-use lacuna::{Cost, Error, Kind, Result, human};
-use lacuna_crypto::Argon2Cost;
+use lacuna::{Argon2Cost, Cost, Error, Kind, Result, human};
 
 /// The cost that the options ask for; `None` if they say nothing.
 pub(crate) fn from_args(args: &CostArgs) -> Result<Option<Cost>> {

@@ -23,7 +23,11 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
     let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
     let location = args.location.to_string();
     let passphrases = |levels| passphrase::to_create(&args.passphrase, &location, levels);
-    let created = create(&options, &observer, passphrases).map_err(with_option)?;
+    let created = create(&options, &observer, passphrases).map_err(|e| match e.kind() {
+        // To be there already is a wrong use of `create`, as in all its refusals.
+        Kind::Exists => e.with_kind(Kind::Usage),
+        _ => e,
+    })?;
     drop(observer);
     let parameters = created.parameters;
     let shares = if parameters.has_levels() {
@@ -67,29 +71,6 @@ fn shape(args: &CreateArgs) -> Shape {
     }
 }
 
-/// Names the option that helps.
-fn with_option(e: Error) -> Error {
-    match e.kind() {
-        // To be there already is a wrong use of `create`, as in all its refusals.
-        Kind::Exists => e.with_kind(Kind::Usage).remedy(
-            "make sure that nothing there is needed, then give --force to overwrite it, or choose another place",
-        ),
-        _ => {
-            let advice = e.advice().map(|advice| {
-                OPTIONS.iter().fold(advice.to_string(), |words, (meant, option)| words.replace(meant, option))
-            });
-            advice.map_or(e.clone(), |advice| e.remedy(advice))
-        }
-    }
-}
-
-/// What the library advises, and the option for it.
-const OPTIONS: [(&str, &str); 3] = [
-    ("give one, for example 20 GiB", "give for example --size 20G"),
-    ("choose a size of at least ", "give at least --size "),
-    ("choose the layout ", "give --layout "),
-];
-
 /// Refuses options of one format for another.
 fn check_format(args: &CreateArgs) -> Result<()> {
     let refused = |found: &str, expected: &str| {
@@ -102,7 +83,6 @@ fn check_format(args: &CreateArgs) -> Result<()> {
         return refused(option, &format!("--format {format} with it"));
     }
     match args.format {
-        Format::Sealed => Ok(()),
         Format::Deniable | Format::Oblivious
             if args.cipher.is_some_and(|cipher| cipher != lacuna::Cipher::Gcm) =>
         {
@@ -110,7 +90,7 @@ fn check_format(args: &CreateArgs) -> Result<()> {
         }
         Format::Deniable if args.layout.is_some() => refused("--layout", "its one layout, stripes"),
         Format::Oblivious if args.layout.is_some() => refused("--layout", "its one layout, cells"),
-        Format::Deniable | Format::Oblivious => Ok(()),
+        _ => Ok(()),
     }
 }
 

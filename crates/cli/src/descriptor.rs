@@ -1,6 +1,6 @@
 //! Taking over a file descriptor that the program was started with: the only `unsafe` of this crate.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna::{Error, Kind, Result};
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 

@@ -5,10 +5,9 @@ use crate::args::InfoArgs;
 use crate::console::Console;
 use crate::status;
 use crate::unlock;
-use lacuna::human;
-use lacuna::{Access, Opening};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna::{Access, BLOCK_SIZE, Error, Kind, Opening, Result, human};
 use serde_json::{Value, json};
+use std::fmt::Write;
 use std::sync::Arc;
 
 /// Blocks written to level 0 from which on it means anything how many that made on the medium: 1 MiB.
@@ -44,12 +43,13 @@ impl LevelFacts {
         let bytes = |blocks: u64| human(blocks.saturating_mul(BLOCK_SIZE as u64));
         let mut said = format!("{}, {} of it written", bytes(self.capacity), bytes(self.data));
         if let Some(waiting) = self.waiting {
-            said.push_str(&format!("; {} wait for cover", human(waiting)));
+            let _ = write!(said, "; {} wait for cover", human(waiting));
         }
         if let Some(amplification) = self.amplification {
-            said.push_str(&format!(
+            let _ = write!(
+                said,
                 "; {amplification:.1} blocks on the medium, cover included, for each one written"
-            ));
+            );
         }
         (format!("level {}", self.level), said)
     }

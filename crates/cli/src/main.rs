@@ -5,8 +5,8 @@
 //! - A passphrase comes from a terminal, a file, a descriptor or a helper program, never from an argument or
 //!   the environment, and no core dump of the process can hold one.
 //! - Everything that can be refused is refused before anything is written.
-//! - An error is one line on standard error that begins with `lacuna: `; its kind decides the exit code. Errors of disks
-//!   with levels are told in full on a terminal only: everything else may be a log.
+//! - An error is one line on standard error that begins with `lacuna: ` and names settings by their options; its kind decides
+//!   the exit code. Errors of disks with levels are told in full on a terminal only: everything else may be a log.
 //! - A process that goes to the background unlocks first and starts its threads, its random source, its disk
 //!   and its connection to a cluster afterwards.
 #![warn(missing_docs)]
@@ -21,11 +21,16 @@ mod console;
 mod cost;
 mod create;
 mod descriptor;
+mod exit_code;
+#[cfg(not(feature = "fuse"))]
+#[path = "no_fuse.rs"]
+mod fuse;
 mod header;
 mod holder;
 mod info;
 mod info_levels;
 mod key;
+mod lacks;
 mod manual;
 mod manual_text;
 mod mount;
@@ -35,6 +40,7 @@ mod passphrase;
 mod pid_file;
 mod resize;
 mod serve;
+mod settings;
 mod size;
 mod snapshot;
 mod status;
@@ -43,10 +49,12 @@ mod utc;
 mod working;
 
 use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, Verb};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
 use console::Console;
-use lacuna_core::{Error, Kind, Result};
+use lacuna::{Error, Kind, Result};
+#[cfg(feature = "fuse")]
+use lacuna_fuse as fuse;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::process::ExitCode;
@@ -57,15 +65,20 @@ fn main() -> ExitCode {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
         Err(e) => return usage(&e),
+    };
+    settings::remember(&Cli::command(), &matches);
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e.format(&mut Cli::command())),
     };
     let console = Console::new(cli.quiet, cli.verbose);
     let code = match refuse_borrowed_rights().and_then(|()| run(cli.verb, console)) {
         Ok(()) => 0,
         Err(e) => {
-            console.error(&e);
+            console::error(&e);
             console::exit_code(&e)
         }
     };
@@ -122,7 +135,7 @@ fn usage(e: &clap::Error) -> ExitCode {
         }
         _ => {
             console::usage_error(e);
-            ExitCode::from(Kind::Usage.exit_code())
+            ExitCode::from(exit_code::of(Kind::Usage))
         }
     }
 }

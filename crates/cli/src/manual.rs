@@ -6,7 +6,7 @@ use crate::manual_text::{self, Sections};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use lacuna_core::{Error, Result};
+use lacuna::{Error, Result};
 use std::io;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<()> {
 
 /// `lacuna man`.
 pub(crate) fn pages(args: &ManArgs) -> Result<()> {
-    write(commands(), &args.dir)
+    write(&commands(), &args.dir)
         .map_err(|e| Error::io(format!("cannot write the manual pages to {}", args.dir.display()), &e))
 }
 
@@ -30,13 +30,13 @@ fn commands() -> Command {
 }
 
 /// The page of a command, and those of its own commands.
-fn write(command: Command, dir: &Path) -> io::Result<()> {
-    for one in command.get_subcommands().filter(|one| !one.is_hide_set()).cloned() {
+fn write(command: &Command, dir: &Path) -> io::Result<()> {
+    for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
         write(one, dir)?;
     }
     let page = Man::new(command.clone());
     let mut text = Vec::new();
-    render(&page, &command, &mut text)?;
+    render(&page, command, &mut text)?;
     std::fs::write(dir.join(page.get_filename()), text)
 }
 
@@ -92,7 +92,7 @@ mod tests {
         );
         for (example, _) in examples {
             let words = example.split(" >").next().unwrap().replace("'/mnt/b c'", "/mnt/b");
-            Cli::try_parse_from(words.split(' ')).map(drop).unwrap_or_else(|e| panic!("{example}: {e}"));
+            Cli::try_parse_from(words.split(' ')).map_or_else(|e| panic!("{example}: {e}"), drop);
         }
     }
 

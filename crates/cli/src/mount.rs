@@ -3,14 +3,14 @@
 use crate::args::{CloseArgs, OpenArgs};
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
+use crate::fuse::{OpenRequest, Opened, Stopper};
+use crate::lacks;
+use crate::settings;
 use crate::size::budget;
 use crate::status;
 use crate::unlock;
 use crate::working::{self, Looking, Stage};
-use lacuna::{Key, OpenDisk, Opening};
-use lacuna_core::{Disk, Error, Kind, Result};
-use lacuna_fuse::{OpenRequest, Opened};
-use lacuna_header::Location;
+use lacuna::{Disk, Error, Key, Kind, Location, OpenDisk, Opening, Result};
 use lacuna_service::{Closed, Cover, CoverSource, Log, become_io_flusher, shell_word};
 use std::cmp::Reverse;
 use std::io::{self, IsTerminal};
@@ -20,6 +20,7 @@ use std::sync::mpsc;
 
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
+    lacks::check_fuse()?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
@@ -48,7 +49,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, shown, key, opening, console, ready)
+        serve(&args, &shown, key, opening, console, ready)
     })
 }
 
@@ -61,7 +62,15 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
     }
     for at in 0..args.mountpoints.len() {
         // The path by which it will be known when other mounts have come and gone.
-        let mountpoint = lacuna_service::check_mountpoint(&args.mountpoints[at], None)?;
+        let given = &args.mountpoints[at];
+        let mountpoint = lacuna_service::check_mountpoint(given, None).map_err(|e| match e.kind() {
+            Kind::Busy => e.remedy(format!(
+                "end it with `lacuna close {}` if it is lacuna's, which also clears away what a dead server left; or choose \
+                 another directory",
+                shell_word(given)
+            )),
+            _ => e,
+        })?;
         let shown = mountpoint.display();
         if args.mountpoints[..at].contains(&mountpoint) {
             return Err(Error::new(Kind::Usage, "cannot mount two levels in one place")
@@ -91,7 +100,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 
 fn serve(
     args: &OpenArgs,
-    location: String,
+    location: &str,
     key: Key,
     opening: Opening,
     console: Console,
@@ -112,7 +121,7 @@ fn serve(
         console.note(note);
     }
     let levels = disk.levels();
-    let say = background::reporter(!args.foreground, disk.has_levels(), console);
+    let say = background::reporter(!args.foreground, disk.has_levels());
     let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
     let look = move || {
         let stage = working::unfinished_in(&watched);
@@ -121,10 +130,10 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, &location, &disk, &levels, &say))?;
+    let opened = ready.working(console, look, || mount(args, location, &disk, &levels, &say))?;
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
-    let stop_all = move || stoppers.iter().for_each(lacuna_fuse::Stopper::request);
+    let stop_all = move || stoppers.iter().for_each(Stopper::request);
     let stop_now = stop_all.clone();
     let forward = move || signals.into_iter().for_each(|()| stop_all());
     let started = std::thread::Builder::new().name("lacuna-stop".into()).spawn(forward);
@@ -166,7 +175,7 @@ fn mount(
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
-        request.mkfs = args.mkfs.clone();
+        request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.
         request.keep_existing = args.mountpoints.len() > 1;
@@ -187,6 +196,8 @@ fn mount(
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.
         request.log = Arc::clone(say);
+        // `lacuna close` and `lacuna status` show what the server says.
+        request.naming = settings::full_name;
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
         let started = started.map_err(|e| match e.kind() {
@@ -275,7 +286,12 @@ fn mounted(target: &Path) -> Vec<Mount> {
 
 /// The refusal to close what is not mounted, with the server of NBD that has it open if there is one.
 fn not_mounted(target: &Path, e: Error) -> Error {
-    let Some(pid) = status::nbd_server_of(target).filter(|_| e.kind() == Kind::NotFound) else { return e };
+    if e.kind() != Kind::NotFound || e.advice().is_some() {
+        return e;
+    }
+    let Some(pid) = status::nbd_server_of(target) else {
+        return e.remedy("`lacuna status` lists what is open, and where");
+    };
     Error::new(Kind::NotFound, format!("cannot close {}", target.display()))
         .found(format!("a disk that is served to NBD clients, and not mounted (process {pid})"))
         .expected("one that `lacuna open` mounted")
@@ -303,7 +319,7 @@ fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
             Looking::start(move || {
                 if let Ok(status) = lacuna_service::status(&at, None) {
                     working.tell(
-                        working::unfinished(working::counters(&status["items"]))
+                        working::unfinished(&working::counters(&status["items"]))
                             .within("closing", &at.to_string_lossy()),
                     );
                 }

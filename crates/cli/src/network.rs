@@ -2,7 +2,7 @@
 //! says in words that strangers may come.
 
 use crate::args::{ServeArgs, Tls};
-use lacuna_core::{Error, Kind, Result};
+use lacuna::{Error, Kind, Result};
 use lacuna_nbd::{CLIENT_AUTHORITY, Listen, passed_addresses};
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -37,9 +37,10 @@ fn addresses(place: &Listen) -> (String, Vec<SocketAddr>) {
 /// Refuses clients of other machines that need not show a certificate.
 fn check_clients(args: &ServeArgs, name: &str) -> Result<()> {
     let refused = |found: &str| {
+        let build = if cfg!(feature = "tls") { "" } else { "a build with the feature `tls`, and " };
         Err(Error::new(Kind::Usage, format!("cannot listen on {name}"))
             .found(found)
-            .expected(format!("--tls-dir with a {CLIENT_AUTHORITY} in it, so that clients must show a certificate"))
+            .expected(format!("{build}--tls-dir with a {CLIENT_AUTHORITY} in it, so that clients must show a certificate"))
             .remedy("listen on 127.0.0.1 or on a unix socket, or add --allow-strangers if everybody who can reach the address may read and write the disk"))
     };
     match &args.tls_dir {

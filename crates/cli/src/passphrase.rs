@@ -2,10 +2,8 @@
 
 use crate::args::{NewPassphraseArgs, PassphraseArgs};
 use crate::descriptor;
-use lacuna::{Opened, Opener};
-use lacuna_core::{Error, Kind, Result, SecretVec};
-use lacuna_crypto::constant_time_eq;
-use lacuna_header::Unlocked;
+use lacuna::keys::same;
+use lacuna::{Error, Kind, Opened, Opener, Passphrase, Result, Unlocked};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -46,7 +44,7 @@ pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> 
             break;
         }
         already = "";
-        if passphrases.iter().any(|known| constant_time_eq(known.expose(), typed.expose())) {
+        if passphrases.iter().any(|known| same(known, &typed)) {
             already = "You gave that one already. ";
             continue;
         }
@@ -59,7 +57,7 @@ pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> 
 }
 
 /// [`tried`], beginning with a passphrase that was typed already.
-fn tried_from(typed: SecretVec, open: Opener<'_>) -> Result<(Unlocked, SecretVec)> {
+fn tried_from(typed: Passphrase, open: Opener<'_>) -> Result<(Unlocked, Passphrase)> {
     let typed = RefCell::new(Some(typed));
     let prompt = "Type the passphrase to keep again (Ctrl-C: nothing is changed): ";
     tried(prompt, open, |prompt| match typed.take() {
@@ -72,8 +70,8 @@ fn tried_from(typed: SecretVec, open: Opener<'_>) -> Result<(Unlocked, SecretVec
 fn tried(
     prompt: &str,
     open: Opener<'_>,
-    ask: impl Fn(&str) -> Result<SecretVec>,
-) -> Result<(Unlocked, SecretVec)> {
+    ask: impl Fn(&str) -> Result<Passphrase>,
+) -> Result<(Unlocked, Passphrase)> {
     let again = format!("That passphrase opens nothing. {prompt}");
     for attempt in 1.. {
         let passphrases = [ask(if attempt == 1 { prompt } else { &again })?];
@@ -89,7 +87,7 @@ fn tried(
 }
 
 /// The passphrases for a new disk, one for each level; asked for twice where a person types.
-pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<SecretVec>> {
+pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Passphrase>> {
     let typed = args.key_file.iter().any(|path| is_typed(path));
     let given = if typed { Vec::new() } else { given(args)? };
     if !given.is_empty() {
@@ -99,7 +97,7 @@ pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Re
         1 => format!("New passphrase for {location}: "),
         _ => format!("New passphrase for level {level} of {location}: "),
     };
-    let mut passphrases: Vec<SecretVec> = Vec::new();
+    let mut passphrases: Vec<Passphrase> = Vec::new();
     for level in 0..levels {
         passphrases.push(one_more(args, &prompt(level), &passphrases)?);
     }
@@ -107,11 +105,11 @@ pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Re
 }
 
 /// A new passphrase that differs from those before it: of two levels with the same one, only the deeper could be opened.
-fn one_more(args: &PassphraseArgs, prompt: &str, before: &[SecretVec]) -> Result<SecretVec> {
+fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Passphrase]) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
         let new = twice(args, &prompt)?;
-        if before.iter().all(|known| !constant_time_eq(known.expose(), new.expose())) {
+        if before.iter().all(|known| !same(known, &new)) {
             return Ok(new);
         }
         if attempt == 0 {
@@ -124,7 +122,7 @@ fn one_more(args: &PassphraseArgs, prompt: &str, before: &[SecretVec]) -> Result
 }
 
 /// One more passphrase, for `key add` and `key change`.
-pub(crate) fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<SecretVec> {
+pub(crate) fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<Passphrase> {
     match (&new.new_key_file, new.new_key_fd) {
         (Some(path), _) if !is_typed(path) => from_path(path),
         (None, Some(number)) => from_descriptor(number),
@@ -139,7 +137,7 @@ pub(crate) fn one(
     number: Option<u32>,
     args: &PassphraseArgs,
     prompt: &str,
-) -> Result<SecretVec> {
+) -> Result<Passphrase> {
     match (path, number) {
         (Some(path), _) => from_path(path),
         (None, Some(number)) => from_descriptor(number),
@@ -147,18 +145,18 @@ pub(crate) fn one(
     }
 }
 
-fn given(args: &PassphraseArgs) -> Result<Vec<SecretVec>> {
+fn given(args: &PassphraseArgs) -> Result<Vec<Passphrase>> {
     let files = args.key_file.iter().map(|path| from_path(path));
     files.chain(args.key_fd.iter().map(|number| from_descriptor(*number))).collect()
 }
 
 /// Asks until the same was given twice in a row, but not for ever.
-fn twice(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {
+fn twice(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
         let first = ask(args, &prompt)?;
         let second = ask(args, "The same again: ")?;
-        if constant_time_eq(first.expose(), second.expose()) {
+        if same(&first, &second) {
             return Ok(first);
         }
         if attempt == 0 {
@@ -170,21 +168,21 @@ fn twice(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {
         .expected("the same twice"))
 }
 
-fn ask(args: &PassphraseArgs, prompt: &str) -> Result<SecretVec> {
+fn ask(args: &PassphraseArgs, prompt: &str) -> Result<Passphrase> {
     if let Some(program) = &args.askpass {
         return from_program(program, prompt);
     }
     checked(typed_in(prompt)?, "the terminal")
 }
 
-fn typed_in(prompt: &str) -> Result<SecretVec> {
+fn typed_in(prompt: &str) -> Result<Passphrase> {
     let typed = rpassword::prompt_password(prompt).map_err(|e| {
         Error::new(Kind::Usage, "cannot ask for a passphrase")
             .found(e.to_string())
             .expected("a terminal")
             .remedy("give --key-file PATH, --key-fd N or --askpass CMD")
     })?;
-    Ok(SecretVec::new(typed.into_bytes()))
+    Ok(Passphrase::new(typed.into_bytes()))
 }
 
 /// Whether standard input is meant, and a person types there: read like a file, it would be seen by everybody who looks at the
@@ -198,7 +196,7 @@ pub(crate) fn is_asked_for(args: &PassphraseArgs) -> bool {
     !args.is_given() || args.key_file.iter().any(|path| is_typed(path))
 }
 
-fn from_path(path: &Path) -> Result<SecretVec> {
+fn from_path(path: &Path) -> Result<Passphrase> {
     if path == Path::new("-") {
         if is_typed(path) {
             return checked(typed_in("Passphrase: ")?, "the terminal");
@@ -214,11 +212,11 @@ fn from_path(path: &Path) -> Result<SecretVec> {
     read(file, &shown)
 }
 
-fn from_descriptor(number: u32) -> Result<SecretVec> {
+fn from_descriptor(number: u32) -> Result<Passphrase> {
     read(descriptor::take(number)?, &format!("file descriptor {number}"))
 }
 
-fn from_program(program: &Path, prompt: &str) -> Result<SecretVec> {
+fn from_program(program: &Path, prompt: &str) -> Result<Passphrase> {
     let shown = program.display().to_string();
     let failed = |e: &std::io::Error| {
         Error::new(Kind::Usage, format!("cannot ask {shown} for a passphrase"))
@@ -242,7 +240,7 @@ fn from_program(program: &Path, prompt: &str) -> Result<SecretVec> {
     passphrase
 }
 
-fn read(from: impl Read, name: &str) -> Result<SecretVec> {
+fn read(from: impl Read, name: &str) -> Result<Passphrase> {
     // All the room at once: a buffer that grows leaves copies behind.
     let mut bytes = Vec::with_capacity(LIMIT + 1);
     let outcome = from.take(LIMIT as u64 + 1).read_to_end(&mut bytes);
@@ -250,7 +248,7 @@ fn read(from: impl Read, name: &str) -> Result<SecretVec> {
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
-    let secret = SecretVec::new(bytes);
+    let secret = Passphrase::new(bytes);
     outcome.map_err(|e| {
         Error::io(format!("cannot read the passphrase from {name}"), &e).with_kind(Kind::Usage)
     })?;
@@ -262,7 +260,7 @@ fn read(from: impl Read, name: &str) -> Result<SecretVec> {
     checked(secret, name)
 }
 
-fn checked(secret: SecretVec, name: &str) -> Result<SecretVec> {
+fn checked(secret: Passphrase, name: &str) -> Result<Passphrase> {
     if secret.expose().is_empty() {
         return Err(Error::new(Kind::Usage, format!("cannot use the passphrase from {name}"))
             .found("an empty one")

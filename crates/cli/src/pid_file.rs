@@ -1,6 +1,6 @@
 //! The file with the process number: it never takes the place of anything but another such file.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna::{Error, Kind, Result};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};

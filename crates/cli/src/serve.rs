@@ -3,19 +3,21 @@
 use crate::args::{ServeArgs, Tls};
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
+use crate::lacks;
 use crate::network;
 use crate::pid_file::{self, PidFile};
+use crate::settings;
 use crate::size::budget;
 use crate::status::Account;
 use crate::unlock;
 use crate::working::{self, Looking};
-use lacuna::{OpenDisk, Opening, Site};
-use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
+use lacuna::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use lacuna_service::StatusSocket;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,6 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `lacuna serve`.
 pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
+    lacks::check_tls(&args)?;
     let budget = budget(args.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {
@@ -170,7 +173,7 @@ fn serve_disk(
     stop: &StopHandle,
     signs: &mut Signs,
 ) -> Result<()> {
-    let say = background::reporter(args.fork, disk.has_levels(), console);
+    let say = background::reporter(args.fork, disk.has_levels());
     let last_error = Arc::new(Mutex::new(None));
     let remembered = Arc::clone(&last_error);
     let failures = AtomicU64::new(0);
@@ -180,7 +183,8 @@ fn serve_disk(
             // The disk is another client's now. Clients that are still connected here can only be misled.
             stopping.stop();
         }
-        *remembered.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
+        // `lacuna status` shows it.
+        *remembered.lock() = Some(e.named(settings::full_name));
         match failures.fetch_add(1, Ordering::Relaxed) {
             0..TOLD => say(e),
             TOLD => say(&Error::new(Kind::Io, "more requests failed; `lacuna status` shows the last one")),
@@ -206,7 +210,7 @@ fn serve_disk(
         (Some(_), Some(Tls::Allow)) => TlsMode::Allow,
         (Some(_), _) => TlsMode::Require,
     };
-    options.certificates = args.tls_dir.clone();
+    options.certificates.clone_from(&args.tls_dir);
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
     let uris = server.uris();

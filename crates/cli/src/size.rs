@@ -1,6 +1,6 @@
 //! Sizes as people write them.
 
-use lacuna_core::{BLOCK_SIZE, Budget, Error, Kind};
+use lacuna::{BLOCK_SIZE, Budget, Error, Kind};
 use std::str::FromStr;
 
 /// Least memory for caches.

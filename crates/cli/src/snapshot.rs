@@ -7,10 +7,8 @@ use crate::args::{SnapshotArgs, SnapshotListArgs};
 use crate::console::{self, Console};
 use crate::unlock;
 use crate::utc::utc;
-use lacuna::human;
 use lacuna::snapshots::{self, SnapshotRecord, SnapshotState};
-use lacuna::{Access, ObjectDisk, Opening};
-use lacuna_core::{BLOCK_SIZE, Disk, Result};
+use lacuna::{Access, BLOCK_SIZE, Disk, ObjectDisk, Opening, Result, human};
 use serde_json::json;
 
 /// `lacuna snapshot create`.

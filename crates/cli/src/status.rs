@@ -2,15 +2,15 @@
 
 use crate::args::StatusArgs;
 use crate::console::{self, Console};
-use lacuna::Target;
-use lacuna::human;
-use lacuna_core::{ByteDisk, Error, Kind, Result};
-use lacuna_header::Location;
+use crate::settings;
+use lacuna::{ByteDisk, Error, Kind, Location, Result, Target, human};
 use lacuna_nbd::StopHandle;
 use lacuna_service::{Counters, Record, StatusSocket, shell_word};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// What a server knows of itself.
 pub(crate) struct Account {
@@ -54,7 +54,7 @@ impl Account {
         match StatusSocket::start(&identity, move || self.to_json()) {
             Ok(socket) => Some(socket),
             Err(e) => {
-                console.note(&format!("`lacuna status` will not see this server: {e}"));
+                console.note(&format!("`lacuna status` will not see this server: {}", settings::words(&e)));
                 None
             }
         }
@@ -71,7 +71,7 @@ impl Account {
             "size": self.size,
             "closing": self.stop.stopped(),
             "items": self.counters.now(),
-            "last_error": *self.last_error.lock().unwrap_or_else(PoisonError::into_inner),
+            "last_error": *self.last_error.lock(),
         });
         if let Some(namespace) = &self.namespace {
             out["namespace"] = json!(namespace);
@@ -152,7 +152,7 @@ fn mounts(console: Console) -> Vec<Value> {
     let answered = |record: Record| match lacuna_service::status(&record.mountpoint, None) {
         Ok(status) => Some(mount(&record, status)),
         Err(e) => {
-            console.detail(&e.to_string());
+            console.detail(&settings::words(&e));
             (e.kind() == Kind::TimedOut).then(|| mount(&record, json!({ "silent": true })))
         }
     };
@@ -222,7 +222,7 @@ fn words(server: &Value) -> String {
         server["pid"]
     );
     if let Some(error) = server["last_error"].as_str() {
-        out.push_str(&format!("  last failure: {error}\n"));
+        let _ = writeln!(out, "  last failure: {error}");
     }
     for item in server["items"].as_array().into_iter().flatten() {
         let name = item["name"].as_str().unwrap_or_default().replace('_', " ");
@@ -232,7 +232,7 @@ fn words(server: &Value) -> String {
             (Some(value), Some(unit)) => format!("{value} {unit}"),
             _ => String::new(),
         };
-        out.push_str(&format!("  {name:<24} {value}\n"));
+        let _ = writeln!(out, "  {name:<24} {value}");
     }
     out
 }

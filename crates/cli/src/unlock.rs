@@ -4,10 +4,9 @@ use crate::allocator;
 use crate::args::{HolderArgs, PassphraseArgs, WaitingArgs, WritingArgs};
 use crate::console::Console;
 use crate::passphrase;
-use lacuna::header::PublicHeader;
 use lacuna::{
-    Access, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, Result, Volume,
-    no_write_through, peek,
+    Access, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader, Result,
+    Volume, no_write_through, peek,
 };
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.

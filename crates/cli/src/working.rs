@@ -4,13 +4,13 @@
 //! hidden, and a log stays.
 
 use crate::console::Console;
-use lacuna::human;
-use lacuna_core::Disk;
+use lacuna::{Disk, human};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl Working {
     }
 
     fn tell_at(&self, stage: Stage, now: Instant) {
-        let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = self.0.lock();
         let before = work.left.take().filter(|_| work.stage.what == stage.what).map(|before| before.first);
         work.left = stage.left.map(|left| {
             // More than ever before: what was learned of the speed is of something else.
@@ -82,7 +82,7 @@ impl Working {
     }
 
     fn words(&self) -> String {
-        let work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = self.0.lock();
         let mut words = work.stage.what.clone();
         if let Some(left) = work.left.as_ref().filter(|left| left.now.1 > 0) {
             let _ = write!(words, ", {} left", human(left.now.1));
@@ -180,7 +180,7 @@ impl Drop for Looking {
 }
 
 /// What a disk with these counters, or its levels, has still to do before everything is on the medium.
-pub(crate) fn unfinished<'a>(items: impl Iterator<Item = (&'a str, u64)> + Clone) -> Stage {
+pub(crate) fn unfinished<'a>(items: &(impl Iterator<Item = (&'a str, u64)> + Clone)) -> Stage {
     let sum = |name: &str| {
         let found = items.clone().filter(|(item, _)| *item == name).map(|(_, value)| value);
         found.reduce(u64::saturating_add)
@@ -205,7 +205,7 @@ pub(crate) fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
 /// The same of a disk that is open here, by its levels.
 pub(crate) fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
     let items: Vec<_> = levels.iter().flat_map(|level| level.status().items).collect();
-    unfinished(items.iter().map(|item| (item.name, item.value)))
+    unfinished(&items.iter().map(|item| (item.name, item.value)))
 }
 
 /// The counters in the answer of a server.
@@ -249,14 +249,14 @@ mod tests {
         let public = [("level", 0), ("cover_interval", 1000), ("data", 7)];
         let idle = [("level", 1), ("cover_interval", 1000), ("waiting_for_cover", 0)];
         for items in [&sealed[..], &public, &idle, &[]] {
-            let stage = unfinished(items.iter().copied());
+            let stage = unfinished(&items.iter().copied());
             let words = format!("{} {}", stage.what, stage.aside);
             assert!(!telling.iter().any(|word| words.contains(word)), "{words}");
             assert_eq!(stage.left, (items == sealed).then_some(4096));
         }
         let hidden = |interval| [("cover_interval", interval), ("waiting_for_cover", 8192)];
-        let paced = unfinished(hidden(1000).into_iter());
+        let paced = unfinished(&hidden(1000).into_iter());
         assert!(paced.what.contains("cover") && paced.aside.contains("more") && paced.left == Some(8192));
-        assert!(unfinished(hidden(0).into_iter()).aside.contains("write to level 0"));
+        assert!(unfinished(&hidden(0).into_iter()).aside.contains("write to level 0"));
     }
 }

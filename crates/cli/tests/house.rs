@@ -74,7 +74,9 @@ fn the_drawing_shows_which_crate_stands_on_which() {
         .collect();
     let real = reduced(&crates());
     let show = |arrows: BTreeSet<&(String, String)>| {
-        arrows.into_iter().map(|(from, to)| format!("    {from} --> {to}\n")).collect::<String>()
+        let lines: Vec<String> =
+            arrows.into_iter().map(|(from, to)| format!("    {from} --> {to}")).collect();
+        lines.join("\n")
     };
     assert!(
         drawn == real,

@@ -11,8 +11,8 @@ pub enum Setting {
     CephId,
     /// Ceph's configuration file.
     CephConf,
-    /// Whether a disk with levels writes cover of its own.
-    Cover,
+    /// What trying a passphrase costs.
+    Cost,
     /// How long something hidden waits for cover.
     CoverTimeout,
     /// Whether what is there already may be overwritten.
@@ -21,10 +21,22 @@ pub enum Setting {
     Geometry,
     /// Where the metadata of blocks is kept.
     Layout,
+    /// The type of the file system that is made on a blank disk.
+    Mkfs,
+    /// More options for mounting.
+    MountOptions,
     /// The namespace in the pool.
     Namespace,
+    /// Whether an older header may be brought back.
+    Older,
+    /// Whether a file system is made over data of no known kind.
+    Overwrite,
+    /// Whether a disk is mounted as a file alone.
+    Raw,
     /// Whether writes are refused.
     ReadOnly,
+    /// Whether the header of another disk may be overwritten.
+    Replace,
     /// The length of a disk.
     Size,
     /// Whether another client is shut out of a disk that it has open.
@@ -33,19 +45,33 @@ pub enum Setting {
     Timeout,
 }
 
+/// Gives names to settings.
+pub type Naming = fn(Setting) -> Cow<'static, str>;
+
 impl Setting {
+    /// As the library shows it: its name in quotes.
+    pub fn quoted(self) -> Cow<'static, str> {
+        format!("`{}`", self.name()).into()
+    }
+
     /// What the library calls it.
     pub const fn name(self) -> &'static str {
         match self {
             Setting::CephId => "ceph_id",
             Setting::CephConf => "ceph_conf",
-            Setting::Cover => "cover",
+            Setting::Cost => "cost",
             Setting::CoverTimeout => "cover_timeout",
             Setting::Force => "force",
             Setting::Geometry => "geometry",
             Setting::Layout => "layout",
+            Setting::Mkfs => "mkfs",
+            Setting::MountOptions => "mount_options",
             Setting::Namespace => "namespace",
+            Setting::Older => "older",
+            Setting::Overwrite => "overwrite",
+            Setting::Raw => "raw",
             Setting::ReadOnly => "read_only",
+            Setting::Replace => "replace",
             Setting::Size => "size",
             Setting::Steal => "steal",
             Setting::Timeout => "timeout",
@@ -95,7 +121,7 @@ impl Advice {
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.named(|setting| format!("`{}`", setting.name()).into()))
+        f.write_str(&self.named(Setting::quoted))
     }
 }
 

@@ -5,7 +5,7 @@
 //! writes of whole blocks share the locks of their range, and a widened write has that of its block alone.
 
 use crate::range_lock::RangeLocks;
-use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status};
+use crate::{Advice, BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Setting, Status};
 use std::sync::Arc;
 
 /// Blocks discarded under one hold of the locks.
@@ -157,7 +157,7 @@ impl ByteDisk {
         if self.disk.read_only() {
             return Err(Error::new(Kind::ReadOnly, "write refused")
                 .found("a disk opened read-only")
-                .remedy("open it without --read-only"));
+                .remedy(Advice::from("open it without ").setting(Setting::ReadOnly)));
         }
         self.check(offset, len)
     }
@@ -176,22 +176,22 @@ impl ByteDisk {
 mod tests {
     use super::*;
 
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     struct Plain(Mutex<Vec<u8>>);
 
     impl Disk for Plain {
         fn blocks(&self) -> u64 {
-            self.0.lock().unwrap().len() as u64 / BLOCK
+            self.0.lock().len() as u64 / BLOCK
         }
         fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
             let at = first.0 as usize * BLOCK_SIZE;
-            buf.copy_from_slice(&self.0.lock().unwrap()[at..at + buf.len()]);
+            buf.copy_from_slice(&self.0.lock()[at..at + buf.len()]);
             Ok(())
         }
         fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
             let at = first.0 as usize * BLOCK_SIZE;
-            self.0.lock().unwrap()[at..at + data.len()].copy_from_slice(data);
+            self.0.lock()[at..at + data.len()].copy_from_slice(data);
             Ok(())
         }
         fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
@@ -218,7 +218,7 @@ mod tests {
         let mut model = vec![0x5a_u8; len];
         let mut x = 12345u64;
         for round in 0..2000u64 {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let at = (x >> 33) as usize % len;
             let n = (x >> 13) as usize % (len - at + 1);
             match round % 4 {

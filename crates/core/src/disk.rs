@@ -93,7 +93,7 @@ pub trait Disk: Send + Sync {
     fn status(&self) -> Status;
     /// Flushes and releases the medium. Later writes fail. Called once, when the last front end has let go.
     fn close(&self) -> Result<()>;
-    /// Whether writes are refused by design (a snapshot, `--read-only`).
+    /// Whether writes are refused by design (a snapshot, a disk opened read-only).
     fn read_only(&self) -> bool {
         false
     }

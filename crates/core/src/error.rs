@@ -2,6 +2,7 @@
 //! what was expected, what to do) and to programs by its kind and its source.
 
 use crate::{Advice, Setting};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -9,65 +10,51 @@ use std::sync::Arc;
 /// The result of anything that can fail here.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What an error means to those who must act on it. Each kind has one exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an error means to those who must act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The request itself makes no sense: exit code 1.
+    /// The request itself makes no sense.
     Usage,
-    /// Wrong passphrase: exit code 2.
+    /// Wrong passphrase.
     Passphrase,
-    /// The system refuses permission: exit code 2.
+    /// The system refuses permission.
     Permission,
-    /// Not enough memory, or over the memory allowed: exit code 3.
+    /// Not enough memory, or over the memory allowed.
     Memory,
-    /// No such location, or not one of ours: exit code 4.
+    /// No such location, or not one of ours.
     NotFound,
-    /// In use by another process: exit code 5.
+    /// In use by another process.
     Busy,
-    /// Bytes do not verify: exit code 10.
+    /// Bytes do not verify.
     Corrupt,
-    /// Older than what was there before: exit code 11.
+    /// Older than what was there before.
     RolledBack,
-    /// The medium is full: exit code 13.
+    /// The medium is full.
     NoSpace,
-    /// The medium reported an error: exit code 20.
+    /// The medium reported an error.
     Io,
-    /// Writes are refused since an earlier medium error (fail-stop): exit code 20.
+    /// Writes are refused since an earlier medium error (fail-stop).
     FailStop,
-    /// The disk is read-only: exit code 20.
+    /// The disk is read-only.
     ReadOnly,
-    /// It is there already: exit code 5.
+    /// It is there already.
     Exists,
-    /// It is not what it was when last seen: exit code 5.
+    /// It is not what it was when last seen.
     Changed,
-    /// Another client has taken the disk over: exit code 5.
+    /// Another client has taken the disk over.
     Fenced,
-    /// No answer in the time allowed: exit code 20.
+    /// No answer in the time allowed.
     TimedOut,
-    /// Nothing public came to cover something hidden in the time allowed: exit code 14.
+    /// Nothing public came to cover something hidden in the time allowed.
     NoCover,
-    /// Anything else: exit code 20.
+    /// Anything else.
     Other,
 }
 
 impl Kind {
-    /// The exit code of the command line for this kind.
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Kind::Usage => 1,
-            Kind::Passphrase | Kind::Permission => 2,
-            Kind::Memory => 3,
-            Kind::NotFound => 4,
-            Kind::Busy | Kind::Exists | Kind::Changed | Kind::Fenced => 5,
-            Kind::Corrupt => 10,
-            Kind::RolledBack => 11,
-            Kind::NoSpace => 13,
-            Kind::NoCover => 14,
-            Kind::Io | Kind::FailStop | Kind::ReadOnly | Kind::TimedOut | Kind::Other => 20,
-        }
-    }
-
-    /// The nearest system error number, for NBD and FUSE replies.
+    /// The nearest system error number, for NBD and FUSE replies. It stands beside [`Error::io`], which makes kinds from the
+    /// same numbers.
     pub fn errno(self) -> i32 {
         match self {
             Kind::Usage => libc::EINVAL,
@@ -104,7 +91,7 @@ impl Error {
         Error { kind, what: what.into(), found, expected, remedy, source, private: false }
     }
 
-    /// A medium error. Full media and refused permissions keep their own kind.
+    /// A medium error. Full media and refused permissions keep their own kind; see [`Kind::errno`] for the way back.
     pub fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
         let kind = match err.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => Kind::NoSpace,
@@ -234,7 +221,6 @@ mod tests {
         );
         assert!(e.named(|_| "--size".into()).ends_with("; give --size a multiple of 4096"));
         assert_eq!(e.finding(), "cannot create a.img; found: size 5");
-        assert_eq!(e.kind().exit_code(), 1);
     }
 
     #[test]
@@ -243,7 +229,6 @@ mod tests {
         let source = std::error::Error::source(&Error::io("write", &full)).map(ToString::to_string);
         assert_eq!(source, Some(full.to_string()));
         assert_eq!(Error::io("write", &full).kind(), Kind::NoSpace);
-        assert_eq!(Kind::NoSpace.exit_code(), 13);
         assert_eq!(Kind::Corrupt.errno(), libc::EIO);
     }
 }

@@ -1,8 +1,8 @@
 //! Fail-stop: after a failure on the write path a disk refuses whatever follows, for good, and says why.
 
 use crate::{Error, Kind, Result};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Whether an open disk has failed, and of what.
 pub struct FailStop {
@@ -26,7 +26,7 @@ impl FailStop {
     /// Enters fail-stop for good and gives the error back; the first one stays the cause. It wakes no thread: the caller
     /// wakes those that wait.
     pub fn fail(&self, e: Error) -> Error {
-        self.cause.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| e.clone());
+        self.cause.lock().get_or_insert_with(|| e.clone());
         self.failed.store(true, Ordering::Release);
         e
     }
@@ -43,7 +43,7 @@ impl FailStop {
 
     /// The first failure.
     pub fn cause(&self) -> Option<Error> {
-        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cause.lock().clone()
     }
 
     /// The standing refusal.

@@ -1,11 +1,11 @@
-//! The words every room of lacuna shares: what a block is, what a disk can do, how an error speaks,
+//! The words that every crate of lacuna shares: what a block is, what a disk can do, how an error speaks,
 //! where a secret lives, how much memory a cache may use, and what time it is.
 //!
 //! Invariants kept here:
 //! - Everything a front end asks of a [`Disk`] passes through [`ByteDisk`], the only place where ranges are
 //!   checked and where requests that do not fall on block boundaries are widened.
-//! - An [`Error`] always says what failed, what was found, what was expected and what to do, in that order,
-//!   and knows the exit code that it means.
+//! - An [`Error`] always says what failed, what was found, what was expected and what to do, in that order. Its advice
+//!   names settings by type: no error of a library knows a command line.
 //! - A [`Secret`] zeroes its bytes on drop, is locked in memory where the system allows it, and cannot be
 //!   printed.
 #![warn(missing_docs)]
@@ -24,7 +24,7 @@ mod range_lock;
 mod record;
 mod secret;
 
-pub use advice::{Advice, Setting};
+pub use advice::{Advice, Naming, Setting};
 pub use bounded_cache::BoundedCache;
 pub use budget::Budget;
 pub use bytedisk::ByteDisk;

@@ -10,9 +10,9 @@
 //! Locking is a courtesy of the system (`RLIMIT_MEMLOCK`): where it refuses, the memory is used all the same.
 #![allow(unsafe_code)]
 
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroize;
 
 const PAGE: usize = 4096;
@@ -43,7 +43,7 @@ struct Slots {
 static SLOTS: Mutex<Slots> = Mutex::new(Slots { pages: Vec::new(), free: Vec::new(), process: 0 });
 
 fn slots() -> MutexGuard<'static, Slots> {
-    SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
+    SLOTS.lock()
 }
 
 impl Slots {

@@ -6,10 +6,10 @@
 //! has that ciphertext with probability 2^-32768).
 
 use crate::{AesBlock, GcmKey, Hctr2Key, RandomSource, TagMismatch, XtsKey, derive};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS, Secret};
-use std::collections::HashMap;
+use lacuna_core::{BLOCK_SIZE, BoundedCache, Error, Kind, Result, SEGMENT_BLOCKS, Secret};
+use parking_lot::RwLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// How blocks are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub struct BlockCipher {
 enum Keys {
     Xts(XtsKey),
     XtsRandom { data: XtsKey, binder: AesBlock },
-    Gcm { master: Secret<32>, segments: RwLock<HashMap<u64, Arc<GcmKey>>>, bound: Bound },
+    Gcm { master: Secret<32>, segments: RwLock<BoundedCache<u64, Arc<GcmKey>>>, bound: Bound },
     Hctr2(Hctr2Key),
 }
 
@@ -119,7 +119,7 @@ impl BlockCipher {
             },
             Cipher::Gcm => Keys::Gcm {
                 master: derive(master, "sealed gcm", uuid),
-                segments: RwLock::new(HashMap::new()),
+                segments: RwLock::new(BoundedCache::new(GCM_KEYS)),
                 bound,
             },
             Cipher::Hctr2 => Keys::Hctr2(Hctr2Key::new(&derive(master, "sealed hctr2", uuid))?),
@@ -202,9 +202,9 @@ impl BlockCipher {
                 let mut session = data.session();
                 for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.chunks_exact(16)) {
                     if is_zero(iv) {
-                        to.fill(0)
+                        to.fill(0);
                     } else {
-                        session.decrypt(&bound_tweak(binder, iv, addr), from, to)
+                        session.decrypt(&bound_tweak(binder, iv, addr), from, to);
                     }
                 }
             }
@@ -290,16 +290,18 @@ impl BlockCipher {
         let Keys::Gcm { master, segments, .. } = &self.keys else {
             unreachable!("only GCM has segment keys")
         };
-        if let Some(key) = segments.read().unwrap_or_else(PoisonError::into_inner).get(&segment) {
+        // Readers share the lock, so a lookup does not count as use: the key that was made first goes first.
+        if let Some(key) = segments.read().peek(segment) {
             return key.clone();
         }
         let secret = derive(master, "segment", &segment.to_le_bytes());
         let key = Arc::new(GcmKey::new(&secret).expect("an AES-256 key has the right length"));
-        let mut segments = segments.write().unwrap_or_else(PoisonError::into_inner);
-        if segments.len() >= GCM_KEYS {
-            segments.clear();
+        let mut segments = segments.write();
+        if segments.is_full() && !segments.contains(segment) {
+            segments.evict(|_, _| true);
         }
-        segments.entry(segment).or_insert(key).clone()
+        segments.put(segment, key.clone());
+        key
     }
 }
 
@@ -352,7 +354,7 @@ fn verdict(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>) -> R
     Err(Error::new(Kind::Corrupt, format!("block {addr} does not verify"))
         .found("data or metadata that was altered, moved or spliced")
         .expected("what this disk wrote there")
-        .remedy("restore this block from a backup; `lacuna check` lists all such blocks"))
+        .remedy("restore this block from a backup; a check lists all such blocks"))
 }
 
 /// Whether the entry is the mark of a block that is lost.

@@ -3,6 +3,7 @@
 //! Every context owns its memory and is wiped and freed on drop (aws-lc wipes whatever it frees).
 
 use aws_lc_sys as lc;
+use lacuna_core::Secret;
 use std::ptr::{self, NonNull};
 use zeroize::Zeroize;
 
@@ -12,10 +13,6 @@ pub(crate) enum Direction {
     Encrypt,
     Decrypt,
 }
-
-/// aws-lc could not make a context: it had no memory, or refused the key.
-#[derive(Debug)]
-pub(crate) struct Refused;
 
 /// AES-256-XTS in one direction, with its key schedule set up once.
 pub(crate) struct XtsContext(NonNull<lc::EVP_CIPHER_CTX>);
@@ -27,9 +24,10 @@ impl XtsContext {
     /// The longest data unit that IEEE 1619 allows: 2^20 blocks of 16 bytes.
     pub(crate) const MAX_UNIT: usize = 16 << 20;
 
-    pub(crate) fn new(key: &[u8; 64], direction: Direction) -> Result<Self, Refused> {
+    /// `None` if aws-lc has no memory or refuses the key.
+    pub(crate) fn new(key: &[u8; 64], direction: Direction) -> Option<Self> {
         // SAFETY: takes no arguments; null means that memory ran out.
-        let ctx = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() }).ok_or(Refused)?;
+        let ctx = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })?;
         let this = XtsContext(ctx);
         let encrypt = i32::from(direction == Direction::Encrypt);
         // SAFETY: the context is live, `key` has the 64 bytes that EVP_aes_256_xts reads, and a null iv is
@@ -44,7 +42,7 @@ impl XtsContext {
                 encrypt,
             )
         };
-        if set == 1 { Ok(this) } else { Err(Refused) }
+        (set == 1).then_some(this)
     }
 
     /// Runs one data unit from `src` to `dst`, which have the same length.
@@ -94,10 +92,11 @@ unsafe impl Send for GcmContext {}
 unsafe impl Sync for GcmContext {}
 
 impl GcmContext {
-    pub(crate) fn new(key: &[u8; 32]) -> Result<Self, Refused> {
+    /// `None` if aws-lc has no memory.
+    pub(crate) fn new(key: &[u8; 32]) -> Option<Self> {
         // SAFETY: `key` has the 32 bytes that are read; null means that memory ran out.
         let ctx = unsafe { lc::EVP_AEAD_CTX_new(lc::EVP_aead_aes_256_gcm(), key.as_ptr(), key.len(), 16) };
-        NonNull::new(ctx).map(GcmContext).ok_or(Refused)
+        NonNull::new(ctx).map(GcmContext)
     }
 
     pub(crate) fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
@@ -111,7 +110,7 @@ impl GcmContext {
                 self.0.as_ptr(),
                 dst.as_mut_ptr(),
                 tag.as_mut_ptr(),
-                &mut tag_len,
+                &raw mut tag_len,
                 tag.len(),
                 nonce.as_ptr(),
                 nonce.len(),
@@ -199,22 +198,29 @@ impl Drop for GcmContext {
     }
 }
 
-/// An AES-256 encryption key schedule.
-pub(crate) struct AesSchedule(Box<lc::AES_KEY>);
+/// AES-256 on single blocks, for turning addresses into tweaks; the key schedule of all that runs on it here.
+pub struct AesBlock(Box<lc::AES_KEY>);
 
-impl AesSchedule {
-    pub(crate) fn new(key: &[u8; 32]) -> Self {
-        let mut schedule = Box::new(lc::AES_KEY { rd_key: [0; 60], rounds: 0 });
-        // SAFETY: `key` has the 256 bits that are read, and the schedule is a live AES_KEY.
-        let set = unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 256, &mut *schedule) };
-        assert_eq!(set, 0, "AES refused a 256-bit key");
-        AesSchedule(schedule)
+impl AesBlock {
+    /// Sets up `key`.
+    pub fn new(key: &Secret<32>) -> Self {
+        Self::from_bytes(key.expose())
     }
 
-    pub(crate) fn encrypt(&self, block: [u8; 16]) -> [u8; 16] {
+    /// [`AesBlock::new`] for bytes that the caller wipes.
+    pub(crate) fn from_bytes(key: &[u8; 32]) -> Self {
+        let mut schedule = Box::new(lc::AES_KEY { rd_key: [0; 60], rounds: 0 });
+        // SAFETY: `key` has the 256 bits that are read, and the schedule is a live AES_KEY.
+        let set = unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 256, &raw mut *schedule) };
+        assert_eq!(set, 0, "AES refused a 256-bit key");
+        AesBlock(schedule)
+    }
+
+    /// Encrypts one block.
+    pub fn encrypt(&self, block: [u8; 16]) -> [u8; 16] {
         let mut out = [0u8; 16];
         // SAFETY: both blocks have 16 bytes, and the schedule was set by `new`.
-        unsafe { lc::AES_encrypt(block.as_ptr(), out.as_mut_ptr(), &*self.0) }
+        unsafe { lc::AES_encrypt(block.as_ptr(), out.as_mut_ptr(), &raw const *self.0) }
         out
     }
 
@@ -237,24 +243,24 @@ impl AesSchedule {
                 text,
                 text,
                 buf.len(),
-                &*self.0,
+                &raw const *self.0,
                 counter.as_mut_ptr(),
                 spare.as_mut_ptr(),
-                &mut used,
+                &raw mut used,
             );
         }
         spare.zeroize();
     }
 }
 
-impl Drop for AesSchedule {
+impl Drop for AesBlock {
     fn drop(&mut self) {
         self.0.rd_key.zeroize();
     }
 }
 
 /// Whether `a` and `b` are equal, in time that depends on their lengths alone.
-pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
+pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     // SAFETY: both slices are valid for the common length.
     a.len() == b.len() && unsafe { lc::CRYPTO_memcmp(a.as_ptr().cast(), b.as_ptr().cast(), a.len()) } == 0
 }
@@ -272,15 +278,15 @@ mod tests {
     #[test]
     fn counter_mode_gives_the_published_block() {
         let counter = std::array::from_fn(|i| 0xf0 + i as u8);
-        let mut text = 0x6bc1bee22e409f96e93d7e117393172a_u128.to_be_bytes();
-        AesSchedule::new(&KEY).xor_stream(&counter, &mut text);
-        assert_eq!(u128::from_be_bytes(text), 0x601ec313775789a5b7a7f504bbf3d228);
+        let mut text = 0x6bc1_bee2_2e40_9f96_e93d_7e11_7393_172a_u128.to_be_bytes();
+        AesBlock::from_bytes(&KEY).xor_stream(&counter, &mut text);
+        assert_eq!(u128::from_be_bytes(text), 0x601e_c313_7757_89a5_b7a7_f504_bbf3_d228);
     }
 
     /// The counter carries through all 128 bits, and a part of a block takes the start of its stream.
     #[test]
     fn counter_mode_is_aes_of_counters() {
-        let schedule = AesSchedule::new(&KEY);
+        let schedule = AesBlock::from_bytes(&KEY);
         let start = u128::MAX >> 1;
         let mut stream = [0u8; 5 * 16 + 3];
         schedule.xor_stream(&start.to_be_bytes(), &mut stream);

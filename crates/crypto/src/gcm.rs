@@ -17,14 +17,6 @@ impl fmt::Display for TagMismatch {
 
 impl std::error::Error for TagMismatch {}
 
-impl From<TagMismatch> for Error {
-    fn from(_: TagMismatch) -> Self {
-        Error::new(Kind::Corrupt, "cannot verify")
-            .found("an authentication tag that does not match")
-            .expected("bytes as they were written under this key")
-    }
-}
-
 /// A GCM key, used by any number of threads at once.
 ///
 /// A nonce must never repeat under one key.
@@ -49,7 +41,7 @@ impl GcmKey {
             Some(vector) => Engine::Vector(vector),
             None => GcmContext::new(key)
                 .map(Engine::Library)
-                .map_err(|_| Error::new(Kind::Memory, "cannot set up AES-256-GCM"))?,
+                .ok_or_else(|| Error::new(Kind::Memory, "cannot set up AES-256-GCM"))?,
         };
         Ok(GcmKey(engine))
     }

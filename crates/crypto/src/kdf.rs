@@ -1,8 +1,8 @@
 //! Keys from keys (HKDF-SHA256) and keys from passphrases (Argon2id).
 
+use crate::ffi::AesBlock;
 use crate::gcm::GcmKey;
 use crate::random::in_place;
-use crate::wrap::AesBlock;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
 use lacuna_core::{Error, Kind, Record, Result, Secret, SecretVec};
@@ -181,7 +181,7 @@ pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     measured(most, lanes, target, |cost| {
         let start = processor_time();
         let passphrase = SecretVec::new(b"measuring".to_vec());
-        stretch(&passphrase, &[0; 32], cost).ok().map(|_| (processor_time() - start) / lanes)
+        stretch(&passphrase, &[0; 32], cost).ok().map(|_| processor_time().saturating_sub(start) / lanes)
     })
 }
 

@@ -1,4 +1,4 @@
-//! Every cipher, hash, key derivation and random byte of lacuna: AES-256-XTS, AES-256-GCM, HCTR2-256,
+//! Every cipher, hash, key derivation and random byte of lacuna: AES-256-XTS, AES-256-GCM, XAES-256-GCM, HCTR2-256,
 //! HKDF-SHA256, Argon2id, HMAC-SHA256, and the one source of randomness.
 //!
 //! Invariants kept here:
@@ -8,7 +8,6 @@
 //! - A cost taken from a header is bounded before any memory or time is spent on it.
 //! - Tags and keys are compared in time that does not depend on their bytes.
 //! - `unsafe` is confined to the wrappers over aws-lc and ring and to vector instructions.
-#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 mod block_cipher;
@@ -28,11 +27,12 @@ mod xaes;
 mod xts;
 
 pub use block_cipher::{BlockCipher, Cipher, is_zero};
+pub use ffi::{AesBlock, constant_time_eq};
 pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
 pub use kdf::{Argon2Cost, derive, derive_ciphers, measure_cost, stretch};
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
-pub use wrap::{AesBlock, constant_time_eq, keyed_hash, unwrap, wrap};
+pub use wrap::{keyed_hash, unwrap, wrap};
 pub use xaes::{XAES_NONCE, XaesKey};
 pub use xts::{XtsKey, XtsSession};

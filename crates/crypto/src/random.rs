@@ -3,12 +3,13 @@
 //! The generator is AES-256-CTR under a key that it replaces with its own output at every refill, so that
 //! its memory does not tell what it gave before.
 
-use crate::ffi::AesSchedule;
+use crate::ffi::AesBlock;
 use crate::vector_stream;
 use lacuna_core::{Error, Kind, Result, Secret};
+use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroize;
 
 /// Bytes of key stream made at once for small requests.
@@ -51,7 +52,7 @@ pub(crate) fn in_place<const N: usize>(fill: impl FnOnce(&mut [u8; N])) -> Secre
 
 /// AES-256-CTR that forgets: each key makes one run of key stream, whose first 32 bytes are the next key.
 struct Generator {
-    schedule: AesSchedule,
+    schedule: AesBlock,
     buffer: Box<[u8; BUFFER]>,
     used: usize,
     since_reseed: u64,
@@ -61,7 +62,7 @@ struct Generator {
 impl Generator {
     fn new(key: &Secret<32>, reseeds: bool) -> Self {
         Generator {
-            schedule: AesSchedule::new(key.expose()),
+            schedule: AesBlock::new(key),
             buffer: Box::new([0; BUFFER]),
             used: BUFFER,
             since_reseed: 0,
@@ -112,7 +113,7 @@ impl Generator {
             }
             fresh.zeroize();
         }
-        self.schedule = AesSchedule::new(key);
+        self.schedule = AesBlock::from_bytes(key);
         key.zeroize();
         self.used = 32;
     }
@@ -150,7 +151,7 @@ impl RandomSource for SystemRandom {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS);
         let shard = SHARD.try_with(|s| *s).unwrap_or(0);
-        self.0[shard].lock().unwrap_or_else(PoisonError::into_inner).fill(buf);
+        self.0[shard].lock().fill(buf);
     }
 }
 
@@ -168,7 +169,7 @@ impl SeededRandom {
 
 impl RandomSource for SeededRandom {
     fn fill(&self, buf: &mut [u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).fill(buf);
+        self.0.lock().fill(buf);
     }
 }
 
@@ -225,7 +226,7 @@ mod tests {
                     for _ in 0..200 {
                         let mut bytes = [0; 16];
                         random.fill(&mut bytes);
-                        assert!(drawn.lock().unwrap().insert(bytes));
+                        assert!(drawn.lock().insert(bytes));
                     }
                 });
             }

@@ -1,12 +1,12 @@
 //! The key stream of AES-256-CTR by 256-bit vectors (VAES), for the large requests to the random source.
 
-use crate::ffi::AesSchedule;
+use crate::ffi::AesBlock;
 
 /// Fills `out` with the key stream that starts at a counter of these 12 bytes and a zero in the last four (big-endian).
 /// Returns whether this machine could; if not, `out` is unchanged.
 ///
 /// `out` has fewer than 2^32 blocks, so that the counter does not carry.
-pub(crate) fn fill(schedule: &AesSchedule, head: &[u8; 12], out: &mut [u8]) -> bool {
+pub(crate) fn fill(schedule: &AesBlock, head: &[u8; 12], out: &mut [u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if able(schedule) {
         assert!(out.len() / 16 < u32::MAX as usize, "a key stream too long for its counter");
@@ -14,13 +14,14 @@ pub(crate) fn fill(schedule: &AesSchedule, head: &[u8; 12], out: &mut [u8]) -> b
         unsafe { x86::fill(schedule.round_keys(), head, out) };
         return true;
     }
-    let _unused = (schedule, head, out);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (schedule, head, out);
     false
 }
 
 /// Whether the processor has the instructions, and the library keeps round keys in the order that they take.
 #[cfg(target_arch = "x86_64")]
-fn able(schedule: &AesSchedule) -> bool {
+fn able(schedule: &AesBlock) -> bool {
     static ABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ABLE.get_or_init(|| {
         let detected = is_x86_feature_detected!("avx2")
@@ -36,6 +37,7 @@ fn able(schedule: &AesSchedule) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::wildcard_imports, reason = "a dozen instructions")]
 mod x86 {
     use std::arch::x86_64::*;
 
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn it_is_the_stream_of_the_library() {
-        let schedule = AesSchedule::new(&std::array::from_fn(|i| i as u8 * 7));
+        let schedule = AesBlock::from_bytes(&std::array::from_fn(|i| i as u8 * 7));
         for len in [0, 1, 16, 255, 256, 257, 4096, 70_001] {
             let mut counter = [0x80; 16];
             counter[12..].fill(0);

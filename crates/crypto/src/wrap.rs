@@ -1,6 +1,5 @@
-//! Small things sealed under a key: wrapped keys, keyed hashes, and a bare block cipher for tweaks.
+//! Small things sealed under a key: wrapped keys and keyed hashes.
 
-use crate::ffi::{self, AesSchedule};
 use crate::gcm::{GcmKey, TagMismatch};
 use hmac::{Hmac, KeyInit, Mac};
 use lacuna_core::{Secret, SecretVec};
@@ -38,29 +37,4 @@ pub fn keyed_hash(key: &Secret<32>, parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.expose()).expect("HMAC takes keys of any length");
     parts.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
-}
-
-/// Whether `a` and `b` are equal, in time that depends on their lengths alone.
-pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
-    ffi::equal(a, b)
-}
-
-/// AES-256 on single blocks, for turning addresses into tweaks.
-pub struct AesBlock(AesSchedule);
-
-impl AesBlock {
-    /// Sets up `key`.
-    pub fn new(key: &Secret<32>) -> Self {
-        Self::from_bytes(key.expose())
-    }
-
-    /// [`AesBlock::new`] for bytes that the caller wipes.
-    pub(crate) fn from_bytes(key: &[u8; 32]) -> Self {
-        AesBlock(AesSchedule::new(key))
-    }
-
-    /// Encrypts one block.
-    pub fn encrypt(&self, block: [u8; 16]) -> [u8; 16] {
-        self.0.encrypt(block)
-    }
 }

@@ -2,7 +2,7 @@
 //! will ever write. Half of the nonce makes a key, by the counter-mode derivation of NIST SP 800-108r1 over CMAC; the
 //! other half is the nonce under it.
 
-use crate::ffi::AesSchedule;
+use crate::ffi::AesBlock;
 use crate::gcm::{GcmKey, TagMismatch};
 use lacuna_core::{Result, Secret};
 use zeroize::Zeroize;
@@ -14,7 +14,7 @@ pub const XAES_NONCE: usize = 24;
 ///
 /// A nonce must never repeat under one key; random ones do not.
 pub struct XaesKey {
-    aes: AesSchedule,
+    aes: AesBlock,
     /// The first CMAC subkey.
     subkey: u128,
 }
@@ -22,7 +22,7 @@ pub struct XaesKey {
 impl XaesKey {
     /// Sets up `key`.
     pub fn new(key: &Secret<32>) -> XaesKey {
-        let aes = AesSchedule::new(key.expose());
+        let aes = AesBlock::new(key);
         let first = u128::from_be_bytes(aes.encrypt([0; 16]));
         let reduction = if first >> 127 == 1 { 0x87 } else { 0 };
         XaesKey { aes, subkey: first << 1 ^ reduction }
@@ -88,8 +88,8 @@ mod tests {
             let key = XaesKey::new(&Secret::copy_from(&[key; 32]));
             let mut text = [0; 12];
             let tag = key.seal(nonce, aad, b"XAES-256-GCM", &mut text).unwrap();
-            let hex: String = text.iter().chain(&tag).map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(hex, expected);
+            let hex: Vec<_> = text.iter().chain(&tag).map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex.concat(), expected);
             let mut back = text;
             assert_eq!(key.open_in_place(nonce, aad, &mut back, &tag).unwrap(), Ok(()));
             assert_eq!(&back, b"XAES-256-GCM");

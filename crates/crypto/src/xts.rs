@@ -2,7 +2,7 @@
 
 use crate::ffi::{Direction, XtsContext};
 use lacuna_core::{Error, Kind, Result, Secret};
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Idle pairs of contexts kept for later sessions.
 const POOL: usize = 64;
@@ -21,8 +21,8 @@ struct Pair {
 impl Pair {
     fn new(key: &Secret<64>) -> Option<Self> {
         Some(Pair {
-            encrypt: XtsContext::new(key.expose(), Direction::Encrypt).ok()?,
-            decrypt: XtsContext::new(key.expose(), Direction::Decrypt).ok()?,
+            encrypt: XtsContext::new(key.expose(), Direction::Encrypt)?,
+            decrypt: XtsContext::new(key.expose(), Direction::Decrypt)?,
         })
     }
 }
@@ -44,7 +44,7 @@ impl XtsKey {
 
     /// Takes a pair of contexts out of the pool, or makes one; they return when the session is dropped.
     pub fn session(&self) -> XtsSession<'_> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let pair = idle.or_else(|| Pair::new(&self.key)).expect("memory for an XTS context");
         XtsSession { key: self, pair: Some(pair) }
     }
@@ -76,12 +76,6 @@ impl XtsSession<'_> {
         self.pair().decrypt.run(tweak, src, dst);
     }
 
-    /// Encrypts one unit where it lies.
-    pub fn encrypt_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
-        debug_assert_eq!(buf.len() % 16, 0);
-        self.pair().encrypt.run_in_place(tweak, buf);
-    }
-
     /// Decrypts one unit where it lies.
     pub fn decrypt_in_place(&mut self, tweak: &[u8; 16], buf: &mut [u8]) {
         debug_assert_eq!(buf.len() % 16, 0);
@@ -92,7 +86,7 @@ impl XtsSession<'_> {
 impl Drop for XtsSession<'_> {
     fn drop(&mut self) {
         if let Some(pair) = self.pair.take() {
-            let mut idle = self.key.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.key.idle.lock();
             if idle.len() < POOL {
                 idle.push(pair);
             }

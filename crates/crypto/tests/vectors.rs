@@ -74,8 +74,8 @@ fn xts_of_a_whole_block() {
     let key = ieee_key();
     let mut session = key.session();
     let tweak = 0x1_2345_6789_u128.to_le_bytes();
-    let mut block = pattern(4096);
-    session.encrypt_in_place(&tweak, &mut block);
+    let mut block = vec![0; 4096];
+    session.encrypt(&tweak, &pattern(4096), &mut block);
     assert_eq!(&block[..16], hex("4d8f737084be47064807ad330aafbf04"));
     assert_eq!(&block[4080..], hex("6b76490df7f9e9f84bced92ea4f54382"));
     let digest = "5e9bff3972e73a0ea70ce4ac20fe89eab46a668567db1f913ad74bf336938bfa";
@@ -96,7 +96,7 @@ fn xts_refuses_equal_halves() {
 #[test]
 #[should_panic(expected = "XTS unit of 0 bytes")]
 fn xts_refuses_an_empty_unit() {
-    ieee_key().session().encrypt_in_place(&[0; 16], &mut []);
+    ieee_key().session().encrypt(&[0; 16], &[], &mut []);
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn xts_sessions_of_many_threads_do_not_disturb_each_other() {
     let key = ieee_key();
     let expected: Vec<Vec<u8>> = (0..64u128)
         .map(|n| {
-            let mut block = pattern(512);
-            key.session().encrypt_in_place(&n.to_le_bytes(), &mut block);
+            let mut block = vec![0; 512];
+            key.session().encrypt(&n.to_le_bytes(), &pattern(512), &mut block);
             block
         })
         .collect();
@@ -115,9 +115,9 @@ fn xts_sessions_of_many_threads_do_not_disturb_each_other() {
                 for round in 0..20 {
                     let (mut outer, mut inner) = (key.session(), key.session());
                     for (n, expected) in expected.iter().enumerate() {
-                        let mut block = pattern(512);
+                        let mut block = vec![0; 512];
                         let session = if round % 2 == 0 { &mut outer } else { &mut inner };
-                        session.encrypt_in_place(&(n as u128).to_le_bytes(), &mut block);
+                        session.encrypt(&(n as u128).to_le_bytes(), &pattern(512), &mut block);
                         assert_eq!(&block, expected);
                         session.decrypt_in_place(&(n as u128).to_le_bytes(), &mut block);
                         assert_eq!(block, pattern(512));
@@ -319,7 +319,6 @@ fn wrapped_keys_open_under_the_same_key_nonce_and_data_alone() {
         flipped[cut] ^= 1;
         refused(&key, &nonce, b"level 0", &flipped);
     }
-    assert_eq!(lacuna_core::Error::from(TagMismatch).kind(), Kind::Corrupt);
 }
 
 /// Computed with an independent HMAC.

@@ -1,6 +1,7 @@
-//! Whether an open disk has failed. A failure is told at once to every part that has threads waiting.
+//! Whether an open disk has failed. Parts that have threads waiting are told of a failure; a thread that misses it looks again
+//! within a second.
 //!
-//! Invariant: the first failure stays the cause, and nothing is written to the medium after it.
+//! Invariant: the first failure stays the cause, and no stripe is begun after it.
 
 use lacuna_core::{Error, FailStop, Kind, OnPanic, Result, defect};
 use parking_lot::Mutex;

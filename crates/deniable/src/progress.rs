@@ -100,6 +100,7 @@ impl Progress {
     /// has dropped what it could not write.
     fn sync_held(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
         self.health.check()?;
+        let _guard = self.health.fail_on_panic();
         self.medium.sync().map_err(|e| self.health.fail(e))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())

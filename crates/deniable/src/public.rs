@@ -212,7 +212,8 @@ impl Public {
         if turn.carried.is_none() {
             let seq = turn.last.head.next();
             let carried = self.carrier.take(seq)?;
-            turn.carried = Some(self.view.open(seq, carried)?);
+            // What was carried is taken: there is no second try.
+            turn.carried = Some(self.view.open(seq, carried).map_err(|e| self.health.fail(e))?);
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 //!
 //! Readers take the lock for as long as it takes to look at the map and to copy blocks out of the open stripe, and read the
 //! log without it. The operation that changes level 0 takes it for single steps, and never while it waits for the medium:
-//! the leaves of the map that a step needs are loaded before, without the lock. (A leaf that was evicted in between, or
-//! that does not verify, is read under the lock after all.)
+//! the leaves of the map that a step needs are loaded before, without the lock. (A leaf that was evicted in between, that
+//! does not verify, or that is due in the map's cycle after a replay, is read under the lock after all.)
 //!
 //! Invariants: one hold of the lock sees a block either in the open stripe or where the map says, in the log. Hidden operations
 //! never take this lock (deniability contract).
@@ -96,12 +96,14 @@ impl View {
 
     /// Which of the slots that stripe `from` lists are live, as far as is known now. What is not live now will never be again.
     pub(crate) fn still_live(&self, from: Seq, listed: &[Listed]) -> Vec<bool> {
-        let source = Source::strict(&self.log, 0);
-        self.warm_all(listed.iter().map(|(entry, _)| *entry), &source);
+        self.warm_all(listed.iter().map(|(entry, _)| *entry), &Source::strict(&self.log, 0));
         let mut state = self.lock();
+        let State { tree, open } = &mut *state;
+        // A page of the map may lie in the open stripe: taken for lost, its blocks would be.
+        let source = open.source(&self.log).strictly();
         let stride = self.log.params().stride();
         let mut live = |(slot, (entry, _)): (Slot, &Listed)| {
-            is_live(&mut state.tree, *entry, Place { seq: from, slot }, stride, &source)
+            is_live(tree, *entry, Place { seq: from, slot }, stride, &source)
         };
         let live: Result<Vec<bool>> = Slot::all(listed.len()).zip(listed).map(&mut live).collect();
         // What the map would say of one that fails is found out when the stripe is opened.

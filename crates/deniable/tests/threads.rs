@@ -3,11 +3,11 @@
 mod fixture;
 
 use fixture::{create, open_with, options};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result};
 use lacuna_deniable::{Geometry, Levels, OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
 use lacuna_sim::levels::Threaded;
-use lacuna_sim::{Around, OpKind, Surrounded};
+use lacuna_sim::{Around, OpKind, Rng, Surrounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -121,4 +121,31 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
         });
         disk.close().unwrap();
     }
+}
+
+/// A page of the map may lie in the stripe that is open while the thread that reads ahead asks what is live: it must not be taken
+/// for lost, for its blocks would not be carried on.
+#[test]
+fn a_map_that_does_not_fit_its_cache_loses_nothing() {
+    let stripes = 700 * (1 + 32 + 16) * BLOCK_SIZE as u64;
+    let params = Params::plan((2 << 20) + stripes, Geometry { public: 32, hidden: 16 }, 200, 0).unwrap();
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::new(params.medium_len()));
+    create(&medium, &params, 1, 1).unwrap();
+    let budget = Budget::bytes(1);
+    let disk =
+        open_with(&medium, &params, 1, OpenOptions { background: true, budget, ..options(2, 3) }).unwrap();
+    let level = disk.levels().remove(0);
+    let mut stamps = vec![0u8; level.blocks() as usize];
+    let (mut rng, mut buffer) = (Rng::new(7), vec![0; BLOCK_SIZE]);
+    for write in 0..8 * level.blocks() {
+        let addr = rng.below(level.blocks());
+        stamps[addr as usize] = (write % 251) as u8 + 1;
+        buffer.fill(stamps[addr as usize]);
+        level.write(BlockAddr(addr), &buffer).unwrap();
+    }
+    for (addr, stamp) in (0..).zip(&stamps) {
+        level.read(BlockAddr(addr), &mut buffer).unwrap_or_else(|e| panic!("block {addr}: {e}"));
+        assert!(buffer.iter().all(|byte| byte == stamp), "block {addr}");
+    }
+    disk.close().unwrap();
 }

@@ -4,7 +4,7 @@
 #[path = "../tests/memory/mod.rs"]
 mod memory;
 
-use lacuna_core::{Error, Result};
+use lacuna_core::{Error, Result, Setting};
 use lacuna_fuse::{OpenRequest, Opened};
 use lacuna_service::{ReadyPipe, Side, daemonize};
 use memory::MemoryDisk;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = if args.iter().any(|a| a == "background") {
-        match daemonize() {
+        match daemonize(Setting::quoted) {
             Ok(Side::Parent(started)) => started.wait(|_| {}).map(|pid| println!("{pid}")),
             Ok(Side::Child(pipe)) => serve(&args, Some(pipe)),
             Err(e) => Err(e),
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{e}");
-            ExitCode::from(e.kind().exit_code())
+            ExitCode::FAILURE
         }
     }
 }

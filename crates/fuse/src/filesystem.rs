@@ -11,13 +11,14 @@ use fuser::{
 };
 use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
 use lacuna_service::{DISK_NAME, Event, Log, Watch};
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 const STATUS_NAME: &str = "status";
@@ -131,7 +132,7 @@ impl DiskFilesystem {
     }
 
     fn statuses(&self) -> MutexGuard<'_, HashMap<u64, Arc<str>>> {
-        self.statuses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.statuses.lock()
     }
 
     fn open_disk(&self, flags: OpenFlags, reply: ReplyOpen) {

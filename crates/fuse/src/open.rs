@@ -2,12 +2,12 @@
 
 use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
-use lacuna_core::{ByteDisk, Disk, Error, Kind, Result};
+use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Control, Cover, CoverRetry, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
-    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base, shell_word,
+    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// What to open, where, and how.
+#[allow(clippy::struct_excessive_bools)]
 pub struct OpenRequest {
     /// The disk. [`Opened`] closes it at the end.
     pub disk: Arc<dyn Disk>,
@@ -43,6 +44,8 @@ pub struct OpenRequest {
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
     pub log: Log,
+    /// How clients that close it, or ask for its status, are told of settings.
+    pub naming: Naming,
 }
 
 impl OpenRequest {
@@ -62,6 +65,7 @@ impl OpenRequest {
             cover: Cover::Unneeded,
             run_base: None,
             log: Arc::new(|_| {}),
+            naming: Setting::quoted,
         }
     }
 }
@@ -153,7 +157,8 @@ impl Opened {
             run.write_record(&record)?;
             Some(mounted)
         };
-        let control = Some(Control::start(&run.paths().control(), bytes, Arc::clone(&watch), wake.clone())?);
+        let (at, naming) = (run.paths().control(), request.naming);
+        let control = Some(Control::start(&at, bytes, Arc::clone(&watch), wake.clone(), naming)?);
         let (log, private) = (request.log, request.private);
         // A program that uses the disk as a file can try again itself; until here the one who opens can.
         disk.hold(mounted.is_some());
@@ -188,7 +193,7 @@ impl Opened {
         Stopper(self.wake.clone())
     }
 
-    /// Serves until someone closes it: [`Stopper::request`], `lacuna close`, or a plain `umount`. Returns when
+    /// Serves until someone closes it: [`Stopper::request`], [`lacuna_service::close`], or a plain `umount`. Returns when
     /// everything is unmounted and the disk is closed, with the disk's failure if it had one.
     pub fn wait(mut self) -> Result<()> {
         loop {
@@ -244,7 +249,7 @@ impl Opened {
                     self.syncing = Some(syncing);
                     let shown = self.record.mountpoint.display();
                     return Err(e.context(format!("cannot close {shown}")).remedy(
-                        "it stays open, and nothing is lost: write to level 0 while `lacuna close` runs",
+                        "it stays open, and nothing is lost: write to level 0 while it is being closed",
                     ));
                 }
                 if !self.disk.is_patient() {
@@ -261,8 +266,8 @@ impl Opened {
             .found("a deeper level that is still mounted, and gets no cover without this one")
             .expected("deeper levels to be closed first")
             .remedy(format!(
-                "close that first, or all in the right order with `lacuna close {}`",
-                shell_word(Path::new(&self.record.location))
+                "close that first, or {}: that closes all its levels in the right order",
+                self.record.location
             ))
     }
 
@@ -301,7 +306,7 @@ impl Opened {
         drop((mounted, fuse));
         let result = disk.close().map_err(|e| match (e.kind(), disk.cover()) {
             (Kind::NoCover, Cover::Needs(_)) if !record.raw => e.remedy(
-                "it is closed, without the mark of a clean unmount: what was written before `close` began is on the disk, and \
+                "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \
                  the file system repairs itself when it is mounted again",
             ),
             _ => e,
@@ -326,14 +331,14 @@ fn check_request(request: &OpenRequest) -> Result<()> {
     if let Some(wanted) = &request.mkfs {
         check_type(wanted)?;
         if request.raw {
-            return Err(usage("cannot make a file system in raw mode", "--mkfs together with --raw"));
+            return Err(usage("cannot make a file system in raw mode", "a file system to make, too"));
         }
         if request.read_only || request.disk.read_only() {
             return Err(usage("cannot make a file system", "a disk opened read-only"));
         }
     }
     if request.raw && request.mount_options.is_some() {
-        return Err(usage("cannot pass mount options in raw mode", "mount options together with --raw"));
+        return Err(usage("cannot pass mount options in raw mode", "mount options, too"));
     }
     if request.raw {
         return Ok(());

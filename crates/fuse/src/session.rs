@@ -32,7 +32,7 @@ impl FuseMount {
             && e.kind() == std::io::ErrorKind::NotFound
         {
             return Err(Error::io(format!("cannot use {DEVICE}"), e)
-                .remedy("load it with `modprobe fuse`, or use `lacuna serve --socket PATH`"));
+                .remedy("load it with `modprobe fuse`, or serve the disk to NBD clients"));
         }
         let config = config(read_only, device.is_ok());
         let at = mountpoint.to_owned();
@@ -44,7 +44,7 @@ impl FuseMount {
         });
         let failed = |e: &std::io::Error| {
             Error::io(format!("cannot mount FUSE at {}", mountpoint.display()), e)
-                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed), or use `lacuna serve --socket PATH`")
+                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed), or serve the disk to NBD clients")
         };
         let session = starter.map_err(|e| failed(&e))?.join();
         match session {

@@ -37,7 +37,7 @@ impl HeaderBackup {
         let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| {
             Error::new(Kind::NotFound, "cannot read the backup of a header")
                 .found(format!("{} bytes", bytes.len()))
-                .expected(format!("{HEADER_LEN} bytes, as `lacuna header backup` writes them"))
+                .expected(format!("{HEADER_LEN} bytes, as every backup of a header has"))
         })?;
         Ok(HeaderBackup { bytes: Box::new(*bytes), public })
     }

@@ -149,7 +149,7 @@ impl Survey {
         let order = bad.iter().map(|(copy, _)| copy).chain(rest).copied().collect();
         let notes = bad.iter().map(|(copy, what)| {
             let used = used.copy.letter();
-            format!("{copy} {what}; copy {used} was used; `lacuna header repair` writes all copies anew")
+            format!("{copy} {what}; copy {used} was used; repairing the header writes all copies anew")
         });
         Findings { notes: notes.collect(), order }
     }
@@ -186,8 +186,8 @@ fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
     if found.iter().all(|(_, unsound)| matches!(unsound, Unsound::Missing)) {
         return Error::new(Kind::NotFound, "not a lacuna disk")
             .found(format!("no lacuna header at byte 0, at byte {COPY_B} or at the end"))
-            .expected("a medium made by `lacuna create`")
-            .remedy("if it was one, `lacuna header restore` brings its header back from a backup");
+            .expected("a medium on which a disk was created")
+            .remedy("if it was one, restore its header from a backup");
     }
     let newer = found.iter().find_map(|(_, unsound)| match unsound {
         Unsound::Version(version) => Some(*version),
@@ -203,9 +203,7 @@ fn none_sound(found: &mut Vec<(HeaderCopy, Unsound)>) -> Error {
             Error::new(Kind::Corrupt, "cannot read the header: no copy is whole")
                 .found(words.collect::<Vec<_>>().join("; "))
                 .expected("at least one whole copy")
-                .remedy(
-                    "restore it with `lacuna header restore` from a file that `lacuna header backup` made",
-                )
+                .remedy("restore it from a backup of the header")
         }
     }
 }
@@ -226,7 +224,7 @@ impl Unsound {
             Unsound::Missing => "is missing".to_owned(),
             Unsound::Version(version) => format!("has the unknown version {version}"),
             Unsound::Damaged(_) => "is damaged".to_owned(),
-            Unsound::Unreadable(error) => format!("cannot be read ({error})"),
+            Unsound::Unreadable(error) => format!("cannot be read ({})", error.finding()),
         }
     }
 }

@@ -10,7 +10,7 @@ use lacuna_core::{Error, Kind, Result, SecretVec};
 use lacuna_crypto::{Argon2Cost, RandomSource, constant_time_eq};
 use lacuna_medium::Medium;
 
-/// What the command line shows before a key operation that rewrites all slots. It depends on the format alone, and not
+/// What a person is told before a key operation that rewrites all slots. It depends on the format alone, and not
 /// on which levels there are (deniability contract).
 pub fn lost_slots_warning(format: FormatId) -> &'static str {
     if format.has_levels() {
@@ -25,7 +25,7 @@ pub fn lost_slots_warning(format: FormatId) -> &'static str {
 /// The passphrases that exist after a key operation, each with the level that it opens.
 ///
 /// Begin with those that opened the disk ([`Keyring::from_opened`]), change the list, then [`change_keys`].
-/// An unchanged list is what `key refresh` wants.
+/// An unchanged list refreshes the slots.
 pub struct Keyring {
     entries: Vec<(u8, SecretVec)>,
 }
@@ -54,7 +54,7 @@ impl Keyring {
         self.entries.iter().map(|(level, _)| *level)
     }
 
-    /// `key add`: one more passphrase for `level`.
+    /// One more passphrase for `level`.
     pub fn add(&mut self, level: u8, passphrase: SecretVec) -> Result<()> {
         if self.position(&passphrase).is_some() {
             return Err(passphrase_in_use());
@@ -63,7 +63,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// `key change`: `new` takes the place of `old`, for the same level.
+    /// `new` takes the place of `old`, for the same level.
     pub fn change(&mut self, old: &SecretVec, new: SecretVec) -> Result<()> {
         let at = self.find(old)?;
         if self.position(&new).is_some_and(|other| other != at) {
@@ -73,14 +73,14 @@ impl Keyring {
         Ok(())
     }
 
-    /// `key remove`: `passphrase` stops working.
+    /// `passphrase` stops working.
     pub fn remove(&mut self, passphrase: &SecretVec) -> Result<()> {
         let at = self.find(passphrase)?;
         if self.entries.len() == 1 {
             return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
                 .found("no other passphrase given")
                 .expected("at least one that keeps working")
-                .remedy("give another passphrase of this disk as well, or use `lacuna key change`"));
+                .remedy("give another passphrase of this disk as well, or change it"));
         }
         self.entries.remove(at);
         Ok(())

@@ -1,6 +1,6 @@
 //! Where a disk lies, as a person writes it.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -78,7 +78,7 @@ impl Location {
 struct Flaw {
     found: String,
     expected: String,
-    remedy: String,
+    remedy: Advice,
 }
 
 impl Flaw {
@@ -93,16 +93,11 @@ impl Flaw {
 /// Reads what follows the prefix. The name of the pool ends at the first slash, since neither it nor what comes
 /// after may hold one.
 fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
-    let flaw = |found: &str, remedy: &str| Flaw {
-        found: found.into(),
-        expected: RADOS_FORM.into(),
-        remedy: remedy.into(),
-    };
+    let flaw =
+        |found: &str, remedy: Advice| Flaw { found: found.into(), expected: RADOS_FORM.into(), remedy };
     let (pool, rest) = rest.split_once('/').ok_or_else(|| {
-        flaw(
-            "no slash after the pool",
-            "write for example rados:mypool/mydisk; for a file of this name begin with ./",
-        )
+        let remedy = "write for example rados:mypool/mydisk; for a file of this name begin with ./";
+        flaw("no slash after the pool", remedy.into())
     })?;
     check_pool(pool)?;
     let (name, snapshot) = match rest.split_once('@') {
@@ -110,7 +105,9 @@ fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
         None => (rest, None),
     };
     if name.contains('/') {
-        return Err(flaw("a second slash", "the namespace, if there is one, is given with --namespace"));
+        let remedy =
+            Advice::from("the namespace, if there is one, is given with ").setting(Setting::Namespace);
+        return Err(flaw("a second slash", remedy));
     }
     check_name("a disk", name, "-_")?;
     if let Some(snapshot) = snapshot {
@@ -120,7 +117,7 @@ fn parse_rados(rest: &str) -> std::result::Result<Location, Flaw> {
 }
 
 fn check_pool(pool: &str) -> std::result::Result<(), Flaw> {
-    let flaw = |found: String, remedy: &str| Flaw {
+    let flaw = |found: String, remedy: &'static str| Flaw {
         found,
         expected: "the name of a pool before the slash".into(),
         remedy: remedy.into(),
@@ -220,7 +217,7 @@ mod tests {
             ("rados:pool/", "no name of a disk"),
             ("rados:pool/@snap", "no name of a disk"),
             ("rados:pool/name@", "no name of a snapshot"),
-            ("rados:pool/ns/name", "--namespace"),
+            ("rados:pool/ns/name", "given with `namespace`"),
             ("rados:pool@snap/name", "the snapshot comes last"),
             ("rados:my pool/name", "in the name of the pool"),
             ("rados:pool/na me", "' ' in the name of a disk"),

@@ -48,9 +48,9 @@ pub fn add_passphrase(
         Error::new(Kind::Usage, "cannot add a passphrase")
             .found(format!("{KEY_SLOTS} passphrases that work"))
             .expected(format!("fewer than the {KEY_SLOTS} that a disk can have"))
-            .remedy("remove one first, or keep only those you know with `lacuna key refresh`")
+            .remedy("remove one first, or refresh the key slots with those you know alone")
     })?;
-    apply(medium, unlocked, map, position, Change::Fill(new), random)
+    apply(medium, unlocked, map, position, &Change::Fill(new), random)
 }
 
 /// Puts `new` in the place of the first passphrase that opened the disk. Gives how many work now.
@@ -67,7 +67,7 @@ pub fn change_passphrase(
     if find(unlocked, new)?.is_some_and(|slot| slot.position != position) {
         return Err(passphrase_in_use());
     }
-    apply(medium, unlocked, map, position, Change::Fill(new), random)
+    apply(medium, unlocked, map, position, &Change::Fill(new), random)
 }
 
 /// Removes a passphrase. Gives how many work now.
@@ -86,9 +86,9 @@ pub fn remove_passphrase(
         return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
             .found("no other passphrase that works")
             .expected("at least one that keeps working")
-            .remedy("add another one first, or use `lacuna key change`"));
+            .remedy("add another one first, or change it"));
     }
-    apply(medium, unlocked, map, slot.position, Change::Clear, random)
+    apply(medium, unlocked, map, slot.position, &Change::Clear, random)
 }
 
 /// The slot that a passphrase opens.
@@ -103,7 +103,7 @@ fn apply(
     unlocked: &mut Unlocked,
     mut map: SlotMap,
     position: u8,
-    change: Change<'_>,
+    change: &Change<'_>,
     random: &dyn RandomSource,
 ) -> Result<usize> {
     let mut public = unlocked.header.clone();

@@ -18,21 +18,13 @@ impl Uuid {
     pub fn random(random: &dyn lacuna_crypto::RandomSource) -> Self {
         let mut bytes = [0u8; 16];
         random.fill(&mut bytes);
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        Uuid(bytes)
+        Uuid(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes())
     }
 }
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, byte) in self.0.iter().enumerate() {
-            if matches!(i, 4 | 6 | 8 | 10) {
-                f.write_str("-")?;
-            }
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        uuid::Uuid::from_bytes(self.0).fmt(f)
     }
 }
 
@@ -367,7 +359,7 @@ mod tests {
         let mut parsed = 0;
         for round in 0..2000 {
             let mut header = good.clone();
-            for _ in 0..1 + round % 3 {
+            for _ in 0..=(round % 3) {
                 let mut dice = [0u8; 3];
                 random.fill(&mut dice);
                 header[usize::from(u16::from_le_bytes([dice[0], dice[1]])) % 160] ^= dice[2];

@@ -48,7 +48,7 @@ impl SlotMap {
         let wrong = || {
             Error::new(Kind::Corrupt, "cannot tell which key slots are used")
                 .found("a slot map that does not verify")
-                .remedy("give all passphrases that are to keep working to `lacuna key refresh`")
+                .remedy("refresh the key slots with all passphrases that are to keep working")
         };
         let bytes = &header[field.range()];
         let (nonce, sealed) = bytes.split_first_chunk().ok_or_else(wrong)?;

@@ -82,7 +82,7 @@ impl Unlocked {
 
     /// Copies the key slots, and the slot map if there is one, into another header of this disk.
     pub(crate) fn copy_slots(&self, header: &mut [u8; HEADER_LEN]) {
-        let end = self.header.slot_map().map_or(layout::SLOTS.end(), |map| map.end());
+        let end = self.header.slot_map().map_or(layout::SLOTS.end(), super::layout::Field::end);
         header[layout::SLOTS.offset..end].copy_from_slice(&self.bytes[layout::SLOTS.offset..end]);
     }
 
@@ -196,7 +196,7 @@ fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<Opened> {
         return Err(Error::new(Kind::Corrupt, "cannot open the header")
             .found(format!("{} whose MAC does not match: it was altered after lacuna wrote it", sound.copy))
             .expected("a header that only a holder of a passphrase has written")
-            .remedy("restore it with `lacuna header restore` from a file that `lacuna header backup` made"));
+            .remedy("restore it from a backup of the header"));
     }
     Ok(Opened { keys: deepest, levels, slots: opened })
 }

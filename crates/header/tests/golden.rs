@@ -4,7 +4,7 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_crypto::SeededRandom;
+use lacuna_crypto::{Argon2Cost as Cost, SeededRandom};
 use lacuna_header::layout::{Field, HEADER_FIELDS, HEADER_FIELDS_V1, SLOT_FIELDS};
 use lacuna_header::{
     COPY_A, COPY_B, CreateHeader, FormatId, HEADER_AREA, HEADER_LEN, Keyring, NewHeader, TAIL_AREA, Unlocked,
@@ -30,7 +30,7 @@ fn directory() -> PathBuf {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, b| text + &format!("{b:02x}"))
 }
 
 fn build(medium: &MemoryMedium) -> Unlocked {
@@ -135,7 +135,6 @@ fn the_pages_and_the_code_agree() {
         for number in [HEADER_LEN as u64, COPY_B, HEADER_AREA] {
             assert!(page.says(&number.to_string()), "{name}: {number}");
         }
-        use lacuna_crypto::Argon2Cost as Cost;
         for number in [u64::from(Cost::MAX_MEMORY_KIB), Cost::MAX_WORK_KIB] {
             assert!(page.says(&number.to_string()), "{name}: {number}");
         }

@@ -145,7 +145,7 @@ fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
         let image = rekey(&unlocked, &ring, cost(), &SeededRandom::new(16)).unwrap();
         assert!(medium.snapshot() == bytes);
         assert_eq!(image.public().generation, 2);
-        let recorder = FirstWrite(medium, Default::default());
+        let recorder = FirstWrite(medium, std::sync::Mutex::default());
         store(&recorder, &image).unwrap();
         assert_eq!(*recorder.1.lock().unwrap(), [bad, rest[0], rest[1]]);
         assert!(open(&recorder.0, &secrets(&["zero"])).unwrap().notes.is_empty());

@@ -114,7 +114,7 @@ fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
             assert_eq!(opened.level, 1);
             assert_eq!(opened.notes.len(), 1, "byte {at}");
             assert!(opened.notes[0].contains(used), "byte {at}: {}", opened.notes[0]);
-            assert!(opened.notes[0].contains("lacuna header repair"));
+            assert!(opened.notes[0].contains("repairing the header"));
             assert!(medium.snapshot() == bytes, "opening writes nothing");
             assert_eq!(level_of(&medium, &["wrong"]), Err(Kind::Passphrase));
         }
@@ -124,7 +124,7 @@ fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
     let (_, notes) = read_public(&MemoryMedium::from_bytes(bytes)).unwrap();
     assert_eq!(
         notes,
-        ["header copy B is damaged; copy A was used; `lacuna header repair` writes all copies anew"]
+        ["header copy B is damaged; copy A was used; repairing the header writes all copies anew"]
     );
 }
 
@@ -225,7 +225,7 @@ fn a_backup_comes_back_when_all_copies_are_destroyed() {
     assert_eq!(level_of(&medium, &["zero"]), Err(Kind::NotFound));
     backup.restore(&medium).unwrap();
     assert!(medium.snapshot() == good);
-    for bad in [&good[..HEADER_LEN - 1], &good[..HEADER_LEN + 1], &good[HEADER_LEN..2 * HEADER_LEN], b""] {
+    for bad in [&good[..HEADER_LEN - 1], &good[..=HEADER_LEN], &good[HEADER_LEN..2 * HEADER_LEN], b""] {
         assert!(matches!(HeaderBackup::parse(bad).err().unwrap().kind(), Kind::NotFound | Kind::Corrupt));
     }
 }
@@ -264,7 +264,7 @@ fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
         let opened = open(&MemoryMedium::from_bytes(bytes), &secrets(&["zero"])).unwrap();
         assert_eq!(
             opened.notes,
-            ["header copy A was altered; copy B was used; `lacuna header repair` writes all copies anew"]
+            ["header copy A was altered; copy B was used; repairing the header writes all copies anew"]
         );
     }
 }

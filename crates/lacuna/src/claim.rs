@@ -8,7 +8,7 @@
 //! Readers claim nothing: a snapshot of a disk can be read beside the disk.
 
 use crate::observer::Observer;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use lacuna_header::Uuid;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -19,12 +19,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 /// A disk that is claimed for this process, and for one that it forks, until this is dropped.
-pub struct Claim(UnixListener);
+pub(crate) struct Claim(UnixListener);
 
 impl Claim {
     /// Claims the disk with this UUID. None where the system has no such sockets. Errors: [`Kind::Busy`], with the process that
     /// has it open, as an error of `what`.
-    pub fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<Claim>> {
+    pub(crate) fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<Claim>> {
         let bound = address(uuid).and_then(|address| UnixListener::bind_addr(&address));
         Ok(judge(bound, || taken(uuid, what), observer)?.map(Claim))
     }
@@ -92,7 +92,10 @@ fn taken(uuid: Uuid, what: &str) -> Error {
     Error::new(Kind::Busy, what)
         .found(holder)
         .expected("a disk that is written under one name at a time; copies of a disk count as the disk")
-        .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server), or open it read-only")
+        .remedy(
+            Advice::from("close it there first (or stop the server), or open it with ")
+                .setting(Setting::ReadOnly),
+        )
 }
 
 /// The name of a program, if it can be read. Its arguments stay out: they tell how many levels a disk has, and messages

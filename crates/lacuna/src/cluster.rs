@@ -10,13 +10,14 @@
 //!
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
+use crate::rados::{ClusterOptions, RadosPool, WriterLock};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
-use lacuna_rados::{ClusterOptions, RadosPool, WriterLock};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
+use parking_lot::{Mutex, MutexGuard};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Objects removed side by side.
 const REMOVED_AT_ONCE: usize = 64;
@@ -109,20 +110,21 @@ pub fn refuse_snapshot(location: &Location, verb: &str) -> Result<()> {
 }
 
 /// What anyone may know of the snapshots of the disk with this UUID.
-pub fn snapshots(connection: &Connection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
+pub(crate) fn snapshots(connection: &Connection, uuid: Uuid) -> Result<Vec<SnapshotRecord>> {
     list_snapshots(&*connection.stores(uuid)?.book)
 }
 
 /// What anyone may know of the snapshot `name` of the disk with this UUID, if there is one.
-pub fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
+pub(crate) fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Result<SnapshotRecord> {
     snapshots(connection, uuid)?.into_iter().find(|snapshot| snapshot.name == name).ok_or_else(|| {
         Error::new(Kind::NotFound, "no such snapshot")
-            .expected("the name of one that the disk has (`lacuna snapshot list`)")
+            .expected("the name of one that the disk has")
+            .remedy("list the snapshots of the disk")
     })
 }
 
 /// The prefix of the objects of a disk's data.
-pub fn data_prefix(uuid: Uuid) -> String {
+pub(crate) fn data_prefix(uuid: Uuid) -> String {
     format!("lacuna.{}.data", hex(uuid))
 }
 
@@ -140,7 +142,7 @@ const LAST_COPY: u64 = 1;
 const HEADER_LEN: u64 = LAST_COPY * (4 << 20) + TAIL_AREA;
 
 /// A connection to the cluster, and perhaps the lock on the disk. Never crosses a fork.
-pub struct Connection {
+pub(crate) struct Connection {
     // First, so that it goes first: it is released over the connection.
     lock: Mutex<Option<WriterLock>>,
     pool: Arc<RadosPool>,
@@ -149,20 +151,20 @@ pub struct Connection {
 
 impl Connection {
     /// Connects. Says nothing yet of whether the disk is there.
-    pub fn open(target: &Target) -> Result<Self> {
+    pub(crate) fn open(target: &Target) -> Result<Self> {
         let pool = RadosPool::connect(&target.pool, &target.options)
             .map_err(|e| e.context(format!("cannot reach {}", target.shown)))?;
         Ok(Connection { lock: Mutex::new(None), pool, target: target.clone() })
     }
 
     /// What it is a connection to.
-    pub fn target(&self) -> &Target {
+    pub(crate) fn target(&self) -> &Target {
         &self.target
     }
 
     /// Takes the lock on the disk, until this is dropped. A client that died is shut out first, and with `steal`
     /// one that lives. Errors: [`Kind::Busy`] while another client holds it.
-    pub fn hold(&mut self, steal: bool) -> Result<()> {
+    pub(crate) fn hold(&mut self, steal: bool) -> Result<()> {
         let object = format!("{}.{:016x}", self.target.lock_prefix(), 0);
         let lock = self.pool.lock_writer(&object, steal);
         *self.lock() = Some(lock.map_err(|e| e.context(&self.target.shown))?);
@@ -170,12 +172,12 @@ impl Connection {
     }
 
     /// Whether objects of the pool have keys.
-    pub fn has_keys(&self) -> bool {
+    pub(crate) fn has_keys(&self) -> bool {
         self.pool.has_keys()
     }
 
     /// Whether there is anything at the place of the header.
-    pub fn exists(&self) -> Result<bool> {
+    pub(crate) fn exists(&self) -> Result<bool> {
         let objects = self.objects(&self.target.header_prefix())?;
         for object in [0, LAST_COPY] {
             let found = objects.query_one(Query { object, extents: vec![], keys: Keys::None })?;
@@ -187,7 +189,7 @@ impl Connection {
     }
 
     /// The medium that holds the header of a disk which is there.
-    pub fn header(&self) -> Result<Arc<dyn Medium>> {
+    pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.objects(&self.target.header_prefix())?;
         let opened = StripedMedium::open(objects.clone()).or_else(|e| {
             let left = StripedMedium::with_len(objects, HEADER_LEN);
@@ -212,7 +214,7 @@ impl Connection {
     }
 
     /// The medium of a header of which nothing may be left.
-    pub fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
+    pub(crate) fn header_to_mend(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.objects(&self.target.header_prefix())?;
         match StripedMedium::open(objects.clone()) {
             Err(e) if e.kind() == Kind::NotFound => {
@@ -229,7 +231,7 @@ impl Connection {
     }
 
     /// Where the disk with this UUID keeps its data and its books.
-    pub fn stores(&self, uuid: Uuid) -> Result<Stores> {
+    pub(crate) fn stores(&self, uuid: Uuid) -> Result<Stores> {
         Ok(Stores { data: self.objects(&data_prefix(uuid))?, book: self.objects(&book_prefix(uuid))? })
     }
 
@@ -245,7 +247,7 @@ impl Connection {
     }
 
     /// An error if another client has taken the lock over that this one held.
-    pub fn check_taken_over(&self) -> Result<()> {
+    pub(crate) fn check_taken_over(&self) -> Result<()> {
         self.pool.check_taken_over().map_err(|e| e.context(&self.target.shown))
     }
 
@@ -258,7 +260,7 @@ impl Connection {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<WriterLock>> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock.lock()
     }
 
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {

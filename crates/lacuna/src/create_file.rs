@@ -2,11 +2,11 @@
 
 use crate::claim::Claim;
 use crate::human;
-use crate::making::{Making, lacuna_disk};
+use crate::making::{Making, check_layout, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SecretVec};
+use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, Unlocked, copy_c, medium_len};
@@ -136,7 +136,8 @@ impl Place {
         let there = FileMedium::open(path, Access::Read).ok().and_then(|medium| disk_on(&medium));
         let found =
             there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
-        Err(refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists"))
+        let refused = refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists");
+        Err(refused.remedy(overwrite()))
     }
 
     /// The bytes of a device that are there for the disk, before the last copy of the header.
@@ -178,7 +179,8 @@ impl Place {
         }
         Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
             .found(there.map_or_else(|| DATA.to_owned(), |there| lacuna_disk(&there)))
-            .expected("zeros in its first MiB, and no lacuna disk"))
+            .expected("zeros in its first MiB, and no lacuna disk")
+            .remedy(overwrite()))
     }
 
     /// Lays the disk down on a medium of this length. A file that was made here goes again if that fails.
@@ -250,7 +252,7 @@ fn remove(path: &Path) {
 }
 
 /// Makes the name of a new file durable.
-pub fn sync_directory(path: &Path) -> Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(parent).and_then(|dir| dir.sync_all());
     synced.map_err(|e| Error::io(format!("cannot sync the directory {}", parent.display()), &e))
@@ -277,7 +279,8 @@ fn plan_levels<P>(making: &Making<'_>, place: &Place, plan: impl Fn(u64) -> Resu
         // The least that can be had depends on the other options.
         let least = (1..=MOST_LEAST).find(|mib| plan(mib << 20).is_ok()).unwrap_or(0);
         let too_small = making.options.size.is_some_and(|size| size < least << 20);
-        if too_small { e.remedy(format!("choose a size of at least {least}M")) } else { e }
+        let advice = Advice::from("give at least ").setting(Setting::Size).text(format!(" {least}M"));
+        if too_small { e.remedy(advice) } else { e }
     })
 }
 
@@ -302,7 +305,7 @@ fn plan_sealed(
     place: &Place,
     (cipher, wanted): (Cipher, Option<ObjectLayout>),
 ) -> Result<Params> {
-    making.check_layout((cipher, wanted), Layout::SegmentEnd.name())?;
+    check_layout(cipher, wanted, Layout::SegmentEnd.name())?;
     let layout = match wanted {
         None => Layout::SegmentEnd,
         Some(wanted) => Layout::ALL.into_iter().find(|l| l.name() == wanted.name()).ok_or_else(|| {
@@ -312,6 +315,7 @@ fn plan_sealed(
                 .remedy("leave it away; this one is for rados: locations")
         })?,
     };
+    layout.check_available()?;
     let room = place.room();
     match (making.options.size, room) {
         (Some(size), _) => Params::plan(cipher, layout, blocks(size)?, room),

@@ -5,11 +5,11 @@
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
 use crate::cluster::{self, Connection, Holder, Site, Target};
-use crate::making::{Making, lacuna_disk};
+use crate::making::{Making, check_layout, lacuna_disk, overwrite};
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
-use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_header::{Location, NewHeader, PublicHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
@@ -68,7 +68,7 @@ fn plan(making: &Making<'_>) -> Result<ObjectParams> {
             .expected("a file or block device")
             .remedy("levels are made for one flat medium; use a path"));
     };
-    making.check_layout((cipher, layout), ObjectLayout::SegmentEnd.name())?;
+    check_layout(cipher, layout, ObjectLayout::SegmentEnd.name())?;
     let size = making.options.size.ok_or_else(|| making.no_size("RADOS"))?;
     if making.options.preallocate {
         return Err(making
@@ -87,6 +87,7 @@ fn exists(making: &Making<'_>) -> Error {
         .with_kind(Kind::Exists)
         .found("a disk that exists already")
         .expected("a name that no disk of the pool and namespace has")
+        .remedy(overwrite())
 }
 
 /// Refuses a layout that the pool cannot keep.
@@ -101,7 +102,11 @@ fn check_pool(connection: &Connection, making: &Making<'_>, params: &ObjectParam
             params.layout.name()
         ))
         .expected("a layout that keeps metadata beside the data")
-        .remedy("choose the layout segment-end, or use a replicated pool"))
+        .remedy(
+            Advice::from("use the layout segment-end (")
+                .setting(Setting::Layout)
+                .text("), or a replicated pool"),
+        ))
 }
 
 /// Removes what is at the place of the new disk.
@@ -109,8 +114,9 @@ fn clear(connection: &Connection, Making { options, observer }: &Making<'_>) -> 
     match uuid_of(connection) {
         Ok(uuid) => remove_objects(connection, uuid, *observer)?,
         Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => observer.note(&format!(
-            "{}: what was there does not say which objects are its own; they stay in the pool ({e})",
-            options.location
+            "{}: what was there does not say which objects are its own; they stay in the pool ({})",
+            options.location,
+            e.finding()
         )),
         Err(e) => return Err(e),
     }
@@ -141,7 +147,7 @@ fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) 
     // A removal that was cut short may have taken the table with it, and then all snapshots before.
     let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
         Kind::Corrupt => {
-            observer.note(&format!("{e}; snapshots that it may have named stay in the pool"));
+            observer.note(&format!("{}; snapshots that it may have named stay in the pool", e.finding()));
             Ok(Vec::new())
         }
         _ => Err(e),
@@ -189,7 +195,7 @@ pub fn delete(
     if uuid_of(&connection)? != uuid {
         return Err(Error::new(Kind::Changed, what)
             .found("another disk of this name, made meanwhile")
-            .remedy("look at it with `lacuna info`"));
+            .remedy("look at what it says of itself first"));
     }
     remove_objects(&connection, uuid, observer)?;
     connection.remove_header()?;

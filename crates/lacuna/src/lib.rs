@@ -43,8 +43,18 @@
 //!   gives a [`Volume`], which becomes a [`Key`], which opens the disk.
 //! - [`OpenDisk`] is a disk that is open: [`levels`](OpenDisk::levels) for front ends, [`check`](OpenDisk::check),
 //!   [`on_objects`](OpenDisk::on_objects) for snapshots.
-//! - [`resize`], [`delete`], [`snapshots`], and passphrases and header backups in [`header`].
+//! - [`about`] says what anybody can see of a disk.
+//! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
 //! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else.
+//!
+//! # Features
+//!
+//! | feature | what a build lacks without it |
+//! |---|---|
+//! | `rados` | disks in Ceph RADOS: such a location is refused |
+//! | `kv-layout` | sealed disks in files with the layout `kv` |
+//!
+//! Both are on by default.
 //!
 //! # Invariants
 //!
@@ -55,47 +65,50 @@
 //! - Errors of disks with levels that may tell of hidden ones are [private](Error::is_private): no log may keep them.
 #![warn(missing_docs)]
 
+mod about;
 mod claim;
 mod cluster;
 mod cost;
 mod create;
 mod create_file;
 mod create_rados;
+pub mod header;
+pub mod keys;
 mod look;
 mod making;
 mod observer;
 mod open_disk;
 mod parameters;
 mod private_disk;
+#[cfg(not(feature = "rados"))]
+pub mod rados;
 mod resize;
 mod shape;
 pub mod snapshots;
 mod unlock;
 
-pub use claim::Claim;
-pub use cluster::{Connection, Holder, Site, Target, data_prefix, refuse_snapshot};
+pub use about::{About, AboutMedium, about};
+pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
 pub use create::create;
-pub use create_file::sync_directory;
 pub use create_rados::delete;
 pub use lacuna_core::{
-    BLOCK_SIZE, BlockAddr, Budget, ByteDisk, Disk, Error, Kind, Result, SecretVec as Passphrase, Status,
+    Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
+    Result, SecretVec as Passphrase, Setting, Status,
 };
-pub use lacuna_crypto::Cipher;
+pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
-/// Headers: passphrases, backups, what a disk says without a passphrase.
-pub use lacuna_header as header;
-pub use lacuna_header::{Location, PublicHeader};
-pub use lacuna_medium::{Access, FileMedium, Medium};
+pub use lacuna_header::{FormatId, Location, PublicHeader, Unlocked, Uuid};
+pub use lacuna_medium::{Access, Medium};
 pub use lacuna_oblivious::{Hiding, Plan};
-/// The library of Ceph, of which a process must know when it ends.
+/// The connection to Ceph, of which a process must know when it ends.
+#[cfg(feature = "rados")]
 pub use lacuna_rados as rados;
-pub use lacuna_rados::ClusterOptions;
 pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_version_table};
-pub use look::Look;
 pub use observer::{Observer, Silent};
 pub use open_disk::{OVERWRITTEN, OpenDisk};
 pub use parameters::{Parameters, hiding};
+pub use rados::ClusterOptions;
 pub use resize::resize;
 pub use shape::{CreateOptions, Created, Shape, blocks};
 pub use unlock::{DEEPER_LEVELS, Key, Opened, Opener, Opening, Volume, no_write_through, open, peek, unlock};

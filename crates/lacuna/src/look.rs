@@ -9,20 +9,20 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// An open file or block device.
-pub struct Look {
+pub(crate) struct Look {
     file: File,
     path: String,
     /// Length in bytes.
-    pub len: u64,
+    pub(crate) len: u64,
     /// Bytes that a file takes on its file system.
-    pub used: Option<u64>,
+    pub(crate) used: Option<u64>,
     /// Whether another process holds it.
-    pub in_use: bool,
+    pub(crate) in_use: bool,
 }
 
 impl Look {
     /// Opens it. Errors: those of all verbs for what is no medium.
-    pub fn at(path: &Path) -> Result<Look> {
+    pub(crate) fn at(path: &Path) -> Result<Look> {
         // Refuses directories and the like in the words that all verbs use.
         let in_use = match FileMedium::open(path, Access::Read) {
             Ok(_) => false,
@@ -38,7 +38,7 @@ impl Look {
     }
 
     /// Fills a buffer from an offset on.
-    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset);
         read.map_err(|e| Error::io(format!("cannot read {}", self.path), &e))
     }

@@ -3,7 +3,7 @@
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::CreateOptions;
-use lacuna_core::{Error, Kind, Result, SecretVec};
+use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_header::{CreateHeader, NewHeader, PublicHeader};
 use lacuna_sealed_objects::ObjectLayout;
@@ -11,6 +11,13 @@ use lacuna_sealed_objects::ObjectLayout;
 /// A disk that is there already, in words.
 pub(crate) fn lacuna_disk(there: &PublicHeader) -> String {
     format!("a lacuna disk (UUID {})", there.uuid)
+}
+
+/// What to do about something that is in the way of a new disk.
+pub(crate) fn overwrite() -> Advice {
+    Advice::from("make sure that nothing there is needed, then give ")
+        .setting(Setting::Force)
+        .text(" to overwrite it, or choose another place")
 }
 
 /// A disk that is being made.
@@ -46,7 +53,7 @@ impl Making<'_> {
                     "one to begin with".to_owned()
                 })
                 .remedy(
-                    "give one passphrase for each level; `lacuna key add` adds more for the same level",
+                    "give one passphrase for each level; more for the same level can be added afterwards",
                 ));
         }
         let levels: Vec<_> = passphrases.into_iter().map(|passphrase| vec![passphrase]).collect();
@@ -62,29 +69,25 @@ impl Making<'_> {
         during(self.observer, "making keys of the passphrase", || NewHeader::build(header, &random))
     }
 
-    /// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing. `only` is the one that such a disk
-    /// counts as having.
-    pub(crate) fn check_layout(
-        &self,
-        (cipher, layout): (Cipher, Option<ObjectLayout>),
-        only: &str,
-    ) -> Result<()> {
-        match layout {
-            Some(layout) if cipher.meta_size() == 0 && layout.name() != only => {
-                Err(Error::new(Kind::Usage, "cannot use this layout")
-                    .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
-                    .expected("a cipher that keeps metadata: xts-random or gcm")
-                    .remedy("leave the layout away"))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The refusal of a disk without a size.
     pub(crate) fn no_size(&self, wherefore: &str) -> Error {
         self.refused()
             .found("no size")
             .expected(format!("the size of a disk in {wherefore}"))
-            .remedy("give one, for example 20 GiB")
+            .remedy(Advice::from("give for example ").setting(Setting::Size).text(" 20G"))
+    }
+}
+
+/// Refuses a layout for a cipher that keeps no metadata, for which it would mean nothing. `only` is the one that such a disk
+/// counts as having.
+pub(crate) fn check_layout(cipher: Cipher, layout: Option<ObjectLayout>, only: &str) -> Result<()> {
+    match layout {
+        Some(layout) if cipher.meta_size() == 0 && layout.name() != only => {
+            Err(Error::new(Kind::Usage, "cannot use this layout")
+                .found(format!("the layout {} with the cipher {}", layout.name(), cipher.name()))
+                .expected("a cipher that keeps metadata: xts-random or gcm")
+                .remedy("leave the layout away"))
+        }
+        _ => Ok(()),
     }
 }

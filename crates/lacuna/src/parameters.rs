@@ -226,7 +226,7 @@ impl Parameters {
     }
 }
 
-/// What hides the operations of hidden levels, as `create --hiding` names it.
+/// What hides the operations of hidden levels, by name.
 pub fn hiding(params: &ObliviousParams) -> &'static str {
     match params.plan.hiding {
         Hiding::Plausible => "plausible",

@@ -6,11 +6,11 @@
 
 use crate::cluster::{self, Connection, Site};
 
+use crate::rados::ClusterOptions;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Location;
-use lacuna_rados::ClusterOptions;
 
-pub use crate::cluster::{snapshot as named, snapshots as over};
+pub(crate) use crate::cluster::{snapshot as named, snapshots as over};
 pub use lacuna_sealed_objects::{SnapshotRecord, SnapshotState};
 
 /// The snapshots of a disk, from the oldest on. Errors: [`Kind::Usage`] for a path or a snapshot, [`Kind::NotFound`],

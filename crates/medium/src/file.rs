@@ -1,9 +1,10 @@
 //! A medium on a local file or block device, through the page cache.
 
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use rustix::fs::{
-    Advice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs,
+    Advice as ReadAdvice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fstatvfs,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, FileType, OpenOptions, TryLockError};
@@ -112,7 +113,7 @@ impl FileMedium {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
                     .found("it is in use by another process")
-                    .remedy("close it there first (`lacuna close MOUNTPOINT`, or stop the server)"));
+                    .remedy("close it there first: unmount it, or stop its server"));
             }
             Err(TryLockError::Error(e)) => return Err(open_error(path, &e)),
         }
@@ -143,15 +144,10 @@ impl FileMedium {
     fn not_taken(&self, len: u64, e: &std::io::Error) -> Error {
         let error = Error::io(format!("cannot take {len} bytes for {}", self.path.display()), e);
         let full = error.kind() == Kind::NoSpace;
-        if full { error.remedy("free space on the host, or choose a smaller size") } else { error }
-    }
-
-    /// Makes a range read as zeros and keeps its space.
-    fn zero(&self, offset: u64, len: u64) -> Result<()> {
-        match fallocate(&self.file, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, offset, len) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
-            Err(e) => Err(self.failed("discard", offset, len, &e.into())),
+        if full {
+            error.remedy(Advice::from("free space on the host, or choose a smaller ").setting(Setting::Size))
+        } else {
+            error
         }
     }
 
@@ -243,12 +239,15 @@ fn open_untouched(options: &mut OpenOptions, path: &Path, flags: OFlags) -> std:
 fn open_error(path: &Path, e: &std::io::Error) -> Error {
     let error = Error::io(format!("cannot open {}", path.display()), e);
     match e.kind() {
-        ErrorKind::AlreadyExists => error
-            .with_kind(Kind::Usage)
-            .expected("a path where nothing exists")
-            .remedy("choose another path, or give --force to overwrite what is there"),
-        ErrorKind::NotFound => error.remedy("check the path; `lacuna create` makes a new disk"),
-        ErrorKind::ReadOnlyFilesystem => error.remedy("give --read-only to read what is there"),
+        ErrorKind::AlreadyExists => {
+            error.with_kind(Kind::Usage).expected("a path where nothing exists").remedy(
+                Advice::from("choose another path, or overwrite what is there with ").setting(Setting::Force),
+            )
+        }
+        ErrorKind::NotFound => error.remedy("check the path, or create a disk there first"),
+        ErrorKind::ReadOnlyFilesystem => {
+            error.remedy(Advice::from("read what is there with ").setting(Setting::ReadOnly))
+        }
         ErrorKind::ResourceBusy => error
             .with_kind(Kind::Busy)
             .found(
@@ -327,7 +326,7 @@ impl Medium for FileMedium {
             Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
             other => other,
         };
-        let dropped = fadvise(&self.file, 0, None, Advice::DontNeed).map_err(std::io::Error::from);
+        let dropped = fadvise(&self.file, 0, None, ReadAdvice::DontNeed).map_err(std::io::Error::from);
         let dropped =
             dropped.and_then(|()| if self.device { block_device::drop_cache(&self.file) } else { Ok(()) });
         synced.map_err(|e| {
@@ -343,17 +342,16 @@ impl Medium for FileMedium {
 
     fn expect_random_reads(&self) {
         // A system that does not take the advice reads more than it must.
-        let _advised = fadvise(&self.file, 0, None, Advice::Random);
+        let _advised = fadvise(&self.file, 0, None, ReadAdvice::Random);
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
-        if self.keeps.load(Ordering::Relaxed) {
-            return self.zero(offset, len);
-        }
-        match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
+        let keeps = self.keeps.load(Ordering::Relaxed);
+        let zeros = if keeps { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
+        match fallocate(&self.file, zeros | FallocateFlags::KEEP_SIZE, offset, len) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
             Err(e) => Err(self.failed("discard", offset, len, &e.into())),

@@ -1,4 +1,4 @@
-//! Where ciphertext rests: flat bytes behind one small trait, the seam at which tests put faults.
+//! Where ciphertext rests: flat bytes, or numbered objects, each behind one small trait, the seam at which tests put faults.
 //!
 //! Invariants kept here:
 //! - A medium knows nothing of keys; whatever it is given may be read by the adversary.
@@ -7,7 +7,6 @@
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
 //! - Reading a file leaves its access time alone wherever the system lets us.
 //! - `unsafe` is confined to one request to block devices.
-#![warn(missing_docs)]
 #![deny(unsafe_code)]
 
 mod block_device;
@@ -16,12 +15,14 @@ mod memory;
 mod memory_objects;
 mod memory_pages;
 mod object;
+mod pieces;
 mod striped;
 
 pub use file::{Access, FileMedium, open_to_look};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+pub use pieces::{check_range, pieces};
 pub use striped::StripedMedium;
 
 use lacuna_core::Result;

@@ -1,8 +1,8 @@
 //! A medium in memory, for tests and golden images.
 
-use crate::{Medium, ReadExtent, WriteExtent};
-use lacuna_core::{Error, Kind, Result};
-use std::sync::{PoisonError, RwLock};
+use crate::{Medium, ReadExtent, WriteExtent, check_range};
+use lacuna_core::Result;
+use parking_lot::RwLock;
 
 /// Bytes in memory. Every write is durable at once.
 pub struct MemoryMedium(RwLock<Vec<u8>>);
@@ -20,27 +20,23 @@ impl MemoryMedium {
 
     /// A copy of everything on the medium: what the adversary calls a snapshot.
     pub fn snapshot(&self) -> Vec<u8> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 
 /// The index range of an extent, or an error if it leaves a medium of `len` bytes.
 fn range(offset: u64, size: usize, len: usize) -> Result<std::ops::Range<usize>> {
-    match offset.checked_add(size as u64) {
-        Some(end) if end <= len as u64 => Ok(offset as usize..end as usize),
-        _ => Err(Error::new(Kind::Io, "access past the end of the medium")
-            .found(format!("offset {offset}, length {size}"))
-            .expected(format!("an end at or before byte {len}"))),
-    }
+    check_range(offset, size as u64, len as u64)?;
+    Ok(offset as usize..offset as usize + size)
 }
 
 impl Medium for MemoryMedium {
     fn len(&self) -> u64 {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).len() as u64
+        self.0.read().len() as u64
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let bytes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.0.read();
         for extent in batch {
             let at = range(extent.offset, extent.buf.len(), bytes.len())?;
             extent.buf.copy_from_slice(&bytes[at]);
@@ -49,7 +45,7 @@ impl Medium for MemoryMedium {
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = self.0.write();
         for extent in batch {
             let at = range(extent.offset, extent.data.len(), bytes.len())?;
             bytes[at].copy_from_slice(extent.data);
@@ -62,14 +58,14 @@ impl Medium for MemoryMedium {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = self.0.write();
         let at = range(offset, len as usize, bytes.len())?;
         bytes[at].fill(0);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).resize(len as usize, 0);
+        self.0.write().resize(len as usize, 0);
         Ok(())
     }
 }

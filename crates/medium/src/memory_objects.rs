@@ -4,8 +4,9 @@
 use crate::memory_pages::Pages;
 use crate::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
 use lacuna_core::{Error, Kind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The most bytes of one object.
 const LIMIT: u64 = 128 << 20;
@@ -66,6 +67,20 @@ struct Shared {
     last_version: u64,
 }
 
+impl Shared {
+    fn known(&self, id: SnapshotId) -> Result<()> {
+        if self.snapshots.contains(&id) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::NotFound, format!("the store has no snapshot {id}")))
+    }
+
+    fn next_version(&mut self) -> u64 {
+        self.last_version += 1;
+        self.last_version
+    }
+}
+
 /// Objects in memory. A handle holds its own list of snapshots to preserve for; [`MemoryObjects::reopened`] gives
 /// another handle on the same objects.
 pub struct MemoryObjects {
@@ -105,8 +120,7 @@ impl MemoryObjects {
     /// Puts `state` in the place of an object, behind the back of every client. Snapshots stay as they are.
     pub fn replace(&self, object: u64, state: Option<MemoryObject>) {
         let mut shared = self.lock();
-        shared.last_version += 1;
-        let version = shared.last_version;
+        let version = shared.next_version();
         let line = shared.lines.entry(object).or_default();
         line.head = state.map(|state| MemoryObject { version, ..state });
     }
@@ -134,7 +148,7 @@ impl MemoryObjects {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 
     fn seen<'a>(&self, shared: &'a Shared, object: u64) -> Option<&'a MemoryObject> {
@@ -155,13 +169,6 @@ impl MemoryObjects {
         }
     }
 
-    fn known(&self, shared: &Shared, id: SnapshotId) -> Result<()> {
-        if shared.snapshots.contains(&id) {
-            return Ok(());
-        }
-        Err(Error::new(Kind::NotFound, format!("the store has no snapshot {id}")))
-    }
-
     fn keyed(&self) -> Result<()> {
         if self.has_keys {
             return Ok(());
@@ -171,14 +178,13 @@ impl MemoryObjects {
 
     fn perform(&self, transaction: &Transaction<'_>) -> Result<u64> {
         self.writable("write objects")?;
-        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let context = self.context.lock().clone();
         let mut shared = self.lock();
         let mut head = shared.lines.get(&transaction.object).and_then(|line| line.head.clone());
         for step in &transaction.steps {
             self.step(&mut head, step).map_err(|e| e.context(format!("object {}", transaction.object)))?;
         }
-        shared.last_version += 1;
-        let version = shared.last_version;
+        let version = shared.next_version();
         let line = shared.lines.entry(transaction.object).or_default();
         line.preserve(&context);
         line.head = head.map(|object| MemoryObject { version, ..object });
@@ -251,7 +257,7 @@ impl MemoryObjects {
         }
         let shared = self.lock();
         if let Some(id) = self.view {
-            self.known(&shared, id)?;
+            shared.known(id)?;
         }
         query.extents.iter_mut().for_each(|extent| extent.buf.fill(0));
         let Some(object) = self.seen(&shared, query.object) else { return Ok(Found::default()) };
@@ -318,7 +324,7 @@ impl ObjectStore for MemoryObjects {
     fn list(&self) -> Result<Vec<u64>> {
         let shared = self.lock();
         if let Some(id) = self.view {
-            self.known(&shared, id)?;
+            shared.known(id)?;
         }
         Ok(shared.lines.keys().copied().filter(|&object| self.seen(&shared, object).is_some()).collect())
     }
@@ -335,7 +341,7 @@ impl ObjectStore for MemoryObjects {
     fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
         self.writable("remove a snapshot")?;
         let mut shared = self.lock();
-        self.known(&shared, id)?;
+        shared.known(id)?;
         shared.snapshots.remove(&id);
         for line in shared.lines.values_mut() {
             for preserved in line.past.values_mut() {
@@ -348,17 +354,16 @@ impl ObjectStore for MemoryObjects {
 
     fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
         self.writable("preserve snapshots")?;
-        *self.context.lock().unwrap_or_else(PoisonError::into_inner) = ids.iter().copied().collect();
+        *self.context.lock() = ids.iter().copied().collect();
         Ok(())
     }
 
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
         self.writable("roll an object back")?;
-        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let context = self.context.lock().clone();
         let mut shared = self.lock();
-        self.known(&shared, id)?;
-        shared.last_version += 1;
-        let version = shared.last_version;
+        shared.known(id)?;
+        let version = shared.next_version();
         let Some(line) = shared.lines.get_mut(&object) else { return Ok(()) };
         let past = line.at(id).cloned();
         line.preserve(&context);
@@ -367,7 +372,7 @@ impl ObjectStore for MemoryObjects {
     }
 
     fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.known(&self.lock(), id)?;
+        self.lock().known(id)?;
         Ok(Arc::new(Self::over(self.shared.clone(), Some(id), self.has_keys)))
     }
 }

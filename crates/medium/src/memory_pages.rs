@@ -1,5 +1,6 @@
 //! The bytes of one object in memory: pages that copies share until one of them changes.
 
+use crate::pieces::pieces;
 use std::sync::Arc;
 
 const PAGE: usize = 16 << 10;
@@ -19,13 +20,12 @@ impl Pages {
 
     /// Fills `buf` from `offset`; what lies past the end is zeros.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
-        for_each_page(offset, buf.len() as u64, |index, within, done| {
-            let part = &mut buf[done..done + within.len()];
-            match self.pages.get(index) {
-                Some(Some(page)) => part.copy_from_slice(&page[within]),
-                _ => part.fill(0),
+        for (page, within, at) in pieces(offset, buf.len() as u64, PAGE as u64) {
+            match self.pages.get(page as usize) {
+                Some(Some(page)) => buf[at].copy_from_slice(&page[within]),
+                _ => buf[at].fill(0),
             }
-        });
+        }
     }
 
     /// Writes `data` at `offset`, lengthening as needed.
@@ -34,27 +34,23 @@ impl Pages {
         if end > self.len {
             self.set_len(end);
         }
-        for_each_page(offset, data.len() as u64, |index, within, done| {
-            let page = self.pages[index].get_or_insert_with(|| Arc::new([0; PAGE]));
-            let count = within.len();
-            Arc::make_mut(page)[within].copy_from_slice(&data[done..done + count]);
-        });
+        for (page, within, at) in pieces(offset, data.len() as u64, PAGE as u64) {
+            let page = self.pages[page as usize].get_or_insert_with(|| Arc::new([0; PAGE]));
+            Arc::make_mut(page)[within].copy_from_slice(&data[at]);
+        }
     }
 
     /// Makes a range read as zeros without lengthening.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.len);
-        if offset >= end {
-            return;
-        }
-        for_each_page(offset, end - offset, |index, within, _| {
-            let slot = &mut self.pages[index];
+        for (page, within, _) in pieces(offset, end.saturating_sub(offset), PAGE as u64) {
+            let slot = &mut self.pages[page as usize];
             if within.len() == PAGE {
                 *slot = None;
             } else if let Some(page) = slot {
                 Arc::make_mut(page)[within].fill(0);
             }
-        });
+        }
     }
 
     /// Cuts or lengthens; new bytes are zeros.
@@ -62,17 +58,5 @@ impl Pages {
         self.zero(len, self.len.saturating_sub(len));
         self.pages.resize(len.div_ceil(PAGE as u64) as usize, None);
         self.len = len;
-    }
-}
-
-/// Calls `f` with each page that a range touches: its index, the range in it, and the bytes done before.
-fn for_each_page(offset: u64, len: u64, mut f: impl FnMut(usize, std::ops::Range<usize>, usize)) {
-    let mut done = 0;
-    while done < len {
-        let at = offset.saturating_add(done);
-        let start = (at % PAGE as u64) as usize;
-        let part = (PAGE - start).min((len - done) as usize);
-        f((at / PAGE as u64) as usize, start..start + part, done as usize);
-        done += part as u64;
     }
 }

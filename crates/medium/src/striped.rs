@@ -9,11 +9,14 @@
 //!   length shrinks, and never written past it. So growing is one small write.
 //! - Every write is durable when it returns, as the store's transactions are.
 
-use crate::{Keys, Medium, ObjectStore, Query, ReadExtent, Step, Transaction, WriteExtent};
+use crate::{
+    Keys, Medium, ObjectStore, Query, ReadExtent, Step, Transaction, WriteExtent, check_range, pieces,
+};
 use lacuna_core::{Error, Kind, Result};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Bytes of each object that belong to the medium.
 const STRIPE: u64 = 4 << 20;
@@ -37,18 +40,6 @@ fn record(len: u64) -> [u8; RECORD_LEN] {
     record[8..16].copy_from_slice(&STRIPE.to_le_bytes());
     record[16..].copy_from_slice(&len.to_le_bytes());
     record
-}
-
-/// The pieces of a range: object, where in it, how much.
-fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, u64, usize)> {
-    let end = offset + len;
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        let (object, within) = (at / STRIPE, at % STRIPE);
-        let len = (STRIPE - within).min(end - at);
-        at += len;
-        (len > 0).then_some((object, within, len as usize))
-    })
 }
 
 impl StripedMedium {
@@ -77,7 +68,7 @@ impl StripedMedium {
         if answer.version.is_none() {
             return Err(Error::new(Kind::NotFound, what)
                 .found("no object 0")
-                .remedy("check the name; `lacuna create` makes a new disk"));
+                .remedy("check the name, or create a disk there first"));
         }
         if found != record(len) {
             return Err(Error::new(Kind::NotFound, what)
@@ -93,20 +84,13 @@ impl StripedMedium {
         StripedMedium { store, len: RwLock::new(len) }
     }
 
-    fn check(&self, len: u64, offset: u64, size: u64) -> Result<()> {
-        match offset.checked_add(size) {
-            Some(end) if end <= len => Ok(()),
-            _ => Err(Error::new(Kind::Io, "access past the end of the medium")
-                .found(format!("offset {offset}, length {size}"))
-                .expected(format!("an end at or before byte {len}"))),
-        }
-    }
-
     /// Makes ranges of objects read as zeros. Object 0 keeps its record.
     fn zero(&self, range: Range<u64>) -> Result<()> {
-        let mut transactions = pieces(range.start, range.end - range.start).map(|(object, offset, len)| {
-            let whole = len as u64 == STRIPE && object != 0;
-            let step = if whole { Step::Remove } else { Step::Zero { offset, len: len as u64 } };
+        let pieces = pieces(range.start, range.end - range.start, STRIPE);
+        let mut transactions = pieces.map(|(object, within, _)| {
+            let (offset, len) = (within.start as u64, within.len() as u64);
+            let whole = len == STRIPE && object != 0;
+            let step = if whole { Step::Remove } else { Step::Zero { offset, len } };
             Transaction { object, steps: vec![step] }
         });
         loop {
@@ -121,18 +105,18 @@ impl StripedMedium {
 
 impl Medium for StripedMedium {
     fn len(&self) -> u64 {
-        *self.len.read().unwrap_or_else(PoisonError::into_inner)
+        *self.len.read()
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let len = self.len();
         let mut queries: BTreeMap<u64, Vec<ReadExtent<'_>>> = BTreeMap::new();
         for extent in batch {
-            self.check(len, extent.offset, extent.buf.len() as u64)?;
+            check_range(extent.offset, extent.buf.len() as u64, len)?;
             let mut rest = &mut *extent.buf;
-            for (object, offset, len) in pieces(extent.offset, rest.len() as u64) {
-                let (buf, further) = std::mem::take(&mut rest).split_at_mut(len);
-                queries.entry(object).or_default().push(ReadExtent { offset, buf });
+            for (object, within, _) in pieces(extent.offset, rest.len() as u64, STRIPE) {
+                let (buf, further) = std::mem::take(&mut rest).split_at_mut(within.len());
+                queries.entry(object).or_default().push(ReadExtent { offset: within.start as u64, buf });
                 rest = further;
             }
         }
@@ -144,15 +128,13 @@ impl Medium for StripedMedium {
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        let len = self.len.read().unwrap_or_else(PoisonError::into_inner);
+        let len = self.len.read();
         let mut transactions: BTreeMap<u64, Vec<Step<'_>>> = BTreeMap::new();
         for extent in batch {
-            self.check(*len, extent.offset, extent.data.len() as u64)?;
-            let mut rest = extent.data;
-            for (object, offset, len) in pieces(extent.offset, rest.len() as u64) {
-                let (data, further) = rest.split_at(len);
-                transactions.entry(object).or_default().push(Step::Write { offset, data });
-                rest = further;
+            check_range(extent.offset, extent.data.len() as u64, *len)?;
+            for (object, within, at) in pieces(extent.offset, extent.data.len() as u64, STRIPE) {
+                let step = Step::Write { offset: within.start as u64, data: &extent.data[at] };
+                transactions.entry(object).or_default().push(step);
             }
         }
         let transactions: Vec<_> =
@@ -169,13 +151,13 @@ impl Medium for StripedMedium {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let end = self.len.read().unwrap_or_else(PoisonError::into_inner);
-        self.check(*end, offset, len)?;
+        let end = self.len.read();
+        check_range(offset, len, *end)?;
         self.zero(offset..offset + len)
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        let mut now = self.len.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.len.write();
         if len < *now {
             self.zero(len..*now)?;
         }

@@ -50,15 +50,18 @@ impl Drop for Overcommitted {
     }
 }
 
+/// The first byte of each piece.
+fn bytes_of(read: impl Fn(&mut [u8], u64)) -> Vec<u8> {
+    let byte = |at| {
+        let mut byte = [0];
+        read(&mut byte, at);
+        byte[0]
+    };
+    (0..4 << 20).step_by(PIECE as usize).map(byte).collect()
+}
+
 fn first_bytes(medium: &FileMedium) -> Vec<u8> {
-    (0..4 << 20)
-        .step_by(PIECE as usize)
-        .map(|at| {
-            let mut byte = [0];
-            medium.read_at(at, &mut byte).unwrap();
-            byte[0]
-        })
-        .collect()
+    bytes_of(|byte, at| medium.read_at(at, byte).unwrap())
 }
 
 #[test]
@@ -84,14 +87,7 @@ fn what_did_not_reach_a_device_is_forgotten() {
         medium.forget_cached().unwrap();
         let kept = first_bytes(&medium);
         let backing = std::fs::File::open(device.at.path().join("backing")).unwrap();
-        let truth: Vec<u8> = (0..4 << 20)
-            .step_by(PIECE as usize)
-            .map(|at| {
-                let mut byte = [0];
-                backing.read_exact_at(&mut byte, at).unwrap();
-                byte[0]
-            })
-            .collect();
+        let truth = bytes_of(|byte, at| backing.read_exact_at(byte, at).unwrap());
         assert!(truth.contains(&0), "the medium took everything");
         assert_eq!(kept, truth);
         // Otherwise the system has changed, and this test shows nothing any more.

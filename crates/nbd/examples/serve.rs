@@ -16,8 +16,8 @@ enum Plain {
     Null(u64),
 }
 
-fn io(e: std::io::Error) -> Error {
-    Error::io("plain disk", &e)
+fn io(e: &std::io::Error) -> Error {
+    Error::io("plain disk", e)
 }
 
 fn at(first: BlockAddr) -> u64 {
@@ -35,7 +35,7 @@ impl Disk for Plain {
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         match self {
-            Plain::File(file, _) => return file.read_exact_at(buf, at(first)).map_err(io),
+            Plain::File(file, _) => return file.read_exact_at(buf, at(first)).map_err(|e| io(&e)),
             Plain::Memory(bytes) => {
                 buf.copy_from_slice(&bytes.read().unwrap()[at(first) as usize..][..buf.len()]);
             }
@@ -46,7 +46,7 @@ impl Disk for Plain {
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
         match self {
-            Plain::File(file, _) => return file.write_all_at(data, at(first)).map_err(io),
+            Plain::File(file, _) => return file.write_all_at(data, at(first)).map_err(|e| io(&e)),
             Plain::Memory(bytes) => {
                 bytes.write().unwrap()[at(first) as usize..][..data.len()].copy_from_slice(data);
             }
@@ -63,7 +63,7 @@ impl Disk for Plain {
     }
 
     fn flush(&self) -> Result<()> {
-        if let Plain::File(file, _) = self { file.sync_data().map_err(io) } else { Ok(()) }
+        if let Plain::File(file, _) = self { file.sync_data().map_err(|e| io(&e)) } else { Ok(()) }
     }
 
     fn extents(&self, _: BlockAddr, count: u64) -> Result<Vec<Extent>> {
@@ -84,8 +84,8 @@ fn open(disk: &str) -> Result<Plain> {
     let mib = |n: &str| n.parse::<u64>().map(|n| n << 20).map_err(|_| usage());
     match disk.split_once(':').ok_or_else(usage)? {
         ("file", path) => {
-            let file = File::options().read(true).write(true).open(path).map_err(io)?;
-            let len = file.metadata().map_err(io)?.len();
+            let file = File::options().read(true).write(true).open(path).map_err(|e| io(&e))?;
+            let len = file.metadata().map_err(|e| io(&e))?.len();
             Ok(Plain::File(file, len))
         }
         ("memory", n) => Ok(Plain::Memory(RwLock::new(vec![0; mib(n)? as usize]))),

@@ -1,5 +1,5 @@
 //! Serves disks to NBD clients: the network block device protocol in its fixed newstyle form, over unix sockets,
-//! TCP, sockets passed by a service manager, and TLS.
+//! TCP, sockets passed by a service manager, and TLS (feature `tls`, on by default).
 //!
 //! Invariants kept here:
 //! - Nothing is known of formats: a disk is a [`lacuna_core::ByteDisk`], which checks every range.
@@ -13,9 +13,12 @@
 //! - What a disk says about a failure goes to the server's own side; the client gets an error number only.
 //! - The smallest block advertised is the disk's own, 4096 bytes, but requests of any alignment are served exactly.
 #![warn(missing_docs)]
+// As `IoSlice::advance_slices` takes what is left to send.
+#![allow(clippy::mut_mut)]
 
 mod exports;
 mod extents;
+#[cfg(feature = "fuzzing")]
 mod fuzz;
 mod input;
 mod listen;
@@ -26,15 +29,18 @@ mod reporter;
 mod server;
 mod stream;
 mod sys;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+mod tls_mode;
 mod transmit;
 mod wire;
 
 pub use exports::Exports;
+#[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_serve;
 pub use listen::{Listen, passed_addresses};
 pub use negotiate::{Greeting, Outcome, Session, TlsState, greet, handshake, negotiate};
 pub use reporter::Reporter;
 pub use server::{Options, Server, StopHandle};
-pub use tls::{CLIENT_AUTHORITY, TlsMode};
+pub use tls_mode::{CLIENT_AUTHORITY, TlsMode};
 pub use wire::{Command, Errno, MAX_REQUEST, NotARequest, REQUEST_LEN, Request};

@@ -3,8 +3,8 @@
 //! Deniability contract: each level has memory of its own, by its number, whether or not it is open. Requests of one that
 //! take long, as hidden writes do that wait for cover, never make those of another wait or fail.
 
+use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The largest memory that is kept between requests.
@@ -124,14 +124,14 @@ impl Pool {
             return None;
         }
         let until = patience.map(|patience| Instant::now() + patience);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         while *free < bytes {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            free = match left {
+            match left {
                 Some(Duration::ZERO) => return None,
-                Some(left) => self.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.freed.wait(free).unwrap_or_else(PoisonError::into_inner),
-            };
+                Some(left) => _ = self.freed.wait_for(&mut free, left),
+                None => self.freed.wait(&mut free),
+            }
         }
         *free -= bytes;
         Some(Share { from: self, bytes })
@@ -146,7 +146,7 @@ pub(crate) struct Share<'a> {
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        *self.from.free.lock().unwrap_or_else(PoisonError::into_inner) += self.bytes;
+        *self.from.free.lock() += self.bytes;
         self.from.freed.notify_all();
     }
 }

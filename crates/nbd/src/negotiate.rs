@@ -1,7 +1,13 @@
 //! The fixed newstyle negotiation, over anything that reads and writes.
 
 use crate::exports::{Export, Exports};
-use crate::wire::*;
+use crate::wire::{
+    CONTEXT_ID, CONTEXT_NAME, GREETING_MAGIC, HANDSHAKE_FIXED_NEWSTYLE, HANDSHAKE_NO_ZEROES, INFO_BLOCK_SIZE,
+    INFO_EXPORT, INFO_NAME, MAX_REQUEST, OPT_ABORT, OPT_EXPORT_NAME, OPT_GO, OPT_INFO, OPT_LIST,
+    OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY, OPTION_MAGIC,
+    OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_INVALID, REP_ERR_POLICY, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG,
+    REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER, transmission_flags,
+};
 use lacuna_core::{BLOCK_SIZE, ByteDisk};
 use std::io::{self, ErrorKind, Read, Write};
 

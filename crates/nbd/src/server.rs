@@ -3,21 +3,22 @@
 use crate::exports::Exports;
 use crate::listen::{self, Listen, Listener};
 use crate::memory::ServerMemory;
-use crate::negotiate::{Outcome, Session, TlsState, handshake, negotiate};
+use crate::negotiate::{Outcome, Session, TlsState, handshake};
 use crate::reporter::Reporter;
 use crate::stream::{Socket, Timed, Transport};
-use crate::tls::{self, TlsMode, TlsStream};
+use crate::tls::{self, Certificates};
+use crate::tls_mode::TlsMode;
 use crate::transmit::{Connection, Crew};
 use lacuna_core::{Error, Kind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustls::server::{ServerConfig, ServerConnection};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -97,7 +98,7 @@ pub struct Server {
     listeners: Vec<Listener>,
     exports: Exports,
     options: Options,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Certificates>,
     memory: ServerMemory,
 }
 
@@ -189,14 +190,12 @@ impl Server {
                 self.transmit(socket, session, stopping);
             }
             Ok(Outcome::StartTls(greeting)) => {
-                let Some(config) = &self.tls else { return };
-                let Ok(mut state) = ServerConnection::new(config.clone()) else { return };
-                let mut stream = rustls::Stream::new(&mut state, &mut timed);
-                let outcome = negotiate(&mut stream, &self.exports, TlsState::Active, greeting);
-                if let Ok(Outcome::Transmit(session)) = outcome
+                let Some(certificates) = &self.tls else { return };
+                let secured = certificates.secure(socket, &mut timed, &self.exports, greeting);
+                if let Some((stream, session)) = secured
                     && socket.patient().is_ok()
                 {
-                    self.transmit(&TlsStream::new(socket, state), session, stopping);
+                    self.transmit(&stream, session, stopping);
                 }
             }
             _ => {}
@@ -241,7 +240,7 @@ struct Guest<'a> {
 
 impl Clients {
     fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sockets.lock()
     }
 
     /// `None`, and the connection closed, when there are `most` already.
@@ -250,7 +249,7 @@ impl Clients {
         if sockets.len() >= most {
             return None;
         }
-        let number = (0..).find(|number| !sockets.contains_key(number))?;
+        let number = (0..u64::MAX).find(|number| !sockets.contains_key(number))?;
         let socket = Arc::new(socket);
         sockets.insert(number, socket.clone());
         Some(Guest { clients: self, number, socket })
@@ -270,7 +269,7 @@ impl Clients {
                 sockets.values().for_each(|socket| socket.hang_up());
                 return;
             }
-            sockets = self.left.wait_timeout(sockets, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.left.wait_for(&mut sockets, left);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! What a connection runs over: a socket, a socket under TLS (`tls.rs`), or bytes in memory.
 
 use lacuna_core::{Error, Result};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The transmission phase's view of a connection. One thread at a time calls `recv`, one at a time sends;
@@ -185,18 +185,18 @@ impl<'a> Replay<'a> {
     }
 
     pub(crate) fn sent(&self) -> u64 {
-        *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.sent.lock()
     }
 }
 
 impl Transport for Replay<'_> {
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.input.lock().unwrap_or_else(PoisonError::into_inner).read(buf)
+        self.input.lock().read(buf)
     }
 
     fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
-        *self.sent.lock().unwrap_or_else(PoisonError::into_inner) += len as u64;
+        *self.sent.lock() += len as u64;
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Transport for Replay<'_> {
     }
 
     fn hang_up(&self) {
-        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = &[];
+        *self.input.lock() = &[];
     }
 }
 

@@ -1,34 +1,45 @@
 //! TLS: certificates in the layout that qemu and nbdkit share, and the encrypted transport.
 
-use crate::stream::{Socket, Transport};
+use crate::exports::Exports;
+use crate::negotiate::{Greeting, Outcome, Session, TlsState, negotiate};
+use crate::stream::{Socket, Timed, Transport};
+use crate::tls_mode::CLIENT_AUTHORITY;
 use lacuna_core::{Error, Kind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ServerConfig, ServerConnection, WebPkiClientVerifier};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Whether clients may or must encrypt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TlsMode {
-    /// TLS is not offered.
-    #[default]
-    Off,
-    /// A client may ask for TLS.
-    Allow,
-    /// Nothing but TLS is served.
-    Require,
-}
+use std::sync::Arc;
 
 const SERVER_CERTIFICATE: &str = "server-cert.pem";
 const SERVER_KEY: &str = "server-key.pem";
-/// The file in a directory of certificates that makes every client show one that this authority signed.
-pub const CLIENT_AUTHORITY: &str = "ca-cert.pem";
+
+/// What a server needs for TLS.
+pub(crate) struct Certificates(Arc<ServerConfig>);
+
+impl Certificates {
+    /// Goes on with a client that has asked for TLS. `None` if it left, or did not get through.
+    pub(crate) fn secure<'a>(
+        &self,
+        socket: &'a Socket,
+        timed: &mut Timed<'_>,
+        exports: &Exports,
+        greeting: Greeting,
+    ) -> Option<(TlsStream<'a>, Session)> {
+        let mut state = ServerConnection::new(self.0.clone()).ok()?;
+        let mut stream = rustls::Stream::new(&mut state, timed);
+        match negotiate(&mut stream, exports, TlsState::Active, greeting).ok()? {
+            Outcome::Transmit(session) => Some((TlsStream::new(socket, state), session)),
+            Outcome::StartTls(_) | Outcome::Left => None,
+        }
+    }
+}
 
 /// Reads `server-cert.pem` and `server-key.pem` from `directory`. If `ca-cert.pem` is there too, every client
 /// must show a certificate that it has signed.
-pub(crate) fn load(directory: &Path) -> Result<Arc<ServerConfig>> {
+pub(crate) fn load(directory: &Path) -> Result<Certificates> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let chain = certificates(&directory.join(SERVER_CERTIFICATE))?;
     let key_path = directory.join(SERVER_KEY);
@@ -52,7 +63,8 @@ pub(crate) fn load(directory: &Path) -> Result<Arc<ServerConfig>> {
     } else {
         builder.with_no_client_auth()
     };
-    Ok(Arc::new(builder.with_single_cert(chain, key).map_err(|e| refused(directory, &e))?))
+    let config = builder.with_single_cert(chain, key).map_err(|e| refused(directory, &e))?;
+    Ok(Certificates(Arc::new(config)))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
@@ -101,14 +113,14 @@ const SEAL_AT_ONCE: usize = 256 << 10;
 
 impl<'a> TlsStream<'a> {
     /// Continues `state`, whose handshake is over, for transmission.
-    pub(crate) fn new(socket: &'a Socket, mut state: ServerConnection) -> Self {
+    fn new(socket: &'a Socket, mut state: ServerConnection) -> Self {
         state.set_buffer_limit(Some(SEAL_AT_ONCE + (64 << 10)));
         let inbound = Inbound { records: vec![0; 64 << 10].into_boxed_slice(), start: 0, end: 0 };
         TlsStream { socket, state: Mutex::new(state), inbound: Mutex::new(inbound) }
     }
 
     fn state(&self) -> MutexGuard<'_, ServerConnection> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn send_sealed(&self, sealed: &mut Vec<u8>) -> io::Result<()> {
@@ -127,7 +139,7 @@ fn take_sealed(state: &mut ServerConnection, sealed: &mut Vec<u8>) -> io::Result
 
 impl Transport for TlsStream<'_> {
     fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut inbound = self.inbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbound = self.inbound.lock();
         let inbound = &mut *inbound;
         loop {
             {

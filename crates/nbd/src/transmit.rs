@@ -19,10 +19,10 @@ use crate::reporter::Reporter;
 use crate::stream::Transport;
 use crate::sys::{PAGE, PageBuffer, times_slept};
 use crate::wire::{Command, Errno, MAX_REQUEST, Request};
+use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
@@ -186,13 +186,10 @@ impl<'a, T: Transport> Connection<'a, T> {
                 lock(&self.small, |small| small.push(hands.small));
                 return Ok(());
             };
-            match self.read_jobs(&mut turn, &mut hands) {
-                Ok(true) => {}
+            if !self.read_jobs(&mut turn, &mut hands).unwrap_or(false) {
                 // The client has left, or cannot be understood any more: others finish what they have.
-                Ok(false) | Err(_) => {
-                    turn.ended = true;
-                    return Ok(());
-                }
+                turn.ended = true;
+                return Ok(());
             }
             if self.worth_passing_on(&turn, &hands.jobs) {
                 let slow = !self.fast() || hands.jobs.iter().any(|job| !is_transfer(&job.request));
@@ -215,7 +212,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        let turn = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.input.lock();
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         (!turn.ended).then_some(turn)
     }
@@ -384,20 +381,19 @@ impl<'a, T: Transport> Connection<'a, T> {
         // Neither the socket nor another sender is waited for while nobody reads: the client may be one that
         // sends all its requests before it takes a reply.
         let in_order = match self.output.try_lock() {
-            Ok(in_order) => {
+            Some(in_order) => {
                 self.transport.send_now(&mut left)?;
                 if left.is_empty() {
                     return Ok(());
                 }
                 Some(in_order)
             }
-            Err(_) => None,
+            None => None,
         };
-        if let Some(turn) = kept.take().or_else(|| self.input.try_lock().ok()) {
+        if let Some(turn) = kept.take().or_else(|| self.input.try_lock()) {
             self.pass_on(turn, scope, true);
         }
-        let _in_order =
-            in_order.unwrap_or_else(|| self.output.lock().unwrap_or_else(PoisonError::into_inner));
+        let _in_order = in_order.unwrap_or_else(|| self.output.lock());
         self.transport.send(left)
     }
 }
@@ -413,7 +409,7 @@ fn quick(request: &Request) -> bool {
 }
 
 fn lock<V, R>(mutex: &Mutex<V>, change: impl FnOnce(&mut V) -> R) -> R {
-    change(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    change(&mut mutex.lock())
 }
 
 /// A request that was read must be answered; if its thread dies instead, so does the connection.

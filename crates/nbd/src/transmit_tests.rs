@@ -44,7 +44,7 @@ fn take<'a>(connection: &Connection<'a, Replay>, len: usize) -> (Buffer<'a>, *co
 }
 
 fn spare(connection: &Connection<Replay>) -> usize {
-    connection.spare.lock().unwrap().len()
+    connection.spare.lock().len()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
 #[test]
 fn a_connection_keeps_four_buffers_at_most() {
     with_connection(|connection, level| {
-        let all: Vec<_> = (0..MOST_SPARE + 1).map(|_| take(connection, MOST_KEPT).0).collect();
+        let all: Vec<_> = (0..=MOST_SPARE).map(|_| take(connection, MOST_KEPT).0).collect();
         all.into_iter().for_each(|large| connection.keep(large));
         assert_eq!(spare(connection), MOST_SPARE);
         let mut rights: Vec<_> = (0..9).map(|_| level.keep()).collect();
@@ -93,10 +93,10 @@ fn a_connection_keeps_four_buffers_at_most() {
 #[test]
 fn a_worker_that_starts_takes_the_memory_of_one_that_ended() {
     with_connection(|connection, _| {
-        connection.input.lock().unwrap().ended = true;
+        connection.input.lock().ended = true;
         let one = || {
             thread::scope(|scope| connection.serve(scope)).unwrap();
-            let small = connection.small.lock().unwrap();
+            let small = connection.small.lock();
             (small.len(), small[0].as_ptr())
         };
         let first = one();

@@ -178,7 +178,9 @@ fn certificates(directory: &Path) -> bool {
 }
 
 #[test]
+#[cfg_attr(not(feature = "tls"), ignore = "a build without TLS")]
 fn tls_protects_tcp_and_unix_sockets() {
+    use std::io::Write;
     let pki = tempfile::tempdir().unwrap();
     if !have("nbdcopy") || !have("nbdinfo") || !certificates(pki.path()) {
         return;
@@ -218,7 +220,6 @@ fn tls_protects_tcp_and_unix_sockets() {
     assert_eq!(plain.option(OPT_LIST, &[])[0].0, harness::client::ERR_TLS_REQD);
     assert_eq!(plain.option(OPT_STARTTLS, b"x")[0].0, harness::client::ERR_INVALID);
     assert_eq!(plain.option(OPT_STARTTLS, b"")[0].0, harness::client::ACK);
-    use std::io::Write;
     plain.stream.write_all(&noise(1, 1000)).unwrap();
     assert!(plain.closed());
 

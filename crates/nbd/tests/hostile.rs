@@ -201,10 +201,10 @@ fn a_client_that_takes_no_replies_delays_nobody() {
 
 #[test]
 fn requests_that_find_no_memory_are_answered() {
+    const ENOMEM: u32 = 12;
     let disk = Memory::new(4096);
     let server = Running::unix(disk.exports(), Options { large_memory: 4 << 20, ..Options::default() });
     let mut client = Client::connect(&server.socket(), true);
-    const ENOMEM: u32 = 12;
     client.send(0, READ, 0, 8 << 20, &[]);
     assert_eq!(client.receive(|_| Some(8 << 20)).1, Reply::Failed(ENOMEM));
     client.send(0, WRITE, 0, 8 << 20, &vec![1; 8 << 20]);

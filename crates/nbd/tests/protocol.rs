@@ -235,7 +235,7 @@ fn failures_get_a_number_and_the_connection_goes_on() {
 fn the_longest_request_is_served() {
     // At least one of that length finds memory at every level.
     let disks = [Memory::new(17_000), Memory::new(17_000)];
-    let exports = Exports::levels(disks.iter().map(|disk| disk.byte_disk()));
+    let exports = Exports::levels(disks.iter().map(harness::Memory::byte_disk));
     let server = Running::unix(exports, Options::default());
     let data = noise(5, 64 << 20);
     for export in ["0", "1"] {

@@ -92,7 +92,11 @@ impl Durability {
             return Err(e.clone());
         }
         let before = self.progress();
-        self.medium.sync().inspect_err(|e| *syncing = Some(e.clone()))?;
+        // Also if it panics.
+        *syncing = Some(defect());
+        let synced = self.medium.sync();
+        *syncing = synced.as_ref().err().cloned();
+        synced?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let mut progress = self.progress.lock();
         progress.synced = before.written;

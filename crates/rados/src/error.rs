@@ -1,6 +1,6 @@
 //! Ceph's error codes as our errors, in words.
 
-use lacuna_core::{Error, Kind};
+use lacuna_core::{Advice, Error, Kind, Setting};
 
 /// What Linux calls -MAX_ERRNO; a comparison that fails is answered with -MAX_ERRNO minus the place of the first byte
 /// that differs.
@@ -86,15 +86,22 @@ pub(super) fn failed(code: Code, what: String, pool: &str) -> Error {
     };
     let error = Error::new(kind, what).found(code.words());
     match kind {
-        Kind::Permission => error.remedy(format!(
-            "give the client's key the right (`ceph auth caps client.ID mon 'profile rbd' osd 'profile rbd pool={pool}'`), \
-             or use another with --ceph-id"
-        )),
+        Kind::Permission => {
+            let caps = format!("`ceph auth caps client.ID mon 'profile rbd' osd 'profile rbd pool={pool}'`");
+            let advice =
+                Advice::from(format!("give the client's key the right ({caps}), or use another with "));
+            error.remedy(advice.setting(Setting::CephId))
+        }
         Kind::NoSpace => error.remedy("add storage, delete something, or raise the quota (`ceph df`)"),
-        Kind::TimedOut => error.remedy("see whether the cluster is up (`ceph -s`), or allow more with --timeout"),
-        Kind::Usage if code == Code::UNSUPPORTED => error.remedy(
-            "an erasure-coded pool has no key-value maps: use --layout segment-end, or a replicated pool",
-        ),
+        Kind::TimedOut => {
+            let advice = Advice::from("see whether the cluster is up (`ceph -s`), or allow more with ");
+            error.remedy(advice.setting(Setting::Timeout))
+        }
+        Kind::Usage if code == Code::UNSUPPORTED => {
+            let advice =
+                Advice::from("an erasure-coded pool has no key-value maps: use the layout segment-end (");
+            error.remedy(advice.setting(Setting::Layout).text("), or a replicated pool"))
+        }
         _ => error,
     }
 }
@@ -112,9 +119,11 @@ const TAKEN: &str = "another client has taken the disk over";
 
 /// This client's right to write was taken away.
 pub(super) fn fenced(what: String) -> Error {
-    Error::new(Kind::Fenced, what)
-        .found(TAKEN)
-        .remedy("stop here; open it again, with --steal, only if nobody else uses it now")
+    Error::new(Kind::Fenced, what).found(TAKEN).remedy(
+        Advice::from("stop here; open it again, with ")
+            .setting(Setting::Steal)
+            .text(", only if nobody else uses it now"),
+    )
 }
 
 /// The pool is not there.

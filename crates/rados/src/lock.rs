@@ -10,7 +10,7 @@ use super::error::Code;
 use super::ffi::{IoContext, Locker, Watch, WriteOp};
 use super::pool::RadosPool;
 use super::settings::c_string;
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -179,9 +179,10 @@ impl Claim {
 
     fn busy(&self, holder: &Locker) -> Error {
         let (client, address) = (holder.client.to_string_lossy(), holder.address.to_string_lossy());
+        let advice = Advice::from("close it there first, or take it over with ").setting(Setting::Steal);
         Error::new(Kind::Busy, self.what())
             .found(format!("{client} at {address} holds it, and lives"))
-            .remedy("close it there first, or take it over with --steal, which shuts the other client out")
+            .remedy(advice.text(", which shuts the other client out"))
     }
 
     /// Shuts the holder out of the cluster, and only then takes the lock from it.

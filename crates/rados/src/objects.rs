@@ -6,8 +6,9 @@ use super::keys;
 use super::pool::RadosPool;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+use parking_lot::RwLock;
 use std::ffi::CString;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// How often a query that needs several round trips begins again because the object changed meanwhile.
 const TRIES: u32 = 16;
@@ -45,7 +46,7 @@ impl RadosObjects {
     }
 
     fn context(&self) -> Arc<IoContext> {
-        self.context.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.context.read().clone()
     }
 
     fn object_name(&self, object: u64) -> String {
@@ -385,7 +386,7 @@ impl ObjectStore for RadosObjects {
         context
             .set_write_snapshots(&newest_first)
             .map_err(|code| self.pool.failed(code, self.doing_to_all("preserve snapshots of")))?;
-        *self.context.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(context);
+        *self.context.write() = Arc::new(context);
         Ok(())
     }
 

@@ -6,9 +6,10 @@ use super::ffi::{Cluster, IoContext, WriteOp};
 use super::objects::RadosObjects;
 use super::settings::{ClusterOptions, c_string};
 use lacuna_core::{Error, Kind, Result};
+use parking_lot::RwLock;
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// A pool of a RADOS cluster, over one connection, which is closed when the pool and everything taken from it is
 /// dropped.
@@ -140,12 +141,12 @@ impl RadosPool {
 
     /// From now on every write is one of this epoch. A connection holds one lock at a time.
     pub(super) fn enter(&self, epoch: Epoch) {
-        *self.epoch.write().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+        *self.epoch.write() = Some(epoch);
     }
 
     /// The epoch of writes, if this client holds a lock, or has held one.
     pub(super) fn epoch(&self) -> Option<Epoch> {
-        *self.epoch.read().unwrap_or_else(PoisonError::into_inner)
+        *self.epoch.read()
     }
 
     /// From now on nothing is performed any more.

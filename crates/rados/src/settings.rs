@@ -2,7 +2,7 @@
 
 use super::error::{self, Code};
 use super::ffi::{Cluster, Draft};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl ClusterOptions {
         let mut draft = Draft::new(&named)?.map_err(|code| {
             error::failed(code, format!("cannot act as `{client}`"), "POOL")
                 .with_kind(Kind::Usage)
-                .remedy("give --ceph-id a user's name, such as `admin`")
+                .remedy(Advice::from("name a user, such as `admin`, with ").setting(Setting::CephId))
         })?;
         self.read_configuration(&mut draft)?;
         self.set_timeouts(&mut draft)
@@ -73,9 +73,11 @@ impl ClusterOptions {
             };
             let error = error::failed(code, what, "POOL");
             match code {
-                Code::NO_ENTRY => {
-                    error.remedy("name the file with --ceph-conf, or put it at /etc/ceph/ceph.conf")
-                }
+                Code::NO_ENTRY => error.remedy(
+                    Advice::from("name the file with ")
+                        .setting(Setting::CephConf)
+                        .text(", or put it at /etc/ceph/ceph.conf"),
+                ),
                 _ => error.remedy("see what is wrong in the file"),
             }
         })
@@ -99,17 +101,20 @@ impl ClusterOptions {
 /// Why there is no connection.
 fn unreachable(code: Code, client: &str, monitors: &str) -> Error {
     let error = error::failed(code, format!("cannot connect to the Ceph cluster as `{client}`"), "POOL");
+    let keyring =
+        Advice::from("name the key ring (`keyring`) in Ceph's configuration, or another user with ")
+            .setting(Setting::CephId);
     match code {
         _ if code.is_refusal() => error
             .expected(format!("the key of `{client}` in its key ring"))
-            .remedy("name the key ring (`keyring`) in Ceph's configuration, or another user with --ceph-id"),
+            .remedy(keyring),
         Code::NO_ENTRY if monitors.is_empty() => error
             .expected("the address of a monitor")
             .remedy("name the monitors (`mon_host`) in Ceph's configuration"),
         Code::NO_ENTRY | Code::UNSUPPORTED => error
             .with_kind(Kind::Permission)
             .expected(format!("a key ring that holds the key of `{client}`"))
-            .remedy("name the key ring (`keyring`) in Ceph's configuration, or another user with --ceph-id"),
+            .remedy(keyring),
         Code::INVALID => error
             .expected(format!("addresses of monitors, and not {monitors:?}"))
             .remedy("see `mon_host` in Ceph's configuration"),

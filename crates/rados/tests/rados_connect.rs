@@ -40,7 +40,7 @@ fn a_configuration_that_is_not_there() {
     let options = ClusterOptions { conf: Some("/nowhere/ceph.conf".into()), ..Default::default() };
     let error = refused("p", &options);
     assert_eq!(error.kind(), Kind::NotFound);
-    assert!(error.to_string().contains("/nowhere/ceph.conf") && error.to_string().contains("--ceph-conf"));
+    assert!(error.to_string().contains("/nowhere/ceph.conf") && error.to_string().contains("ceph_conf"));
 }
 
 #[test]

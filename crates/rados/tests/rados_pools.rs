@@ -61,7 +61,7 @@ impl Admin {
         let conf: String = conf
             .lines()
             .filter(|line| !line.trim_start().starts_with("keyring"))
-            .map(|line| format!("{line}\n"))
+            .flat_map(|line| [line, "\n"])
             .collect();
         let own = dir.join("ceph.conf");
         std::fs::write(&own, format!("{conf}[client.{id}]\nkeyring = {}\n", ring.display())).unwrap();

@@ -124,7 +124,9 @@ impl ObjectParams {
             .found("a pool whose objects have no key-value map (an erasure-coded pool)")
             .expected("a replicated pool")
             .remedy(
-                Advice::from("use ").setting(Setting::Layout).text(" segment-end, or a replicated pool"),
+                Advice::from("use the layout segment-end (")
+                    .setting(Setting::Layout)
+                    .text("), or a replicated pool"),
             ));
         }
         if store.object_limit() < OBJECT_ROOM {

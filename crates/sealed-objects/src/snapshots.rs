@@ -9,7 +9,7 @@
 //!   anything for; a cut after it leaves the snapshot, and the next opening names it.
 //! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record. A cut leaves the
 //!   mark, and the next opening for writing does it again; what the stores have forgotten already is no error.
-//! - A rollback marks the record as well; see `snapshot_ops.rs`.
+//! - A rollback marks the record as well; see `rollback.rs`.
 
 use crate::Stores;
 use crate::snapshot_table::{

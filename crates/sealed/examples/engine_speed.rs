@@ -20,7 +20,7 @@ fn run(disk: &Arc<Sealed>, name: &str, blocks: u64, random: bool, write: bool, f
                 let mut x = thread + 77;
                 let mut buf = vec![0x5a_u8; blocks as usize * BLOCK_SIZE];
                 for i in (thread..operations).step_by(2) {
-                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let slots = BLOCKS / blocks;
                     let slot = if random { (x >> 33) % slots } else { i % slots };
                     buf[0] = i as u8;

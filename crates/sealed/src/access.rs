@@ -1,12 +1,16 @@
 //! How blocks are read, written and discarded: which version counts, and which way a write takes.
 
-use crate::cache::Committed;
+use crate::address::{CHUNK_BLOCKS, SegmentNo, SlotNo, index_of, pieces, run};
+use crate::cache::{Cache, Cached, Committed, Content};
 use crate::cow_segment::{CowSegment, Stream};
-use crate::disk::Core;
-use crate::geometry::CHUNK_BLOCKS;
-use crate::map::Slot;
-use lacuna_core::{BLOCK_SIZE, Result, SEGMENT_BLOCKS};
-use std::cell::RefCell;
+use crate::geometry::NO_META;
+use crate::health::Health;
+use crate::scratch::with_scratch;
+use crate::sealer::Sealer;
+use crate::segments::{Emptied, Segments};
+use crate::store::Store;
+use crate::stream::StreamDetector;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 
 /// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16 KiB.
@@ -14,379 +18,370 @@ const STREAM_START: u64 = 4;
 /// The least that a write within a stream must bring to open a copy-on-write segment: 64 KiB.
 const STREAM_MIDDLE: u64 = 16;
 
-/// Copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
-const MOST_COW_SEGMENTS: usize = 256;
-
-thread_local! {
-    /// Ciphertext and metadata of the chunk in hand. Never holds plaintext.
-    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+/// Which writes may open copy-on-write segments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Streams {
+    /// Those of streams, and beginnings of segments.
+    Any,
+    /// Those of whole segments: every write is flushed, and a flush ends every copy-on-write segment.
+    WholeSegments,
+    /// None.
+    None,
 }
 
-/// Where the latest version of a block is, once its newest was looked for in the cache.
-#[derive(Clone, PartialEq, Eq)]
-enum Source {
-    Done,
-    CowSegment,
-    Slot,
-    Committed,
+/// Reads, writes and discards blocks.
+pub(crate) struct Access {
+    /// Length of the disk.
+    blocks: u64,
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    store: Arc<Store>,
+    sealer: Arc<Sealer>,
+    health: Arc<Health>,
+    streams: StreamDetector,
+}
+
+/// The version of a block that counts.
+enum Latest<'a> {
+    Newest(Content),
+    Committed(Committed),
+    OnMedium(Place<'a>),
     Zeros,
 }
 
-/// Runs of a range that lie in one chunk: `(first block, blocks)`.
-fn chunks(first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
-    pieces(first, count, CHUNK_BLOCKS)
+/// Where a block below the cache lies. The slot and the stream of a chunk are always the same, as long as it is locked.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Stream(&'a Stream),
+    Slot(SlotNo),
 }
 
-fn pieces(first: u64, count: u64, unit: u64) -> impl Iterator<Item = (u64, u64)> {
-    let end = first + count;
-    std::iter::successors(Some(first), move |at| Some((at / unit + 1) * unit))
-        .take_while(move |at| *at < end)
-        .map(move |at| (at, ((at / unit + 1) * unit).min(end) - at))
+impl Place<'_> {
+    fn is_like(self, other: Place<'_>) -> bool {
+        matches!((self, other), (Place::Stream(_), Place::Stream(_)) | (Place::Slot(_), Place::Slot(_)))
+    }
 }
 
-impl Core {
-    pub(crate) fn read(&self, first: u64, buf: &mut [u8]) -> Result<()> {
-        for (at, count) in chunks(first, (buf.len() / BLOCK_SIZE) as u64) {
-            let from = (at - first) as usize * BLOCK_SIZE;
-            self.read_chunk(at, &mut buf[from..from + count as usize * BLOCK_SIZE])?;
+impl Access {
+    pub(crate) fn new(
+        blocks: u64,
+        cache: Arc<Cache>,
+        segments: Arc<Segments>,
+        store: Arc<Store>,
+        sealer: Arc<Sealer>,
+        health: Arc<Health>,
+    ) -> Self {
+        Access { blocks, cache, segments, store, sealer, health, streams: StreamDetector::default() }
+    }
+
+    // --- reading ---
+
+    /// Fills `buf` from the blocks starting at `first`.
+    pub(crate) fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let count = (buf.len() / BLOCK_SIZE) as u64;
+        let mut rest = buf;
+        for (at, count) in pieces(first, count, CHUNK_BLOCKS) {
+            let (chunk, after) = rest.split_at_mut(count as usize * BLOCK_SIZE);
+            self.read_chunk(at, chunk)?;
+            rest = after;
         }
         Ok(())
     }
 
-    fn read_chunk(&self, first: u64, buf: &mut [u8]) -> Result<()> {
-        let _reading = self.locks.shared(first);
-        let segment = first / SEGMENT_BLOCKS;
-        let cow_segment = self.cow_segments.get(segment);
-        if cow_segment.is_none() && !self.cache.touches(segment) {
-            return match self.map.get(segment)? {
-                Slot::At(slot) => self.read_slot(slot, first, buf),
-                Slot::Nowhere => {
-                    buf.fill(0);
-                    Ok(())
-                }
+    fn read_chunk(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        let segment = SegmentNo::of(first);
+        let reading = self.segments.shared(first);
+        let cow_segment = self.segments.cow_segment(segment);
+        let in_slot_alone = cow_segment.is_none() && !self.cache.touches(segment);
+        let slot = self.segments.slot(segment)?;
+        if in_slot_alone {
+            let Some(slot) = slot else {
+                buf.fill(0);
+                return Ok(());
             };
+            return self.read_run(first, Place::Slot(slot), buf, || drop(reading));
         }
-        let sources: Vec<Source> = buf
-            .chunks_exact_mut(BLOCK_SIZE)
-            .zip(first..)
-            .map(|(out, block)| {
-                if self.cache.read_newest(block, out) {
-                    Ok(Source::Done)
-                } else {
-                    self.source_below_newest(block, cow_segment.as_ref())
+        // Neighbours in one place are read in one access: that place, and the first of them.
+        let mut pending: Option<(Place<'_>, usize)> = None;
+        let read_pending = |(place, begin): (Place<'_>, usize), end: usize, buf: &mut [u8]| {
+            let out = &mut buf[begin * BLOCK_SIZE..end * BLOCK_SIZE];
+            self.read_run(BlockAddr(first.0 + begin as u64), place, out, || ())
+        };
+        let blocks = buf.len() / BLOCK_SIZE;
+        for at in 0..blocks {
+            let block = BlockAddr(first.0 + at as u64);
+            let latest = self.latest(block, cow_segment.as_ref(), slot);
+            let place = self.read_cached(block, latest, &mut buf[at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE])?;
+            match (pending, place) {
+                (Some((run, _)), Some(place)) if run.is_like(place) => {}
+                (run, place) => {
+                    run.map_or(Ok(()), |run| read_pending(run, at, buf))?;
+                    pending = place.map(|place| (place, at));
                 }
-            })
-            .collect::<Result<_>>()?;
-        let mut start = 0;
-        while start < sources.len() {
-            let same = sources[start..].iter().take_while(|s| **s == sources[start]).count();
-            let out = &mut buf[start * BLOCK_SIZE..(start + same) * BLOCK_SIZE];
-            self.read_run(first + start as u64, &sources[start], cow_segment.as_ref(), out)?;
-            start += same;
-        }
-        Ok(())
-    }
-
-    fn source_below_newest(&self, block: u64, cow_segment: Option<&CowSegment>) -> Result<Source> {
-        match cow_segment {
-            Some(CowSegment::Void) => return Ok(Source::Zeros),
-            Some(CowSegment::Stream(stream)) if stream.state().covers(block % SEGMENT_BLOCKS) => {
-                return Ok(Source::CowSegment);
             }
-            _ => {}
         }
-        Ok(match (self.cache.committed(block), self.map.get(block / SEGMENT_BLOCKS)?) {
-            (Some(_), _) => Source::Committed,
-            (None, Slot::At(_)) => Source::Slot,
-            (None, Slot::Nowhere) => Source::Zeros,
-        })
+        pending.map_or(Ok(()), |run| read_pending(run, blocks, buf))
     }
 
+    /// The version of a block that counts. Under its chunk lock.
+    fn latest<'a>(
+        &self,
+        block: BlockAddr,
+        cow_segment: Option<&'a CowSegment>,
+        slot: Option<SlotNo>,
+    ) -> Latest<'a> {
+        // The cache first: a block that is completed from it leaves it only after it is covered.
+        let cached = self.cache.find(block);
+        match (cached, cow_segment) {
+            (Some(Cached::Newest(content)), _) => Latest::Newest(content),
+            (_, Some(CowSegment::PendingDiscard)) => Latest::Zeros,
+            (_, Some(CowSegment::Stream(stream))) if stream.covers(index_of(block)) => {
+                Latest::OnMedium(Place::Stream(stream))
+            }
+            (Some(Cached::Committed(committed)), _) => Latest::Committed(committed),
+            (None, _) => slot.map_or(Latest::Zeros, |slot| Latest::OnMedium(Place::Slot(slot))),
+        }
+    }
+
+    /// Fills a block that is not on the medium alone, or says where it lies there.
+    fn read_cached<'a>(
+        &self,
+        block: BlockAddr,
+        latest: Latest<'a>,
+        out: &mut [u8],
+    ) -> Result<Option<Place<'a>>> {
+        match latest {
+            Latest::OnMedium(place) => return Ok(Some(place)),
+            Latest::Newest(Content::Data(data)) => out.copy_from_slice(&data[..]),
+            Latest::Committed(Committed::Data { batch, at, meta }) => {
+                let sealed = &batch[at..at + BLOCK_SIZE];
+                self.sealer.open(block, sealed, &meta[..self.sealer.meta_len(1)], out)?;
+            }
+            Latest::Newest(Content::Hole) | Latest::Committed(Committed::Hole) | Latest::Zeros => out.fill(0),
+        }
+        Ok(None)
+    }
+
+    /// Reads blocks of one chunk that lie in one place. `unlock` is called before they are decrypted.
     fn read_run(
         &self,
-        first: u64,
-        source: &Source,
-        cow_segment: Option<&CowSegment>,
+        first: BlockAddr,
+        from: Place<'_>,
         out: &mut [u8],
+        unlock: impl FnOnce(),
     ) -> Result<()> {
-        match (source, cow_segment) {
-            (Source::Done, _) => Ok(()),
-            (Source::Zeros, _) => {
-                out.fill(0);
-                Ok(())
-            }
-            (Source::CowSegment, Some(CowSegment::Stream(stream))) => {
-                self.read_cow_segment(stream, first, out)
-            }
-            (Source::Slot | Source::CowSegment, _) => match self.map.get(first / SEGMENT_BLOCKS)? {
-                Slot::At(slot) => self.read_slot(slot, first, out),
-                Slot::Nowhere => {
-                    out.fill(0);
-                    Ok(())
+        with_scratch(self.sealer.meta_len((out.len() / BLOCK_SIZE) as u64), |meta| {
+            match from {
+                Place::Slot(slot) => self.store.read(slot.at(first), out, meta)?,
+                Place::Stream(stream) => {
+                    self.store.read_data(stream.slot.at(first), out)?;
+                    stream.copy_meta(index_of(first), meta);
                 }
-            },
-            (Source::Committed, _) => {
-                for (block, out) in (first..).zip(out.chunks_exact_mut(BLOCK_SIZE)) {
-                    match self.cache.committed(block) {
-                        Some(Committed::Data { batch, at, meta }) => {
-                            let meta = &meta[..self.cipher.meta_size()];
-                            self.cipher.open(block, &batch[at..at + BLOCK_SIZE], meta, out)?;
-                        }
-                        Some(Committed::Hole) | None => out.fill(0),
-                    }
-                }
-                Ok(())
+            }
+            unlock();
+            self.sealer.open_in_place(first, out, meta)
+        })
+    }
+
+    /// The written and unwritten runs of a range.
+    pub(crate) fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let mut runs = ExtentRuns::default();
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            if self.is_untouched(SegmentNo::of(at))? {
+                runs.add(count, false);
+            } else {
+                pieces(at, count, CHUNK_BLOCKS)
+                    .try_for_each(|(at, count)| self.extents_of_chunk(at, count, &mut runs))?;
             }
         }
+        Ok(runs.finish())
     }
 
-    fn read_slot(&self, slot: u32, first: u64, out: &mut [u8]) -> Result<()> {
-        self.with_scratch(out.len(), |data, meta| {
-            self.store.read(slot, first % SEGMENT_BLOCKS, data, meta)?;
-            self.cipher.open(first, data, meta, out)
-        })
-    }
-
-    fn read_cow_segment(&self, stream: &Stream, first: u64, out: &mut [u8]) -> Result<()> {
-        let index = first % SEGMENT_BLOCKS;
-        self.with_scratch(out.len(), |data, meta| {
-            self.store.read_data(stream.slot, index, data)?;
-            let at = index as usize * self.cipher.meta_size();
-            meta.copy_from_slice(&stream.state().meta[at..at + meta.len()]);
-            self.cipher.open(first, data, meta, out)
-        })
-    }
-
-    /// Lends buffers for `len` bytes of ciphertext and its metadata.
-    pub(crate) fn with_scratch<R>(&self, len: usize, f: impl FnOnce(&mut [u8], &mut [u8]) -> R) -> R {
-        SCRATCH.with_borrow_mut(|(data, meta)| {
-            let meta_len = len / BLOCK_SIZE * self.cipher.meta_size();
-            if data.len() < len {
-                data.resize(len, 0);
-            }
-            if meta.len() < meta_len {
-                meta.resize(meta_len, 0);
-            }
-            f(&mut data[..len], &mut meta[..meta_len])
-        })
-    }
-
-    pub(crate) fn write(&self, first: u64, data: &[u8]) -> Result<()> {
-        self.check_alive()?;
-        let count = (data.len() / BLOCK_SIZE) as u64;
-        // A flush closes every copy-on-write segment. If each write flushes, only a write of a whole segment opens one,
-        // and on a full medium none does.
-        let at_once = self.write_through || self.medium_full.is_so();
-        let streaming = !at_once && count >= STREAM_MIDDLE && self.streams.note(first, count);
-        for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
-            let stream = match at_once {
-                false => streaming || (at % SEGMENT_BLOCKS == 0 && part >= STREAM_START),
-                true => part == SEGMENT_BLOCKS && !self.medium_full.is_so(),
+    fn extents_of_chunk(&self, first: BlockAddr, count: u64, runs: &mut ExtentRuns) -> Result<()> {
+        let segment = SegmentNo::of(first);
+        let _reading = self.segments.shared(first);
+        let cow_segment = self.segments.cow_segment(segment);
+        let slot = self.segments.slot(segment)?;
+        let in_slot = match (&cow_segment, slot) {
+            // Its space may be on the way back to the medium.
+            (Some(CowSegment::PendingDiscard), _) | (_, None) => 0,
+            (_, Some(slot)) => self.store.written(slot.at(first), count)?,
+        };
+        for (i, block) in run(first, count).enumerate() {
+            let written = match self.latest(block, cow_segment.as_ref(), slot) {
+                Latest::Newest(content) => matches!(content, Content::Data(_)),
+                Latest::Committed(committed) => matches!(committed, Committed::Data { .. }),
+                Latest::OnMedium(Place::Stream(_)) => true,
+                Latest::OnMedium(Place::Slot(_)) => in_slot >> i & 1 == 1,
+                Latest::Zeros => false,
             };
-            for (at, part) in chunks(at, part) {
-                let from = (at - first) as usize * BLOCK_SIZE;
-                self.write_chunk(at, &data[from..from + part as usize * BLOCK_SIZE], stream)?;
-            }
+            runs.add(1, written);
         }
-        if at_once { self.flush() } else { self.keep_within_limits() }
+        Ok(())
     }
 
-    fn write_chunk(&self, first: u64, data: &[u8], stream: bool) -> Result<()> {
-        let segment = first / SEGMENT_BLOCKS;
-        loop {
-            match self.cow_segments.get(segment) {
-                Some(CowSegment::Stream(stream)) if !stream.state().frozen => {
-                    let _writing = self.locks.exclusive(first);
-                    if self.is_current(segment, &stream) {
-                        return self.write_cow_segment(&stream, first, data);
-                    }
-                    // Frozen or gone meanwhile: look again.
-                    continue;
-                }
-                None if stream && self.open_cow_segment(segment)? => continue,
-                _ => {}
+    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments and the cache know.
+    fn is_untouched(&self, segment: SegmentNo) -> Result<bool> {
+        // Cache, copy-on-write segment, map: data moves in this order, so none slips past.
+        if self.cache.touches(segment) || self.segments.cow_segment(segment).is_some() {
+            return Ok(false);
+        }
+        Ok(self.segments.slot(segment)?.is_none())
+    }
+
+    // --- writing ---
+
+    /// Writes blocks. `wait_for_spare` waits until a commit has ended copy-on-write segments.
+    pub(crate) fn write(
+        &self,
+        first: BlockAddr,
+        data: &[u8],
+        streams: Streams,
+        wait_for_spare: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        self.health.check()?;
+        let count = (data.len() / BLOCK_SIZE) as u64;
+        let streaming = streams == Streams::Any && count >= STREAM_MIDDLE && self.streams.note(first, count);
+        let mut rest = data;
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            let stream = match streams {
+                Streams::Any => streaming || (index_of(at) == 0 && count >= STREAM_START),
+                Streams::WholeSegments => count == SEGMENT_BLOCKS,
+                Streams::None => false,
+            };
+            for (at, count) in pieces(at, count, CHUNK_BLOCKS) {
+                let (chunk, after) = rest.split_at(count as usize * BLOCK_SIZE);
+                self.write_chunk(at, chunk, stream.then_some(wait_for_spare))?;
+                rest = after;
             }
-            let _placing = self.locks.shared(first);
-            if let Some(CowSegment::Stream(stream)) = self.cow_segments.get(segment)
-                && !stream.state().frozen
+        }
+        Ok(())
+    }
+
+    /// Writes blocks of one chunk. With `wait_for_spare` they may open a copy-on-write segment.
+    fn write_chunk(
+        &self,
+        first: BlockAddr,
+        data: &[u8],
+        wait_for_spare: Option<&dyn Fn() -> Result<()>>,
+    ) -> Result<()> {
+        let segment = SegmentNo::of(first);
+        loop {
+            if let Some(stream) = self.segments.open_stream(segment) {
+                if self.write_stream(&stream, first, data)? {
+                    return Ok(());
+                }
+                // Frozen or gone meanwhile: look again.
+                continue;
+            }
+            if let Some(wait) = wait_for_spare
+                && self.segments.cow_segment(segment).is_none()
+                && self.begin_stream(segment, wait)?
             {
                 continue;
             }
+            let _placing = self.segments.shared(first);
+            if self.segments.open_stream(segment).is_some() {
+                continue;
+            }
             // A segment without a readable slot takes no writes, which could never be destaged.
-            self.map.get(segment)?;
-            for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
+            self.segments.slot(segment)?;
+            for (block, data) in run(first, u64::MAX - first.0).zip(data.chunks_exact(BLOCK_SIZE)) {
                 self.cache.put(block, data);
             }
             return Ok(());
         }
     }
 
-    /// Whether the copy-on-write segment still takes writes. Under a chunk lock the answer stays true.
-    fn is_current(&self, segment: u64, stream: &Arc<Stream>) -> bool {
-        let current = self.cow_segments.get(segment);
-        matches!(current, Some(CowSegment::Stream(s)) if Arc::ptr_eq(&s, stream)) && !stream.state().frozen
-    }
-
-    fn write_cow_segment(&self, stream: &Stream, first: u64, data: &[u8]) -> Result<()> {
-        let index = first % SEGMENT_BLOCKS;
-        let count = (data.len() / BLOCK_SIZE) as u64;
-        self.with_scratch(data.len(), |sealed, meta| {
-            self.cipher.seal(first, data, sealed, meta, &*self.random);
-            self.store.write_data(stream.slot, index, sealed, meta).map_err(|e| {
-                // What was covered there may be torn now; what lies below is whole, but older than what was
-                // acknowledged, so the write that failed takes its place.
-                for (block, data) in (first..).zip(data.chunks_exact(BLOCK_SIZE)) {
-                    if stream.state().covers(block % SEGMENT_BLOCKS) {
-                        self.cache.put(block, data);
-                    }
-                }
-                stream.state().uncover(index, count);
-                self.fail(e.context(format!("write of {count} blocks at block {first}")))
-            })?;
-            stream.state().cover(index, count, meta);
-            Ok::<(), lacuna_core::Error>(())
-        })?;
-        self.forget_newest(first, count);
-        Ok(())
-    }
-
-    /// Opens a copy-on-write segment for a segment that has none, unless no slot can be spared. Says whether to look again.
-    fn open_cow_segment(&self, segment: u64) -> Result<bool> {
-        let mapped = matches!(self.map.get(segment)?, Slot::At(_));
-        let crowded = || self.cow_segments.len() >= MOST_COW_SEGMENTS || (mapped && self.map.spare() == 0);
-        if crowded() {
-            self.wait_for_spare()?;
-            if crowded() {
+    /// Opens a copy-on-write segment, unless no slot can be spared. True: look again.
+    fn begin_stream(&self, segment: SegmentNo, wait_for_spare: &dyn Fn() -> Result<()>) -> Result<bool> {
+        if self.segments.is_crowded(segment)? {
+            wait_for_spare()?;
+            if self.segments.is_crowded(segment)? {
                 return Ok(false);
             }
         }
-        let _moving = self.locks.segment(segment);
-        if self.cow_segments.get(segment).is_some() {
-            return Ok(true);
-        }
-        let slot = match self.map.get(segment)? {
-            Slot::At(_) => self.map.take_spare(),
-            Slot::Nowhere => Some(self.map.take_first()?),
-        };
-        let Some(slot) = slot else { return Ok(false) };
-        self.cow_segments
-            .insert(segment, CowSegment::Stream(Arc::new(Stream::new(slot, self.cipher.meta_size()))));
-        Ok(true)
+        self.segments.begin_stream(segment)
     }
 
-    pub(crate) fn discard(&self, first: u64, count: u64) -> Result<()> {
-        self.check_alive()?;
-        for (at, part) in pieces(first, count, SEGMENT_BLOCKS) {
-            if self.is_untouched(at / SEGMENT_BLOCKS)? {
+    /// Writes blocks of one chunk to a copy-on-write segment. False if it takes no writes any more.
+    fn write_stream(&self, stream: &Arc<Stream>, first: BlockAddr, data: &[u8]) -> Result<bool> {
+        let count = (data.len() / BLOCK_SIZE) as u64;
+        let to = stream.slot.at(first);
+        with_scratch(data.len() + self.sealer.meta_len(count), |scratch| {
+            let (sealed, meta) = scratch.split_at_mut(data.len());
+            self.sealer.seal(first, data, sealed, meta);
+            let _writing = self.segments.exclusive(first);
+            if !self.segments.open_stream(SegmentNo::of(first)).is_some_and(|open| Arc::ptr_eq(&open, stream))
+            {
+                return Ok(false);
+            }
+            self.store.write_data(to, sealed, meta).map_err(|e| {
+                // What was covered there may be torn now; what lies below is whole, but older than what was
+                // acknowledged, so the write that failed takes its place.
+                for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {
+                    if stream.covers(index_of(block)) {
+                        self.cache.put(block, data);
+                    }
+                }
+                stream.uncover(to.index, count);
+                self.health.fail(e.context(format!("write of {count} blocks at block {}", first.0)))
+            })?;
+            stream.cover(to.index, count, meta);
+            self.forget_newest(first, count);
+            Ok(true)
+        })
+    }
+
+    fn forget_newest(&self, first: BlockAddr, count: u64) {
+        if self.cache.touches(SegmentNo::of(first)) {
+            run(first, count).for_each(|block| self.cache.forget_newest(block));
+        }
+    }
+
+    // --- discarding ---
+
+    /// Makes blocks read as zeros.
+    pub(crate) fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.health.check()?;
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            let segment = SegmentNo::of(at);
+            let to_the_end = count == SEGMENT_BLOCKS || at.0 + count == self.blocks;
+            if self.is_untouched(segment)? {
                 continue;
             }
-            let whole_disk_end = at + part == self.params.blocks;
-            if at % SEGMENT_BLOCKS == 0 && (part == SEGMENT_BLOCKS || whole_disk_end) {
-                self.discard_segment(at / SEGMENT_BLOCKS)?;
+            if index_of(at) == 0 && to_the_end {
+                self.discard_segment(segment, count)?;
             } else {
-                for (at, part) in chunks(at, part) {
-                    self.discard_chunk(at, part)?;
+                pieces(at, count, CHUNK_BLOCKS).try_for_each(|(at, count)| self.discard_chunk(at, count))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_segment(&self, segment: SegmentNo, count: u64) -> Result<()> {
+        self.segments.discard(segment, |emptied| {
+            for block in run(segment.block(0), count) {
+                match emptied {
+                    Emptied::Whole => self.cache.forget_newest(block),
+                    Emptied::ByHoles => self.cache.put_hole(block),
                 }
             }
-        }
-        self.medium_full.note_discard();
-        if self.write_through { self.flush() } else { self.keep_within_limits() }
+        })
     }
 
-    /// Whether nothing was ever written to a segment, as far as the map, the copy-on-write segments and the cache know.
-    pub(crate) fn is_untouched(&self, segment: u64) -> Result<bool> {
-        // Cache, copy-on-write segment, map: data moves in this order, so none slips past.
-        if self.cache.touches(segment) || self.cow_segments.get(segment).is_some() {
-            return Ok(false);
-        }
-        Ok(self.map.get(segment)? == Slot::Nowhere)
-    }
-
-    fn discard_segment(&self, segment: u64) -> Result<()> {
-        let first = segment * SEGMENT_BLOCKS;
-        let _moving = self.locks.segment(segment);
-        let mapped = matches!(self.map.get(segment)?, Slot::At(_));
-        let stream = match self.cow_segments.get(segment) {
-            Some(CowSegment::Stream(stream)) => Some(stream),
-            _ => None,
-        };
-        let frozen = stream.as_ref().is_some_and(|stream| stream.state().frozen);
-        // Behind a frozen copy-on-write segment, or where an unmapped segment has blocks in the journal, holes go the way of
-        // every small write. A commit lists copy-on-write segments without these locks: at no moment may it find neither the
-        // stream nor what follows it.
-        let void = mapped && !frozen;
-        if void {
-            self.cow_segments.insert(segment, CowSegment::Void);
-        }
-        for block in first..(first + SEGMENT_BLOCKS).min(self.params.blocks) {
-            if void {
-                self.cache.forget_newest(block);
-            } else {
-                self.cache.put_hole(block);
-            }
-        }
-        if let Some(stream) = stream.filter(|_| !frozen) {
-            if !void {
-                self.cow_segments.remove(segment);
-            }
-            self.map.release(stream.slot, !mapped);
-        }
-        Ok(())
-    }
-
-    fn discard_chunk(&self, first: u64, count: u64) -> Result<()> {
-        let segment = first / SEGMENT_BLOCKS;
-        let _writing = self.locks.exclusive(first);
-        if let Some(CowSegment::Stream(stream)) = self.cow_segments.get(segment)
-            && !stream.state().frozen
-        {
-            let index = first % SEGMENT_BLOCKS;
-            let meta = vec![0; count as usize * self.cipher.meta_size()];
-            self.store
-                .erase_data(stream.slot, index, count)
-                .map_err(|e| self.fail(e.context(format!("discard of {count} blocks at block {first}"))))?;
-            stream.state().cover(index, count, &meta);
-            self.forget_newest(first, count);
+    fn discard_chunk(&self, first: BlockAddr, count: u64) -> Result<()> {
+        let _writing = self.segments.exclusive(first);
+        let Some(stream) = self.segments.open_stream(SegmentNo::of(first)) else {
+            run(first, count).for_each(|block| self.cache.put_hole(block));
             return Ok(());
-        }
-        for block in first..first + count {
-            self.cache.put_hole(block);
-        }
+        };
+        let at = stream.slot.at(first);
+        self.store.erase_data(at, count).map_err(|e| {
+            self.health.fail(e.context(format!("discard of {count} blocks at block {}", first.0)))
+        })?;
+        stream.cover(at.index, count, &NO_META[..self.sealer.meta_len(count)]);
+        self.forget_newest(first, count);
         Ok(())
-    }
-
-    fn forget_newest(&self, first: u64, count: u64) {
-        if self.cache.touches(first / SEGMENT_BLOCKS) {
-            (first..first + count).for_each(|block| self.cache.forget_newest(block));
-        }
-    }
-
-    /// Which of the blocks of a range within one segment are written.
-    pub(crate) fn written(&self, first: u64, count: u64) -> Result<Vec<bool>> {
-        let mut all = vec![];
-        for (at, part) in chunks(first, count) {
-            let _reading = self.locks.shared(at);
-            let segment = at / SEGMENT_BLOCKS;
-            let cow_segment = self.cow_segments.get(segment);
-            let slot = match self.map.get(segment)? {
-                Slot::At(slot) => self.store.written(slot, at % SEGMENT_BLOCKS, part)?,
-                Slot::Nowhere => vec![false; part as usize],
-            };
-            for (block, slot) in (at..at + part).zip(slot) {
-                let written = match self.cache.newest_written(block) {
-                    Some(written) => written,
-                    None => match self.source_below_newest(block, cow_segment.as_ref())? {
-                        Source::CowSegment => true,
-                        Source::Committed => {
-                            matches!(self.cache.committed(block), Some(Committed::Data { .. }))
-                        }
-                        Source::Slot => slot,
-                        Source::Zeros | Source::Done => false,
-                    },
-                };
-                all.push(written);
-            }
-        }
-        Ok(all)
     }
 }

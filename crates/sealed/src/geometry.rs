@@ -1,17 +1,20 @@
 //! Where everything lies on the medium, and the public parameters from which that follows.
 //! The byte-exact page is `docs/format/sealed.md`; a test keeps the two together.
 
-use crate::Layout;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS};
+use crate::address::{CHUNK_BLOCKS, SlotNo};
+use crate::layout::Layout;
+use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Parameters, RecordMut, Result, SEGMENT_BLOCKS, Setting};
 use lacuna_crypto::Cipher;
 
-/// Blocks under one chunk lock.
-pub(crate) const CHUNK_BLOCKS: u64 = 64;
 /// Bytes of the medium that belong to the volume header.
 pub(crate) const HEADER_AREA: u64 = 1 << 20;
 /// Slots of whole blocks begin at multiples of this: a page cache then holds each chunk in one piece. The gap
 /// after the metadata takes no space in a file.
 const ALIGNMENT: u64 = CHUNK_BLOCKS * BLOCK;
+/// The most metadata that the blocks of a chunk have.
+pub(crate) const CHUNK_META: usize = CHUNK_BLOCKS as usize * 32;
+/// Metadata of a chunk of unwritten blocks.
+pub(crate) const NO_META: [u8; CHUNK_META] = [0; CHUNK_META];
 /// Bytes of a map entry.
 pub(crate) const MAP_ENTRY: u64 = 16;
 /// How many times its size a disk can grow.
@@ -75,7 +78,7 @@ impl Params {
                     "{needed} bytes for a disk of {} bytes with its journal, map and spare",
                     blocks * BLOCK
                 ))
-                .remedy("choose a smaller --size")),
+                .remedy(Advice::from("choose a smaller ").setting(Setting::Size))),
             _ => Ok(params),
         }
     }
@@ -205,8 +208,8 @@ impl Geometry {
         self.data + u64::from(self.slots) * self.stride
     }
 
-    pub(crate) fn slot(&self, slot: u32) -> u64 {
-        self.data + u64::from(slot) * self.stride
+    pub(crate) fn slot(&self, slot: SlotNo) -> u64 {
+        self.data + u64::from(slot.get()) * self.stride
     }
 }
 

@@ -13,11 +13,12 @@
 
 mod batch;
 
+#[cfg(feature = "fuzzing")]
 pub use batch::fuzz_parse;
 pub(crate) use batch::{Batch, Entry, ParsedBatch};
 
 use batch::{BatchHead, HEAD, MAX_BATCH};
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::{GcmKey, derive, keyed_hash};
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
@@ -45,10 +46,8 @@ struct Retired {
 impl Retired {
     fn encode(&self, key: &Secret<32>) -> [u8; RETIRED_LEN] {
         let mut out = [0; RETIRED_LEN];
-        out[..8].copy_from_slice(&RETIRED_MAGIC);
-        out[8..16].copy_from_slice(&self.count.to_le_bytes());
-        out[16..24].copy_from_slice(&self.next_seq.to_le_bytes());
-        out[24..32].copy_from_slice(&self.position.to_le_bytes());
+        let mut record = RecordMut(&mut out);
+        record.put(0, &RETIRED_MAGIC).u64(8, self.count).u64(16, self.next_seq).u64(24, self.position);
         let tag = keyed_hash(key, &[&out[..32]]);
         out[32..].copy_from_slice(&tag);
         out
@@ -111,14 +110,14 @@ impl Journal {
     ) -> Result<Journal> {
         let retired_key = derive(&master, "sealed ring retired", &[]);
         let region = len - RETIRED_AREA;
-        let mut best: Option<Retired> = None;
-        for place in 0..2 {
+        let mut found = [None; 2];
+        for (place, record) in (0..).zip(&mut found) {
             let mut bytes = [0; RETIRED_LEN];
             medium.read_at(start + place * BLOCK_SIZE as u64, &mut bytes)?;
-            let found = Retired::parse(&bytes, &retired_key, region);
-            best = best.max_by_count(found);
+            *record = Retired::parse(&bytes, &retired_key, region);
         }
-        let retired = best.ok_or_else(|| {
+        let later = |a: Retired, b: Retired| if b.count > a.count { b } else { a };
+        let retired = found.into_iter().flatten().reduce(later).ok_or_else(|| {
             Error::new(Kind::Corrupt, "the journal of this disk is not readable")
                 .found("neither of its two retired records verifies")
                 .expected("at least one that this disk wrote")
@@ -289,23 +288,11 @@ impl Journal {
     }
 }
 
-trait MaxByCount {
-    fn max_by_count(self, other: Option<Retired>) -> Option<Retired>;
-}
-
-impl MaxByCount for Option<Retired> {
-    fn max_by_count(self, other: Option<Retired>) -> Option<Retired> {
-        match (self, other) {
-            (Some(a), Some(b)) => Some(if b.count > a.count { b } else { a }),
-            (a, b) => a.or(b),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Slot;
+    use crate::address::{SegmentNo, SlotNo};
+    use lacuna_core::BlockAddr;
     use lacuna_medium::MemoryMedium;
 
     const LEN: u64 = 64 * 4096;
@@ -317,13 +304,13 @@ mod tests {
     fn batch(tag: u8, blocks: u64) -> Batch {
         let mut batch = Batch::with_room(vec![], blocks as usize + 2, blocks as usize);
         for block in 0..blocks {
-            batch.write(block, |data, meta| {
+            batch.write(BlockAddr(block), |data, meta| {
                 data.fill(tag);
                 meta.fill(tag);
             });
         }
-        batch.erase(9, 3);
-        batch.move_segment(4, Slot::At(7));
+        batch.erase(BlockAddr(9), 3);
+        batch.move_segment(SegmentNo::checked(4, 10).unwrap(), SlotNo::checked(7, 10));
         batch
     }
 
@@ -331,7 +318,7 @@ mod tests {
         let mut tags = vec![];
         journal
             .replay(|b| {
-                assert_eq!(b.entries[b.entries.len() - 1], Entry::Move { segment: 4, slot: Slot::At(7) });
+                assert_eq!(b.entries[b.entries.len() - 1], Entry::Move { segment: 4, slot: Some(7) });
                 tags.push(b.bytes[b.data_at]);
                 Ok(())
             })

@@ -6,11 +6,12 @@
 
 use lacuna_core::{Budget, Error, Kind, Result};
 use lacuna_medium::Medium;
+use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const TABLE: TableDefinition<u64, &[u8]> = TableDefinition::new("metadata");
 /// Entries that wait for a commit at most.
@@ -53,7 +54,7 @@ impl KvStore {
         meta.fill(0);
         let count = (meta.len() / self.meta_size) as u64;
         // The waiting entries stay locked until the tree was read, or a commit could hide between the two.
-        let waiting = self.waiting();
+        let waiting = self.waiting.lock();
         let view = self.db.begin_read().map_err(|e| failed("read", e))?;
         let table = view.open_table(TABLE).map_err(|e| failed("read", e))?;
         for entry in table.range(first..first + count).map_err(|e| failed("read", e))? {
@@ -73,7 +74,7 @@ impl KvStore {
 
     /// Sets the metadata of consecutive places; zeros remove an entry.
     pub(crate) fn write(&self, first: u64, meta: &[u8]) -> Result<()> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         for (key, entry) in (first..).zip(meta.chunks_exact(self.meta_size)) {
             let mut value = [0; 32];
             value[..entry.len()].copy_from_slice(entry);
@@ -93,10 +94,10 @@ impl KvStore {
 
     /// Makes everything written so far durable.
     pub(crate) fn commit(&self) -> Result<()> {
-        self.commit_locked(&mut self.waiting())
+        self.commit_locked(&mut self.waiting.lock())
     }
 
-    fn commit_locked(&self, waiting: &mut MutexGuard<'_, BTreeMap<u64, [u8; 32]>>) -> Result<()> {
+    fn commit_locked(&self, waiting: &mut BTreeMap<u64, [u8; 32]>) -> Result<()> {
         let change = self.db.begin_write().map_err(|e| failed("commit", e))?;
         {
             let mut table = change.open_table(TABLE).map_err(|e| failed("commit", e))?;
@@ -112,10 +113,6 @@ impl KvStore {
         change.commit().map_err(|e| failed("commit", e))?;
         waiting.clear();
         Ok(())
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, [u8; 32]>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn part_of<'a>(&self, meta: &'a mut [u8], index: u64) -> &'a mut [u8] {
@@ -137,7 +134,7 @@ fn failed(operation: &str, e: impl Into<redb::Error>) -> Error {
     };
     Error::new(kind, format!("{operation} of the metadata key-value store"))
         .found(e.to_string())
-        .remedy("check the medium; `lacuna check` shows what can still be read")
+        .remedy("check the medium; a check of the disk shows what can still be read")
 }
 
 /// A region of the medium as `redb` wants it: bytes with a length of their own.

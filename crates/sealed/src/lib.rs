@@ -13,6 +13,26 @@
 //!   the slot. Streamed data is written once, and never over its last durable version.
 //! - **Recovery.** Opening a disk replays the journal: the last word on each block wins, then the journal is retired.
 //!
+//! The parts, each over those below it, which are all that it calls:
+//!
+//! ```text
+//! Sealed       disk.rs         create and open; the `Disk` of front ends
+//! Worker       worker.rs       the background thread; which writers must wait, and how long
+//! Flusher      flush.rs        who may commit; flushes that come together share a commit
+//! Committer    commit.rs       the order of a commit; recovery's end, closing, the emergency flush
+//! MediumFull   medium_full.rs  what is done on a full medium
+//! Destager     destage.rs      committed blocks to their slots; the checkpoint
+//! Mover        moves.rs        copy-on-write segments become slots
+//! Gatherer     gather.rs       what goes into the batches of a commit, encrypted
+//! Log          log.rs          the journal (journal.rs), and what of it is not yet destaged
+//! Access       access.rs       reads, writes, discards; beside the parts of a commit, which it does not call
+//! Segments     segments.rs     where a segment is: map.rs, cow_segment.rs, and their locks (locks.rs)
+//! Cache        cache.rs        what was acknowledged and is not yet destaged
+//! Store        store.rs        slots with their metadata: meta_cache.rs, kv.rs
+//! Sealer       sealer.rs       the cipher
+//! Health       health.rs       fail-stop, and the wake-ups (signals.rs)
+//! ```
+//!
 //! Invariants:
 //! 1. The last durable version of a block is never overwritten before the next one is durable elsewhere. So a
 //!    write torn at 512 bytes, dropped or reordered is never seen: not as a mixture, not as an alarm.
@@ -31,26 +51,44 @@
 #![warn(missing_docs)]
 
 mod access;
+mod address;
 mod cache;
 mod commit;
+mod counters;
 mod cow_segment;
 mod destage;
 mod disk;
+mod flush;
+mod gather;
 mod geometry;
+mod health;
 mod journal;
+#[cfg(feature = "kv-layout")]
+mod kv;
+#[cfg(not(feature = "kv-layout"))]
+#[path = "kv_absent.rs"]
 mod kv;
 mod layout;
+mod limits;
 mod locks;
+mod log;
 mod map;
 mod medium_full;
 mod meta_cache;
+mod moves;
 mod overlay;
 mod recovery;
+mod scratch;
+mod sealer;
+mod segments;
+mod signals;
+mod store;
 mod stream;
 mod worker;
 
 pub use disk::{OpenOptions, Sealed};
 pub use geometry::{Geometry, Params};
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use journal::fuzz_parse as fuzz_parse_journal;
 pub use layout::Layout;

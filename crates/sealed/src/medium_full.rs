@@ -10,127 +10,123 @@
 //! If a write finds the medium full, none of this happens: the disk refuses writes, and the reserve is kept for the next
 //! opening.
 
-use crate::cache::Committed;
-use crate::commit::Committer;
-use crate::disk::Core;
-use crate::journal::Batch;
-use lacuna_core::{Error, Kind, Result};
+use crate::cache::{Cache, Committed};
+use crate::destage::{Destager, for_runs};
+use crate::health::Health;
+use crate::log::Log;
+use crate::store::Store;
+use lacuna_core::{BlockAddr, Error, Kind, Result};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Refused writes after which the rest is not tried before the next time.
 const PATIENCE: u32 = 1000;
 
-/// Whether the medium is full.
-#[derive(Default)]
+/// Whether the medium is full, and what is done then.
 pub(crate) struct MediumFull {
     full: AtomicBool,
     /// Something was discarded since the last attempt to destage everything.
     discarded: AtomicBool,
+    cache: Arc<Cache>,
+    store: Arc<Store>,
+    health: Arc<Health>,
+    /// Blocks of data in one batch.
+    batch_blocks: usize,
 }
 
 impl MediumFull {
+    pub(crate) fn new(
+        cache: Arc<Cache>,
+        store: Arc<Store>,
+        health: Arc<Health>,
+        batch_blocks: usize,
+    ) -> Self {
+        let (full, discarded) = (AtomicBool::new(false), AtomicBool::new(false));
+        MediumFull { full, discarded, cache, store, health, batch_blocks }
+    }
+
     pub(crate) fn is_so(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
 
+    /// Something was discarded, or somebody else may have freed space.
     pub(crate) fn note_discard(&self) {
         self.discarded.store(true, Ordering::Release);
     }
-}
 
-impl Core {
-    /// [`Core::checkpoint`] at a time when the medium may be full without harm: what finds no space stays in the journal.
-    pub(crate) fn checkpoint_or_stay(&self, c: &mut Committer) -> Result<()> {
-        self.check_alive()?;
-        if !refused(self.store.prepare_settling())? && !refused(self.checkpoint(c))? {
+    /// [`Destager::checkpoint`] at a time when the medium may be full without harm: what finds no space stays in the journal.
+    pub(crate) fn checkpoint_or_stay(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
+        self.health.check()?;
+        if !refused(self.store.prepare_settling())? && !refused(destager.checkpoint(log))? {
             return Ok(());
         }
-        self.medium_full.full.store(true, Ordering::Release);
-        self.send_what_fits(c)
+        self.full.store(true, Ordering::Release);
+        self.destage_what_fits(destager, log)
     }
 
     /// Tries again if that may help.
-    pub(crate) fn upkeep_when_full(&self, c: &mut Committer) -> Result<()> {
-        let tried = !self.medium_full.discarded.swap(false, Ordering::AcqRel);
-        if tried { Ok(()) } else { self.send_what_fits(c) }
+    pub(crate) fn upkeep(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
+        let tried = !self.discarded.swap(false, Ordering::AcqRel);
+        if tried { Ok(()) } else { self.destage_what_fits(destager, log) }
     }
 
     /// The checkpoint of a full medium.
-    pub(crate) fn send_what_fits(&self, c: &mut Committer) -> Result<()> {
-        self.check_alive()?;
+    pub(crate) fn destage_what_fits(&self, destager: &mut Destager, log: &mut Log) -> Result<()> {
+        self.health.check()?;
         if refused(self.store.prepare_settling())? {
             return Ok(());
         }
-        let blocks = std::mem::take(&mut c.to_destage);
-        let is_hole = |block: &u64| matches!(self.cache.committed(*block), Some(Committed::Hole));
+        let is_hole = |block: &BlockAddr| matches!(self.cache.committed(*block), Some(Committed::Hole));
         // Holes first: what they give back serves the others.
-        let (holes, data): (BTreeSet<u64>, BTreeSet<u64>) = blocks.into_iter().partition(is_hole);
-        let mut patience = PATIENCE;
-        let sent = self.send_runs(c, &holes, &mut patience).and_then(|()| {
-            patience = PATIENCE;
-            self.send_runs(c, &data, &mut patience)
-        });
+        let (holes, data): (BTreeSet<BlockAddr>, BTreeSet<BlockAddr>) =
+            log.take_list().into_iter().partition(is_hole);
+        let sent = destage_runs(&self.cache, destager, log, &holes)
+            .and_then(|()| destage_runs(&self.cache, destager, log, &data));
         if sent.is_err() {
-            c.to_destage.extend(holes.union(&data).copied());
+            log.put_back(holes.into_iter().chain(data));
             return sent;
         }
-        c.bytes_to_destage = 0;
-        c.recycle();
-        if refused(self.settle_slots(c))? {
+        log.recycle();
+        if refused(destager.mover().settle())? {
             return Ok(());
         }
-        if !c.to_destage.is_empty() {
-            return self.compact(c);
+        if !log.is_destaged() {
+            return log.compact(self.batch_blocks);
         }
-        self.retire_journal(c)?;
-        self.medium_full.full.store(false, Ordering::Release);
+        log.retire()?;
+        self.full.store(false, Ordering::Release);
         Ok(())
     }
+}
 
-    /// Destages runs as far as there is space; the others stay in `c.to_destage`.
-    fn send_runs(&self, c: &mut Committer, blocks: &BTreeSet<u64>, patience: &mut u32) -> Result<()> {
-        self.for_runs(blocks, |run| {
-            let stays = *patience == 0 || refused(self.destage_run(c, run))?;
-            if stays {
-                *patience = patience.saturating_sub(1);
-                c.to_destage.extend(run.iter().map(|(block, _)| *block));
-            }
-            Ok(())
-        })
-    }
-
-    /// Writes what must stay in the journal anew behind everything else, and retires what is before it. What was destaged must
-    /// be durable there, and the map too.
-    fn compact(&self, c: &mut Committer) -> Result<()> {
-        let blocks: Vec<u64> = c.to_destage.iter().copied().collect();
-        let lens = blocks.chunks(self.limits.batch_blocks).map(|part| Batch::len_for(part.len(), part.len()));
-        let (needed, longest) =
-            lens.fold((0, 0), |(sum, most): (usize, usize), len| (sum + len, most.max(len)));
-        // A batch that does not fit before the end of the journal wastes less than its length.
-        if needed as u64 > c.journal.used() / 2 || !c.journal.fits(needed + longest) {
-            return Ok(());
+/// Destages runs as far as there is space; the others stay in the list.
+fn destage_runs(
+    cache: &Cache,
+    destager: &mut Destager,
+    log: &mut Log,
+    blocks: &BTreeSet<BlockAddr>,
+) -> Result<()> {
+    let mut patience = PATIENCE;
+    for_runs(cache, blocks, |run| {
+        let stays = patience == 0 || refused(destager.destage_run(log, run))?;
+        if stays {
+            patience = patience.saturating_sub(1);
+            log.put_back(run.iter().map(|(block, _)| *block));
         }
-        let mark = c.journal.mark();
-        for part in blocks.chunks(self.limits.batch_blocks) {
-            self.append_again(c, part)?;
-        }
-        c.journal.retire_before(mark)?;
-        self.counters.journal_used.store(c.journal.used(), Ordering::Relaxed);
-        self.counters.retirements.fetch_add(1, Ordering::Relaxed);
         Ok(())
-    }
+    })
+}
 
-    /// The refusal of a write for which not even the journal has room.
-    pub(crate) fn no_room(&self, c: &Committer) -> Error {
-        Error::new(Kind::NoSpace, "the medium is full, and so is the journal, which takes what has no space")
-            .found(format!("{} bytes in the journal that cannot go where they belong", c.journal.used()))
-            .expected("space on the medium")
-            .remedy(
-                "free space on the file system that holds the medium, then close the disk and open it again; what was \
-                 acknowledged is safe",
-            )
-    }
+/// The refusal of a write for which not even the journal has room.
+pub(crate) fn no_room(log: &Log) -> Error {
+    Error::new(Kind::NoSpace, "the medium is full, and so is the journal, which takes what has no space")
+        .found(format!("{} bytes in the journal that cannot go where they belong", log.used()))
+        .expected("space on the medium")
+        .remedy(
+            "free space on the file system that holds the medium, then close the disk and open it again; what was \
+             acknowledged is safe",
+        )
 }
 
 /// Whether something was refused for want of space; every other failure stays one.

@@ -1,203 +1,240 @@
 //! Pages of segment-end metadata kept in memory, so that reading or writing a block costs one access to the
 //! medium.
 //!
-//! Invariant: a page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages reach
-//! the medium when they are evicted and at the latest in [`MetaCache::settle`], which comes before the journal that
-//! repeats their changes is retired, and before a record that relies on them is written.
+//! Invariants:
+//! - A page in the cache is the latest; a page that is not dirty equals the medium's. Dirty pages reach the medium when they
+//!   are evicted and at the latest in [`MetaCache::settle`], which comes before the journal that repeats their changes is
+//!   retired, and before a record that relies on them is written.
+//! - No lock is held while the medium works. The one thread that loads a page or writes it back has it in hand, and all others
+//!   that want this page wait; so a page is never read from the medium while a later one is on its way there.
+//! - Metadata is written by one thread at a time, the one that commits; readers never make a page dirty or evict a dirty one.
 
-use lacuna_core::{Budget, Result};
+use lacuna_core::{BoundedCache, Budget, Result};
 use lacuna_medium::Medium;
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxBuildHasher;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of metadata cached together.
-pub(crate) const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
 const SHARDS: usize = 16;
+/// What a page costs besides its bytes.
+const OVERHEAD: u64 = 64;
 
-pub(crate) struct MetaCache {
-    shards: Vec<Mutex<Shard>>,
-    pages_per_shard: usize,
+/// Where a page begins on the medium.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct PageAt(u64);
+
+struct Page {
+    bytes: Box<[u8; PAGE]>,
+    dirty: bool,
 }
 
-/// A clock of pages: the hand passes over pages used since it last came by.
-#[derive(Default)]
 struct Shard {
-    places: HashMap<u64, usize>,
-    pages: Vec<Page>,
-    hand: usize,
+    pages: Mutex<Pages>,
+    /// A page is no longer in hand.
+    released: Condvar,
+}
+
+/// The pages of a shard; `None` for one that some thread has in hand.
+struct Pages {
+    cache: BoundedCache<PageAt, Option<Page>, FxBuildHasher>,
     hits: u64,
     misses: u64,
 }
 
-struct Page {
-    offset: u64,
-    used: bool,
-    dirty: bool,
-    bytes: Box<[u8; PAGE as usize]>,
+pub(crate) struct MetaCache {
+    medium: Arc<dyn Medium>,
+    shards: Box<[Shard]>,
+}
+
+/// A page that this thread has in hand. When this is dropped, the others find `back`, or nothing.
+struct InHand<'a> {
+    shard: &'a Shard,
+    at: PageAt,
+    back: Option<Page>,
+}
+
+impl InHand<'_> {
+    fn write_back(&mut self, medium: &dyn Medium) -> Result<()> {
+        if let Some(page) = &mut self.back {
+            medium.write_at(self.at.0, &page.bytes[..])?;
+            page.dirty = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        let mut pages = self.shard.pages.lock();
+        match self.back.take() {
+            Some(page) => drop(pages.cache.put(self.at, Some(page))),
+            None => drop(pages.cache.remove(self.at)),
+        }
+        pages.cache.get(self.at);
+        drop(pages);
+        self.shard.released.notify_all();
+    }
 }
 
 impl MetaCache {
-    pub(crate) fn new(budget: Budget) -> Self {
-        let pages = (budget.get() / (PAGE + 64)) as usize;
-        MetaCache {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            pages_per_shard: (pages / SHARDS).max(2),
-        }
+    pub(crate) fn new(medium: Arc<dyn Medium>, budget: Budget) -> Self {
+        let pages = (budget.get() / (PAGE as u64 + OVERHEAD)) as usize;
+        let shard = || Shard {
+            pages: Mutex::new(Pages {
+                cache: BoundedCache::new((pages / SHARDS).max(2)),
+                hits: 0,
+                misses: 0,
+            }),
+            released: Condvar::new(),
+        };
+        MetaCache { medium, shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
     /// Reads metadata at a byte offset of the medium.
-    pub(crate) fn read(&self, medium: &dyn Medium, offset: u64, out: &mut [u8]) -> Result<()> {
-        for_pages(offset, out.len(), |page, within, range| {
-            let mut shard = self.shard(page);
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        for_pages(offset, out.len(), |at, within, range| {
+            let out = &mut out[range];
             // A reader never writes: where every page is dirty, it reads past the cache.
-            let Some(place) = shard.find_or_load(medium, page, self.pages_per_shard, false)? else {
-                return medium.read_at(page + within as u64, &mut out[range]);
-            };
-            out[range.clone()].copy_from_slice(&shard.pages[place].bytes[within..within + range.len()]);
-            Ok(())
+            let read = self
+                .with_page(at, false, |page| out.copy_from_slice(&page.bytes[within..within + out.len()]))?;
+            match read {
+                Some(()) => Ok(()),
+                None => self.medium.read_at(at.0 + within as u64, out),
+            }
         })
     }
 
     /// Writes metadata into the cache.
-    pub(crate) fn write(&self, medium: &dyn Medium, offset: u64, meta: &[u8]) -> Result<()> {
-        for_pages(offset, meta.len(), |page, within, range| {
-            let mut shard = self.shard(page);
-            let Some(place) = shard.find_or_load(medium, page, self.pages_per_shard, true)? else {
-                unreachable!("a writer evicts what it must");
-            };
-            let page = &mut shard.pages[place];
-            let there = &mut page.bytes[within..within + range.len()];
-            // A page of zeros that stays one needs no space on the medium.
-            if *there != meta[range.clone()] {
-                there.copy_from_slice(&meta[range]);
-                page.dirty = true;
-            }
-            Ok(())
+    pub(crate) fn write(&self, offset: u64, meta: &[u8]) -> Result<()> {
+        for_pages(offset, meta.len(), |at, within, range| {
+            let meta = &meta[range];
+            let written = self.with_page(at, true, |page| {
+                let there = &mut page.bytes[within..within + meta.len()];
+                // A page of zeros that stays one needs no space on the medium.
+                if *there != *meta {
+                    there.copy_from_slice(meta);
+                    page.dirty = true;
+                }
+            })?;
+            written.map_or_else(|| unreachable!("a writer evicts what it must"), Ok)
         })
     }
 
     /// Writes every dirty page to the medium, in order. The caller syncs.
-    pub(crate) fn settle(&self, medium: &dyn Medium) -> Result<()> {
-        let mut dirty: Vec<u64> = vec![];
+    pub(crate) fn settle(&self) -> Result<()> {
+        let mut dirty: Vec<PageAt> = vec![];
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            dirty.extend(shard.pages.iter().filter(|page| page.dirty).map(|page| page.offset));
+            let pages = shard.pages.lock();
+            dirty.extend(pages.cache.iter().filter(|(_, page)| is_dirty(page.as_ref())).map(|(at, _)| at));
         }
         dirty.sort_unstable();
-        for offset in dirty {
-            let mut shard = self.shard(offset);
-            if let Some(&place) = shard.places.get(&offset) {
-                shard.pages[place].write(medium)?;
-            }
+        for at in dirty {
+            let shard = self.shard(at);
+            let page = {
+                let mut pages = shard.pages.lock();
+                let Some(place) = pages.cache.get(at).filter(|page| is_dirty(page.as_ref())) else {
+                    continue;
+                };
+                place.take()
+            };
+            InHand { shard, at, back: page }.write_back(&*self.medium)?;
         }
         Ok(())
     }
 
-    /// Discards whole pages of metadata: they read as zeros.
-    pub(crate) fn discard(&self, medium: &dyn Medium, offset: u64, len: u64) -> Result<()> {
+    /// Discards whole pages of metadata, which nobody reads or loads meanwhile: they read as zeros.
+    pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         // The pages first: evicted in between, they would undo the discard.
-        for_pages(offset, len as usize, |page, _, _| {
-            let mut shard = self.shard(page);
-            if let Some(place) = shard.find(page) {
-                shard.pages[place].bytes.fill(0);
-                shard.pages[place].dirty = false;
+        for_pages(offset, len as usize, |at, _, _| {
+            if let Some(Some(page)) = self.shard(at).pages.lock().cache.get(at) {
+                page.bytes.fill(0);
+                page.dirty = false;
             }
             Ok(())
         })?;
-        medium.discard(offset, len)
+        self.medium.discard(offset, len)
     }
 
     /// Hits and misses so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        self.shards
-            .iter()
-            .map(|s| s.lock().unwrap_or_else(PoisonError::into_inner))
-            .fold((0, 0), |(hits, misses), shard| (hits + shard.hits, misses + shard.misses))
+        let pages = self.shards.iter().map(|shard| shard.pages.lock());
+        pages.fold((0, 0), |(hits, misses), pages| (hits + pages.hits, misses + pages.misses))
     }
 
-    fn shard(&self, page: u64) -> MutexGuard<'_, Shard> {
+    /// Shows a page to `f`, after loading it if it is not here. `None`: there is no room, and a reader must not write.
+    fn with_page<R>(&self, at: PageAt, may_write: bool, f: impl FnOnce(&mut Page) -> R) -> Result<Option<R>> {
+        let shard = self.shard(at);
+        let mut spare = None;
+        let mut pages = shard.pages.lock();
+        loop {
+            match pages.cache.get(at) {
+                Some(Some(page)) => {
+                    let result = f(page);
+                    pages.hits += 1;
+                    return Ok(Some(result));
+                }
+                Some(None) => {
+                    shard.released.wait(&mut pages);
+                    continue;
+                }
+                None => {}
+            }
+            if !pages.cache.is_full() {
+                break;
+            }
+            let may_go = |_, page: &Option<Page>| page.as_ref().is_some_and(|page| may_write || !page.dirty);
+            match pages.cache.evict(may_go) {
+                Some((at, page)) if is_dirty(page.as_ref()) => {
+                    pages.cache.put(at, None);
+                    drop(pages);
+                    let mut in_hand = InHand { shard, at, back: page };
+                    in_hand.write_back(&*self.medium)?;
+                    spare = in_hand.back.take();
+                    drop(in_hand);
+                    pages = shard.pages.lock();
+                }
+                Some((_, page)) => spare = page,
+                None if may_write => shard.released.wait(&mut pages),
+                None => return Ok(None),
+            }
+        }
+        pages.misses += 1;
+        pages.cache.put(at, None);
+        drop(pages);
+        let mut in_hand = InHand { shard, at, back: None };
+        let mut page = spare.unwrap_or_else(|| Page { bytes: Box::new([0; PAGE]), dirty: false });
+        self.medium.read_at(at.0, &mut page.bytes[..])?;
+        let result = f(&mut page);
+        in_hand.back = Some(page);
+        Ok(Some(result))
+    }
+
+    fn shard(&self, at: PageAt) -> &Shard {
         // Neighbouring pages are often used together; spread over shards, they do not wait for one lock.
-        let index = (page / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.shards[index as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        let index = (at.0 / PAGE as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.shards[index as usize % SHARDS]
     }
 }
 
-impl Shard {
-    fn find(&mut self, offset: u64) -> Option<usize> {
-        let place = *self.places.get(&offset)?;
-        self.pages[place].used = true;
-        self.hits += 1;
-        Some(place)
-    }
-
-    /// The place of a page, loaded if it is not here. `None`: every page is dirty and must not be written.
-    fn find_or_load(
-        &mut self,
-        medium: &dyn Medium,
-        offset: u64,
-        capacity: usize,
-        may_write: bool,
-    ) -> Result<Option<usize>> {
-        if let Some(place) = self.find(offset) {
-            return Ok(Some(place));
-        }
-        self.misses += 1;
-        let place = if self.pages.len() < capacity {
-            self.pages.push(Page { offset, used: true, dirty: false, bytes: Box::new([0; PAGE as usize]) });
-            self.pages.len() - 1
-        } else {
-            let Some(place) = self.victim(may_write) else { return Ok(None) };
-            self.pages[place].write(medium)?;
-            // A page whose load failed stands in no index; its number may be another's by now.
-            if self.places.get(&self.pages[place].offset) == Some(&place) {
-                self.places.remove(&self.pages[place].offset);
-            }
-            place
-        };
-        let page = &mut self.pages[place];
-        (page.offset, page.used) = (offset, true);
-        // Only a page that was read takes its place in the index; until then nobody finds it.
-        medium.read_at(offset, &mut page.bytes[..])?;
-        self.places.insert(offset, place);
-        Ok(Some(place))
-    }
-
-    /// A page to give up: one not used since the hand last passed, and clean unless `may_write`.
-    fn victim(&mut self, may_write: bool) -> Option<usize> {
-        for _ in 0..2 * self.pages.len() {
-            self.hand = (self.hand + 1) % self.pages.len();
-            let page = &mut self.pages[self.hand];
-            if (may_write || !page.dirty) && !std::mem::take(&mut page.used) {
-                return Some(self.hand);
-            }
-        }
-        None
-    }
+fn is_dirty(page: Option<&Page>) -> bool {
+    page.is_some_and(|page| page.dirty)
 }
 
-impl Page {
-    /// Writes the page if it is dirty.
-    fn write(&mut self, medium: &dyn Medium) -> Result<()> {
-        if self.dirty {
-            medium.write_at(self.offset, &self.bytes[..])?;
-            self.dirty = false;
-        }
-        Ok(())
-    }
-}
-
-/// Calls `f(page offset, offset within the page, range of the caller's buffer)` for each page touched.
+/// Calls `f(page, offset within the page, range of the caller's buffer)` for each page touched.
 fn for_pages(
     offset: u64,
     len: usize,
-    mut f: impl FnMut(u64, usize, std::ops::Range<usize>) -> Result<()>,
+    mut f: impl FnMut(PageAt, usize, Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let mut done = 0;
     while done < len {
         let at = offset + done as u64;
-        let within = at % PAGE;
-        let part = ((PAGE - within) as usize).min(len - done);
-        f(at - within, within as usize, done..done + part)?;
+        let within = (at % PAGE as u64) as usize;
+        let part = (PAGE - within).min(len - done);
+        f(PageAt(at - within as u64), within, done..done + part)?;
         done += part;
     }
     Ok(())
@@ -207,29 +244,74 @@ fn for_pages(
 mod tests {
     use super::*;
     use lacuna_medium::MemoryMedium;
+    use parking_lot::RwLock;
+
+    const PAGES: u64 = 300;
+
+    fn tiny() -> (Arc<MemoryMedium>, MetaCache) {
+        let medium = Arc::new(MemoryMedium::new(PAGE as u64 * PAGES));
+        (medium.clone(), MetaCache::new(medium, Budget::bytes(1)))
+    }
+
+    fn next(x: &mut u64) -> u64 {
+        *x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *x >> 20
+    }
 
     #[test]
     fn a_small_cache_still_tells_the_truth() {
-        let medium = MemoryMedium::new(PAGE * 300);
-        let cache = MetaCache::new(Budget::bytes(1));
-        let mut model = vec![0u8; (PAGE * 300) as usize];
+        let (medium, cache) = tiny();
+        let mut model = vec![0u8; PAGE * PAGES as usize];
         let mut x = 7u64;
         for i in 0..5000u64 {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1);
-            let at = (x >> 20) as usize % (model.len() - 200);
+            let at = next(&mut x) as usize % (model.len() - 200);
             if i % 50 == 0 {
-                let page = at / PAGE as usize * PAGE as usize;
-                cache.discard(&medium, page as u64, PAGE).unwrap();
-                model[page..page + PAGE as usize].fill(0);
+                let page = at / PAGE * PAGE;
+                cache.discard(page as u64, PAGE as u64).unwrap();
+                model[page..page + PAGE].fill(0);
             } else if i % 2 == 0 {
-                cache.write(&medium, at as u64, &[i as u8; 150]).unwrap();
+                cache.write(at as u64, &[i as u8; 150]).unwrap();
                 model[at..at + 150].fill(i as u8);
             }
             let mut out = [0; 200];
-            cache.read(&medium, at as u64, &mut out).unwrap();
+            cache.read(at as u64, &mut out).unwrap();
             assert_eq!(out, model[at..at + 200]);
         }
-        cache.settle(&medium).unwrap();
+        cache.settle().unwrap();
         assert!(medium.snapshot() == model);
+    }
+
+    /// Readers of entries beside the one that is written, all in a few pages that keep being evicted.
+    #[test]
+    fn readers_beside_a_writer_never_see_a_stale_entry() {
+        const ENTRIES: u64 = 64;
+        let (_, cache) = tiny();
+        let at = |entry: u64| entry % PAGES * PAGE as u64 + entry / 8 * 32;
+        let model: Vec<RwLock<u8>> = (0..ENTRIES).map(|_| RwLock::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..4u64 {
+                let (cache, model) = (&cache, &model);
+                scope.spawn(move || {
+                    let mut x = thread;
+                    for _ in 0..20_000 {
+                        let entry = next(&mut x) % ENTRIES;
+                        let value = model[entry as usize].read();
+                        let mut out = [0xff; 32];
+                        cache.read(at(entry), &mut out).unwrap();
+                        assert_eq!(out, [*value; 32], "entry {entry}");
+                    }
+                });
+            }
+            let mut x = 9;
+            for i in 0..20_000u64 {
+                let entry = next(&mut x) % ENTRIES;
+                let mut value = model[entry as usize].write();
+                *value = i as u8;
+                cache.write(at(entry), &[*value; 32]).unwrap();
+                if i % 100 == 0 {
+                    cache.settle().unwrap();
+                }
+            }
+        });
     }
 }

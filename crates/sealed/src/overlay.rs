@@ -1,11 +1,12 @@
 //! A medium that is read and never written: what would be written stays in memory. The key-value store writes
 //! to its region whenever it is opened; a disk that is opened read-only must not.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const PAGE: usize = 4096;
 /// Changed pages kept at most: 64 MiB.
@@ -23,13 +24,9 @@ impl Overlay {
         Overlay { below, pages: Mutex::default() }
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes `len` bytes from `offset`, page by page; `change` gets a piece and where in the whole it lies.
     fn change(&self, offset: u64, len: u64, mut change: impl FnMut(&mut [u8], usize)) -> Result<()> {
-        let mut pages = self.pages();
+        let mut pages = self.pages.lock();
         let mut at = offset;
         while at < offset + len {
             let (number, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
@@ -41,7 +38,7 @@ impl Overlay {
                     return Err(Error::new(Kind::Memory, "cannot open the key-value store read-only")
                         .found("a store that wants to change more than fits in memory")
                         .expected(format!("changes within {MOST_PAGES} pages"))
-                        .remedy("open the disk once without --read-only"));
+                        .remedy(Advice::from("open the disk once without ").setting(Setting::ReadOnly)));
                 }
                 Entry::Vacant(place) => {
                     let start = number * PAGE as u64;
@@ -64,7 +61,7 @@ impl Medium for Overlay {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let pages = self.pages();
+        let pages = self.pages.lock();
         self.below.read(batch)?;
         for extent in batch {
             let end = extent.offset + extent.buf.len() as u64;

@@ -1,4 +1,4 @@
-//! Opening after whatever happened: the journal is read once, the last word on every block and segment is found,
+//! Opening after whatever happened: the journal is read once, the last entry for every block and segment is found,
 //! and only that is carried out.
 //!
 //! Why two passes: a batch may name a slot that was freed and taken over by another segment's copy-on-write segment before
@@ -10,72 +10,70 @@
 //! Crash during recovery: it only repeats what the journal holds, and the journal is retired at its end; a second
 //! opening starts over from the same journal and reaches the same state.
 
+use crate::address::{SegmentNo, SlotNo, run};
 use crate::cache::Committed;
-use crate::disk::Core;
-use crate::journal::{Entry, ParsedBatch};
-use crate::map::Slot;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SEGMENT_BLOCKS};
+use crate::geometry::Params;
+use crate::journal::{Entry, Journal, ParsedBatch};
+use crate::map::SegmentMap;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// What the journal says last of each block.
-type LastWords = BTreeMap<u64, Committed>;
-
-pub(crate) fn recover(core: &Core) -> Result<()> {
-    let mut c = core.committer();
-    let mut words = LastWords::new();
-    let mut moved = vec![];
-    let batches = c.journal.replay(|batch| note_batch(core, batch, &mut words, &mut moved))?;
-    core.map.count_free();
-    core.counters.replayed.store(batches, Ordering::Relaxed);
-    if batches == 0 {
-        return Ok(());
-    }
-    c.moved.extend(moved);
-    for (block, committed) in words {
-        if core.map.get(block / SEGMENT_BLOCKS).is_err() {
-            // Its map entry does not verify: that segment is lost, not the disk.
-            continue;
-        }
-        core.cache.commit(block, None, committed);
-        c.to_destage.insert(block);
-    }
-    // A disk that is only read has in memory what the journal holds, as long as it is open: at most the length of the journal.
-    if core.read_only { Ok(()) } else { core.checkpoint_or_stay(&mut c) }
+/// The replay index: what the journal says last.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    /// How many batches it holds.
+    pub(crate) batches: u64,
+    /// Of each block.
+    pub(crate) latest: BTreeMap<BlockAddr, Committed>,
+    /// Segments whose slots it names.
+    pub(crate) moved: Vec<SegmentNo>,
 }
 
-fn note_batch(core: &Core, batch: ParsedBatch, words: &mut LastWords, moved: &mut Vec<u64>) -> Result<()> {
-    let bytes = Arc::new(batch.bytes);
-    let mut at = batch.data_at;
-    for entry in batch.entries {
-        match entry {
-            Entry::Write { block, meta } => {
-                check(block < core.params.blocks, "a block", block)?;
-                words.insert(block, Committed::Data { batch: bytes.clone(), at, meta });
-                at += BLOCK_SIZE;
-            }
-            Entry::Erase { block, count } => {
-                let end = block.checked_add(u64::from(count)).filter(|end| *end <= core.params.blocks);
-                check(end.is_some(), "blocks", block)?;
-                words.extend((block..block + u64::from(count)).map(|b| (b, Committed::Hole)));
-            }
-            Entry::Move { segment, slot } => {
-                let g = core.store.geometry;
-                let known =
-                    segment < u64::from(g.segments) && !matches!(slot, Slot::At(slot) if slot >= g.slots);
-                check(known, "a segment", segment)?;
-                core.map.set(segment, slot);
-                moved.push(segment);
-                let first = segment * SEGMENT_BLOCKS;
-                let void: Vec<u64> = words.range(first..first + SEGMENT_BLOCKS).map(|(b, _)| *b).collect();
-                void.iter().for_each(|b| {
-                    words.remove(b);
-                });
+impl Replayed {
+    /// Reads the journal to its end, moves segments in the map as it says, and counts the map's free slots.
+    pub(crate) fn of(journal: &mut Journal, map: &SegmentMap, params: &Params) -> Result<Replayed> {
+        let mut replayed = Replayed::default();
+        let batches = journal.replay(|batch| replayed.note(batch, map, params))?;
+        replayed.batches = batches;
+        map.count_free();
+        // If its map entry does not verify, that segment is lost, not the disk.
+        replayed.latest.retain(|block, _| map.get(SegmentNo::of(*block)).is_ok());
+        Ok(replayed)
+    }
+
+    fn note(&mut self, batch: ParsedBatch, map: &SegmentMap, params: &Params) -> Result<()> {
+        let bytes = Arc::new(batch.bytes);
+        let mut at = batch.data_at;
+        for entry in batch.entries {
+            match entry {
+                Entry::Write { block, meta } => {
+                    check(block.0 < params.blocks, "a block", block.0)?;
+                    self.latest.insert(block, Committed::Data { batch: bytes.clone(), at, meta });
+                    at += BLOCK_SIZE;
+                }
+                Entry::Erase { block, count } => {
+                    let end = block.0.checked_add(u64::from(count)).filter(|end| *end <= params.blocks);
+                    check(end.is_some(), "blocks", block.0)?;
+                    self.latest.extend(run(block, u64::from(count)).map(|b| (b, Committed::Hole)));
+                }
+                Entry::Move { segment: number, slot: place } => {
+                    let g = params.geometry();
+                    let slot = place.and_then(|slot| SlotNo::checked(slot, g.slots));
+                    let segment =
+                        SegmentNo::checked(number, g.segments).filter(|_| slot.is_some() == place.is_some());
+                    let Some(segment) = segment else { return check(false, "a segment", number) };
+                    map.set(segment, slot);
+                    self.moved.push(segment);
+                    let void: Vec<BlockAddr> = self.latest.range(segment.blocks()).map(|(b, _)| *b).collect();
+                    for block in void {
+                        self.latest.remove(&block);
+                    }
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn check(holds: bool, what: &str, number: u64) -> Result<()> {

@@ -156,11 +156,11 @@ fn open_background(medium: &Arc<dyn Medium>, params: &Params, seed: u64) -> Seal
 }
 
 /// Runs the threads, closes, opens again, compares; twice over, so that segments move away from old slots.
-fn threads_agree(medium: Arc<dyn Medium>, params: &Params, seed: u64, steps: u64) {
-    create(&*medium, params);
+fn threads_agree(medium: &Arc<dyn Medium>, params: &Params, seed: u64, steps: u64) {
+    create(&**medium, params);
     let mut stamps = vec![0; BLOCKS as usize];
     for round in 0..2u64 {
-        let disk = open_background(&medium, params, seed * 10 + round);
+        let disk = open_background(medium, params, seed * 10 + round);
         let parts: Vec<Vec<u64>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|me| {
@@ -184,7 +184,7 @@ fn threads_agree(medium: Arc<dyn Medium>, params: &Params, seed: u64, steps: u64
         }
         disk.close().unwrap();
         drop(disk);
-        assert_all(&open_background(&medium, params, 999), &stamps);
+        assert_all(&open_background(medium, params, 999), &stamps);
     }
 }
 
@@ -204,8 +204,9 @@ fn assert_all(disk: &Sealed, stamps: &[u64]) {
 fn in_memory(cipher: Cipher, layout: Layout, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let params = params(cipher, layout, BLOCKS);
-        let medium = Arc::new(lacuna_medium::MemoryMedium::new(params.geometry().medium_len()));
-        threads_agree(medium, &params, seed, 250);
+        let medium: Arc<dyn Medium> =
+            Arc::new(lacuna_medium::MemoryMedium::new(params.geometry().medium_len()));
+        threads_agree(&medium, &params, seed, 250);
     }
 }
 
@@ -239,6 +240,7 @@ fn on_a_file() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("concurrent.img");
     let params = params(Cipher::Gcm, Layout::SegmentEnd, BLOCKS);
     let medium = FileMedium::create(&path, params.geometry().medium_len()).unwrap();
-    threads_agree(Arc::new(medium), &params, 50, 250);
+    let medium: Arc<dyn Medium> = Arc::new(medium);
+    threads_agree(&medium, &params, 50, 250);
     std::fs::remove_file(path).unwrap();
 }

@@ -9,6 +9,7 @@ use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
 use lacuna_header::{CreateHeader, FormatId, NewHeader, Uuid};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -206,7 +207,7 @@ fn a_reader_written_from_the_pages_alone_agrees() {
     for (block, stamp) in CONTENTS {
         let digest: u64 =
             content(block, stamp).iter().fold(7, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(*b)));
-        expected.push_str(&format!("{block} {digest:016x}\n"));
+        writeln!(expected, "{block} {digest:016x}").unwrap();
     }
     let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/read_sealed.py");
     for golden in ALL.iter().filter(|g| g.cipher != Cipher::Hctr2 && g.layout != Layout::Kv) {

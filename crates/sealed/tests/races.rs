@@ -184,7 +184,7 @@ fn a_discarded_segment_always_finds_a_slot_again() {
     assert_stamps(&open(&medium.0.inner, &params, 3), &expected, "after reopening");
 }
 
-/// Writes and commits small pieces in one segment until everything in the journal is sent slot.
+/// Writes and commits small pieces in one segment until everything in the journal is destaged.
 fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
     let before = status(disk, "sent_home");
     for piece in 1..100 {
@@ -197,7 +197,7 @@ fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
     panic!("nothing was destaged");
 }
 
-/// While the one block of a segment is written slot, the segment is discarded, or asked for its extents.
+/// While the one block of a segment is destaged, the segment is discarded, or asked for its extents.
 #[test]
 fn a_block_that_is_being_destaged_is_seen_by_discard_and_extents() {
     for discard in [true, false] {

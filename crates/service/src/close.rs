@@ -206,7 +206,7 @@ fn not_open(mountpoint: &Path) -> Error {
         Some(entry) => error
             .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
             .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),
-        None => error.found("nothing of lacuna open there").remedy("`lacuna status` lists what is open"),
+        None => error.found("nothing of lacuna open there"),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::counters::Counters;
 use crate::outcome;
 use crate::watch::Watch;
-use lacuna_core::{ByteDisk, Error, Result};
+use lacuna_core::{ByteDisk, Error, Naming, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -28,17 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A client that waits for the end of a close.
-pub struct Waiting(UnixStream);
+pub struct Waiting(UnixStream, Naming);
 
 impl Waiting {
     /// Tells it how the close went.
     pub fn answer(mut self, result: &Result<()>) {
-        let _ = self.0.write_all(outcome::encode(result).as_bytes());
+        let _ = self.0.write_all(outcome::encode(result, self.1).as_bytes());
     }
 
     /// Tells it why the disk stays open.
     pub fn refuse(mut self, error: &Error) {
-        let _ = self.0.write_all(outcome::encode_refusal(error).as_bytes());
+        let _ = self.0.write_all(outcome::encode_refusal(error, self.1).as_bytes());
     }
 }
 
@@ -62,8 +62,14 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`. Errors: whatever the system says.
-    pub fn start(path: &Path, disk: ByteDisk, watch: Arc<Watch>, events: Sender<Event>) -> Result<Self> {
+    /// Listens at `path`; `naming` gives names to the settings in advice that clients get. Errors: whatever the system says.
+    pub fn start(
+        path: &Path,
+        disk: ByteDisk,
+        watch: Arc<Watch>,
+        events: Sender<Event>,
+        naming: Naming,
+    ) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
         // A dead server's socket would be in the way. The caller holds the lock, so it is nobody's.
         let _ = std::fs::remove_file(path);
@@ -77,7 +83,7 @@ impl Control {
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
-                        Ok((stream, _)) => _ = serve(stream, &counters, &watch, &events),
+                        Ok((stream, _)) => _ = serve(stream, &counters, &watch, &events, naming),
                         Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
@@ -102,6 +108,7 @@ fn serve(
     counters: &Counters,
     watch: &Watch,
     events: &Sender<Event>,
+    naming: Naming,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -111,10 +118,10 @@ fn serve(
         CLOSE => {
             // Closing may take long; that somebody heard of it does not.
             stream.write_all(HEARD)?;
-            events.send(Event::Close(Waiting(stream))).map_err(io::Error::other)
+            events.send(Event::Close(Waiting(stream, naming))).map_err(io::Error::other)
         }
         STATUS => {
-            let last_error = watch.last_failure().map(|e| e.to_string());
+            let last_error = watch.last_failure().map(|e| e.named(naming));
             let answer = serde_json::json!({
                 "items": counters.now(),
                 "last_error": last_error,

@@ -2,8 +2,8 @@
 //! medium, above all when it is being closed, and that is when people ask.
 
 use lacuna_core::{ByteDisk, StatusItem};
+use parking_lot::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long the disk has for its answer.
@@ -24,7 +24,7 @@ impl Counters {
 
     /// What the disk says, or said when it was last asked in vain; nothing if it does not answer now.
     pub fn now(&self) -> Vec<StatusItem> {
-        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut late = self.late.lock();
         let Some(answer) = late.take().or_else(|| self.ask()) else { return Vec::new() };
         match answer.recv_timeout(LIMIT) {
             Ok(items) => items,
@@ -61,12 +61,12 @@ mod tests {
         let lock = Arc::new(Mutex::new(()));
         let of_disk = Arc::clone(&lock);
         let disk = Unasked(move || {
-            let _held = of_disk.lock().unwrap();
-            Status { items: vec![StatusItem { name: "dirty", value: 7, unit: "bytes" }] }
+            let _held = of_disk.lock();
+            Status { items: vec![StatusItem::new("dirty", 7, "bytes")] }
         });
         let counters = Counters::of(vec![ByteDisk::new(Arc::new(disk))]);
         assert_eq!(counters.now()[0].value, 7);
-        let held = lock.lock().unwrap();
+        let held = lock.lock();
         assert!(counters.now().is_empty() && counters.now().is_empty());
         drop(held);
         assert_eq!(counters.now()[0].value, 7);

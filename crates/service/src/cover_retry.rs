@@ -6,8 +6,9 @@
 //! that it does not.
 
 use lacuna_core::{BlockAddr, Disk, Error, Extent, Kind, Result, Status};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,7 @@ impl CoverRetry {
 
     /// The refusal of a try that began at `begun` or later, if there was one: cover was waited for that long in vain.
     pub fn refused_since(&self, begun: Instant) -> Option<Error> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.lock();
         refused.as_ref().filter(|(at, _)| *at >= begun).map(|(_, e)| e.clone())
     }
 
@@ -121,7 +122,7 @@ impl CoverRetry {
             let begun = Instant::now();
             match ask(&*self.disk) {
                 Err(e) if e.kind() == Kind::NoCover => {
-                    let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut refused = self.refused.lock();
                     *refused = Some((begun, e.clone()));
                     drop(refused);
                     if !self.is_patient() {

@@ -1,7 +1,7 @@
 //! Going to the background: the parent stays until the child says that it is ready, or why it failed.
 
 use crate::{outcome, system_call};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Error, Kind, Naming, Result};
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 
@@ -28,26 +28,26 @@ pub struct Started {
 /// The child's way of telling its parent how the start went. Dropped without a word, it means failure.
 pub struct ReadyPipe {
     pipe: PipeWriter,
+    naming: Naming,
 }
 
-/// Forks. Call it while the process has one thread, after everything that needs the terminal.
+/// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it while the process has one thread, after everything that needs the terminal.
 ///
 /// The child is in a session of its own but keeps its standard streams and its working directory until
 /// [`ReadyPipe::ready`].
-pub fn daemonize() -> Result<Side> {
+pub fn daemonize(naming: Naming) -> Result<Side> {
     let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     let _ = std::io::stdout().flush();
-    match system_call::fork().map_err(failed)? {
-        Some(pid) => Ok(Side::Parent(Started { pipe: reader, pid })),
-        None => {
-            let ready = ReadyPipe { pipe: writer };
-            match rustix::process::setsid() {
-                Ok(_) => Ok(Side::Child(ready)),
-                Err(e) => {
-                    ready.failed(&failed(e.into()));
-                    Err(failed(e.into()))
-                }
+    if let Some(pid) = system_call::fork().map_err(failed)? {
+        Ok(Side::Parent(Started { pipe: reader, pid }))
+    } else {
+        let ready = ReadyPipe { pipe: writer, naming };
+        match rustix::process::setsid() {
+            Ok(_) => Ok(Side::Child(ready)),
+            Err(e) => {
+                ready.failed(&failed(e.into()));
+                Err(failed(e.into()))
             }
         }
     }
@@ -97,14 +97,14 @@ impl ReadyPipe {
     /// Lets go of the terminal and the working directory, then lets the parent exit with success.
     pub fn ready(mut self) -> Result<()> {
         let detached = detach();
-        let told = self.pipe.write_all(outcome::encode(&detached).as_bytes());
+        let told = self.pipe.write_all(outcome::encode(&detached, self.naming).as_bytes());
         detached?;
         told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
     }
 
     /// Lets the parent exit with `error`.
     pub fn failed(mut self, error: &Error) {
-        let _ = self.pipe.write_all(outcome::encode(&Err(error.clone())).as_bytes());
+        let _ = self.pipe.write_all(outcome::encode(&Err(error.clone()), self.naming).as_bytes());
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is on the disk, and making a file system where there is nothing.
 
 use crate::tool;
-use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
+use lacuna_core::{Advice, BLOCK_SIZE, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -36,25 +36,29 @@ pub(crate) fn prepare(
             .found(found.name)
             .expected("a file system on the whole disk")
             .remedy(
-                "serve it with `lacuna serve --socket PATH`, or use `lacuna open --raw`, and mount its parts",
+                Advice::from("serve it to NBD clients, or open it with ")
+                    .setting(Setting::Raw)
+                    .text(", and mount its parts"),
             )),
         (Some(found), Some(wanted)) => {
             let len = disk.len();
-            Err(not_blank(wanted, format!("{} already on the disk", found.name)).remedy(format!(
-                "open it without --mkfs; or, to lose what is there, open it with `lacuna open --raw`, run `fallocate \
-                 --punch-hole --offset 0 --length {len} MOUNTPOINT/disk`, and close it"
-            )))
+            let punch = format!("fallocate --punch-hole --offset 0 --length {len} MOUNTPOINT/disk");
+            let advice = Advice::from("open it without ").setting(Setting::Mkfs);
+            let advice = advice.text("; or, to lose what is there, open it with ").setting(Setting::Raw);
+            Err(not_blank(wanted, format!("{} already on the disk", found.name))
+                .remedy(advice.text(format!(", run `{punch}`, and close it"))))
         }
         (None, None) => Err(Error::new(Kind::NotFound, "cannot mount the disk")
             .found("no file system that is known here")
-            .remedy("on a new disk give `--mkfs ext4` to make one")),
+            .remedy(Advice::from("on a new disk give ").setting(Setting::Mkfs).text(" ext4 to make one"))),
         (None, Some(wanted)) => {
             if !overwrite && let Some(at) = first_data(disk)? {
                 let found =
                     format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
-                return Err(not_blank(wanted, found).remedy(
-                    "open it without --mkfs if it is a file system; to lose what is there, give --force with --mkfs",
-                ));
+                let advice = Advice::from("open it without ").setting(Setting::Mkfs);
+                let advice = advice.text(" if it is a file system; to lose what is there, give ");
+                let advice = advice.setting(Setting::Overwrite).text(" with ").setting(Setting::Mkfs);
+                return Err(not_blank(wanted, found).remedy(advice));
             }
             make(device, wanted).map(|()| true)
         }

@@ -4,7 +4,7 @@ use crate::loop_device::LoopDevice;
 use crate::unmount::busy_or_failed;
 use crate::watch::Watch;
 use crate::{close, mkfs, mount_table, shell_word, tool};
-use lacuna_core::{ByteDisk, Error, Kind, Result};
+use lacuna_core::{Advice, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,11 +90,16 @@ impl Mounted {
         ];
         tool::succeed(&what, "mount", &args).map_err(|e| match journalled {
             Some(option)
-                if watch.first_failure().is_none() && e.kind() == Kind::Other && !options.contains(option) =>
-                e.remedy(format!(
-                "if it was not unmounted, as in a copy of a disk in use, give `--mount-options {option}`: its journal is then \
-                 left aside, and what was written last is not seen"
-            )),
+                if watch.first_failure().is_none()
+                    && e.kind() == Kind::Other
+                    && !options.contains(option) =>
+            {
+                let advice = Advice::from("if it was not unmounted, as in a copy of a disk in use, give ");
+                let what = format!(
+                    " {option}: its journal is then left aside, and what was written last is not seen"
+                );
+                e.remedy(advice.setting(Setting::MountOptions).text(what))
+            }
             _ => from_disk(e),
         })?;
         let number = device.number();
@@ -194,10 +199,10 @@ fn offer_others(error: Error) -> Error {
     if error.kind() != Kind::Permission {
         return error;
     }
-    error.remedy(
-        "run as root where loop devices are allowed, or use `lacuna serve --socket PATH` (NBD), \
-         or `lacuna open --raw LOCATION MOUNTPOINT` (the disk as a file)",
-    )
+    let advice = Advice::from(
+        "run as root where loop devices are allowed, serve the disk to NBD clients, or open it with ",
+    );
+    error.remedy(advice.setting(Setting::Raw).text(", which gives it as a file"))
 }
 
 /// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
@@ -212,9 +217,9 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         let error = Error::io(&what, &e);
         match e.raw_os_error() {
             Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {word}")),
-            Some(libc::ENOTCONN) => error
-                .with_kind(Kind::Busy)
-                .remedy("a FUSE server died on the way there; `lacuna status` says whether it was lacuna's"),
+            Some(libc::ENOTCONN) => error.with_kind(Kind::Busy).remedy(
+                "a FUSE server died on the way there, perhaps one of lacuna: look at the status of all",
+            ),
             _ => error,
         }
     })?;
@@ -222,11 +227,11 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         if close::left_by_dead(&path, &top, run_base) {
             return Err(Error::new(Kind::Busy, what)
                 .found("what a lacuna server left mounted there when it died")
-                .remedy(format!("clear it away with `lacuna close {word}`, then open again")));
+                .remedy("close it, which clears it away, then open again"));
         }
         return Err(Error::new(Kind::Busy, what)
             .found("something mounted there already")
-            .remedy(format!("close it (`lacuna close {word}`), unmount it, or choose another directory")));
+            .remedy("close or unmount it, or choose another directory"));
     }
     if !fs::metadata(&path).map_err(|e| Error::io(&what, &e))?.is_dir() {
         return Err(Error::new(Kind::Usage, what).found("a file").expected("a directory"));

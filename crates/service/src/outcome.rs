@@ -1,13 +1,14 @@
 //! How a result crosses from one process to another: one line of JSON.
 
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Error, Kind, Naming, Result};
 use serde::{Deserialize, Serialize};
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Line {
     ok: bool,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    kind: String,
+    /// The name of the kind; a newer server may know more of them.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    kind: serde_json::Value,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     message: String,
     #[serde(default)]
@@ -17,14 +18,14 @@ struct Line {
     stays: bool,
 }
 
-/// The line, with its end.
-pub(crate) fn encode(result: &Result<()>) -> String {
-    text(&line(result))
+/// The line, with its end; `naming` gives names to the settings in advice.
+pub(crate) fn encode(result: &Result<()>, naming: Naming) -> String {
+    text(&line(result, naming))
 }
 
 /// The line of a server that goes on.
-pub(crate) fn encode_refusal(error: &Error) -> String {
-    text(&Line { stays: true, ..line(&Err(error.clone())) })
+pub(crate) fn encode_refusal(error: &Error, naming: Naming) -> String {
+    text(&Line { stays: true, ..line(&Err(error.clone()), naming) })
 }
 
 /// Whether a line says that the server goes on.
@@ -32,17 +33,14 @@ pub(crate) fn stays_open(line: &str) -> bool {
     serde_json::from_str(line).is_ok_and(|line: Line| line.stays)
 }
 
-fn line(result: &Result<()>) -> Line {
+fn line(result: &Result<()>, naming: Naming) -> Line {
     match result {
-        Ok(()) => {
-            Line { ok: true, kind: String::new(), message: String::new(), private: false, stays: false }
-        }
+        Ok(()) => Line { ok: true, ..Line::default() },
         Err(e) => Line {
-            ok: false,
-            kind: name(e.kind()).to_owned(),
-            message: e.to_string(),
+            kind: serde_json::to_value(e.kind()).unwrap_or_default(),
+            message: e.named(naming),
             private: e.is_private(),
-            stays: false,
+            ..Line::default()
         },
     }
 }
@@ -55,66 +53,22 @@ fn text(line: &Line) -> String {
 
 /// What the line says, or `None` if it is not such a line.
 pub(crate) fn decode(line: &str) -> Option<Result<()>> {
-    let line: Line = serde_json::from_str(line).ok()?;
+    let Line { ok, kind, message, private, .. } = serde_json::from_str(line).ok()?;
     let error = || {
-        let error = Error::new(kind(&line.kind), line.message.clone());
-        if line.private { error.private() } else { error }
+        let error = Error::new(serde_json::from_value(kind).unwrap_or(Kind::Other), message);
+        if private { error.private() } else { error }
     };
-    Some(if line.ok { Ok(()) } else { Err(error()) })
-}
-
-fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Usage => "usage",
-        Kind::Passphrase => "passphrase",
-        Kind::Permission => "permission",
-        Kind::Memory => "memory",
-        Kind::NotFound => "not-found",
-        Kind::Busy => "busy",
-        Kind::Corrupt => "corrupt",
-        Kind::RolledBack => "rolled-back",
-        Kind::NoSpace => "no-space",
-        Kind::Io => "io",
-        Kind::FailStop => "fail-stop",
-        Kind::ReadOnly => "read-only",
-        Kind::Exists => "exists",
-        Kind::Changed => "changed",
-        Kind::Fenced => "fenced",
-        Kind::TimedOut => "timed-out",
-        Kind::NoCover => "no-cover",
-        Kind::Other => "other",
-    }
-}
-
-fn kind(wanted: &str) -> Kind {
-    const ALL: [Kind; 17] = [
-        Kind::Usage,
-        Kind::Passphrase,
-        Kind::Permission,
-        Kind::Memory,
-        Kind::NotFound,
-        Kind::Busy,
-        Kind::Corrupt,
-        Kind::RolledBack,
-        Kind::NoSpace,
-        Kind::Io,
-        Kind::FailStop,
-        Kind::ReadOnly,
-        Kind::Exists,
-        Kind::Changed,
-        Kind::Fenced,
-        Kind::TimedOut,
-        Kind::NoCover,
-    ];
-    ALL.into_iter().find(|&k| name(k) == wanted).unwrap_or(Kind::Other)
+    Some(if ok { Ok(()) } else { Err(error()) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna_core::{Advice, Setting};
 
     #[test]
     fn a_result_survives_the_crossing() {
+        let encode = |result: &Result<()>| encode(result, |_| "--size".into());
         assert!(matches!(decode(&encode(&Ok(()))), Some(Ok(()))));
         let sent = Error::new(Kind::Busy, "cannot close").found("bash \"1\"\n").remedy("leave");
         let got = decode(&encode(&Err(sent.clone()))).unwrap().unwrap_err();
@@ -122,6 +76,11 @@ mod tests {
         assert!(
             !got.is_private() && decode(&encode(&Err(sent.private()))).unwrap().unwrap_err().is_private()
         );
+        let advice = Error::new(Kind::NoSpace, "full").remedy(Advice::from("give ").setting(Setting::Size));
+        let got = decode(&encode(&Err(advice))).unwrap().unwrap_err();
+        assert_eq!((got.kind(), got.to_string().as_str()), (Kind::NoSpace, "full; give --size"));
+        let unheard = r#"{"ok":false,"kind":"unheard-of","message":"x"}"#;
+        assert_eq!(decode(unheard).unwrap().unwrap_err().kind(), Kind::Other);
         assert!(decode("").is_none());
         assert!(decode("{\"ok\":").is_none());
     }

@@ -1,6 +1,5 @@
 //! The run directory of a server: its lock, its record, its control socket, its FUSE mount point.
 
-use crate::shell_word::shell_word;
 use lacuna_core::{Error, Kind, Result};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -201,7 +200,7 @@ pub(crate) fn lock_past_probes(lock: &File) -> std::result::Result<(), TryLockEr
 fn busy(mountpoint: &Path) -> Error {
     Error::new(Kind::Busy, format!("cannot open at {}", mountpoint.display()))
         .found("a lacuna server that has or is getting this mount point")
-        .remedy(format!("close it first: `lacuna close {}`", shell_word(mountpoint)))
+        .remedy("close it first")
 }
 
 fn prepare_base(base: &Path) -> Result<()> {

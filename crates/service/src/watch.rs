@@ -1,7 +1,8 @@
 //! What the serving threads know of the session, for the thread that governs it.
 
 use lacuna_core::Error;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to let go of the loop device after its last mount is gone. Longer means that
@@ -101,7 +102,7 @@ impl Watch {
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
         true
     }
@@ -114,6 +115,6 @@ impl Watch {
     }
 
     fn lock(&self) -> MutexGuard<'_, WatchState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

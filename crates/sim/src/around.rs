@@ -3,6 +3,28 @@
 use lacuna_core::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
 
+/// The operations that a double passes on as they are to the medium in its field of this name.
+macro_rules! pass_on {
+    ($inner:ident) => {
+        fn len(&self) -> u64 {
+            self.$inner.len()
+        }
+
+        fn forget_cached(&self) -> lacuna_core::Result<()> {
+            self.$inner.forget_cached()
+        }
+
+        fn expect_random_reads(&self) {
+            self.$inner.expect_random_reads();
+        }
+
+        fn allocate(&self, offset: u64, len: u64) -> lacuna_core::Result<bool> {
+            self.$inner.allocate(offset, len)
+        }
+    };
+}
+pub(crate) use pass_on;
+
 /// What is done around the operations of the medium below.
 pub trait Around: Send + Sync + 'static {
     /// The medium below.

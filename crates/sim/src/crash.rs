@@ -1,12 +1,12 @@
 //! A medium in memory that loses power when told, and with it whatever nobody synced.
 
 use crate::loss::{Fragment, Unsynced, leave};
-use crate::operation::{Digest, check_range};
-use crate::{Image, Loss, PAGE_SIZE, Rng, Tear};
+use crate::operation::Digest;
+use crate::{Image, Loss, PAGE_SIZE, Rng};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range};
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A medium in memory made of a durable image and the operations nobody has synced yet.
 ///
@@ -14,22 +14,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// from then on every operation fails, and [`CrashMedium::after_cut`] tells what was left, as often as one
 /// likes. Each extent written, each discard, sync and change of length counts as one operation; reads do not.
 pub struct CrashMedium(Mutex<State>);
-
-/// Calls of one kind, and which of them to leave undone while reporting success.
-#[derive(Default)]
-struct Promises {
-    calls: u64,
-    ignore_all: bool,
-    ignore_call: Option<u64>,
-}
-
-impl Promises {
-    /// Counts a call, and says whether to keep it.
-    fn keep_next(&mut self) -> bool {
-        self.calls += 1;
-        !self.ignore_all && self.ignore_call != Some(self.calls)
-    }
-}
 
 struct State {
     durable: Image,
@@ -39,9 +23,9 @@ struct State {
     ops: u64,
     cut_at: Option<u64>,
     off: bool,
-    tear: Tear,
-    syncs: Promises,
-    durable_writes: Promises,
+    syncs: u64,
+    ignore_syncs: bool,
+    ignore_durable_writes: bool,
 }
 
 fn power_is_off() -> Error {
@@ -97,7 +81,7 @@ impl State {
     }
 
     fn write_durable(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        if !self.durable_writes.keep_next() {
+        if self.ignore_durable_writes {
             return self.write(batch);
         }
         if !self.survives(batch.len() as u64) {
@@ -144,7 +128,8 @@ impl State {
             self.unsynced.iter_mut().for_each(|op| op.in_flight = true);
             return Err(power_is_off());
         }
-        if !self.syncs.keep_next() {
+        self.syncs += 1;
+        if self.ignore_syncs {
             return Ok(());
         }
         let fragments = || self.unsynced.iter().flat_map(|op| &op.fragments);
@@ -178,14 +163,14 @@ impl CrashMedium {
             ops: 0,
             cut_at: None,
             off: false,
-            tear: Tear::default(),
-            syncs: Promises::default(),
-            durable_writes: Promises::default(),
+            syncs: 0,
+            ignore_syncs: false,
+            ignore_durable_writes: false,
         }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
@@ -211,12 +196,7 @@ impl CrashMedium {
 
     /// Calls of `sync` so far, kept or not; the one in flight at the cut is not among them.
     pub fn syncs(&self) -> u64 {
-        self.state().syncs.calls
-    }
-
-    /// Calls of `write_durable` so far, kept or not.
-    pub fn durable_writes(&self) -> u64 {
-        self.state().durable_writes.calls
+        self.state().syncs
     }
 
     /// Operations that a power cut now could lose.
@@ -224,32 +204,15 @@ impl CrashMedium {
         self.state().unsynced.len()
     }
 
-    /// Sets how finely a cut may split a write. [`Tear::Sector512`] unless set.
-    pub fn set_tear(&self, tear: Tear) {
-        self.state().tear = tear;
-    }
-
     /// Makes every later `sync` a lie: it succeeds and makes nothing durable. A crash test that still passes
     /// with this on does not test the syncs.
     pub fn ignore_syncs(&self, ignore: bool) {
-        self.state().syncs.ignore_all = ignore;
-    }
-
-    /// Makes one `sync` a lie: the `n`th from now, the next being 1. A later honest one makes up for it.
-    pub fn ignore_nth_sync(&self, n: u64) {
-        let syncs = &mut self.state().syncs;
-        syncs.ignore_call = Some(syncs.calls.saturating_add(n));
+        self.state().ignore_syncs = ignore;
     }
 
     /// Makes every later `write_durable` a plain write that claims to be durable.
     pub fn ignore_durable_writes(&self, ignore: bool) {
-        self.state().durable_writes.ignore_all = ignore;
-    }
-
-    /// Makes one `write_durable` a plain write: the `n`th from now, the next being 1.
-    pub fn ignore_nth_durable_write(&self, n: u64) {
-        let writes = &mut self.state().durable_writes;
-        writes.ignore_call = Some(writes.calls.saturating_add(n));
+        self.state().ignore_durable_writes = ignore;
     }
 
     /// What an adversarial medium leaves if the power goes now, or left when it went: everything durable, and
@@ -262,7 +225,7 @@ impl CrashMedium {
     /// What is left under a given policy.
     pub fn after_cut_with(&self, loss: Loss, rng: &mut Rng) -> Image {
         let state = self.state();
-        leave(&state.durable, &state.unsynced, loss, state.tear, rng)
+        leave(&state.durable, &state.unsynced, loss, rng)
     }
 
     /// The bytes as reads see them: what an orderly shutdown leaves.

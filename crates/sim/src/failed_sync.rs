@@ -3,14 +3,14 @@
 //! does not hold, until the cache is dropped.
 
 use crate::image::PAGE_SIZE;
-use crate::operation::check_range;
 use crate::versions::{Model, fill};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
-use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range, pieces};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// So long the sync takes that fails: other threads that want one wait for it by then.
@@ -47,23 +47,19 @@ impl State {
         mut change: impl FnMut(&mut [u8], usize),
     ) -> Result<()> {
         check_range(range.start, range.end - range.start, medium.len())?;
-        let mut at = range.start;
-        while at < range.end {
-            let (number, within) = (at / PAGE_SIZE, (at % PAGE_SIZE) as usize);
-            let start = number * PAGE_SIZE;
+        for (number, within, at) in pieces(range.start, range.end - range.start, PAGE_SIZE) {
             let page = match self.cache.entry(number) {
                 Entry::Occupied(page) => page.into_mut(),
                 Entry::Vacant(place) => {
+                    let start = number * PAGE_SIZE;
                     let len = (medium.len() - start).min(PAGE_SIZE) as usize;
                     let mut bytes = vec![0; len].into_boxed_slice();
                     medium.read_at(start, &mut bytes)?;
                     place.insert(Page { bytes, dirty: false })
                 }
             };
-            let end = (range.end - start).min(PAGE_SIZE) as usize;
-            change(&mut page.bytes[within..end], (at - range.start) as usize);
+            change(&mut page.bytes[within], at.start);
             page.dirty = true;
-            at = start + end as u64;
         }
         Ok(())
     }
@@ -100,7 +96,7 @@ impl FailedSync {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -120,9 +116,9 @@ pub fn flush_until_refused(disk: &dyn Disk, clients: u64) {
 /// Blocks of each level that [`reopens_from_the_medium`] works with.
 const WORKED: u64 = 24;
 
-/// Fails the `nth` sync under a working disk, or with `closing` one that is being closed, opens the disk again in the same session of the system, goes on working,
-/// cuts the power, and opens it once more. What was flushed must read as it was flushed each time. `open` gives the levels
-/// of the disk on `failing`, with whatever threads make their flushes come to an end.
+/// Fails the `nth` sync under a working disk, or with `closing` one that is being closed. Opens the disk again in the same
+/// session of the system, goes on working, cuts the power, and opens it once more. What was flushed must read as it was
+/// flushed each time. `open` gives the levels of the disk on `failing`, with whatever threads make their flushes end.
 pub fn reopens_from_the_medium(
     failing: &FailedSync,
     nth: u64,
@@ -185,12 +181,10 @@ impl Medium for FailedSync {
         let state = self.state();
         self.medium.read(batch)?;
         for extent in batch {
-            let end = extent.offset + extent.buf.len() as u64;
-            for (number, page) in state.cache.range(extent.offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE)) {
-                let start = number * PAGE_SIZE;
-                let (from, to) = (start.max(extent.offset), (start + page.bytes.len() as u64).min(end));
-                extent.buf[(from - extent.offset) as usize..(to - extent.offset) as usize]
-                    .copy_from_slice(&page.bytes[(from - start) as usize..(to - start) as usize]);
+            for (number, within, at) in pieces(extent.offset, extent.buf.len() as u64, PAGE_SIZE) {
+                if let Some(page) = state.cache.get(&number) {
+                    extent.buf[at].copy_from_slice(&page.bytes[within]);
+                }
             }
         }
         Ok(())

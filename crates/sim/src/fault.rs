@@ -1,11 +1,13 @@
 //! A medium that goes wrong as told.
 
+use crate::around::pass_on;
 use crate::{OpKind, PAGE_SIZE};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// One way to go wrong. Operations are counted from when the fault was added, the first being 1; each extent
 /// of a batch is an operation. [`OpKind::Write`] stands for durable writes as well.
@@ -52,13 +54,6 @@ pub enum Fault {
     Quota {
         /// How much may be touched.
         bytes: u64,
-    },
-    /// Reads give the bytes of a range with the bits of `mask` flipped in each; the medium itself is unhurt.
-    FlipOnRead {
-        /// The bytes that read wrong.
-        range: Range<u64>,
-        /// The bits that flip.
-        mask: u8,
     },
     /// The `nth` write lands at another place and reports success.
     Misdirect {
@@ -107,7 +102,6 @@ impl Rule {
             | Fault::Short { op, .. }
             | Fault::Lose { op, .. } => *op,
             Fault::Quota { .. } | Fault::Misdirect { .. } => OpKind::Write,
-            Fault::FlipOnRead { .. } => return false,
         };
         wanted == op || (wanted == OpKind::Write && op == OpKind::WriteDurable)
     }
@@ -176,7 +170,7 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a fault. Of two that speak against the same operation the older decides.
@@ -189,7 +183,7 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
         self.state().rules.clear();
     }
 
-    /// Operations that went wrong so far; a flipped read is one.
+    /// Operations that went wrong so far.
     pub fn fired(&self) -> u64 {
         self.state().fired
     }
@@ -237,26 +231,6 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
             _ => act(),
         }
     }
-
-    fn flip(&self, batch: &mut [ReadExtent<'_>]) {
-        let mut state = self.state();
-        let State { rules, fired } = &mut *state;
-        for extent in batch {
-            let (start, end) = (extent.offset, extent.offset.saturating_add(extent.buf.len() as u64));
-            let mut hit = false;
-            for rule in rules.iter() {
-                let Fault::FlipOnRead { range, mask } = &rule.fault else { continue };
-                let (from, to) = (range.start.max(start), range.end.min(end));
-                if from < to {
-                    hit = true;
-                    extent.buf[(from - start) as usize..(to - start) as usize]
-                        .iter_mut()
-                        .for_each(|byte| *byte ^= mask);
-                }
-            }
-            *fired += u64::from(hit);
-        }
-    }
 }
 
 fn stopped_short(op: OpKind, bytes: u64, size: usize) -> Error {
@@ -266,9 +240,7 @@ fn stopped_short(op: OpKind, bytes: u64, size: usize) -> Error {
 }
 
 impl<M: Medium + ?Sized> Medium for FaultMedium<M> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
+    pass_on!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let mut failed = None;
@@ -288,7 +260,6 @@ impl<M: Medium + ?Sized> Medium for FaultMedium<M> {
         }
         if whole > 0 {
             self.inner.read(&mut batch[..whole])?;
-            self.flip(&mut batch[..whole]);
         }
         failed.map_or(Ok(()), Err)
     }
@@ -303,10 +274,6 @@ impl<M: Medium + ?Sized> Medium for FaultMedium<M> {
 
     fn sync(&self) -> Result<()> {
         self.pass(OpKind::Sync, 0, 0, || self.inner.sync())
-    }
-
-    fn forget_cached(&self) -> Result<()> {
-        self.inner.forget_cached()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

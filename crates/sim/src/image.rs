@@ -1,9 +1,9 @@
 //! A sparse image of a medium whose copies share pages until one of them is written.
 
-use crate::operation::{Digest, check_range};
+use crate::operation::Digest;
 use lacuna_core::Result;
+use lacuna_medium::{check_range, pieces};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes per page of an [`Image`].
@@ -19,23 +19,6 @@ static ZEROS: Page = [0; PAGE_SIZE as usize];
 pub struct Image {
     len: u64,
     pages: BTreeMap<u64, Arc<Page>>,
-}
-
-/// The pieces of a range, page by page: page number, range within the page, range within the buffer.
-fn pieces(offset: u64, size: u64) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
-    let end = offset + size;
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let page = at / PAGE_SIZE;
-        let from = at % PAGE_SIZE;
-        let take = (PAGE_SIZE - from).min(end - at);
-        let done = (at - offset) as usize;
-        at += take;
-        Some((page, from as usize..(from + take) as usize, done..done + take as usize))
-    })
 }
 
 impl Image {
@@ -59,10 +42,15 @@ impl Image {
         self.pages.len()
     }
 
+    /// Their numbers, in order.
+    pub fn written_pages(&self) -> impl Iterator<Item = u64> {
+        self.pages.keys().copied()
+    }
+
     /// Fills `buf` from `offset`. Past the end is an error.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_range(offset, buf.len() as u64, self.len)?;
-        for (page, within, out) in pieces(offset, buf.len() as u64) {
+        for (page, within, out) in pieces(offset, buf.len() as u64, PAGE_SIZE) {
             match self.pages.get(&page) {
                 Some(bytes) => buf[out].copy_from_slice(&bytes[within]),
                 None => buf[out].fill(0),
@@ -74,7 +62,7 @@ impl Image {
     /// Writes `data` at `offset`. Past the end is an error.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         check_range(offset, data.len() as u64, self.len)?;
-        for (page, within, from) in pieces(offset, data.len() as u64) {
+        for (page, within, from) in pieces(offset, data.len() as u64, PAGE_SIZE) {
             if within.len() as u64 == PAGE_SIZE {
                 let mut whole = ZEROS;
                 whole.copy_from_slice(&data[from]);
@@ -91,21 +79,14 @@ impl Image {
     pub fn zero(&mut self, offset: u64, size: u64) -> Result<()> {
         check_range(offset, size, self.len)?;
         let end = offset + size;
-        let (first, last) = (offset.div_ceil(PAGE_SIZE), end / PAGE_SIZE);
-        if first < last {
-            let doomed: Vec<u64> = self.pages.range(first..last).map(|(&page, _)| page).collect();
-            for page in doomed {
+        let touched = self.pages.range(offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE));
+        for page in touched.map(|(&page, _)| page).collect::<Vec<_>>() {
+            let start = page * PAGE_SIZE;
+            let (from, to) = (offset.max(start) - start, end.min(start + PAGE_SIZE) - start);
+            if to - from == PAGE_SIZE {
                 self.pages.remove(&page);
-            }
-        }
-        // What is left is at most a part of the first page and a part of the last.
-        let head_end = end.min(first.saturating_mul(PAGE_SIZE));
-        let tail_start = offset.max(last * PAGE_SIZE).max(head_end);
-        for (from, to) in [(offset, head_end), (tail_start, end)] {
-            for (page, within, _) in pieces(from, to.saturating_sub(from)) {
-                if let Some(bytes) = self.pages.get_mut(&page) {
-                    Arc::make_mut(bytes)[within].fill(0);
-                }
+            } else if let Some(bytes) = self.pages.get_mut(&page) {
+                Arc::make_mut(bytes)[from as usize..to as usize].fill(0);
             }
         }
         Ok(())
@@ -166,7 +147,7 @@ impl Image {
 
     /// Takes over from `other` the pages that a range touches, without copying bytes.
     pub(crate) fn share_pages(&mut self, other: &Image, offset: u64, size: u64) {
-        for (page, _, _) in pieces(offset, size) {
+        for (page, _, _) in pieces(offset, size, PAGE_SIZE) {
             match other.pages.get(&page) {
                 Some(bytes) => self.pages.insert(page, bytes.clone()),
                 None => self.pages.remove(&page),

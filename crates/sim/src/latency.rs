@@ -1,9 +1,11 @@
 //! What the work asked of a medium would cost in time, without waiting for it.
 
+use crate::around::pass_on;
 use lacuna_core::{Clock, ManualClock, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What each operation costs. A model, not a measurement: good for comparing one way of laying out data with
@@ -40,24 +42,6 @@ pub struct LatencyModel {
 }
 
 impl LatencyModel {
-    /// A disk of 7200 turns a minute.
-    pub fn hard_disk() -> Self {
-        LatencyModel {
-            seek_min: Duration::from_micros(800),
-            seek_max: Duration::from_millis(18),
-            rotation: Duration::from_micros(8333),
-            read_overhead: Duration::from_micros(50),
-            write_overhead: Duration::from_micros(50),
-            parallel: 1,
-            read_bytes_per_second: 180_000_000,
-            write_bytes_per_second: 180_000_000,
-            sync: Duration::from_micros(8333),
-            durable: Duration::ZERO,
-            discard: Duration::from_micros(100),
-            write_back: 0,
-        }
-    }
-
     /// A disk of 5400 turns a minute, as the WD10SPCX of paper 000, section 5: a seek to a random place takes 8.9 ms on
     /// average, and what streams past the head is what its dm-crypt read.
     pub fn laptop_disk() -> Self {
@@ -65,19 +49,19 @@ impl LatencyModel {
             seek_min: Duration::from_millis(1),
             seek_max: Duration::from_micros(15_800),
             rotation: Duration::from_micros(11_111),
+            read_overhead: Duration::from_micros(50),
+            write_overhead: Duration::from_micros(50),
             read_bytes_per_second: 100_000_000,
             write_bytes_per_second: 100_000_000,
             sync: Duration::from_micros(11_111),
-            ..LatencyModel::hard_disk()
+            discard: Duration::from_micros(100),
+            ..LatencyModel::custom()
         }
     }
 
     /// A solid-state disk on a SATA bus, without protection against power loss.
     pub fn ssd() -> Self {
         LatencyModel {
-            seek_min: Duration::ZERO,
-            seek_max: Duration::ZERO,
-            rotation: Duration::ZERO,
             read_overhead: Duration::from_micros(90),
             write_overhead: Duration::from_micros(30),
             parallel: 32,
@@ -86,7 +70,7 @@ impl LatencyModel {
             sync: Duration::from_micros(900),
             durable: Duration::from_micros(500),
             discard: Duration::from_micros(200),
-            write_back: 0,
+            ..LatencyModel::custom()
         }
     }
 
@@ -127,11 +111,25 @@ fn transfer(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64)
 }
 
+/// What was read of a medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Extents, which is what a medium is asked for.
+    pub extents: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Extents that do not begin where the one read before them ended, those of a batch in the order of their places.
+    pub runs: u64,
+}
+
 #[derive(Default)]
 struct Charged {
     head: u64,
     total: Duration,
     seeks: u64,
+    reads: Reads,
+    /// Where the last read ended.
+    read_to: u64,
     held: Held,
 }
 
@@ -191,13 +189,18 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         self.charged().seeks
     }
 
+    /// What was read so far, as far as it was charged.
+    pub fn reads(&self) -> Reads {
+        self.charged().reads
+    }
+
     /// The simulated time, which others may have moved as well.
     pub fn now(&self) -> Duration {
         self.clock.now()
     }
 
     fn charged(&self) -> MutexGuard<'_, Charged> {
-        self.charged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.charged.lock()
     }
 
     fn charge(&self, charged: &mut Charged, cost: Duration) {
@@ -235,14 +238,20 @@ fn places(batch: &[WriteExtent<'_>]) -> Vec<(u64, u64)> {
 }
 
 impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
+    pass_on!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let mut charged = self.charged();
         let places = batch.iter().map(|e| (e.offset, e.buf.len() as u64));
-        let places = places.filter(|(offset, len)| !charged.held.covers(*offset, offset + len)).collect();
+        let mut places: Vec<_> =
+            places.filter(|(offset, len)| !charged.held.covers(*offset, offset + len)).collect();
+        places.sort_unstable();
+        for (offset, len) in &places {
+            charged.reads.extents += 1;
+            charged.reads.bytes += len;
+            charged.reads.runs += u64::from(*offset != charged.read_to);
+            charged.read_to = offset + len;
+        }
         self.charge_batch(&mut charged, places, self.model.read_overhead, self.model.read_bytes_per_second);
         drop(charged);
         self.inner.read(batch)
@@ -280,10 +289,6 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
         self.inner.sync()
     }
 
-    fn forget_cached(&self) -> Result<()> {
-        self.inner.forget_cached()
-    }
-
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.charge(&mut self.charged(), self.model.discard);
         self.inner.discard(offset, len)
@@ -315,10 +320,25 @@ mod tests {
     fn hard_disks_hate_distance_and_solid_state_does_not_care() {
         let mut rng = Rng::new(1);
         let scattered: Vec<u64> = (0..100).map(|_| rng.below(1 << 18)).collect();
-        let far = cost(LatencyModel::hard_disk(), scattered.iter().copied());
-        let near = cost(LatencyModel::hard_disk(), 0..100);
+        let far = cost(LatencyModel::laptop_disk(), scattered.iter().copied());
+        let near = cost(LatencyModel::laptop_disk(), 0..100);
         assert!(far > near * 50, "{far:?} {near:?}");
         assert_eq!(cost(LatencyModel::ssd(), scattered.into_iter()), cost(LatencyModel::ssd(), 0..100));
+    }
+
+    #[test]
+    fn reads_that_follow_one_another_are_one_run() {
+        let medium = medium(LatencyModel::custom());
+        let mut buf = [0; 8192];
+        for block in [4, 6, 8, 7] {
+            medium.read_at(block * 4096, &mut buf).unwrap();
+        }
+        assert_eq!(medium.reads(), Reads { extents: 4, bytes: 32 << 10, runs: 2 });
+        let (one, two) = buf.split_at_mut(4096);
+        let offset = 20 * 4096;
+        let second = ReadExtent { offset: offset + 4096, buf: two };
+        medium.read(&mut [second, ReadExtent { offset, buf: one }]).unwrap();
+        assert_eq!(medium.reads(), Reads { extents: 6, bytes: 40 << 10, runs: 3 });
     }
 
     #[test]
@@ -335,8 +355,9 @@ mod tests {
         let mut rng = Rng::new(3);
         let model = LatencyModel::laptop_disk();
         let fixed = model.rotation / 2 + model.read_overhead + transfer(4096, model.read_bytes_per_second);
-        let seeks = cost(model, (0..10_000).map(|_| rng.below(1 << 18))) / 10_000 - fixed;
-        assert!((8.7..9.1).contains(&(seeks.as_secs_f64() * 1e3)), "{seeks:?}");
+        let whole = cost(model, (0..10_000).map(|_| rng.below(1 << 18))) / 10_000;
+        let seek = (whole.as_secs_f64() - fixed.as_secs_f64()) * 1e3;
+        assert!((8.7..9.1).contains(&seek), "{seek}");
     }
 
     #[test]
@@ -346,7 +367,7 @@ mod tests {
         let extents = || -> Vec<WriteExtent<'_>> {
             order.iter().map(|&offset| WriteExtent { offset, data: &[1; 4096] }).collect()
         };
-        for model in [LatencyModel::hard_disk(), LatencyModel::ssd()] {
+        for model in [LatencyModel::laptop_disk(), LatencyModel::ssd()] {
             let (whole, single) = (medium(model.clone()), medium(model));
             whole.write(&extents()).unwrap();
             extents().iter().for_each(|e| single.write_at(e.offset, e.data).unwrap());

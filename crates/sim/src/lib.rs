@@ -8,7 +8,6 @@
 //!   loses, reorders and tears at 512 bytes whatever else was written.
 //! - A wrapper passes on every operation it has no rule against, in the batches it was given.
 //! - Nothing here is fit for protecting data; [`Rng`] least of all.
-#![warn(missing_docs)]
 
 mod around;
 pub mod ciphertexts;
@@ -36,8 +35,8 @@ pub use crash::CrashMedium;
 pub use failed_sync::{FailedSync, flush_until_refused, reopens_from_the_medium};
 pub use fault::{Fault, FaultMedium};
 pub use image::{Image, PAGE_SIZE};
-pub use latency::{LatencyMedium, LatencyModel};
-pub use loss::{Loss, SECTOR_SIZE, Tear};
+pub use latency::{LatencyMedium, LatencyModel, Reads};
+pub use loss::{Loss, SECTOR_SIZE};
 pub use operation::OpKind;
 pub use python::python_reader;
 pub use record::{Record, Recorder};

@@ -7,16 +7,6 @@ use std::sync::Arc;
 /// The unit at which a write may tear. Its boundaries are multiples of 512 on the medium.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// How finely a power cut may split a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Tear {
-    /// Each 512-byte sector of a write stays or goes by itself.
-    #[default]
-    Sector512,
-    /// Each extent stays whole or goes whole.
-    None,
-}
-
 /// What an adversarial medium does with the writes and discards nobody synced. Changes of length keep their
 /// order: each policy that drops something keeps the first few of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,7 +161,7 @@ fn order_of(n: usize, loss: Loss, rng: &mut Rng) -> Vec<usize> {
 }
 
 /// The image a medium leaves that had made `durable` durable and owed `unsynced` when the power went.
-pub(crate) fn leave(durable: &Image, unsynced: &[Unsynced], loss: Loss, tear: Tear, rng: &mut Rng) -> Image {
+pub(crate) fn leave(durable: &Image, unsynced: &[Unsynced], loss: Loss, rng: &mut Rng) -> Image {
     let mut image = durable.clone();
     let mut lengths = lengths_kept(unsynced, loss, rng);
     let mut owed: Vec<Unsynced> = Vec::with_capacity(unsynced.len());
@@ -192,11 +182,11 @@ pub(crate) fn leave(durable: &Image, unsynced: &[Unsynced], loss: Loss, tear: Te
     for index in order_of(owed.len(), loss, rng) {
         let op = &owed[index];
         let torn = loss.tears(op.in_flight);
-        if (loss == Loss::Subset || (torn && tear == Tear::None)) && !rng.chance(odds, 8) {
+        if loss == Loss::Subset && !rng.chance(odds, 8) {
             continue;
         }
         for fragment in &op.fragments {
-            if torn && tear == Tear::Sector512 {
+            if torn {
                 fragment.sectors().filter(|_| rng.chance(odds, 8)).for_each(|s| s.apply(&mut image));
             } else {
                 fragment.apply(&mut image);

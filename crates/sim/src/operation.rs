@@ -1,6 +1,4 @@
-//! The names of what a medium can be asked, and the bounds check all doubles share.
-
-use lacuna_core::{Error, Kind, Result};
+//! The names of what a medium can be asked, and the fold that stands for bytes in records and digests.
 
 /// What was asked of a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,16 +15,6 @@ pub enum OpKind {
     Discard,
     /// A change of length.
     SetLen,
-}
-
-/// Refuses a range that leaves a medium of `len` bytes.
-pub(crate) fn check_range(offset: u64, size: u64, len: u64) -> Result<()> {
-    match offset.checked_add(size) {
-        Some(end) if end <= len => Ok(()),
-        _ => Err(Error::new(Kind::Io, "access past the end of the medium")
-            .found(format!("offset {offset}, length {size}"))
-            .expected(format!("an end at or before byte {len}"))),
-    }
 }
 
 /// A fold over 64-bit words in the manner of FNV-1a, with a shift so that high bits reach low ones.

@@ -1,11 +1,13 @@
 //! A log of everything asked of a medium.
 
 use crate::OpKind;
+use crate::around::pass_on;
 use crate::operation::Digest;
 use lacuna_core::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// One operation that reached the medium. A batch gives one record per extent, in the order of the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ impl<M: Medium + ?Sized> Recorder<M> {
 
     /// Everything recorded since the last take.
     pub fn take(&self) -> Vec<Record> {
-        std::mem::take(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner).records)
+        std::mem::take(&mut self.log.lock().records)
     }
 
     /// Writes down one call: its extents as offset, length, and what was written.
@@ -63,7 +65,7 @@ impl<M: Medium + ?Sized> Recorder<M> {
         extents: impl Iterator<Item = (u64, u64, Option<&'a [u8]>)>,
     ) -> Result<()> {
         let keep = self.keep_contents.load(Ordering::Relaxed);
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.log.lock();
         let call = log.calls;
         log.calls += 1;
         log.records.extend(extents.map(|(offset, len, data)| Record {
@@ -88,9 +90,7 @@ impl<M: Medium + ?Sized> Recorder<M> {
 }
 
 impl<M: Medium + ?Sized> Medium for Recorder<M> {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
+    pass_on!(inner);
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let result = self.inner.read(batch);
@@ -107,10 +107,6 @@ impl<M: Medium + ?Sized> Medium for Recorder<M> {
 
     fn sync(&self) -> Result<()> {
         self.note(OpKind::Sync, self.inner.sync(), std::iter::once((0, 0, None)))
-    }
-
-    fn forget_cached(&self) -> Result<()> {
-        self.inner.forget_cached()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -4,7 +4,8 @@ use crate::Rng;
 use crate::around::{Around, Surrounded};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A medium that fails to read now and then, and gives what it has when it is asked again.
@@ -40,7 +41,7 @@ impl Around for Flaky {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        if self.rng.lock().unwrap().chance(1, 100) {
+        if self.rng.lock().chance(1, 100) {
             return Err(Error::new(Kind::Io, "not now"));
         }
         self.medium.read(batch)
@@ -64,7 +65,7 @@ impl Slow {
 
     fn pause(&self, most: u64) {
         let micros = {
-            let mut rng = self.rng.lock().unwrap();
+            let mut rng = self.rng.lock();
             if most > 0 && rng.chance(1, self.one_of) { rng.below(most) } else { 0 }
         };
         if micros > 0 {

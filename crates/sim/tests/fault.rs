@@ -82,21 +82,6 @@ fn short_operations_move_a_part() {
 }
 
 #[test]
-fn flips_are_on_the_way_not_on_the_medium() {
-    let m = medium();
-    m.write_at(0, &[0xF0; 100]).unwrap();
-    m.add(Fault::FlipOnRead { range: 10..12, mask: 1 });
-    let mut buf = [0; 100];
-    m.read_at(0, &mut buf).unwrap();
-    let wrong: Vec<_> = (0..100).filter(|&i| buf[i] != 0xF0).collect();
-    assert_eq!((wrong, buf[10]), (vec![10, 11], 0xF1));
-    m.read_at(12, &mut buf[..10]).unwrap();
-    assert_eq!(m.fired(), 1);
-    m.heal();
-    assert_eq!(byte(&m, 10), 0xF0);
-}
-
-#[test]
 fn writes_go_astray_or_nowhere_and_claim_success() {
     let m = medium();
     m.add(Fault::Misdirect { nth: 1, to: 4096 });

@@ -1,8 +1,8 @@
 //! The words of `key`.
 
-use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs};
+use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, location};
 use clap::{Args, Subcommand};
-use lacuna_header::Location;
+use lacuna::Location;
 use std::path::PathBuf;
 
 /// What to do with passphrases.
@@ -31,7 +31,7 @@ pub(crate) enum KeyVerb {
 #[derive(Args)]
 pub(crate) struct KeyArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Do not ask whether to go on; needs --keep where all key slots are rewritten
     #[arg(long)]

@@ -1,8 +1,9 @@
 //! The words of `snapshot` and `delete`, which only disks in RADOS have.
 
-use super::{ClusterArgs, HolderArgs, PassphraseArgs};
+use super::{ClusterArgs, HolderArgs, PassphraseArgs, location};
+use crate::settings;
 use clap::{Args, Subcommand};
-use lacuna_header::Location;
+use lacuna::Location;
 
 /// Snapshots of a disk in RADOS.
 ///
@@ -23,7 +24,7 @@ pub(crate) enum SnapshotVerb {
 #[derive(Args)]
 pub(crate) struct SnapshotArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Name of the snapshot, by which `rados:POOL/NAME@SNAPSHOT` opens it read-only
     #[arg(value_name = "SNAPSHOT", value_parser = snapshot_name)]
@@ -40,7 +41,7 @@ pub(crate) struct SnapshotArgs {
 #[derive(Args)]
 pub(crate) struct SnapshotListArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Print JSON
     #[arg(long)]
@@ -54,7 +55,7 @@ pub(crate) struct SnapshotListArgs {
 #[derive(Args)]
 pub(crate) struct DeleteArgs {
     /// The disk
-    #[arg(value_parser = Location::parse)]
+    #[arg(value_parser = location)]
     pub location: Location,
     /// Do not ask whether to go on
     #[arg(long)]
@@ -64,6 +65,6 @@ pub(crate) struct DeleteArgs {
     pub holder: HolderArgs,
 }
 
-fn snapshot_name(name: &str) -> lacuna_core::Result<String> {
-    Location::check_snapshot_name(name).map(|()| name.to_owned())
+fn snapshot_name(name: &str) -> Result<String, String> {
+    Location::check_snapshot_name(name).map(|()| name.to_owned()).map_err(|e| settings::words(&e))
 }

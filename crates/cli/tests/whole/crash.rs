@@ -130,8 +130,8 @@ fn what_a_dead_server_answered_on_is_cleared_away() {
 
 #[test]
 fn signals_flush_and_end_with_0() {
-    let scene = Scene::with_disk(&["--size", "64M"]);
     use Signal as S;
+    let scene = Scene::with_disk(&["--size", "64M"]);
     for signals in [&[S::INT][..], &[S::TERM], &[S::HUP], &[S::TERM, S::INT, S::TERM]] {
         if signals[0] == S::HUP && ignores_hup() {
             skipped("these tests were started with HUP ignored");

@@ -90,7 +90,7 @@ fn passphrases_come_and_go_without_the_others() {
     key(&scene, &["add", "--new-key-file", "third", "--yes", "--keep", "1"]).code(0);
     works([true, true, true]);
     let dearer = ["add", "--new-key-file", "third", "--kdf-memory", "2M", "--kdf-passes", "2"];
-    assert!(key(&scene, &dearer).code(1).stderr.contains("key refresh"));
+    assert!(key(&scene, &dearer).code(1).stderr.contains("--kdf-memory of `lacuna key refresh`"));
 
     fs::write(scene.path("unheard"), "of\n").unwrap();
     key(&scene, &["remove", "--remove-key-file", "unheard"]).code(2);

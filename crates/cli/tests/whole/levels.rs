@@ -249,7 +249,7 @@ fn a_level_is_added_seen_and_dropped() {
         "--new-key-file",
         "deep",
     ];
-    assert!(scene.lacuna(&add).code(1).stderr.contains("--format deniable"));
+    assert!(scene.lacuna(&add).code(1).stderr.contains("the format deniable or oblivious"));
     assert!(
         scene.lacuna(&["info", "flat.img", "--key-file", "key"]).code(1).stderr.contains("without levels")
     );

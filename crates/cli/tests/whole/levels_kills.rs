@@ -54,7 +54,7 @@ fn killed_with(shape: &[&str], levels: usize) {
                 .collect();
             // In the middle of the work of every level.
             let begun = || acknowledged.iter().all(|count| count.load(Ordering::Relaxed) > 0);
-            while !begun() && !writers.iter().any(|writer| writer.is_finished()) {
+            while !begun() && !writers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 std::thread::yield_now();
             }
             std::thread::sleep(pause);

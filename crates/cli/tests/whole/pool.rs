@@ -67,6 +67,7 @@ impl Cluster {
     }
 
     /// The same; whether it succeeded.
+    #[allow(clippy::unused_self)]
     pub(crate) fn try_script(&self, verb: &str, rest: &[&str]) -> bool {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph-cluster.sh");
         let dir = std::env::var_os(DIR).unwrap_or_default();

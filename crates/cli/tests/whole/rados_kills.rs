@@ -52,7 +52,9 @@ fn killed(cipher: &str, layout: &str) {
                 })
                 .collect();
             // In the middle of the work, wherever that happens to be.
-            while acknowledged.load(Ordering::Relaxed) == 0 && !writers.iter().all(|w| w.is_finished()) {
+            while acknowledged.load(Ordering::Relaxed) == 0
+                && !writers.iter().all(std::thread::ScopedJoinHandle::is_finished)
+            {
                 std::thread::yield_now();
             }
             std::thread::sleep(pause);

@@ -28,7 +28,7 @@ fn keep_writing(server: &Serving, seed: u64, written: &AtomicU64) {
     let Ok(mut client) = Client::connect(&server.socket) else { return };
     for n in 0.. {
         let place = (seed * 37 + n * 11) % 900 * 65536;
-        let data = noise(seed + n, 65536 << (n % 5 == 4) as u8);
+        let data = noise(seed + n, 65536 << u8::from(n % 5 == 4));
         let done =
             client.write_at(place, &data).and_then(|()| if n % 7 == 6 { client.flush() } else { Ok(()) });
         if done.is_err() {

@@ -269,6 +269,7 @@ impl Drop for Serving {
 
 /// Sends a signal to the process of this number.
 #[track_caller]
+#[allow(clippy::needless_pass_by_value)]
 pub(crate) fn send(signal: Signal, process: impl ToString) {
     let pid = process.to_string().trim().parse().ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, signal).unwrap();

@@ -48,11 +48,6 @@ impl Hctr2Key {
         self.run(Direction::Decrypt, tweak, src, dst);
     }
 
-    /// Encrypts `buf` where it lies.
-    pub fn encrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
-        self.run_in_place(Direction::Encrypt, tweak, buf);
-    }
-
     /// Decrypts `buf` where it lies.
     pub fn decrypt_in_place(&self, tweak: &[u8], buf: &mut [u8]) {
         self.run_in_place(Direction::Decrypt, tweak, buf);

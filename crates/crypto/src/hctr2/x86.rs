@@ -4,6 +4,8 @@
 //! 4096-byte block are as aligned as the block. In the hash its place is taken by the last block of tweak
 //! and length (the "prefix"), with which the message is a whole number of vectors.
 
+#![allow(clippy::wildcard_imports, reason = "four dozen instructions")]
+
 use super::length_block;
 use crate::ffi::Direction;
 use std::arch::x86_64::*;

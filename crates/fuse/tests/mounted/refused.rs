@@ -21,20 +21,20 @@ fn refusals_say_what_to_do() {
     let says = |(kind, words): (Kind, String), wanted: Kind, part: &str| {
         assert!(kind == wanted && words.contains(part), "{kind:?}: {words}");
     };
-    says(refused(&|_| {}), Kind::NotFound, "--mkfs ext4");
+    says(refused(&|_| {}), Kind::NotFound, "give `mkfs` ext4");
     says(refused(&|r| r.mountpoint.push("missing")), Kind::NotFound, "mkdir -p");
     says(refused(&|r| r.mountpoint = "/proc/version".into()), Kind::Usage, "expected: a directory");
     says(refused(&|r| r.mountpoint = "/proc".into()), Kind::Busy, "mounted there already");
     says(refused(&|r| r.mkfs = Some("../sh".into())), Kind::Usage, "../sh");
     says(refused(&|r| r.mkfs = Some("nosuchfs".into())), Kind::NotFound, "mkfs.nosuchfs");
-    says(refused(&|r| (r.raw, r.mkfs) = (true, Some("ext4".into()))), Kind::Usage, "--raw");
+    says(refused(&|r| (r.raw, r.mkfs) = (true, Some("ext4".into()))), Kind::Usage, "in raw mode");
     disk.fail_reads.store(true, Ordering::SeqCst);
     says(refused(&|r| r.mkfs = Some("ext4".into())), Kind::Corrupt, "does not verify");
     disk.fail_reads.store(false, Ordering::SeqCst);
     place.assert_nothing_left();
 
     let server = place.ext4(&disk, true);
-    says(refused(&|_| {}), Kind::Busy, "lacuna close");
+    says(refused(&|_| {}), Kind::Busy, "close or unmount it");
     server.stop().unwrap();
     says(refused(&|r| r.mkfs = Some("xfs".into())), Kind::Usage, "ext4 already on the disk");
     let error = place.close().unwrap_err();

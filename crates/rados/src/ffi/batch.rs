@@ -29,7 +29,7 @@ impl Completion {
     fn new(api: &'static Api) -> Result<Completion, Code> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call; no callback, so its argument may be null.
-        check(unsafe { (api.rados_aio_create_completion2)(ptr::null_mut(), None, &mut raw) })?;
+        check(unsafe { (api.rados_aio_create_completion2)(ptr::null_mut(), None, &raw mut raw) })?;
         Ok(Completion { api, raw })
     }
 

@@ -60,7 +60,7 @@ impl Draft {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` outlives the call; the strings end in NUL. An empty cluster name leaves it to the
         // configuration file.
-        let made = unsafe { (api.rados_create2)(&mut raw, c"".as_ptr(), client.as_ptr(), 0) };
+        let made = unsafe { (api.rados_create2)(&raw mut raw, c"".as_ptr(), client.as_ptr(), 0) };
         Ok(check(made).map(|_| {
             LIVE.fetch_add(1, Ordering::SeqCst);
             Draft(Owned { api, raw })

@@ -47,7 +47,7 @@ impl IoContext {
     pub(in super::super) fn open(cluster: &Arc<Cluster>, pool: &CStr) -> Result<IoContext, Code> {
         let mut raw = ptr::null_mut();
         // SAFETY: the cluster is connected; `raw` outlives the call.
-        check(unsafe { (cluster.api().rados_ioctx_create)(cluster.raw(), pool.as_ptr(), &mut raw) })?;
+        check(unsafe { (cluster.api().rados_ioctx_create)(cluster.raw(), pool.as_ptr(), &raw mut raw) })?;
         let context = IoContext { cluster: cluster.clone(), raw };
         // SAFETY: the context is live and nobody else has it yet.
         unsafe { (context.api().rados_set_pool_full_try)(raw) };
@@ -64,7 +64,7 @@ impl IoContext {
     pub(in super::super) fn only_appends(&self) -> Result<bool, Code> {
         let mut answer = 0;
         // SAFETY: the context is live; `answer` outlives the call.
-        check(unsafe { (self.api().rados_ioctx_pool_requires_alignment2)(self.raw, &mut answer) })?;
+        check(unsafe { (self.api().rados_ioctx_pool_requires_alignment2)(self.raw, &raw mut answer) })?;
         Ok(answer != 0)
     }
 
@@ -95,7 +95,7 @@ impl IoContext {
     pub(in super::super) fn create_snapshot(&self) -> Result<u64, Code> {
         let mut id = 0;
         // SAFETY: the context is live; `id` outlives the call.
-        check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_create)(self.raw, &mut id) })?;
+        check(unsafe { (self.api().rados_ioctx_selfmanaged_snap_create)(self.raw, &raw mut id) })?;
         Ok(id)
     }
 
@@ -138,7 +138,7 @@ impl IoContext {
         }
         let mut raw = ptr::null_mut();
         // SAFETY: the context is live; `raw` outlives the call.
-        check(unsafe { (self.api().rados_nobjects_list_open)(self.raw, &mut raw) })?;
+        check(unsafe { (self.api().rados_nobjects_list_open)(self.raw, &raw mut raw) })?;
         let listing = Listing(self.api(), raw);
         loop {
             let mut name: *const c_char = ptr::null();
@@ -147,10 +147,10 @@ impl IoContext {
             let next = unsafe {
                 (self.api().rados_nobjects_list_next2)(
                     listing.1,
-                    &mut name,
+                    &raw mut name,
                     ptr::null_mut(),
                     ptr::null_mut(),
-                    &mut len,
+                    &raw mut len,
                     ptr::null_mut(),
                     ptr::null_mut(),
                 )

@@ -107,7 +107,7 @@ impl IoContext {
                 self.raw(),
                 object.as_ptr(),
                 lock.as_ptr(),
-                &mut exclusive,
+                &raw mut exclusive,
                 at_tag,
                 tag_len,
                 at_client,

@@ -213,7 +213,13 @@ unsafe fn pairs(api: &Api, iterator: Handle) -> Result<Pairs, Code> {
         let (mut key_len, mut value_len) = (0, 0);
         // SAFETY: the iterator is live; the four places outlive the call.
         check(unsafe {
-            (api.rados_omap_get_next2)(iterator, &mut key, &mut value, &mut key_len, &mut value_len)
+            (api.rados_omap_get_next2)(
+                iterator,
+                &raw mut key,
+                &raw mut value,
+                &raw mut key_len,
+                &raw mut value_len,
+            )
         })?;
         if key.is_null() {
             return Ok(pairs);

@@ -3,8 +3,9 @@
 use super::Handle;
 use lacuna_core::{Error, Kind, Result};
 use libloading::Library;
+use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_uchar, c_void};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// The name under which every librados since Ceph 0.5 is installed.
 const LIBRARY: &str = "librados.so.2";
@@ -160,7 +161,7 @@ pub(super) fn api() -> Result<&'static Api> {
     if let Some(api) = API.get() {
         return Ok(api);
     }
-    let _one_at_a_time = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = LOADING.lock();
     if let Some(api) = API.get() {
         return Ok(api);
     }

@@ -55,7 +55,7 @@ unsafe extern "C" fn lost(argument: *mut c_void, _watch: u64, error: c_int) {
 pub(in super::super) struct Watch {
     watcher: *mut Watcher,
     context: Arc<IoContext>,
-    watch: u64,
+    cookie: u64,
 }
 
 // SAFETY: the watcher is only ever read, and its parts are all `Send` and `Sync`.
@@ -72,13 +72,13 @@ impl Watch {
     ) -> Result<Watch, Code> {
         let watcher = Watcher { context: context.clone(), object: object.to_owned(), lost: lost_call };
         let watcher = Box::into_raw(Box::new(watcher));
-        let mut watch = 0;
+        let mut cookie = 0;
         // SAFETY: context and name are live; the watcher lives until no callback can come any more.
         let made = check(unsafe {
             (context.api().rados_watch3)(
                 context.raw(),
                 object.as_ptr(),
-                &mut watch,
+                &raw mut cookie,
                 notified,
                 Some(lost),
                 timeout,
@@ -86,7 +86,7 @@ impl Watch {
             )
         });
         match made {
-            Ok(_) => Ok(Watch { watcher, context: context.clone(), watch }),
+            Ok(_) => Ok(Watch { watcher, context: context.clone(), cookie }),
             Err(code) => {
                 // SAFETY: librados has forgotten the watch, and must not be asked to do so again. Of its callbacks none
                 // comes any more once they are flushed.
@@ -115,7 +115,7 @@ impl Drop for Watch {
         let api: &Api = self.context.api();
         // SAFETY: context and watch are live, and the watch is taken back once.
         unsafe {
-            let _lost_already = (api.rados_unwatch2)(self.context.raw(), self.watch);
+            let _lost_already = (api.rados_unwatch2)(self.context.raw(), self.cookie);
             free(self.watcher, &self.context);
         }
     }
@@ -134,8 +134,8 @@ impl IoContext {
                 ptr::null(),
                 0,
                 timeout_ms,
-                &mut reply,
-                &mut len,
+                &raw mut reply,
+                &raw mut len,
             )
         });
         let mut answered = None;

@@ -3,8 +3,8 @@
 //! Invariant: bytes of a medium are parsed without a panic, and nothing is allocated beyond [`MAX_BATCH`], whatever
 //! they say.
 
-use crate::map::Slot;
-use lacuna_core::{BLOCK_SIZE, Record};
+use crate::address::{SegmentNo, SlotNo};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Record, RecordMut};
 use lacuna_crypto::GcmKey;
 
 /// Bytes of the head, with which a batch begins.
@@ -14,20 +14,22 @@ const MAGIC: [u8; 8] = *b"LACRING1";
 /// No batch is longer: bounds what a reader allocates.
 pub(super) const MAX_BATCH: usize = 8 << 20;
 
-/// What a batch says of one block or segment.
+/// What a batch says of one block or segment. Its numbers are the writer's; the reader checks them against the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The next data block of the batch is the ciphertext of `block`, with this metadata.
-    Write { block: u64, meta: [u8; 32] },
+    Write { block: BlockAddr, meta: [u8; 32] },
     /// These blocks are unwritten now.
-    Erase { block: u64, count: u32 },
-    /// The segment lives there now, all of it; earlier entries for its blocks are void.
-    Move { segment: u64, slot: Slot },
+    Erase { block: BlockAddr, count: u32 },
+    /// This is the slot of the segment now, or it has none; earlier entries for its blocks are void.
+    Move { segment: u64, slot: Option<u64> },
 }
 
 /// A batch under construction, in the bytes in which it will be written.
 pub(crate) struct Batch {
+    /// As long as the batch may become; after `len` it holds what an earlier batch left there.
     buf: Vec<u8>,
+    len: usize,
     entries: usize,
     max_entries: usize,
     head_len: usize,
@@ -38,10 +40,9 @@ impl Batch {
     /// batch or an empty one.
     pub(crate) fn with_room(mut buf: Vec<u8>, entries: usize, blocks: usize) -> Batch {
         let head_len = (HEAD + entries * ENTRY).next_multiple_of(BLOCK_SIZE);
-        buf.clear();
-        buf.reserve_exact(head_len + blocks * BLOCK_SIZE);
-        buf.resize(head_len, 0);
-        Batch { buf, entries: 0, max_entries: entries, head_len }
+        buf.resize(head_len + blocks * BLOCK_SIZE, 0);
+        buf[..head_len].fill(0);
+        Batch { buf, len: head_len, entries: 0, max_entries: entries, head_len }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -54,53 +55,47 @@ impl Batch {
     }
 
     /// Adds a block; `fill` writes its ciphertext and its metadata in place. Returns where the data lies.
-    pub(crate) fn write(&mut self, block: u64, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) -> usize {
-        let at = self.buf.len();
-        self.buf.resize(at + BLOCK_SIZE, 0);
+    pub(crate) fn write(&mut self, block: BlockAddr, fill: impl FnOnce(&mut [u8], &mut [u8; 32])) -> usize {
+        let at = self.len;
+        self.len += BLOCK_SIZE;
         let mut meta = [0; 32];
-        fill(&mut self.buf[at..], &mut meta);
-        self.entry(1, 0, block, &meta);
+        fill(&mut self.buf[at..at + BLOCK_SIZE], &mut meta);
+        self.entry(1, 0, block.0, &meta);
         at
     }
 
-    pub(crate) fn erase(&mut self, block: u64, count: u32) {
-        self.entry(2, count, block, &[0; 32]);
+    pub(crate) fn erase(&mut self, block: BlockAddr, count: u32) {
+        self.entry(2, count, block.0, &[0; 32]);
     }
 
-    pub(crate) fn move_segment(&mut self, segment: u64, slot: Slot) {
+    pub(crate) fn move_segment(&mut self, segment: SegmentNo, slot: Option<SlotNo>) {
         let mut meta = [0; 32];
-        if let Slot::At(slot) = slot {
-            meta[..8].copy_from_slice(&(u64::from(slot) + 1).to_le_bytes());
+        if let Some(slot) = slot {
+            RecordMut(&mut meta).u64(0, u64::from(slot.get()) + 1);
         }
-        self.entry(3, 0, segment, &meta);
+        self.entry(3, 0, u64::from(segment.get()), &meta);
     }
 
     fn entry(&mut self, kind: u8, count: u32, addr: u64, meta: &[u8; 32]) {
         assert!(self.entries < self.max_entries, "a batch holds no more entries than it was made for");
         let at = HEAD + self.entries * ENTRY;
-        let out = &mut self.buf[at..at + ENTRY];
-        out[0] = kind;
-        out[4..8].copy_from_slice(&count.to_le_bytes());
-        out[8..16].copy_from_slice(&addr.to_le_bytes());
-        out[16..].copy_from_slice(meta);
+        let mut out = RecordMut(&mut self.buf[at..at + ENTRY]);
+        out.put(0, &[kind]).u32(4, count).u64(8, addr).put(16, meta);
         self.entries += 1;
     }
 
     /// Bytes of the batch.
     pub(super) fn len(&self) -> usize {
-        self.buf.len()
+        self.len
     }
 
     /// The batch under its number and tag, as it is written.
     pub(super) fn finish(self, seq: u64, salt: &[u8; 16], key: &GcmKey) -> Vec<u8> {
         let mut buf = self.buf;
-        let total = buf.len() as u32;
-        buf[..8].copy_from_slice(&MAGIC);
-        buf[8..16].copy_from_slice(&seq.to_le_bytes());
-        buf[16..32].copy_from_slice(salt);
-        buf[32..36].copy_from_slice(&(self.entries as u32).to_le_bytes());
-        buf[36..40].copy_from_slice(&(self.head_len as u32).to_le_bytes());
-        buf[40..44].copy_from_slice(&total.to_le_bytes());
+        buf.truncate(self.len);
+        let mut head = RecordMut(&mut buf);
+        head.put(0, &MAGIC).u64(8, seq).put(16, salt);
+        head.u32(32, self.entries as u32).u32(36, self.head_len as u32).u32(40, self.len as u32);
         let tag = key.seal(&nonce(seq), &buf, &[], &mut []);
         buf[48..64].copy_from_slice(&tag);
         buf
@@ -170,14 +165,10 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
         entries.push(match e[0] {
             1 => {
                 writes += 1;
-                Entry::Write { block: addr, meta }
+                Entry::Write { block: BlockAddr(addr), meta }
             }
-            2 => Entry::Erase { block: addr, count },
-            3 => {
-                let slot = record.u64(16);
-                let slot = if slot == 0 { Slot::Nowhere } else { Slot::At(u32::try_from(slot - 1).ok()?) };
-                Entry::Move { segment: addr, slot }
-            }
+            2 => Entry::Erase { block: BlockAddr(addr), count },
+            3 => Entry::Move { segment: addr, slot: record.u64(16).checked_sub(1) },
             _ => return None,
         });
     }
@@ -185,7 +176,7 @@ fn parse_entries(bytes: &[u8], head: &BatchHead) -> Option<Vec<Entry>> {
 }
 
 /// For the fuzz target: parses a batch without a key. Must neither panic nor allocate beyond its input.
-#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
 pub fn fuzz_parse(bytes: &[u8]) -> usize {
     let Some(head) = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse) else { return 0 };
     if bytes.len() < head.total { 0 } else { parse_entries(bytes, &head).map_or(0, |e| e.len()) }

@@ -126,7 +126,7 @@ fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, 
     model.assert_allows(&open(inner, params, 3), what);
 }
 
-/// Everything went slot but was not kept there; that a later sync succeeds means nothing.
+/// Everything was destaged but the medium did not keep it; that a later sync succeeds means nothing.
 #[test]
 fn a_sync_that_fails_once_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();

@@ -21,7 +21,7 @@ fn gcm_notices_misdirected_and_lost_writes() {
         let disk = open_with(medium.clone(), &params, options(2)).unwrap();
         write(&disk, 5, 1, 2).unwrap();
         disk.flush().unwrap();
-        // Of what is left to write, the block's way slot comes first.
+        // Of what is left to write, destaging the block comes first.
         medium.add(if lost {
             Fault::Lose { op: OpKind::Write, nth: 1 }
         } else {

@@ -1,0 +1,27 @@
+//! What a build of this program may lack, refused before anything is asked for.
+
+use crate::args::ServeArgs;
+use lacuna::{Error, Kind, Result};
+
+/// Refuses to mount in a build without FUSE.
+pub(crate) fn check_fuse() -> Result<()> {
+    if cfg!(feature = "fuse") {
+        return Ok(());
+    }
+    Err(lacking("cannot open a disk here", "FUSE", "fuse")
+        .expected("a build with it; without it, `lacuna serve` gives programs the disk"))
+}
+
+/// Refuses options for TLS in a build without it.
+pub(crate) fn check_tls(args: &ServeArgs) -> Result<()> {
+    if cfg!(feature = "tls") || args.tls_dir.is_none() {
+        return Ok(());
+    }
+    Err(lacking("cannot use --tls-dir here", "TLS", "tls"))
+}
+
+fn lacking(what: &str, lacked: &str, feature: &str) -> Error {
+    Error::new(Kind::Usage, what)
+        .found(format!("a build of lacuna without {lacked}"))
+        .remedy(format!("use a build with the feature `{feature}`"))
+}

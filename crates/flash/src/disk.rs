@@ -1,0 +1,289 @@
+//! An open disk on flash, and how it is made and opened.
+
+use crate::buffer::Buffer;
+use crate::checkpoint::Checkpoints;
+use crate::collector::Collector;
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::log::Log;
+use crate::params::{HEADER_LEBS, Params};
+use crate::placer::Placer;
+use crate::policy::{Policy, PurgeThread};
+use crate::purger::{Purged, Purger};
+use crate::reader::Reader;
+use crate::recovery::Replay;
+use crate::writer::{Parts, Turn, Writer, number};
+use lacuna_core::{
+    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, ExtentRuns, Kind, Result, Secret, Status, StatusItem,
+    closed,
+};
+use lacuna_crypto::RandomSource;
+use lacuna_nand::{Flash, Leb};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups that a power cut tore.
+const JUMP: u64 = 1 << 16;
+
+/// How to open a disk.
+pub struct OpenOptions {
+    /// Memory for all caches.
+    pub budget: Budget,
+    /// Refuse writes. Nothing is purged then either.
+    pub read_only: bool,
+    /// When to purge unasked; nothing but `close` does without.
+    pub policy: Option<Policy>,
+    /// The source of all randomness.
+    pub random: Arc<dyn RandomSource>,
+}
+
+/// A disk on flash, open.
+pub struct FlashDisk {
+    params: Params,
+    read_only: bool,
+    log: Arc<Log>,
+    keys: Arc<Keys>,
+    index: Arc<Index>,
+    buffer: Arc<Buffer>,
+    reader: Arc<Reader>,
+    writer: Arc<Writer>,
+    replayed: u64,
+    purging: Mutex<Option<PurgeThread>>,
+}
+
+impl FlashDisk {
+    /// Makes a disk. What is on the flash behind the header is superseded.
+    ///
+    /// Errors: those of [`Params::layout`], and what the flash reports.
+    pub fn create(
+        flash: &Arc<dyn Flash>,
+        params: &Params,
+        master: &Secret<32>,
+        random: &Arc<dyn RandomSource>,
+    ) -> Result<()> {
+        let layout = params.layout()?;
+        for leb in (HEADER_LEBS..params.flash.lebs).map(Leb) {
+            if flash.is_mapped(leb)? {
+                flash.unmap(leb)?;
+            }
+        }
+        flash.drain()?;
+        Keys::create(flash.clone(), layout, master, random.clone())?;
+        let parts = Opened::new(flash, params, master, random, Budget::bytes(1 << 20))?;
+        parts.log.start(1)?;
+        parts.checkpoints.write(&parts.placer, 0, false)
+    }
+
+    /// Opens a disk and replays its log.
+    ///
+    /// Errors: [`Kind::Corrupt`] if no checkpoint verifies or the log names what is not there, [`Kind::Usage`] for parameters
+    /// that do not fit the flash, and what the flash reports.
+    pub fn open(
+        flash: Arc<dyn Flash>,
+        params: &Params,
+        master: &Secret<32>,
+        options: &OpenOptions,
+    ) -> Result<FlashDisk> {
+        let found = flash.geometry();
+        if found != params.flash {
+            return Err(Error::new(Kind::Corrupt, "this is not the flash that the disk was made on")
+                .found(format!(
+                    "{} erase blocks of {} bytes, pages of {}",
+                    found.lebs, found.leb_len, found.page
+                ))
+                .expected(format!(
+                    "{} erase blocks of {} bytes, pages of {}",
+                    params.flash.lebs, params.flash.leb_len, params.flash.page
+                ))
+                .remedy("put the flash back as it was, or restore the disk to a new one from a backup"));
+        }
+        let parts = Opened::new(&flash, params, master, &options.random, options.budget)?;
+        let layout = params.layout()?;
+        let (marks, fresh) = parts.checkpoints.read()?;
+        let replay = Replay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
+        let replayed = replay.run(marks, &fresh)?;
+        if !options.read_only {
+            parts.log.start(replayed.sequence + JUMP)?;
+            parts.checkpoints.write(&parts.placer, replayed.epoch, replayed.purging)?;
+        }
+        let Opened { log, index, keys, placer, checkpoints } = parts;
+        let buffer =
+            Arc::new(Buffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
+        let reader = Arc::new(Reader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
+        let writer = Arc::new(Writer::new(
+            Parts {
+                buffer: buffer.clone(),
+                index: index.clone(),
+                keys: keys.clone(),
+                placer: placer.clone(),
+                checkpoints: checkpoints.clone(),
+                collector: Collector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
+                purger: Purger::new(flash, layout, (log.clone(), index.clone(), keys.clone()), placer),
+                reader: reader.clone(),
+            },
+            Turn { epoch: replayed.epoch, purging: replayed.purging },
+        ));
+        let purging = match options.policy {
+            Some(policy) if !options.read_only => {
+                Some(PurgeThread::start(writer.clone(), keys.clone(), policy)?)
+            }
+            _ => None,
+        };
+        Ok(FlashDisk {
+            params: *params,
+            read_only: options.read_only,
+            log,
+            keys,
+            index,
+            buffer,
+            reader,
+            writer,
+            replayed: replayed.groups,
+            purging: Mutex::new(purging),
+        })
+    }
+
+    /// The parameters it was opened with.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody, whatever keys they have.
+    pub fn purge(&self) -> Result<Purged> {
+        self.check_writable()?;
+        self.writer.purge()
+    }
+
+    /// Blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase.
+    pub fn recoverable(&self) -> u64 {
+        self.keys.recoverable()
+    }
+
+    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns.
+    pub fn mark_sensitive(&self, blocks: Range<u64>) {
+        self.writer.mark_sensitive(blocks);
+    }
+
+    /// Compares the key state map with all nodes that the index names (paper 003, section 3.2): each used key encrypts one of
+    /// them, and no other key does. Gives the keys of which this does not hold.
+    pub fn check_keys(&self) -> Result<Vec<u32>> {
+        crate::key_check::check(&self.params.layout()?, &self.index, &self.keys)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
+    }
+
+    fn stop(&self) {
+        if let Some(thread) = self.purging.lock().take() {
+            thread.stop();
+        }
+    }
+}
+
+impl Drop for FlashDisk {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The parts below the writer.
+struct Opened {
+    log: Arc<Log>,
+    index: Arc<Index>,
+    keys: Arc<Keys>,
+    placer: Arc<Placer>,
+    checkpoints: Arc<Checkpoints>,
+}
+
+impl Opened {
+    fn new(
+        flash: &Arc<dyn Flash>,
+        params: &Params,
+        master: &Secret<32>,
+        random: &Arc<dyn RandomSource>,
+        budget: Budget,
+    ) -> Result<Opened> {
+        let layout = params.layout()?;
+        let keys = Arc::new(Keys::open(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
+        let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
+        let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
+        let placer = Arc::new(Placer::new(layout, log.clone(), index.clone(), keys.clone()));
+        let below = (log.clone(), index.clone(), keys.clone());
+        let checkpoints = Arc::new(Checkpoints::new(flash.clone(), layout, master, random.clone(), below)?);
+        Ok(Opened { log, index, keys, placer, checkpoints })
+    }
+}
+
+impl Disk for FlashDisk {
+    fn blocks(&self) -> u64 {
+        self.params.blocks
+    }
+
+    fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
+        self.reader.read(number(first.0)?, buf)
+    }
+
+    fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.writer.write(number(first.0)?, data)
+    }
+
+    fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
+        self.check_writable()?;
+        self.writer.discard(number(first.0)?, number(count)?)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only { Ok(()) } else { self.writer.flush() }
+    }
+
+    fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
+        let mut runs = ExtentRuns::default();
+        for block in first.0..first.0 + count {
+            let block = number(block)?;
+            runs.add(1, self.buffer.get(block).is_some() || self.index.get(block)?.is_some());
+        }
+        Ok(runs.finish())
+    }
+
+    fn status(&self) -> Status {
+        let (used, deleted) = self.keys.totals();
+        let (collected, copied) = self.writer.collected();
+        let (free, live) = self.log.with_table(|table| (u64::from(table.free()), table.all_live()));
+        Status {
+            items: vec![
+                StatusItem::new("dirty", (self.buffer.len() * BLOCK_SIZE) as u64, "bytes"),
+                StatusItem::new("nodes_live", live, "nodes"),
+                StatusItem::new("erase_blocks_free", free, "blocks"),
+                StatusItem::new("erase_blocks_collected", collected, "blocks"),
+                StatusItem::new("nodes_copied", copied, "nodes"),
+                StatusItem::new("keys_used", used, "keys"),
+                StatusItem::new("keys_deleted", deleted, "keys"),
+                StatusItem::new("recoverable", self.keys.recoverable(), "blocks"),
+                StatusItem::new("epoch", self.writer.epoch(), "purges"),
+                StatusItem::new("purges", self.writer.purges.load(Ordering::Relaxed), "purges"),
+                StatusItem::new("groups_replayed", self.replayed, "groups"),
+            ],
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.stop();
+        if self.read_only {
+            return Ok(());
+        }
+        let done = self.writer.close();
+        self.writer.health.fail(closed());
+        done
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+}

@@ -1,0 +1,354 @@
+//! The log: groups one after the other, in logical erase blocks that name the next one, and what is read from it.
+//!
+//! Invariants:
+//! 1. Groups have ascending sequence numbers without gaps, so that replay knows where the log ends. A torn group is the last.
+//! 2. A block that replay needs is not written again before a checkpoint that does without it.
+//! 3. What a reader finds may be erased under it. So a reader checks what it found, and asks the index again if it fails.
+
+use crate::group::{Content, Header, NodeEntry};
+use crate::leb_table::{LebTable, LebUse};
+use crate::numbers::{KeyPosition, Place, Target, Unit};
+use crate::params::Layout;
+use lacuna_core::{BLOCK_SIZE, BoundedCache, Budget, Error, Kind, Result, Secret};
+use lacuna_crypto::{GcmKey, RandomSource, derive};
+use lacuna_nand::{Flash, Leb};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What a cached header takes, roughly.
+const HEADER_COST: u64 = 3072;
+
+/// Where the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// The block, by its number within the log.
+    pub(crate) leb: u32,
+    /// The next unit in it.
+    pub(crate) unit: u32,
+    /// Where the log goes on after it.
+    pub(crate) next: u32,
+    /// The sequence number of the next group.
+    pub(crate) sequence: u64,
+}
+
+struct State {
+    table: LebTable,
+    at: Option<Position>,
+}
+
+/// The log of an open disk.
+pub(crate) struct Log {
+    flash: Arc<dyn Flash>,
+    layout: Layout,
+    key: GcmKey,
+    index_key: GcmKey,
+    random: Arc<dyn RandomSource>,
+    state: Mutex<State>,
+    /// Of groups that were read or written lately.
+    headers: Mutex<BoundedCache<u32, Arc<Header>>>,
+}
+
+impl Log {
+    /// A log that is not written to yet, of which nothing is live.
+    pub(crate) fn new(
+        flash: Arc<dyn Flash>,
+        layout: Layout,
+        master: &Secret<32>,
+        random: Arc<dyn RandomSource>,
+        budget: Budget,
+    ) -> Result<Log> {
+        let headers = Mutex::new(BoundedCache::new((budget.get() / HEADER_COST).max(16) as usize));
+        let state = State { table: LebTable::new(layout.log.1), at: None };
+        let key = GcmKey::new(&derive(master, "flash log", b""))?;
+        let index_key = GcmKey::new(&derive(master, "flash index", b""))?;
+        Ok(Log { flash, layout, key, index_key, random, state: Mutex::new(state), headers })
+    }
+
+    // --- writing, by one thread at a time ---
+
+    /// Begins to write at a block of its own. `sequence` must be above all that were ever used.
+    pub(crate) fn start(&self, sequence: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let (Some(leb), Some(next)) = (state.table.take(), state.table.take()) else { return Err(full()) };
+        self.flash.unmap(self.leb(leb))?;
+        state.at = Some(Position { leb, unit: 0, next, sequence });
+        Ok(())
+    }
+
+    /// Where it is written.
+    pub(crate) fn position(&self) -> Option<Position> {
+        self.state.lock().at
+    }
+
+    /// How many nodes fit behind a header where the log is written, at most so many as a group has; never none.
+    pub(crate) fn room(&self) -> Result<usize> {
+        let mut state = self.state.lock();
+        let nodes = |left: u32| {
+            let units = (left / self.layout.page_units() * self.layout.page_units()).saturating_sub(1);
+            (units / self.layout.node_units()).min(crate::group::most_nodes(self.layout.unit)) as usize
+        };
+        let at = state.at.ok_or_else(not_started)?;
+        match nodes(self.layout.units - at.unit) {
+            0 => {
+                self.go_on(&mut state)?;
+                Ok(nodes(self.layout.units))
+            }
+            room => Ok(room),
+        }
+    }
+
+    /// Appends a group. It is durable when this returns. `nodes` holds the nodes one after another; they must fit.
+    pub(crate) fn append(&self, content: Content, nodes: &[u8]) -> Result<Unit> {
+        let mut state = self.state.lock();
+        let units = 1 + (nodes.len() / self.layout.unit as usize) as u32;
+        let padded = units.next_multiple_of(self.layout.page_units());
+        if state.at.ok_or_else(not_started)?.unit + padded > self.layout.units {
+            self.go_on(&mut state)?;
+        }
+        let at = state.at.ok_or_else(not_started)?;
+        let place = self.unit(at.leb, at.unit);
+        let next_leb = at.next;
+        let header = Header { sequence: at.sequence, next_leb, checksum: crc32fast::hash(nodes), content };
+        let mut bytes = header.seal(self.layout.unit, place, &self.key, &*self.random);
+        bytes.extend_from_slice(nodes);
+        bytes.resize((padded * self.layout.unit) as usize, 0xff);
+        self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes)?;
+        let live = state.table.live(at.leb) + header.nodes().len() as u32;
+        state.table.set_live(at.leb, live);
+        state.table.note_written(at.leb, at.sequence);
+        state.at = Some(Position { unit: at.unit + padded, sequence: at.sequence + 1, ..at });
+        remember(&mut self.headers.lock(), place, Arc::new(header));
+        Ok(place)
+    }
+
+    /// Goes on in another block.
+    pub(crate) fn leave(&self) -> Result<()> {
+        self.go_on(&mut self.state.lock())
+    }
+
+    fn go_on(&self, state: &mut State) -> Result<()> {
+        let at = state.at.ok_or_else(not_started)?;
+        let next = state.table.take().ok_or_else(full)?;
+        // What power cuts brought back there, if anything.
+        self.flash.unmap(self.leb(at.next))?;
+        state.at = Some(Position { leb: at.next, unit: 0, next, sequence: at.sequence });
+        Ok(())
+    }
+
+    // --- what is live ---
+
+    /// Notes that a node is not live any more.
+    pub(crate) fn died(&self, place: Place) {
+        let mut state = self.state.lock();
+        let leb = self.leb_of(place.group);
+        let live = state.table.live(leb).saturating_sub(1);
+        state.table.set_live(leb, live);
+    }
+
+    /// Shows the table of blocks to `f`.
+    pub(crate) fn with_table<R>(&self, f: impl FnOnce(&mut LebTable) -> R) -> R {
+        f(&mut self.state.lock().table)
+    }
+
+    /// The block whose collection pays most.
+    pub(crate) fn victim(&self) -> Option<u32> {
+        let state = self.state.lock();
+        state.table.victim(self.layout.leb_nodes(), state.at?.sequence)
+    }
+
+    /// Gives a block back that holds nothing live.
+    pub(crate) fn release(&self, leb: u32) -> Result<()> {
+        self.flash.unmap(self.leb(leb))?;
+        let mut state = self.state.lock();
+        state.table.set_live(leb, 0);
+        state.table.set_used(leb, LebUse::Free);
+        let first = self.unit(leb, 0).0;
+        let mut headers = self.headers.lock();
+        (first..first + self.layout.units).for_each(|unit| drop(headers.remove(unit)));
+        Ok(())
+    }
+
+    /// A checkpoint is complete: replay begins here from now on.
+    pub(crate) fn checkpointed(&self) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.at {
+            state.table.close_recent([at.leb, at.next]);
+        }
+    }
+
+    // --- reading ---
+
+    /// The header of a group, if it is one.
+    pub(crate) fn header(&self, place: Unit) -> Result<Option<Arc<Header>>> {
+        if let Some(header) = self.headers.lock().get(place.0) {
+            return Ok(Some(header.clone()));
+        }
+        let Some(header) = self.read_header(place)? else { return Ok(None) };
+        let header = Arc::new(header);
+        remember(&mut self.headers.lock(), place, header.clone());
+        Ok(Some(header))
+    }
+
+    /// The same from the flash.
+    pub(crate) fn read_header(&self, place: Unit) -> Result<Option<Header>> {
+        let mut bytes = vec![0; self.layout.unit as usize];
+        self.read(place, &mut bytes)?;
+        Ok(Header::open(&bytes, place, &self.key))
+    }
+
+    /// Reads neighbouring nodes of a group, as they lie.
+    pub(crate) fn read_nodes(&self, group: Unit, ordinal: u8, out: &mut [u8]) -> Result<()> {
+        self.read(Unit(group.0 + 1 + u32::from(ordinal) * self.layout.node_units()), out)
+    }
+
+    /// Forgets a header that is not what the index says any more.
+    pub(crate) fn forget_header(&self, place: Unit) {
+        self.headers.lock().remove(place.0);
+    }
+
+    fn read(&self, at: Unit, out: &mut [u8]) -> Result<()> {
+        let (leb, unit) = (at.0 / self.layout.units, at.0 % self.layout.units);
+        let end = u64::from(unit) * u64::from(self.layout.unit) + out.len() as u64;
+        if end > u64::from(self.layout.leb_len) {
+            return Err(damaged(format!("unit {}", at.0)));
+        }
+        self.flash.read(Leb(leb), unit * self.layout.unit, out)
+    }
+
+    /// All groups of a block from a unit on, with the units where their headers lie, as far as there are any.
+    pub(crate) fn groups_of(&self, leb: u32) -> Result<Vec<(Unit, Arc<Header>)>> {
+        let mut groups: Vec<(Unit, Arc<Header>)> = vec![];
+        let mut unit = 0;
+        while unit < self.layout.units {
+            let place = self.unit(leb, unit);
+            let Some(header) = self.read_header(place)? else { break };
+            if groups.last().is_some_and(|(_, last)| last.sequence >= header.sequence) {
+                break;
+            }
+            unit += self.units_of(&header);
+            groups.push((place, Arc::new(header)));
+        }
+        Ok(groups)
+    }
+
+    /// Units that a group takes.
+    pub(crate) fn units_of(&self, header: &Header) -> u32 {
+        let units = 1 + header.nodes().len() as u32 * self.layout.node_units();
+        units.next_multiple_of(self.layout.page_units())
+    }
+
+    /// Whether the nodes of a group are all there.
+    pub(crate) fn is_whole(&self, place: Unit, header: &Header) -> Result<bool> {
+        if header.nodes().is_empty() {
+            return Ok(true);
+        }
+        let mut nodes = vec![0; header.nodes().len() * BLOCK_SIZE];
+        self.read(Unit(place.0 + 1), &mut nodes)?;
+        Ok(crc32fast::hash(&nodes) == header.checksum)
+    }
+
+    // --- nodes ---
+
+    /// Encrypts a block under a key of its own, and gives its entry.
+    pub(crate) fn seal_block(
+        key: &GcmKey,
+        block: u32,
+        position: KeyPosition,
+        sequence: u64,
+        plain: &[u8],
+        out: &mut [u8],
+    ) -> NodeEntry {
+        let target = Target::Block(block);
+        let tag = key.seal(&[0; 12], &associated(target, sequence), plain, out);
+        NodeEntry { target, key: position.0, sequence, tag, replaced: None }
+    }
+
+    /// Decrypts a block where it was read to. False: it is not what the entry says.
+    pub(crate) fn open_block(key: &GcmKey, entry: &NodeEntry, block: &mut [u8]) -> bool {
+        key.open_in_place(&[0; 12], &associated(entry.target, entry.sequence), block, &entry.tag).is_ok()
+    }
+
+    /// Encrypts a page of the index.
+    pub(crate) fn seal_index(&self, page: u32, sequence: u64, plain: &[u8], out: &mut [u8]) -> NodeEntry {
+        let mut random = [0; 4];
+        self.random.fill(&mut random);
+        let (target, key) = (Target::Index(page), u32::from_le_bytes(random));
+        let tag = self.index_key.seal(&index_nonce(key, sequence), &associated(target, sequence), plain, out);
+        NodeEntry { target, key, sequence, tag, replaced: None }
+    }
+
+    /// Reads a page of the index.
+    pub(crate) fn read_index(&self, page: u32, place: Place) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK_SIZE];
+        self.read_nodes(place.group, place.ordinal, &mut bytes)?;
+        let header = self.header(place.group)?;
+        let entry = header.as_ref().and_then(|header| header.nodes().get(usize::from(place.ordinal)));
+        let opened = entry.filter(|entry| entry.target == Target::Index(page)).is_some_and(|entry| {
+            let (nonce, data) =
+                (index_nonce(entry.key, entry.sequence), associated(entry.target, entry.sequence));
+            self.index_key.open_in_place(&nonce, &data, &mut bytes, &entry.tag).is_ok()
+        });
+        if opened { Ok(bytes) } else { Err(damaged(format!("page {page} of the index"))) }
+    }
+
+    // --- numbers ---
+
+    fn leb(&self, leb: u32) -> Leb {
+        debug_assert!(leb < self.layout.log.1);
+        Leb(self.layout.log.0 + leb)
+    }
+
+    /// A unit of a block of the log.
+    pub(crate) fn unit(&self, leb: u32, unit: u32) -> Unit {
+        Unit((self.layout.log.0 + leb) * self.layout.units + unit)
+    }
+
+    /// The block of the log in which a unit lies.
+    pub(crate) fn leb_of(&self, unit: Unit) -> u32 {
+        (unit.0 / self.layout.units).saturating_sub(self.layout.log.0).min(self.layout.log.1 - 1)
+    }
+}
+
+fn remember(headers: &mut BoundedCache<u32, Arc<Header>>, place: Unit, header: Arc<Header>) {
+    if headers.is_full() && !headers.contains(place.0) {
+        headers.evict(|_, _| true);
+    }
+    headers.put(place.0, header);
+}
+
+fn associated(target: Target, sequence: u64) -> [u8; 13] {
+    let mut data = [0; 13];
+    let (kind, number) = match target {
+        Target::Block(block) => (0, block),
+        Target::Index(page) => (1, page),
+    };
+    data[0] = kind;
+    data[1..5].copy_from_slice(&number.to_le_bytes());
+    data[5..].copy_from_slice(&sequence.to_le_bytes());
+    data
+}
+
+fn index_nonce(random: u32, sequence: u64) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&random.to_le_bytes());
+    nonce[4..].copy_from_slice(&sequence.to_le_bytes());
+    nonce
+}
+
+fn not_started() -> Error {
+    Error::new(Kind::ReadOnly, "the log is not written to")
+}
+
+/// No free block is left in the log.
+pub(crate) fn full() -> Error {
+    Error::new(Kind::NoSpace, "the log has no free erase block left")
+        .expected("room, for the disk is shorter than its log")
+        .remedy("close the disk and check it")
+}
+
+/// Something of the log does not verify.
+pub(crate) fn damaged(what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Corrupt, format!("{what} does not verify"))
+        .found("something else than what this disk wrote there")
+        .remedy("restore it from a backup; a check lists what is lost")
+}

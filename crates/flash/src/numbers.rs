@@ -1,0 +1,76 @@
+//! Numbers that must not be taken for one another.
+
+/// A place in the log: a unit, counted over all logical erase blocks of the flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Unit(pub(crate) u32);
+
+impl Unit {
+    /// As many fit an entry of the index.
+    pub(crate) const MOST: u32 = (1 << 30) - 1;
+}
+
+/// Which key: its place in the key storage area, counted over all of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyPosition(pub(crate) u32);
+
+impl KeyPosition {
+    /// As many fit an entry of the index.
+    pub(crate) const MOST: u32 = 1 << 28;
+}
+
+/// The number of a block of the key storage area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyBlock(pub(crate) u32);
+
+/// What a node is of: a block of the disk, or a page of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Target {
+    /// A block of the disk.
+    Block(u32),
+    /// A page of the index.
+    Index(u32),
+}
+
+/// Where a node is, and with which key it was encrypted; a page of the index has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The header of its group.
+    pub(crate) group: Unit,
+    /// Which of the group's nodes it is.
+    pub(crate) ordinal: u8,
+    /// The key of a block of the disk; anything for a page of the index.
+    pub(crate) key: KeyPosition,
+}
+
+impl Place {
+    /// In 8 bytes: 30 bits of the group plus 1, 6 bits of the ordinal, 28 bits of the key. 0 is no place.
+    pub(crate) fn pack(place: Option<Place>) -> u64 {
+        place.map_or(0, |place| {
+            (u64::from(place.group.0) + 1) << 34 | u64::from(place.ordinal) << 28 | u64::from(place.key.0)
+        })
+    }
+
+    /// The place in an entry.
+    pub(crate) fn unpack(packed: u64) -> Option<Place> {
+        let group = Unit(((packed >> 34) as u32).checked_sub(1)?);
+        let key = KeyPosition((packed & (u64::from(KeyPosition::MOST) - 1)) as u32);
+        Some(Place { group, ordinal: (packed >> 28 & 0x3f) as u8, key })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_come_back() {
+        let places = [
+            Place { group: Unit(0), ordinal: 0, key: KeyPosition(0) },
+            Place { group: Unit(Unit::MOST - 1), ordinal: 63, key: KeyPosition(KeyPosition::MOST - 1) },
+        ];
+        for place in places {
+            assert_eq!(Place::unpack(Place::pack(Some(place))), Some(place));
+        }
+        assert_eq!(Place::unpack(Place::pack(None)), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! The parameters of a disk on flash, and where its areas lie.
+
+use crate::numbers::{KeyBlock, Unit};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_nand::{FlashGeometry, Leb};
+
+/// Logical erase blocks that hold the two copies of the header.
+pub const HEADER_LEBS: u32 = 2;
+/// Random bytes at the start of each page of the key storage area.
+pub(crate) const SALT: usize = 16;
+/// Index entries on one index page.
+pub(crate) const INDEX_FANOUT: u64 = 512;
+/// Logical erase blocks of the log that are never counted on: those that garbage collection copies to, the next of the log, the one
+/// that is being written, and ends of blocks that no group fits.
+const LOG_RESERVE: u32 = 10;
+
+/// What a disk was created with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Length in blocks.
+    pub blocks: u64,
+    /// Bytes of a key: 16 or 32.
+    pub key_len: u8,
+    /// How the flash is divided.
+    pub flash: FlashGeometry,
+}
+
+/// Where things lie. All lengths follow from the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of a unit: what the header of a group takes, and of which a node takes a whole number.
+    pub(crate) unit: u32,
+    /// Units of a logical erase block.
+    pub(crate) units: u32,
+    /// Bytes of a page, whole units.
+    pub(crate) page: u32,
+    /// Bytes of a logical erase block that are used, whole pages.
+    pub(crate) leb_len: u32,
+    /// Pages of index entries.
+    pub(crate) index_pages: u32,
+    /// Keys on a page of the key storage area.
+    pub(crate) page_keys: u32,
+    /// Keys in a block of the key storage area.
+    pub(crate) leb_keys: u32,
+    pub(crate) key_len: usize,
+    /// First of the key storage area, and how many.
+    pub(crate) keys: (u32, u32),
+    /// First of the two checkpoints, and how many each has.
+    pub(crate) checkpoints: (u32, u32),
+    /// First of the log, and how many.
+    pub(crate) log: (u32, u32),
+}
+
+impl Params {
+    /// The longest disk that flash like this can hold, with so many thousandths of its log spare.
+    ///
+    /// Errors: [`Kind::NoSpace`] if it is too small for any.
+    pub fn fitting(flash: FlashGeometry, key_len: u8, spare: u32) -> Result<Params> {
+        let (mut least, mut most) = (0, u64::from(flash.lebs) * u64::from(flash.leb_len) / BLOCK_SIZE as u64);
+        let fits = |blocks: u64| {
+            let params = Params { blocks, key_len, flash };
+            params.layout().is_ok_and(|layout| layout.spare(blocks) >= spare)
+        };
+        while least < most {
+            let middle = (least + most).div_ceil(2);
+            if fits(middle) { least = middle } else { most = middle - 1 }
+        }
+        let params = Params { blocks: least, key_len, flash };
+        if least == 0 { Err(params.refused(&flash)) } else { Ok(params) }
+    }
+
+    fn refused(&self, flash: &FlashGeometry) -> Error {
+        Error::new(Kind::NoSpace, format!("a disk of {} blocks does not fit this flash", self.blocks))
+            .found(format!("{} logical erase blocks of {} bytes", flash.lebs, flash.leb_len))
+            .expected("room for the blocks, an index, their keys, two checkpoints, and some to spare")
+            .remedy("make a smaller disk, or use more flash")
+    }
+
+    /// Logical erase blocks of the key storage area, which begins behind the header.
+    pub fn key_blocks(&self) -> u32 {
+        self.layout().map_or(0, |layout| layout.keys.1)
+    }
+
+    /// Where things lie.
+    ///
+    /// Errors: [`Kind::NoSpace`] if the disk does not fit its flash, [`Kind::Usage`] for impossible parameters.
+    pub fn layout(&self) -> Result<Layout> {
+        let flash = self.flash;
+        let unit = flash.page.min(BLOCK_SIZE as u32);
+        let possible = flash.page.is_power_of_two()
+            && (512..=1 << 16).contains(&flash.page)
+            && flash.leb_len >= 2 * flash.page.max(BLOCK_SIZE as u32)
+            && matches!(self.key_len, 16 | 32)
+            && self.blocks > 0
+            && self.blocks < u64::from(u32::MAX / 2);
+        if !possible {
+            return Err(Error::new(Kind::Usage, "no disk on flash has these parameters")
+                .found(format!(
+                    "{} blocks, keys of {} bytes, erase blocks of {} bytes, pages of {}",
+                    self.blocks, self.key_len, flash.leb_len, flash.page
+                ))
+                .expected("keys of 16 or 32 bytes, pages of 512 bytes to 64 KiB, erase blocks of two blocks or more"));
+        }
+        let leb_len = flash.leb_len / flash.page * flash.page;
+        let key_len = usize::from(self.key_len);
+        let page_keys = (flash.page - SALT as u32) / u32::from(self.key_len);
+        let leb_keys = leb_len / flash.page * page_keys;
+        let index_pages = self.blocks.div_ceil(INDEX_FANOUT) as u32;
+        let mut layout = Layout {
+            unit,
+            units: leb_len / unit,
+            page: flash.page,
+            leb_len,
+            index_pages,
+            page_keys,
+            leb_keys,
+            key_len,
+            keys: (HEADER_LEBS, 0),
+            checkpoints: (0, 0),
+            log: (0, 0),
+        };
+        // A key for each block, and as many more as one of sixteen blocks, for those that are deleted between two purges.
+        let keys = self.blocks + self.blocks / 16;
+        layout.keys.1 = keys.div_ceil(u64::from(leb_keys)).max(2) as u32;
+        let used = u64::from(HEADER_LEBS) + u64::from(layout.keys.1);
+        let left = u64::from(flash.lebs).saturating_sub(used) as u32;
+        layout.checkpoints = (used as u32, layout.checkpoint_lebs(left));
+        let before = used + 2 * u64::from(layout.checkpoints.1);
+        layout.log = (before as u32, u64::from(flash.lebs).saturating_sub(before) as u32);
+        let possible = layout.log.1 > LOG_RESERVE
+            && layout.capacity() > self.blocks + u64::from(index_pages)
+            && u64::from(flash.lebs) * u64::from(layout.units) <= u64::from(Unit::MOST)
+            && u64::from(layout.keys.1) * u64::from(leb_keys) <= u64::from(crate::numbers::KeyPosition::MOST);
+        if possible { Ok(layout) } else { Err(self.refused(&flash)) }
+    }
+}
+
+impl Layout {
+    /// Logical erase blocks of one checkpoint: of a root, a table of the log, and a bit for each key.
+    fn checkpoint_lebs(&self, log: u32) -> u32 {
+        let bytes = 4096
+            + 4 * u64::from(self.keys.1)
+            + 8 * u64::from(self.index_pages)
+            + 8 * u64::from(log)
+            + u64::from(self.keys.1) * 2 * (1 + u64::from(self.leb_keys).div_ceil(8));
+        bytes.div_ceil(u64::from(self.leb_len)) as u32
+    }
+
+    /// Units of a node.
+    pub(crate) fn node_units(&self) -> u32 {
+        BLOCK_SIZE as u32 / self.unit
+    }
+
+    /// Nodes that a logical erase block of the log holds, written in one go.
+    pub(crate) fn leb_nodes(&self) -> u32 {
+        let pages_of = |nodes: u32| (1 + nodes * self.node_units()).next_multiple_of(self.page / self.unit);
+        let group = crate::group::most_nodes(self.unit);
+        let whole = self.units / pages_of(group);
+        let rest = self.units % pages_of(group);
+        let more = (0..group).rev().find(|nodes| *nodes == 0 || pages_of(*nodes) <= rest).unwrap_or(0);
+        whole * group + more
+    }
+
+    /// Nodes for which the log has room.
+    fn capacity(&self) -> u64 {
+        u64::from(self.log.1.saturating_sub(LOG_RESERVE)) * u64::from(self.leb_nodes())
+    }
+
+    /// Of a thousand nodes for which the log has room, how many stay free when a disk of so many blocks is full.
+    pub(crate) fn spare(&self, blocks: u64) -> u32 {
+        let capacity = self.capacity();
+        let needed = blocks + u64::from(self.index_pages);
+        (capacity.saturating_sub(needed) * 1000 / capacity.max(1)) as u32
+    }
+
+    /// Units of a page.
+    pub(crate) fn page_units(&self) -> u32 {
+        self.page / self.unit
+    }
+
+    /// Where a block of the key storage area lies.
+    pub(crate) fn leb_of_keys(&self, block: KeyBlock) -> Leb {
+        Leb(self.keys.0 + block.0)
+    }
+
+    /// The block of the key storage area that lies there, if one does.
+    pub(crate) fn keys_of_leb(&self, leb: Leb) -> Option<KeyBlock> {
+        let number = leb.0.checked_sub(self.keys.0)?;
+        (number < self.keys.1).then_some(KeyBlock(number))
+    }
+}

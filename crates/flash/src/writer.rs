@@ -1,0 +1,250 @@
+//! What changes the disk, one thread at a time: writing the buffer to the log, discarding, purging, checkpoints.
+
+use crate::buffer::{Buffer, Plain};
+use crate::checkpoint::Checkpoints;
+use crate::collector::Collector;
+use crate::group::Discarded;
+use crate::index::Index;
+use crate::keys::Keys;
+use crate::numbers::Place;
+use crate::params::INDEX_FANOUT;
+use crate::placer::Placer;
+use crate::purger::{Evict, Purged, Purger};
+use crate::reader::Reader;
+use lacuna_core::{BLOCK_SIZE, Error, FailStop, Kind, OnPanic, Result, defect};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use zeroize::Zeroizing;
+
+/// What the one that writes holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// The last purge that is complete.
+    pub(crate) epoch: u64,
+    /// A purge has begun and is not complete.
+    pub(crate) purging: bool,
+}
+
+/// See the head of this file.
+pub(crate) struct Writer {
+    turn: Mutex<Turn>,
+    buffer: Arc<Buffer>,
+    index: Arc<Index>,
+    keys: Arc<Keys>,
+    placer: Arc<Placer>,
+    checkpoints: Arc<Checkpoints>,
+    collector: Collector,
+    purger: Purger,
+    reader: Arc<Reader>,
+    pub(crate) health: FailStop,
+    /// Blocks that are purged as soon as they are deleted.
+    sensitive: RwLock<Vec<Range<u64>>>,
+    purge_wanted: AtomicBool,
+    pub(crate) purges: AtomicU64,
+}
+
+/// The parts that a writer is made of.
+pub(crate) struct Parts {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) placer: Arc<Placer>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) collector: Collector,
+    pub(crate) purger: Purger,
+    pub(crate) reader: Arc<Reader>,
+}
+
+impl Writer {
+    pub(crate) fn new(parts: Parts, turn: Turn) -> Writer {
+        let Parts { buffer, index, keys, placer, checkpoints, collector, purger, reader } = parts;
+        Writer {
+            turn: Mutex::new(turn),
+            buffer,
+            index,
+            keys,
+            placer,
+            checkpoints,
+            collector,
+            purger,
+            reader,
+            health: FailStop::on("flash"),
+            sensitive: RwLock::default(),
+            purge_wanted: AtomicBool::new(turn.purging),
+            purges: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the turn. What fails, or panics, under it ends all writing.
+    fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
+        let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
+        self.health.check()?;
+        let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
+        f(&mut turn).map_err(|e| self.health.fail(e))
+    }
+
+    /// Writes blocks. They are in the buffer when this returns, or in the log.
+    pub(crate) fn write(&self, first: u32, data: &[u8]) -> Result<()> {
+        self.health.check()?;
+        let sensitive = self.is_sensitive(first, data.len() / BLOCK_SIZE);
+        let full = self.buffer.put(first, data);
+        if sensitive {
+            return self.purge().map(drop);
+        }
+        if full { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes everything acknowledged to the log, where it is durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.with_turn(|turn| self.emit(turn))
+    }
+
+    fn emit(&self, turn: &Turn) -> Result<()> {
+        let blocks = self.buffer.take();
+        self.place_all(turn, &blocks, |placed| self.buffer.landed(placed.iter().map(|(block, _)| *block)))
+            .inspect_err(|_| self.buffer.put_back())
+    }
+
+    fn place_all(
+        &self,
+        turn: &Turn,
+        blocks: &[(u32, Plain)],
+        placed: impl Fn(&[(u32, Plain)]),
+    ) -> Result<()> {
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            self.collector.make_room(turn.epoch, turn.purging)?;
+            let (done, left) = rest.split_at(self.placer.place(rest)?);
+            placed(done);
+            rest = left;
+        }
+        Ok(())
+    }
+
+    /// Makes blocks holes, durably.
+    pub(crate) fn discard(&self, first: u32, count: u32) -> Result<()> {
+        self.with_turn(|turn| {
+            self.buffer.forget(first, count);
+            let mut at = first;
+            while at < first + count {
+                let page = at / INDEX_FANOUT as u32;
+                let end = ((page + 1) * INDEX_FANOUT as u32).min(first + count);
+                // First, for it moves nodes.
+                self.collector.make_room(turn.epoch, turn.purging)?;
+                if let Some(entries) = self.index.entries(page)? {
+                    let place = |block: u32| Place::unpack(entries[(block % INDEX_FANOUT as u32) as usize]);
+                    let discarded =
+                        (at..end).filter_map(|block| Some(Discarded { block, place: place(block)? }));
+                    self.placer.discard(&discarded.collect::<Vec<_>>())?;
+                }
+                at = end;
+            }
+            Ok(())
+        })?;
+        if self.is_sensitive(first, count as usize) { self.purge().map(drop) } else { Ok(()) }
+    }
+
+    /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from the flash by anybody.
+    pub(crate) fn purge(&self) -> Result<Purged> {
+        self.with_turn(|turn| self.purge_in(turn))
+    }
+
+    fn purge_in(&self, turn: &mut Turn) -> Result<Purged> {
+        self.emit(turn)?;
+        self.purge_wanted.store(false, Ordering::Relaxed);
+        self.collector.make_room(turn.epoch, turn.purging)?;
+        self.purger.start(turn.epoch + 1)?;
+        turn.purging = true;
+        let purged = self.purger.purge(&InTurn { writer: self, turn })?;
+        self.purger.finish(turn.epoch + 1)?;
+        (turn.epoch, turn.purging) = (turn.epoch + 1, false);
+        self.purges.fetch_add(1, Ordering::Relaxed);
+        Ok(purged)
+    }
+
+    /// Whether a purge is due at once: one was cut short.
+    pub(crate) fn is_purge_due(&self) -> bool {
+        self.purge_wanted.load(Ordering::Relaxed)
+    }
+
+    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns.
+    pub(crate) fn mark_sensitive(&self, blocks: Range<u64>) {
+        self.sensitive.write().push(blocks);
+    }
+
+    fn is_sensitive(&self, first: u32, count: usize) -> bool {
+        let (first, end) = (u64::from(first), u64::from(first) + count as u64);
+        self.sensitive.read().iter().any(|range| range.start < end && first < range.end)
+    }
+
+    fn checkpoint_in(&self, turn: &Turn) -> Result<()> {
+        self.collector.make_room(turn.epoch, turn.purging)?;
+        self.checkpoints.write(&self.placer, turn.epoch, turn.purging)
+    }
+
+    /// Everything in the log, purged, and a checkpoint behind it.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.with_turn(|turn| {
+            self.emit(turn)?;
+            if self.keys.recoverable() > 0 || turn.purging {
+                self.purge_in(turn)?;
+            }
+            self.checkpoint_in(turn)
+        })
+    }
+
+    /// The last purge that is complete.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.turn.lock().epoch
+    }
+
+    /// Blocks that were collected, and nodes that were copied from them.
+    pub(crate) fn collected(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.collector.collected), count(&self.collector.copied))
+    }
+}
+
+/// What a purge asks for while its caller has the turn.
+struct InTurn<'w> {
+    writer: &'w Writer,
+    turn: &'w Turn,
+}
+
+impl Evict for InTurn<'_> {
+    fn make_room(&self) -> Result<()> {
+        self.writer.collector.make_room(self.turn.epoch, self.turn.purging)
+    }
+
+    fn rewrite(&self, blocks: &[u32]) -> Result<()> {
+        for part in blocks.chunks(256) {
+            let mut plain = Vec::with_capacity(part.len());
+            for block in part {
+                let mut bytes = Zeroizing::new([0; BLOCK_SIZE]);
+                match self.writer.reader.read(*block, &mut bytes[..]) {
+                    Ok(()) => plain.push((*block, Arc::new(bytes))),
+                    // What cannot be read stays as it is.
+                    Err(e) if e.kind() == Kind::Corrupt => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            self.writer.place_all(self.turn, &plain, |_| {})?;
+        }
+        Ok(())
+    }
+
+    fn evict(&self, lebs: &BTreeSet<u32>) -> Result<()> {
+        self.make_room()?;
+        self.writer.collector.evict(lebs, self.turn.epoch, self.turn.purging)
+    }
+}
+
+/// Blocks are numbered in 32 bits here.
+pub(crate) fn number(block: u64) -> Result<u32> {
+    u32::try_from(block).map_err(|_| {
+        Error::new(Kind::Other, "a block lies past the end of the disk").found(format!("block {block}"))
+    })
+}

@@ -1,0 +1,249 @@
+//! The header of a disk outside its medium, and its copies on it: backed up, restored and repaired.
+
+use crate::claim::Claim;
+use crate::cluster::{Connection, Holder, Site, refuse_snapshot};
+use crate::create_file::sync_directory;
+use crate::look::Look;
+use crate::observer::Observer;
+use crate::parameters::Parameters;
+use crate::rados::ClusterOptions;
+use crate::unlock::{Opened, Opener, unlock};
+use lacuna_core::{Advice, Error, Kind, Result, Setting};
+pub use lacuna_header::HeaderBackup;
+use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
+use lacuna_medium::{Access, FileMedium, Medium};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Takes a backup of the header. It needs no passphrase, and opens with those of today even after they are removed.
+pub fn backup(
+    location: &Location,
+    cluster: &ClusterOptions,
+    observer: &dyn Observer,
+) -> Result<HeaderBackup> {
+    refuse_snapshot(location, "back up the header of")?;
+    let taken = match Site::of(location, cluster) {
+        Site::File(path) => {
+            let look = Look::at(path)?;
+            HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
+        }
+        Site::Pool(target) => taken_from(&*Connection::open(&target)?.header()?),
+    };
+    let (backup, notes) = taken.map_err(|e| e.context(location))?;
+    notes.iter().for_each(|note| observer.note(&format!("{location}: {note}")));
+    Parameters::of(backup.public(), location).map_err(|e| e.context(location))?;
+    Ok(backup)
+}
+
+fn taken_from(medium: &dyn Medium) -> Result<(HeaderBackup, Vec<String>)> {
+    HeaderBackup::take(medium.len(), &|offset, buf| medium.read_at(offset, buf))
+}
+
+/// Keeps a backup in a new file that only its owner reads, durably. Errors: [`Kind::Usage`] if there is a file.
+pub fn save(backup: &HeaderBackup, path: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| {
+        let error = Error::io(format!("cannot write {}", path.display()), &e);
+        match e.kind() {
+            ErrorKind::AlreadyExists => {
+                error.with_kind(Kind::Usage).remedy("choose another name: a backup may be the last one")
+            }
+            _ => error,
+        }
+    };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    let written = file.write_all(backup.bytes()).and_then(|()| file.sync_all()).map_err(failed);
+    written.and_then(|()| sync_directory(path)).inspect_err(|_| {
+        // Half a backup is none. That the file is ours is sure: it was created here.
+        let _ = std::fs::remove_file(path);
+    })
+}
+
+/// Reads a backup from a file.
+pub fn load(path: &Path) -> Result<HeaderBackup> {
+    let mut bytes = Vec::with_capacity(HEADER_LEN + 1);
+    let file = File::open(path).and_then(|file| file.take(HEADER_LEN as u64 + 1).read_to_end(&mut bytes));
+    file.map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
+    HeaderBackup::parse(&bytes).map_err(|e| e.context(format!("{} is no backup of a header", path.display())))
+}
+
+/// What may be lost when a header is restored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MayLose {
+    /// A newer header of the same disk: passphrases that were removed since work again, and those added since are lost.
+    pub older: bool,
+    /// The header of another disk.
+    pub replace: bool,
+}
+
+/// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree` is told in a sentence what becomes
+/// of the header that is there, if it changes; an error of it ends everything before anything is written.
+///
+/// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for that of another disk, unless
+/// `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and what the medium reports.
+pub fn restore(
+    (location, holder): (&Location, &Holder),
+    backup: &HeaderBackup,
+    may_lose: MayLose,
+    observer: &dyn Observer,
+    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+    agree: impl FnOnce(&str) -> Result<()>,
+) -> Result<()> {
+    let what = format!("cannot restore the header of {location}");
+    let naming = |e: Error| e.context(&what);
+    refuse_snapshot(location, "restore the header of")?;
+    let public = backup.public();
+    let parameters = Parameters::of(public, location).map_err(naming)?;
+    let (medium, _connection) = medium(location, holder)?;
+    if medium.len() < parameters.end() {
+        return Err(Error::new(Kind::Usage, what)
+            .found(format!("{} bytes", medium.len()))
+            .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
+            .remedy("make sure that it is the right medium, and whole"));
+    }
+    let _claim = Claim::take(public.uuid, &what, observer)?;
+    let change = Change::of(&*medium, backup).map_err(naming)?;
+    change.check(may_lose, public).map_err(naming)?;
+    ask(&|passphrases| backup.open(passphrases))?;
+    change.words(&*medium, public).map_or(Ok(()), |words| agree(&words))?;
+    backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)
+}
+
+/// Writes all copies of the header anew, as the one is that opens.
+pub fn repair(
+    (location, holder): (&Location, &Holder),
+    observer: &dyn Observer,
+    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+) -> Result<()> {
+    refuse_snapshot(location, "repair the header of")?;
+    let mut volume = unlock(location, holder, Access::Write, observer, |_, open| ask(open))?;
+    lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
+    write_record(location, &*volume.header)
+}
+
+/// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.
+fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
+    match location {
+        Location::Rados { .. } => medium.set_len(medium.len()),
+        Location::Path(_) => Ok(()),
+    }
+}
+
+/// The medium of the header, held for writing, with the connection that holds it in a pool.
+fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
+    match Site::of(location, &holder.cluster) {
+        Site::File(path) => {
+            let medium = FileMedium::open(path, Access::Write)?;
+            medium.forget_cached()?;
+            Ok((Arc::new(medium), None))
+        }
+        Site::Pool(target) => {
+            let mut connection = Connection::open(&target)?;
+            connection.hold(holder.steal)?;
+            Ok((connection.header_to_mend()?, Some(connection)))
+        }
+    }
+}
+
+/// What restoring changes.
+enum Change {
+    /// The header stays as it is; damaged copies are mended.
+    Mends,
+    /// The header becomes a newer one of the same disk.
+    Newer,
+    /// The header becomes an older one, or one that is as old and says something else.
+    Older { present: PublicHeader },
+    /// The header of another disk goes.
+    Replaces { other: PublicHeader },
+    /// There is no header that can be read.
+    Makes,
+}
+
+impl Change {
+    /// Looks at what is on the medium.
+    fn of(medium: &dyn Medium, backup: &HeaderBackup) -> Result<Change> {
+        match taken_from(medium).map(|(present, _)| present) {
+            Ok(present) if present.bytes() == backup.bytes() => Ok(Change::Mends),
+            Ok(present) => {
+                let (present, backup) = (present.public().clone(), backup.public());
+                Ok(if present.uuid != backup.uuid {
+                    Change::Replaces { other: present }
+                } else if present.generation >= backup.generation {
+                    Change::Older { present }
+                } else {
+                    Change::Newer
+                })
+            }
+            // What cannot be read can often be written.
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => Ok(Change::Makes),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Refuses what loses something that may not be lost.
+    fn check(&self, may_lose: MayLose, backup: &PublicHeader) -> Result<()> {
+        match self {
+            Change::Replaces { other } if !may_lose.replace => {
+                let advice = "make sure that it is the right medium, and the right backup; to undo the restoring of a wrong \
+                    one, give ";
+                Err(Error::new(Kind::Usage, "it holds another disk")
+                    .found(format!("UUID {}", other.uuid))
+                    .expected(format!("UUID {}, of which the backup is", backup.uuid))
+                    .remedy(Advice::from(advice).setting(Setting::Replace)))
+            }
+            Change::Older { present } if present.end > backup.end => {
+                Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
+                    .found(format!(
+                        "data up to byte {} in the backup, {} on the disk",
+                        backup.end, present.end
+                    ))
+                    .expected("a backup that was made after the disk was resized")
+                    .remedy("make a new one"))
+            }
+            Change::Older { present } if !may_lose.older => {
+                let advice = "an older header makes removed passphrases work again and loses those that were added since: \
+                    if that is what you want, give ";
+                Err(Error::new(Kind::RolledBack, "the backup is older than the header")
+                    .found(format!(
+                        "generation {} in the backup, {} on the disk",
+                        backup.generation, present.generation
+                    ))
+                    .expected("a backup that is as new as the header of the disk")
+                    .remedy(Advice::from(advice).setting(Setting::Older)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a person is told before it is done. None if nothing can be lost.
+    fn words(&self, medium: &dyn Medium, backup: &PublicHeader) -> Option<String> {
+        match self {
+            Change::Mends => None,
+            Change::Newer => Some("this replaces the header by one that is newer".to_owned()),
+            Change::Older { present } => Some(format!(
+                "this brings back a header that is older than the present one (generation {}): passphrases that were \
+                 removed since work again, and those that were added since are lost",
+                present.generation
+            )),
+            Change::Replaces { other } => Some(format!(
+                "this overwrites the header of another disk (UUID {}), which is lost unless there is a backup of it",
+                other.uuid
+            )),
+            Change::Makes => {
+                let longer = medium.len() > medium_len(backup.end);
+                let grown = if longer {
+                    "; the medium is longer than the disk was then: if it has grown since, resize it to the size that it had \
+                     before you open it"
+                } else {
+                    ""
+                };
+                Some(format!(
+                    "there is no whole header there: make sure that it is the right medium, because 48 KiB of it are \
+                     overwritten, and that this is the newest backup, because nothing can tell{grown}"
+                ))
+            }
+        }
+    }
+}

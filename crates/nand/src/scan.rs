@@ -1,0 +1,145 @@
+//! Finding the mapping again: what the headers of all blocks of a chip say.
+
+use crate::chip::{Chip, Fault, Peb};
+use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, VolumeHeader};
+use crate::flash::{Leb, Unerased};
+use crate::state::{Queued, State, Use};
+use lacuna_core::{Error, Kind, Result};
+use std::collections::{BTreeSet, VecDeque};
+
+/// What the headers of the blocks say.
+#[derive(Default)]
+pub(crate) struct Scan {
+    /// The header of the first block that has one.
+    pub(crate) first: Option<EraseHeader>,
+    uses: Vec<Use>,
+    erasures: Vec<Option<u64>>,
+    holders: Vec<(Peb, VolumeHeader)>,
+    queue: VecDeque<Queued>,
+    unerased: Vec<Unerased>,
+}
+
+impl Scan {
+    /// Takes in what a block says.
+    pub(crate) fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
+        let bad = chip.is_bad(peb).map_err(fault)?;
+        let (erase, volume) = read_headers(chip, peb)?;
+        self.erasures.push(match erase {
+            Found::Header(header) => Some(header.erasures),
+            _ => None,
+        });
+        if bad {
+            self.uses.push(Use::Bad);
+            if let Found::Header(header) = volume {
+                self.unerased.push(Unerased { leb: Some(Leb(header.leb)), content: content_of(chip, peb)? });
+            }
+            return Ok(());
+        }
+        match erase {
+            Found::Header(header) => match self.first {
+                None => self.first = Some(header),
+                Some(first) if (first.image, first.lebs) != (header.image, header.lebs) => {
+                    return Err(Error::new(
+                        Kind::Corrupt,
+                        "the blocks of this chip belong to different disks",
+                    )
+                    .found(format!("block {} of image {:016x}", peb.0, header.image))
+                    .expected(format!("image {:016x}", first.image))
+                    .remedy("restore the chip from a backup, or create the disk anew"));
+                }
+                Some(_) => {}
+            },
+            // Power was cut between an erasure and this header, or in the erasure.
+            Found::Nothing | Found::Rubbish => {
+                self.uses.push(Use::Superseded);
+                self.queue.push_back(Queued { peb, held: None, failing: false });
+                return Ok(());
+            }
+        }
+        match volume {
+            Found::Nothing => self.uses.push(Use::Free),
+            Found::Header(header) => {
+                self.uses.push(Use::Superseded);
+                self.holders.push((peb, header));
+            }
+            Found::Rubbish => {
+                self.uses.push(Use::Superseded);
+                self.queue.push_back(Queued { peb, held: None, failing: false });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is mapped where.
+    pub(crate) fn finish(mut self, chip: &dyn Chip, lebs: u32) -> Result<State> {
+        let known: Vec<u64> = self.erasures.iter().flatten().copied().collect();
+        // A block whose count is lost counts as worn as the others are on average.
+        let mean = known.iter().sum::<u64>() / known.len().max(1) as u64;
+        let mut state = State {
+            map: vec![None; lebs as usize],
+            erasures: self.erasures.iter().map(|erasures| erasures.unwrap_or(mean)).collect(),
+            uses: std::mem::take(&mut self.uses),
+            free: BTreeSet::new(),
+            mapped: BTreeSet::new(),
+            queue: self.queue,
+            unerased: self.unerased,
+            sequence: self.holders.iter().map(|(_, header)| header.sequence).max().unwrap_or(0),
+            erased_since_levelling: 0,
+            moved: 0,
+        };
+        for (number, used) in state.uses.iter().enumerate() {
+            if *used == Use::Free {
+                state.free.insert((state.erasures[number], Peb(number as u32)));
+            }
+        }
+        // Ascending, so that each one that counts replaces what counted before.
+        self.holders.sort_unstable_by_key(|(_, header)| header.sequence);
+        for (peb, header) in self.holders {
+            let leb = Leb(header.leb);
+            if header.leb >= lebs || !is_complete(chip, peb, &header)? {
+                state.enqueue(peb, (header.leb < lebs).then_some(leb), false);
+            } else if let Some(old) = state.map_to(leb, Some(peb)) {
+                state.enqueue(old, Some(leb), false);
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// Whether a block that replaces another has all that it was to hold.
+fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool> {
+    let Some((len, checksum)) = header.copied else { return Ok(true) };
+    let geometry = chip.geometry();
+    let start = HEADER_PAGES * geometry.page;
+    if u64::from(len) > geometry.block_len() - u64::from(start) {
+        return Ok(false);
+    }
+    let mut data = vec![0; len as usize];
+    chip.read(peb, start, &mut data).map_err(fault)?;
+    Ok(crc32fast::hash(&data) == checksum)
+}
+
+/// Both headers of a block.
+pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHeader>, Found<VolumeHeader>)> {
+    let page = chip.geometry().page as usize;
+    let mut pages = vec![0; HEADER_PAGES as usize * page];
+    chip.read(peb, 0, &mut pages).map_err(fault)?;
+    Ok((EraseHeader::parse(&pages[..page]), VolumeHeader::parse(&pages[page..])))
+}
+
+/// What lies behind the headers of a block.
+pub(crate) fn content_of(chip: &dyn Chip, peb: Peb) -> Result<Vec<u8>> {
+    let geometry = chip.geometry();
+    let mut content = vec![0; ((geometry.pages - HEADER_PAGES) * geometry.page) as usize];
+    chip.read(peb, HEADER_PAGES * geometry.page, &mut content).map_err(fault)?;
+    Ok(content)
+}
+
+/// What a fault is to the callers of a mapping.
+pub(crate) fn fault(fault: Fault) -> Error {
+    match fault {
+        Fault::Other(e) => e,
+        Fault::Program => Error::new(Kind::Io, "the chip could not program a block"),
+        Fault::Erase => Error::new(Kind::Io, "the chip could not erase a block"),
+    }
+}

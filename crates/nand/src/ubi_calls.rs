@@ -1,0 +1,90 @@
+//! The requests that Linux offers for UBI volumes (`include/uapi/mtd/ubi-user.h`), and the only `unsafe` of this crate.
+#![allow(unsafe_code)]
+
+use rustix::io;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::Result;
+
+const GROUP: u8 = b'O';
+const ERASE: Opcode = opcode::write::<i32>(GROUP, 1);
+const CHANGE: Opcode = opcode::write::<ChangeRequest>(GROUP, 2);
+const UNMAP: Opcode = opcode::write::<i32>(GROUP, 4);
+const IS_MAPPED: Opcode = opcode::read::<i32>(GROUP, 5);
+const SET_PROPERTY: Opcode = opcode::write::<PropertyRequest>(GROUP, 6);
+
+/// `UBI_VOL_PROP_DIRECT_WRITE`
+const DIRECT_WRITE: u8 = 1;
+
+/// `struct ubi_leb_change_req`
+#[repr(C, packed)]
+struct ChangeRequest {
+    block: i32,
+    bytes: i32,
+    /// Not used any more; what the header calls unknown.
+    data_type: i8,
+    padding: [i8; 7],
+}
+
+/// `struct ubi_set_vol_prop_req`
+#[repr(C, packed)]
+struct PropertyRequest {
+    property: u8,
+    padding: [u8; 7],
+    value: u64,
+}
+
+/// A request whose argument the system reads, and whose answer is the number that the call returns.
+struct Request<const OPCODE: Opcode, T>(T);
+
+// SAFETY: the opcodes above are those of the requests of UBI, each with the type that the header gives for its argument; the
+// system reads the argument and changes nothing of this process.
+unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
+    type Output = IoctlOutput;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(answer: IoctlOutput, _: *mut c_void) -> io::Result<IoctlOutput> {
+        Ok(answer)
+    }
+}
+
+fn ask<const OPCODE: Opcode, T>(file: &File, argument: T) -> Result<IoctlOutput> {
+    // SAFETY: see `Request`; on a file that is no volume of UBI the request fails.
+    Ok(unsafe { ioctl(file, Request::<OPCODE, T>(argument)) }?)
+}
+
+/// Erases a block and everything else that is queued for erasure on the device.
+pub(crate) fn erase(file: &File, block: u32) -> Result<()> {
+    ask::<ERASE, i32>(file, block as i32).map(drop)
+}
+
+/// Unmaps a block.
+pub(crate) fn unmap(file: &File, block: u32) -> Result<()> {
+    ask::<UNMAP, i32>(file, block as i32).map(drop)
+}
+
+/// Whether a block is mapped.
+pub(crate) fn is_mapped(file: &File, block: u32) -> Result<bool> {
+    ask::<IS_MAPPED, i32>(file, block as i32).map(|answer| answer != 0)
+}
+
+/// Announces that the next `bytes` bytes that are written replace the content of a block.
+pub(crate) fn change(file: &File, block: u32, bytes: u32) -> Result<()> {
+    let request = ChangeRequest { block: block as i32, bytes: bytes as i32, data_type: 3, padding: [0; 7] };
+    ask::<CHANGE, ChangeRequest>(file, request).map(drop)
+}
+
+/// Lets plain writes program the volume.
+pub(crate) fn allow_direct_writes(file: &File) -> Result<()> {
+    let request = PropertyRequest { property: DIRECT_WRITE, padding: [0; 7], value: 1 };
+    ask::<SET_PROPERTY, PropertyRequest>(file, request).map(drop)
+}

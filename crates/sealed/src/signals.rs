@@ -1,0 +1,83 @@
+//! Wake-ups between the thread that commits in the background and the writers that wait for it.
+//!
+//! Invariant: a wish is noted under the lock before its condition variable is notified, so that no wake-up is lost.
+
+use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
+
+/// The wishes of writers and the ends of commits.
+#[derive(Default)]
+pub(crate) struct Signals {
+    state: Mutex<State>,
+    worker: Condvar,
+    writers: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    wanted: bool,
+    spare_wanted: bool,
+    stopping: bool,
+    /// Counts commits, so that a writer notices the one it waited for.
+    rounds: u64,
+}
+
+/// What the background thread is woken for.
+pub(crate) struct Wish {
+    /// Somebody asked for a commit.
+    pub(crate) commit: bool,
+    /// Somebody waits for a spare slot.
+    pub(crate) spare: bool,
+}
+
+impl Signals {
+    /// Asks the background thread for a commit.
+    pub(crate) fn wake_worker(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.wanted, true) {
+            self.worker.notify_one();
+        }
+    }
+
+    /// Says that a commit has ended.
+    pub(crate) fn wake_writers(&self) {
+        self.state.lock().rounds += 1;
+        self.writers.notify_all();
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.worker.notify_one();
+    }
+
+    /// Whether the background thread ends or has ended.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state.lock().stopping
+    }
+
+    /// Waits for the next commit to end. `spare` says that the writer needs a spare slot.
+    pub(crate) fn wait_round(&self, spare: bool) {
+        let mut state = self.state.lock();
+        let round = state.rounds;
+        state.wanted = true;
+        state.spare_wanted |= spare;
+        self.worker.notify_one();
+        while state.rounds == round && !state.stopping {
+            self.writers.wait(&mut state);
+        }
+    }
+
+    /// Waits for a wish, at most for `idle`. `None` if the thread is to end.
+    pub(crate) fn next_wish(&self, idle: Duration) -> Option<Wish> {
+        let mut state = self.state.lock();
+        if !state.wanted && !state.stopping {
+            self.worker.wait_for(&mut state, idle);
+        }
+        if state.stopping {
+            return None;
+        }
+        let commit = std::mem::take(&mut state.wanted);
+        Some(Wish { commit, spare: std::mem::take(&mut state.spare_wanted) })
+    }
+}
