@@ -3,7 +3,7 @@
 //!
 //! Deniability contract: nothing here decides that, when or where anything is written. A stripe that the public or the
 //! paced clock caused passes by, and its hidden slots are filled: with what must be carried on, with pages and blocks of
-//! the open hidden levels, and with random bytes.
+//! the open hidden levels, and with encrypted zeros.
 
 use crate::caches::Cached;
 use crate::carried::Carried;

@@ -1,7 +1,8 @@
 //! `deniable`: PD-DM, a disk with hidden levels that stays deniable to someone who images the medium many times
 //! (paper 000), and loses nothing in a power cut.
 //!
-//! The medium is a ring of *stripes*, written one after another and nothing else. A stripe is a summary, *p* public and
+//! The medium is a ring of *stripes*, written one after another, and checkpoints by
+//! schedule. A stripe is a summary, *p* public and
 //! *h* hidden slots, one write ([`Params`], `docs/format/deniable.md`). Before the ring comes round to a stripe, what is
 //! valid in it is carried on: into the same slots of the stripe written a *gap* earlier. So every block, until it is
 //! written again, goes round with the log in its slot, and a map that says where a block was *taken in* says for ever

@@ -2,7 +2,7 @@
 //! what the last batches changed in the maps.
 //!
 //! A head says which batches were durable when it was written. After those the batches end before the first that is not
-//! whole or does not follow the one before it. Writes nothing, and finds the same end whichever levels are opened
+//! whole or does not follow the one before it. This part writes nothing (`Oblivious::recover` does, from what is found), and finds the same end whichever levels are opened
 //! (deniability contract).
 
 use crate::head::{Head, LevelRecord, PublicPart, batch_key};

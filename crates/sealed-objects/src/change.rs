@@ -31,7 +31,7 @@ pub(crate) const LOST: u8 = u8::MAX;
 
 /// Whether entries of so many bytes are authenticated, so that one of [`LOST`] is refused.
 pub(crate) fn can_refuse(meta: usize) -> bool {
-    meta == Cipher::Gcm.meta_size()
+    Cipher::ALL.into_iter().any(|cipher| cipher.authenticates() && cipher.meta_size() == meta)
 }
 
 /// What a transaction does to the blocks of one object.

@@ -30,6 +30,7 @@
 //! Cache        cache.rs        what was acknowledged and is not yet destaged
 //! Store        store.rs        slots with their metadata: meta_cache.rs, kv.rs
 //! Sealer       sealer.rs       the cipher
+//! recovery     recovery.rs     what the journal says last, when a disk is opened
 //! Health       health.rs       fail-stop, and the wake-ups (signals.rs)
 //! ```
 //!

@@ -1,5 +1,5 @@
-//! Opening after whatever happened: the journal is read once, the last entry for every block and segment is found,
-//! and only that is carried out.
+//! Opening after whatever happened: the journal is read once, the last entry for every block and segment is found.
+//! `Committer::recover` carries only that out.
 //!
 //! Why two passes: a batch may name a slot that was freed and taken over by another segment's copy-on-write segment before
 //! power failed. Carried out in order, the old block would overwrite the new owner's. So a move voids what the
