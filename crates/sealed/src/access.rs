@@ -171,13 +171,15 @@ impl Access {
         unlock: impl FnOnce(),
     ) -> Result<()> {
         with_scratch(self.sealer.meta_len((out.len() / BLOCK_SIZE) as u64), |meta| {
-            match from {
-                Place::Slot(slot) => self.store.read(slot.at(first), out, meta)?,
-                Place::Stream(stream) => {
-                    self.store.read_data(stream.slot.at(first), out)?;
-                    stream.copy_meta(index_of(first), meta);
-                }
-            }
+            let read = match from {
+                Place::Slot(slot) => self.store.read(slot.at(first), out, meta),
+                Place::Stream(stream) => self
+                    .store
+                    .read_data(stream.slot.at(first), out)
+                    .map(|()| stream.copy_meta(index_of(first), meta)),
+            };
+            // No caller gets to see ciphertext.
+            read.inspect_err(|_| out.fill(0))?;
             unlock();
             self.sealer.open_in_place(first, out, meta)
         })

@@ -193,7 +193,13 @@ impl Committer {
         if !full || std::mem::replace(&mut self.emergency_flushed, true) {
             return;
         }
-        let _ = self.commit_newest(&self.gatherer.all_dirty());
+        // What was written since a stream was frozen is later than the stream, and follows it.
+        let mut first = self.gatherer.all_dirty();
+        first.retain(|block| {
+            let cow_segment = self.segments.cow_segment(SegmentNo::of(*block));
+            !matches!(cow_segment, Some(CowSegment::Stream(stream)) if stream.is_frozen())
+        });
+        let _ = self.commit_newest(&first);
         for (segment, _) in self.segments.cow_segments() {
             match self.segments.freeze(segment) {
                 Some(CowSegment::Stream(stream)) => {

@@ -40,8 +40,8 @@
 //! 2. The latest version of a block is, in this order: the cache's newest, the copy-on-write segment's if it covers the
 //!    block, the cache's committed one (in the journal, not yet destaged), the slot's, zeros.
 //! 3. A slot is read, and one that others can see is written, only under the lock of its chunk of 64 blocks; a
-//!    thread holds one chunk lock at a time, or all of one segment's in ascending order. Slots that nobody
-//!    can see, and what a frozen copy-on-write segment does not cover, are the committing thread's alone.
+//!    thread holds one chunk lock at a time, or all of one segment's in ascending order. The thread that commits, which alone
+//!    writes slots, reads them without. Slots that nobody can see, and what a frozen copy-on-write segment does not cover, are the committing thread's alone.
 //! 4. A ciphertext is made once per write under fresh randomness and may then be copied as it is; no cipher
 //!    binds the place on the medium, all bind the block address.
 //! 5. After an error on the write path nothing more is written and nothing is retired. One exception: when a

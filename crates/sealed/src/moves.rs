@@ -86,7 +86,9 @@ impl Mover {
             self.complete_from_slot(stream, slot, segment.block(index), count)?;
             index += count;
         }
-        self.store.write_meta(stream.slot.start(), &stream.meta())
+        // A copy: readers of the stream want its lock while the medium works.
+        let meta = stream.meta().clone();
+        self.store.write_meta(stream.slot.start(), &meta)
     }
 
     fn is_cached(&self, segment: SegmentNo, index: u64) -> bool {

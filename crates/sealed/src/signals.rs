@@ -49,6 +49,7 @@ impl Signals {
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.worker.notify_one();
+        self.writers.notify_all();
     }
 
     /// Whether the background thread ends or has ended.

@@ -83,7 +83,7 @@ impl Worker {
             self.health.check()?;
             self.health.signals().wait_round(false);
         }
-        Ok(())
+        self.health.check()
     }
 
     /// Waits for a commit that ends copy-on-write segments.

@@ -3,7 +3,7 @@
 mod fixture;
 
 use fixture::*;
-use lacuna_core::{BlockAddr, Disk, Result, SEGMENT_BLOCKS};
+use lacuna_core::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{Layout, OpenOptions, Params, Sealed};
@@ -18,6 +18,8 @@ struct Hooked {
     at_write: Mutex<Option<Hook>>,
     at_sync: Mutex<Option<Hook>>,
     at_discard: Mutex<Option<Hook>>,
+    /// Only what lies here can be written, the rest is full.
+    room: Mutex<Option<std::ops::Range<u64>>>,
 }
 
 impl Hooked {
@@ -27,6 +29,7 @@ impl Hooked {
             at_write: Mutex::new(None),
             at_sync: Mutex::new(None),
             at_discard: Mutex::new(None),
+            room: Mutex::new(None),
         }))
     }
 }
@@ -44,6 +47,11 @@ impl Around for Hooked {
     }
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
         call(&self.at_write);
+        if let Some(room) = &*self.room.lock().unwrap()
+            && batch.iter().any(|extent| !room.contains(&extent.offset))
+        {
+            return Err(Error::new(Kind::NoSpace, "the medium is full"));
+        }
         self.inner.write(batch)
     }
     fn sync(&self) -> Result<()> {
@@ -254,4 +262,30 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
             assert_stamps(&disk, &[(segment * SEGMENT_BLOCKS + 3, segment + 1)], "after reopening");
         }
     }
+}
+
+/// While a flush completes a stream, its blocks are written again and discarded; then the medium is full. What was acknowledged
+/// last counts, though the journal takes the stream as well.
+#[test]
+fn what_was_written_over_a_stream_survives_a_full_medium() {
+    let params = params();
+    let medium = Hooked::over(new_disk(&params));
+    let disk =
+        Arc::new(open_with(medium.clone(), &params, OpenOptions { background: true, ..options(2) }).unwrap());
+    write(&disk, 0, 64, 2).unwrap();
+    let (other, below) = (disk.clone(), Arc::downgrade(&medium));
+    *medium.0.at_write.lock().unwrap() = Some(Box::new(move || {
+        write(&other, 5, 2, 4).unwrap();
+        other.discard(BlockAddr(10), 3).unwrap();
+        let start = params.geometry().journal;
+        if let Some(medium) = below.upgrade() {
+            *medium.0.room.lock().unwrap() = Some(start..start + params.journal_len);
+        }
+    }));
+    assert!(disk.flush().is_err());
+    let expected = [(0, 2), (4, 2), (5, 4), (6, 4), (7, 2), (10, 0), (12, 0), (13, 2), (63, 2)];
+    assert_stamps(&disk, &expected, "in the disk that stopped");
+    drop(disk);
+    let disk = open(&medium.0.inner, &params, 3);
+    assert_stamps(&disk, &expected, "after reopening");
 }
