@@ -6,6 +6,7 @@ use crate::args::InfoArgs;
 use crate::console::{self, Console};
 use crate::cost;
 use crate::info_levels::{self, LevelFacts};
+use crate::observer::damaged_copy;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -26,15 +27,19 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
     if args.json {
         console::json(&facts.to_json())?;
     } else {
-        facts.about.notes.iter().for_each(|note| console.note(note));
+        facts.notes().iter().for_each(|note| console.note(note));
         console::bytes(facts.words().as_bytes())?;
     }
     facts.check_length()
 }
 
 impl Facts {
+    fn notes(&self) -> Vec<String> {
+        self.about.notes.iter().map(|note| damaged_copy(note)).collect()
+    }
+
     fn to_json(&self) -> Value {
-        let About { header, parameters, notes, medium } = &self.about;
+        let About { header, parameters, medium, .. } = &self.about;
         let mut out = json!({
             "location": self.location,
             "header": header,
@@ -42,7 +47,7 @@ impl Facts {
             "largest_size": parameters.largest(),
             "cipher": parameters.cipher(),
             "layout": parameters.layout(),
-            "notes": notes,
+            "notes": self.notes(),
         });
         if let Parameters::Flat(params) = parameters {
             out["ring"] = json!(params.journal_len);

@@ -5,9 +5,18 @@ use crate::working;
 use indicatif::ProgressBar;
 use lacuna::{Observer, Result};
 
+/// What is said of a copy of a header, with what mends it.
+pub(crate) fn damaged_copy(text: &str) -> String {
+    format!("{text}; `lacuna header repair` writes all copies anew")
+}
+
 impl Observer for Console {
     fn note(&self, text: &str) {
         Console::note(self, text);
+    }
+
+    fn damaged_copy(&self, text: &str) {
+        Console::note(self, &damaged_copy(text));
     }
 
     fn during(&self, what: &str, work: &mut dyn FnMut()) {
@@ -32,6 +41,10 @@ impl Removing {
 impl Observer for Removing {
     fn note(&self, text: &str) {
         self.console.note(text);
+    }
+
+    fn damaged_copy(&self, text: &str) {
+        self.console.damaged_copy(text);
     }
 
     fn during(&self, what: &str, work: &mut dyn FnMut()) {

@@ -85,6 +85,14 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
         None
     }
 
+    /// Puts a value; if the cache is full, another one goes.
+    pub fn insert(&mut self, key: K, value: V) {
+        if self.is_full() && !self.contains(key) {
+            self.evict(|_, _| true);
+        }
+        self.put(key, value);
+    }
+
     /// Takes out the value that was unused for about the longest time among those that `may_go`. `None` if none may.
     pub fn evict(&mut self, mut may_go: impl FnMut(K, &V) -> bool) -> Option<(K, V)> {
         for _ in 0..2 * self.places.len() {

@@ -297,10 +297,7 @@ impl BlockCipher {
         let secret = derive(master, "segment", &segment.to_le_bytes());
         let key = Arc::new(GcmKey::new(&secret).expect("an AES-256 key has the right length"));
         let mut segments = segments.write();
-        if segments.is_full() && !segments.contains(segment) {
-            segments.evict(|_, _| true);
-        }
-        segments.put(segment, key.clone());
+        segments.insert(segment, key.clone());
         key
     }
 }

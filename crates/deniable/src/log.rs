@@ -153,10 +153,7 @@ impl Log {
         };
         let head = Arc::new(head);
         let mut heads = self.heads.lock();
-        if heads.is_full() && !heads.contains((level, seq)) {
-            heads.evict(|_, _| true);
-        }
-        heads.put((level, seq), Arc::clone(&head));
+        heads.insert((level, seq), Arc::clone(&head));
         Ok(head)
     }
 

@@ -269,7 +269,7 @@ impl Keys {
         let cipher = self.expand(&page.expose()[place])?;
         let mut state = self.state.lock();
         if state.renewals[block as usize] == renewals {
-            remember(&mut state.cache, number, page);
+            state.cache.insert(number, page);
         }
         Ok(cipher)
     }
@@ -338,13 +338,6 @@ impl Keys {
         }
         self.flash.change(self.layout.leb_of_keys(block), &content)
     }
-}
-
-fn remember(cache: &mut BoundedCache<u32, SecretVec>, number: u32, page: SecretVec) {
-    if cache.is_full() && !cache.contains(number) {
-        cache.evict(|_, _| true);
-    }
-    cache.put(number, page);
 }
 
 fn unknown(key: KeyPosition) -> Error {

@@ -117,7 +117,7 @@ impl Log {
         state.table.set_live(at.leb, live);
         state.table.note_written(at.leb, at.sequence);
         state.at = Some(Position { unit: at.unit + padded, sequence: at.sequence + 1, ..at });
-        remember(&mut self.headers.lock(), place, Arc::new(header));
+        self.headers.lock().insert(place.0, Arc::new(header));
         Ok(place)
     }
 
@@ -185,7 +185,7 @@ impl Log {
         }
         let Some(header) = self.read_header(place)? else { return Ok(None) };
         let header = Arc::new(header);
-        remember(&mut self.headers.lock(), place, header.clone());
+        self.headers.lock().insert(place.0, header.clone());
         Ok(Some(header))
     }
 
@@ -307,13 +307,6 @@ impl Log {
     pub(crate) fn leb_of(&self, unit: Unit) -> u32 {
         (unit.0 / self.layout.units).saturating_sub(self.layout.log.0).min(self.layout.log.1 - 1)
     }
-}
-
-fn remember(headers: &mut BoundedCache<u32, Arc<Header>>, place: Unit, header: Arc<Header>) {
-    if headers.is_full() && !headers.contains(place.0) {
-        headers.evict(|_, _| true);
-    }
-    headers.put(place.0, header);
 }
 
 fn associated(target: Target, sequence: u64) -> [u8; 13] {

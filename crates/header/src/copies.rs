@@ -149,7 +149,7 @@ impl Survey {
         let order = bad.iter().map(|(copy, _)| copy).chain(rest).copied().collect();
         let notes = bad.iter().map(|(copy, what)| {
             let used = used.copy.letter();
-            format!("{copy} {what}; copy {used} was used; repairing the header writes all copies anew")
+            format!("{copy} {what}; copy {used} was used")
         });
         Findings { notes: notes.collect(), order }
     }

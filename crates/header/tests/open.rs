@@ -114,7 +114,6 @@ fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
             assert_eq!(opened.level, 1);
             assert_eq!(opened.notes.len(), 1, "byte {at}");
             assert!(opened.notes[0].contains(used), "byte {at}: {}", opened.notes[0]);
-            assert!(opened.notes[0].contains("repairing the header"));
             assert!(medium.snapshot() == bytes, "opening writes nothing");
             assert_eq!(level_of(&medium, &["wrong"]), Err(Kind::Passphrase));
         }
@@ -122,10 +121,7 @@ fn a_flip_anywhere_in_one_copy_is_noticed_and_the_other_used() {
     let mut bytes = good;
     copy_at(&mut bytes, b)[5000] ^= 1;
     let (_, notes) = read_public(&MemoryMedium::from_bytes(bytes)).unwrap();
-    assert_eq!(
-        notes,
-        ["header copy B is damaged; copy A was used; repairing the header writes all copies anew"]
-    );
+    assert_eq!(notes, ["header copy B is damaged; copy A was used"]);
 }
 
 #[test]
@@ -262,10 +258,7 @@ fn alterations_under_a_right_digest_are_corruption_not_a_wrong_passphrase() {
         bytes[at] ^= 2;
         redigest(&mut bytes[..HEADER_LEN]);
         let opened = open(&MemoryMedium::from_bytes(bytes), &secrets(&["zero"])).unwrap();
-        assert_eq!(
-            opened.notes,
-            ["header copy A was altered; copy B was used; repairing the header writes all copies anew"]
-        );
+        assert_eq!(opened.notes, ["header copy A was altered; copy B was used"]);
     }
 }
 

@@ -33,7 +33,7 @@ pub fn backup(
         Site::Pool(target) => taken_from(&*Connection::open(&target)?.header()?),
     };
     let (backup, notes) = taken.map_err(|e| e.context(location))?;
-    notes.iter().for_each(|note| observer.note(&format!("{location}: {note}")));
+    notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}")));
     Parameters::of(backup.public(), location).map_err(|e| e.context(location))?;
     Ok(backup)
 }

@@ -8,6 +8,12 @@ pub trait Observer {
     /// Something a person should know though all goes well: a sentence.
     fn note(&self, _text: &str) {}
 
+    /// A copy of a header is not as it should be, and another one was used: a sentence.
+    /// [`header::repair`](crate::header::repair) writes all copies anew.
+    fn damaged_copy(&self, text: &str) {
+        self.note(text);
+    }
+
     /// Does `work`, which may take longer than a moment: `what` it is, in words such as "laying out disk.img". An
     /// implementation calls `work` once.
     fn during(&self, _what: &str, work: &mut dyn FnMut()) {

@@ -103,7 +103,7 @@ pub fn unlock(
     };
     let (unlocked, passphrases) = ask(&public, &open)?;
     for note in &unlocked.notes {
-        observer.note(&format!("{location}: {note}"));
+        observer.damaged_copy(&format!("{location}: {note}"));
     }
     let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
     if parameters.has_levels() && touches {

@@ -3,7 +3,7 @@
 use crate::exports::Exports;
 use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, TlsState, handshake};
-use crate::stream::Replay;
+use crate::replay::Replay;
 use crate::transmit::{Connection, Crew};
 use lacuna_core::ByteDisk;
 use std::sync::atomic::AtomicBool;

@@ -137,7 +137,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Replay;
+    use crate::replay::Replay;
 
     #[test]
     fn headers_and_payloads_come_out_in_order() {

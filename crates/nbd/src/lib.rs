@@ -25,6 +25,8 @@ mod listen;
 mod memory;
 mod negotiate;
 mod perform;
+#[cfg(any(test, feature = "fuzzing"))]
+mod replay;
 mod reporter;
 mod server;
 mod stream;

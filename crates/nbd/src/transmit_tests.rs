@@ -4,7 +4,7 @@ use super::*;
 use crate::exports::Exports;
 use crate::memory::ServerMemory;
 use crate::negotiate::{Outcome, TlsState, handshake};
-use crate::stream::Replay;
+use crate::replay::Replay;
 use lacuna_core::{ByteDisk, Status};
 use lacuna_sim::Unasked;
 use std::sync::Arc;

@@ -27,10 +27,7 @@ impl KnownTails {
     /// Remembers the tails of an object of this version.
     pub(crate) fn put(&self, segment: Segment, version: Seen, tails: Tails) {
         let mut known = self.0.lock();
-        if known.is_full() && !known.contains(segment) {
-            known.evict(|_, _| true);
-        }
-        known.put(segment, (version, tails));
+        known.insert(segment, (version, tails));
     }
 }
 

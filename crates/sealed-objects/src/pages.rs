@@ -77,10 +77,7 @@ impl Pages {
     pub(crate) fn put(&self, segment: Segment, chunk: u64, page: Page) {
         let number = number(segment, chunk);
         let mut shard = self.shard(number);
-        if shard.is_full() && !shard.contains(number) {
-            shard.evict(|_, _| true);
-        }
-        shard.put(number, page);
+        shard.insert(number, page);
     }
 
     /// Puts the pages of a segment of which nothing is lost.

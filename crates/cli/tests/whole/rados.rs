@@ -281,7 +281,7 @@ fn a_pool_without_keys_takes_the_layouts_that_need_none() {
     ceph(&["osd", "pool", "set", &pool, "allow_ec_overwrites", "true"]);
     for layout in [&[][..], &["--layout", "kv"], &["--layout", "adaptive", "--cipher", "gcm"]] {
         let ran = create(layout).code(1);
-        assert!(ran.stderr.contains("--layout segment-end"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("segment-end (--layout)"), "{}", ran.stderr);
     }
     for options in [
         &["--layout", "segment-end", "--cipher", "gcm"][..],
