@@ -8,6 +8,8 @@ pub(crate) const HEADER_PAGES: u32 = 2;
 
 const ERASE_MAGIC: &[u8; 4] = b"LEC1";
 const VOLUME_MAGIC: &[u8; 4] = b"LVI1";
+/// More erasures and changes than any chip sees: counting on from here never overflows.
+const MOST: u64 = 1 << 48;
 const ERASE_LEN: usize = 32;
 const VOLUME_LEN: usize = 40;
 
@@ -53,7 +55,8 @@ impl EraseHeader {
 
     pub(crate) fn parse(page: &[u8]) -> Found<EraseHeader> {
         parse(page, ERASE_LEN, ERASE_MAGIC, |record| {
-            Some(EraseHeader { lebs: record.u32(4), erasures: record.u64(8), image: record.u64(16) })
+            let header = EraseHeader { lebs: record.u32(4), erasures: record.u64(8), image: record.u64(16) };
+            (header.erasures < MOST).then_some(header)
         })
     }
 }
@@ -74,7 +77,8 @@ impl VolumeHeader {
                 1 => Some((record.u32(20), record.u32(24))),
                 _ => return None,
             };
-            Some(VolumeHeader { leb: record.u32(4), sequence: record.u64(8), copied })
+            let header = VolumeHeader { leb: record.u32(4), sequence: record.u64(8), copied };
+            (header.sequence < MOST).then_some(header)
         })
     }
 }

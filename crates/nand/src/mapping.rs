@@ -126,6 +126,12 @@ impl Mapping {
                 .expected("a chip that lacuna has divided")
                 .remedy("create the disk first"));
         };
+        if lebs == 0 || lebs > geometry.blocks {
+            return Err(Error::new(Kind::Corrupt, "the headers of this chip make no sense")
+                .found(format!("{lebs} logical erase blocks"))
+                .expected(format!("fewer than its {} erase blocks", geometry.blocks))
+                .remedy("restore the chip from a backup, or create the disk anew"));
+        }
         let state = scan.finish(&*chip, lebs)?;
         Ok(Mapping { chip, chip_geometry: geometry, lebs, image, state: RwLock::new(state) })
     }

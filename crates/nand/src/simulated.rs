@@ -360,7 +360,7 @@ fn check_geometry(g: ChipGeometry) -> Result<()> {
     let possible = g.page.is_power_of_two()
         && (512..=1 << 16).contains(&g.page)
         && (4..=4096).contains(&g.pages)
-        && (8..=1 << 26).contains(&g.blocks);
+        && (8..=1 << 24).contains(&g.blocks);
     if possible {
         return Ok(());
     }

@@ -70,7 +70,7 @@ fn one_holder_at_a_time() {
     let lock = one.lock_writer(&object, false).unwrap();
     let error = two.lock_writer(&object, false).err().unwrap();
     assert_eq!(error.kind(), Kind::Busy);
-    assert!(error.to_string().contains("--steal") && error.to_string().contains(&object), "{error}");
+    assert!(error.to_string().contains("`steal`") && error.to_string().contains(&object), "{error}");
     // A connection does not shut itself out.
     assert_eq!(locked(&one, &object, true), Some(Kind::Busy));
     assert_eq!(locked(&two, &format!("{prefix}.{:016x}", 1), false), None);
