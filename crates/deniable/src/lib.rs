@@ -33,7 +33,7 @@
 //! Public         level 0: when a stripe is opened and closed                         lock: the turn of one operation
 //! Carrier        reads ahead what stripes carry on                                   lock: what is ready
 //! View           level 0's map and the stripe that is being built, also for readers  lock: both
-//! Hidden         hidden levels: what waits, and filling hidden slots with it         lock: one for each level
+//! Hidden         hidden levels: their queues, and filling of hidden slots           lock: one for each level
 //! Pipeline       closed stripes on their way to the medium, in order                 lock: what is in flight
 //! Log            stripes to be read, in flight or on the medium                      locks: caches
 //! Progress       what is written and what is durable                                 lock: the sync

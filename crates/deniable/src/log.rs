@@ -80,7 +80,7 @@ impl Log {
         &self.reader
     }
 
-    /// A stripe sets off for the medium: until it is there it is read from memory.
+    /// A stripe is sent to the medium: until it is there it is read from memory.
     pub(crate) fn submit(&self, stripe: Arc<InFlight>) {
         self.in_flight.write().push_back(stripe);
     }

@@ -1,5 +1,5 @@
 //! Level 0: its blocks go into stripes in the order in which they are written, beside what a stripe carries on; a full stripe is
-//! closed and sets off for the medium (the paper's Algorithms 2 and 5, and Table 1, for all public slots of a stripe at
+//! closed and is sent to the medium (the paper's Algorithms 2 and 5, and Table 1, for all public slots of a stripe at
 //! once).
 //!
 //! Deniability contract: which stripes there are, when they are closed and what they say to level 0 is decided here, by

@@ -163,7 +163,7 @@ impl SimulatedChip {
         self.state.lock().blocks.iter().map(|block| block.erasures).collect()
     }
 
-    /// Everything that whoever takes the chip apart can read: all pages of all blocks, whatever is mapped to them.
+    /// All pages of all blocks, also those that nothing is mapped to: what an adversary reads who takes the chip apart.
     pub fn image(&self) -> Result<Vec<u8>> {
         let mut image = vec![0; self.geometry.len() as usize];
         let len = self.geometry.block_len() as usize;
