@@ -3,11 +3,9 @@
 use crate::args::ServeArgs;
 use lacuna::{Error, Kind, Result};
 
-/// Refuses to mount in a build without FUSE.
-pub(crate) fn check_fuse() -> Result<()> {
-    if cfg!(feature = "fuse") {
-        return Ok(());
-    }
+/// `lacuna open` in a build without FUSE: refused.
+#[cfg(not(feature = "fuse"))]
+pub(crate) fn mounting() -> Result<()> {
     Err(lacking("cannot open a disk here", "FUSE", "fuse")
         .expected("a build with it; without it, `lacuna serve` gives programs the disk"))
 }

@@ -10,6 +10,8 @@
 //! - A process that goes to the background unlocks first and starts its threads, its random source, its disk
 //!   and its connection to a cluster afterwards.
 #![warn(missing_docs)]
+// What only `open` uses.
+#![cfg_attr(not(feature = "fuse"), allow(dead_code))]
 
 mod allocator;
 mod args;
@@ -17,14 +19,12 @@ mod background;
 mod bad_runs;
 mod bench;
 mod check;
+mod close;
 mod console;
 mod cost;
 mod create;
 mod descriptor;
 mod exit_code;
-#[cfg(not(feature = "fuse"))]
-#[path = "no_fuse.rs"]
-mod fuse;
 mod header;
 mod holder;
 mod info;
@@ -33,6 +33,7 @@ mod key;
 mod lacks;
 mod manual;
 mod manual_text;
+#[cfg(feature = "fuse")]
 mod mount;
 mod network;
 mod observer;
@@ -53,8 +54,6 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use console::Console;
 use lacuna::{Error, Kind, Result};
-#[cfg(feature = "fuse")]
-use lacuna_fuse as fuse;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::process::ExitCode;
@@ -100,8 +99,11 @@ fn refuse_borrowed_rights() -> Result<()> {
 fn run(verb: Verb, console: Console) -> Result<()> {
     match verb {
         Verb::Create(args) => create::run(&args, console),
+        #[cfg(feature = "fuse")]
         Verb::Open(args) => mount::open(args, console),
-        Verb::Close(args) => mount::close(&args, console),
+        #[cfg(not(feature = "fuse"))]
+        Verb::Open(_) => lacks::mounting(),
+        Verb::Close(args) => close::close(&args, console),
         Verb::Serve(args) => serve::run(args, console),
         Verb::Info(args) => info::run(&args, console),
         Verb::Status(args) => status::run(&args, console),

@@ -264,7 +264,8 @@ impl Connection {
     }
 
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
-        Ok(self.pool.objects(prefix)?)
+        let objects = self.pool.objects(prefix)?;
+        Ok(objects)
     }
 }
 

@@ -1,0 +1,110 @@
+//! `close`: ends what `open` mounted, or clears away what a dead server left.
+
+use crate::args::CloseArgs;
+use crate::console::Console;
+use crate::status;
+use crate::working::{self, Looking};
+use lacuna::{Error, Kind, Location, Result};
+use lacuna_service::Closed;
+use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
+
+/// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told. When a level cannot be
+/// closed, those above it stay open: without level 0 it would get no more cover.
+pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
+    let mut closed = Ok(());
+    let mut stay = Vec::new();
+    for Mount { mountpoint, location, target } in
+        deepest_first(args.targets.iter().flat_map(|target| mounted(target)))
+    {
+        if location.is_some() && stay.contains(&location) {
+            continue;
+        }
+        let one = close_one(&mountpoint, console).map_err(|e| not_mounted(&target, e));
+        if one.is_err() {
+            stay.push(location);
+        }
+        closed = closed.and(one);
+    }
+    closed
+}
+
+/// A mount point to close.
+struct Mount {
+    mountpoint: PathBuf,
+    /// The location of its disk, if it is one of ours.
+    location: Option<String>,
+    /// What a person gave.
+    target: PathBuf,
+}
+
+/// The mount points that a person means: the one given, or those of the disk at that location.
+fn mounted(target: &Path) -> Vec<Mount> {
+    let mount = |mountpoint: PathBuf, location| Mount { mountpoint, location, target: target.to_owned() };
+    let records = || {
+        let running = lacuna_service::running(None).unwrap_or_default();
+        running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
+    };
+    let path = status::canonical(&Location::Path(target.to_owned()));
+    if let Some(record) = records().find(|record| record.mountpoint == Path::new(&path)) {
+        return vec![mount(target.to_owned(), Some(record.location))];
+    }
+    let location = target.to_str().and_then(|text| Location::parse(text).ok());
+    let location = location.map_or(path, |location| status::canonical(&location));
+    let of_disk = records().filter(|record| record.location == location);
+    let found: Vec<Mount> = of_disk.map(|record| mount(record.mountpoint, Some(record.location))).collect();
+    if found.is_empty() { vec![mount(target.to_owned(), None)] } else { found }
+}
+
+/// The refusal to close what is not mounted, with the server of NBD that has it open if there is one.
+fn not_mounted(target: &Path, e: Error) -> Error {
+    if e.kind() != Kind::NotFound || e.advice().is_some() {
+        return e;
+    }
+    let Some(pid) = status::nbd_server_of(target) else {
+        return e.remedy("`lacuna status` lists what is open, and where");
+    };
+    Error::new(Kind::NotFound, format!("cannot close {}", target.display()))
+        .found(format!("a disk that is served to NBD clients, and not mounted (process {pid})"))
+        .expected("one that `lacuna open` mounted")
+        .remedy(format!("`kill {pid}` ends the server once everything is on the medium"))
+}
+
+/// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still in use.
+fn deepest_first(mounts: impl Iterator<Item = Mount>) -> Vec<Mount> {
+    let level = |mount: &Mount| {
+        let status = lacuna_service::status(&mount.mountpoint, None).unwrap_or_default();
+        let found = working::counters(&status["items"]).find(|(name, _)| *name == "level");
+        found.map_or(0, |(_, level)| level)
+    };
+    let mut mounts: Vec<Mount> = mounts.collect();
+    mounts.sort_by_cached_key(|mount| Reverse(level(mount)));
+    mounts
+}
+
+fn close_one(mountpoint: &Path, console: Console) -> Result<()> {
+    let what = format!("closing {}", mountpoint.display());
+    // To a person alone: on a disk with levels it takes long when something hidden waits, above all.
+    let closed = working::show(console, &what, |working| {
+        let (working, at) = (working.clone(), mountpoint.to_owned());
+        let _looking = console.draws().then(|| {
+            Looking::start(move || {
+                if let Ok(status) = lacuna_service::status(&at, None) {
+                    working.tell(
+                        working::unfinished(&working::counters(&status["items"]))
+                            .within("closing", &at.to_string_lossy()),
+                    );
+                }
+            })
+        });
+        lacuna_service::close(mountpoint, None)
+    });
+    match closed? {
+        Closed::Cleanly => console.detail("the server has ended"),
+        Closed::AfterCrash => console.note(
+            "the server had died before; what it left mounted is cleared away, and what had not been flushed \
+             then is lost",
+        ),
+    }
+    Ok(())
+}
