@@ -21,8 +21,8 @@ use lacuna::{Cipher, Location, ObjectLayout};
 use std::path::PathBuf;
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
-4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 11 rolled back, 13 no space, \
-14 waiting for cover ran out, 20 any other failure.";
+4 no such location or not a lacuna disk, 5 busy, 10 corrupt or tampered, 11 rolled back, 12 purge incomplete, \
+13 no space, 14 waiting for cover ran out, 20 any other failure.";
 
 /// Encrypted storage for people whose adversary looks more than once.
 ///

@@ -46,6 +46,8 @@ pub enum Kind {
     Fenced,
     /// No answer in the time allowed.
     TimedOut,
+    /// Something that was deleted can still be recovered.
+    PurgeIncomplete,
     /// Nothing public came to cover something hidden in the time allowed.
     NoCover,
     /// Anything else.
@@ -67,7 +69,12 @@ impl Kind {
             Kind::TimedOut | Kind::NoCover => libc::ETIMEDOUT,
             Kind::NoSpace => libc::ENOSPC,
             Kind::ReadOnly => libc::EROFS,
-            Kind::Corrupt | Kind::RolledBack | Kind::Io | Kind::FailStop | Kind::Other => libc::EIO,
+            Kind::Corrupt
+            | Kind::RolledBack
+            | Kind::Io
+            | Kind::FailStop
+            | Kind::PurgeIncomplete
+            | Kind::Other => libc::EIO,
         }
     }
 }
