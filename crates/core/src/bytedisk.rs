@@ -118,6 +118,11 @@ impl ByteDisk {
         self.disk.flush()
     }
 
+    /// [`Disk::purge`].
+    pub fn purge(&self) -> Result<Status> {
+        self.disk.purge()
+    }
+
     /// The written and unwritten runs of the blocks that the range touches; the first run begins at
     /// `offset` rounded down to a block.
     pub fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {

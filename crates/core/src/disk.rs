@@ -1,6 +1,6 @@
 //! The `Disk` contract: an array of blocks that a format gives and a front end serves.
 
-use crate::Result;
+use crate::{Error, Kind, Result};
 use serde::Serialize;
 
 /// Bytes in a block: the unit of encryption and of every map.
@@ -89,6 +89,16 @@ pub trait Disk: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Which parts of a range are written. Adjacent runs may have the same state; the lengths add up to `count`.
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>>;
+    /// Makes what was deleted unrecoverable, for good and for everybody; gives what was done as counters. When it returns,
+    /// nothing that was deleted or overwritten before the call can be read from the medium, whatever keys somebody has.
+    ///
+    /// Errors: [`Kind::Usage`] from a format that cannot do this, [`Kind::PurgeIncomplete`] if something can still be
+    /// recovered.
+    fn purge(&self) -> Result<Status> {
+        Err(Error::new(Kind::Usage, "the disk cannot be purged")
+            .found("a format that does not forget what was deleted")
+            .expected("a disk of the format flash"))
+    }
     /// Counters for people.
     fn status(&self) -> Status;
     /// Flushes and releases the medium. Later writes fail. Called once, when the last front end has let go.

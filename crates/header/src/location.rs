@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 const RADOS: &str = "rados:";
 /// How such a location is written.
 const RADOS_FORM: &str = "rados:POOL/NAME or rados:POOL/NAME@SNAPSHOT";
-/// The prefixes of media that a build may or may not have, with the name of what they lead to.
-const SCHEMES: [(&str, &str); 2] = [("nand:", "simulated flash medium"), ("ubi:", "UBI flash medium")];
+/// The prefix of files that hold a simulated chip.
+const NAND: &str = "nand:";
+/// The prefix of UBI volumes.
+const UBI: &str = "ubi:";
 /// Longest name of a disk, and of a snapshot, in bytes: it becomes part of the names of objects.
 const NAME_MAX: usize = 64;
 
@@ -18,6 +20,10 @@ const NAME_MAX: usize = 64;
 pub enum Location {
     /// A file or block device.
     Path(PathBuf),
+    /// A simulated NAND chip, in a file.
+    Nand(PathBuf),
+    /// A UBI volume of Linux, by its character device.
+    Ubi(PathBuf),
     /// Objects in a pool of Ceph RADOS.
     Rados {
         /// The pool.
@@ -40,27 +46,45 @@ impl Location {
         if let Some(rest) = text.strip_prefix(RADOS) {
             return parse_rados(rest).map_err(|flaw| flaw.into_error(text));
         }
-        if let Some((prefix, medium)) = SCHEMES.iter().find(|(prefix, _)| text.starts_with(prefix)) {
-            return Err(Error::new(Kind::Usage, format!("cannot use the location {text}"))
-                .found(format!("the prefix `{prefix}`; this build has no {medium}"))
-                .expected(format!("the path of a file or block device, or {RADOS_FORM}"))
-                .remedy(format!("for a file of this name write ./{text}")));
+        for (prefix, example, flash) in [
+            (NAND, "nand:chip.img", Location::Nand as fn(PathBuf) -> Location),
+            (UBI, "ubi:/dev/ubi0_0", Location::Ubi),
+        ] {
+            let Some(path) = text.strip_prefix(prefix) else { continue };
+            if path.is_empty() {
+                return Err(Error::new(Kind::Usage, format!("cannot read the location {text:?}"))
+                    .found("no path behind the prefix")
+                    .expected(format!("for example {example}"))
+                    .remedy(format!("for a file of this name write ./{text}")));
+            }
+            return Ok(flash(PathBuf::from(path)));
         }
         Ok(Location::Path(PathBuf::from(text)))
     }
 
-    /// The path, if the location is one.
+    /// The path that leads to it on this machine, if there is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Location::Path(path) => Some(path),
+            Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => Some(path),
             Location::Rados { .. } => None,
+        }
+    }
+
+    /// The same place by another path.
+    #[must_use]
+    pub fn with_path(&self, path: PathBuf) -> Location {
+        match self {
+            Location::Path(_) => Location::Path(path),
+            Location::Nand(_) => Location::Nand(path),
+            Location::Ubi(_) => Location::Ubi(path),
+            Location::Rados { .. } => self.clone(),
         }
     }
 
     /// The snapshot, if the location names one. Such a disk is read-only by nature.
     pub fn snapshot(&self) -> Option<&str> {
         match self {
-            Location::Path(_) => None,
+            Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => None,
             Location::Rados { snapshot, .. } => snapshot.as_deref(),
         }
     }
@@ -166,6 +190,8 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Path(path) => path.display().fmt(f),
+            Location::Nand(path) => write!(f, "{NAND}{}", path.display()),
+            Location::Ubi(path) => write!(f, "{UBI}{}", path.display()),
             Location::Rados { pool, name, snapshot: None } => write!(f, "{RADOS}{pool}/{name}"),
             Location::Rados { pool, name, snapshot: Some(snapshot) } => {
                 write!(f, "{RADOS}{pool}/{name}@{snapshot}")
@@ -241,11 +267,20 @@ mod tests {
     }
 
     #[test]
-    fn other_media_are_refused_with_a_way_out() {
-        for text in ["nand:x", "ubi:/dev/ubi0_0"] {
+    fn flash_is_reached_by_a_path() {
+        for (text, expected) in [
+            ("nand:chip.img", Location::Nand("chip.img".into())),
+            ("nand:/tmp/a:b", Location::Nand("/tmp/a:b".into())),
+            ("ubi:/dev/ubi0_0", Location::Ubi("/dev/ubi0_0".into())),
+        ] {
+            let location = Location::parse(text).unwrap();
+            assert_eq!((location.to_string().as_str(), &location), (text, &expected));
+            assert_eq!(location.path().unwrap().to_str(), text.split_once(':').map(|(_, path)| path));
+            assert_eq!(location.with_path("x".into()).to_string(), format!("{}:x", text.split_once(':').unwrap().0));
+        }
+        for text in ["nand:", "ubi:"] {
             let error = Location::parse(text).unwrap_err();
             assert_eq!(error.kind(), Kind::Usage);
-            assert!(error.to_string().contains("this build has no "), "{error}");
             assert!(error.to_string().contains(&format!("./{text}")), "{error}");
         }
         assert_eq!(Location::parse("").unwrap_err().kind(), Kind::Usage);

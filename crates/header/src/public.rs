@@ -47,10 +47,12 @@ impl FormatId {
     pub const DENIABLE: FormatId = FormatId(3);
     /// Public and hidden levels in a write-only ORAM (HIVE).
     pub const OBLIVIOUS: FormatId = FormatId(4);
+    /// A disk on flash that forgets what was deleted (DNEFS).
+    pub const FLASH: FormatId = FormatId(5);
 
     /// Whether a disk of this format may have hidden levels. What is not known here may.
     pub fn has_levels(self) -> bool {
-        !matches!(self, FormatId::SEALED | FormatId::SEALED_OBJECTS)
+        !matches!(self, FormatId::SEALED | FormatId::SEALED_OBJECTS | FormatId::FLASH)
     }
 }
 
@@ -61,6 +63,7 @@ impl fmt::Display for FormatId {
             FormatId::SEALED_OBJECTS => f.write_str("sealed on objects"),
             FormatId::DENIABLE => f.write_str("deniable"),
             FormatId::OBLIVIOUS => f.write_str("oblivious"),
+            FormatId::FLASH => f.write_str("flash"),
             FormatId(number) => write!(f, "unknown-{number}"),
         }
     }

@@ -66,4 +66,8 @@ pub trait Chip: Send + Sync {
     fn is_bad(&self, block: Peb) -> Result<bool, Fault>;
     /// Marks a block as bad, for good.
     fn mark_bad(&self, block: Peb) -> Result<(), Fault>;
+    /// Returns when everything survives the end of the machine that simulates the chip.
+    fn sync(&self) -> Result<(), Fault> {
+        Ok(())
+    }
 }

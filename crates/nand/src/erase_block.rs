@@ -2,6 +2,7 @@
 //! and which logical erase block lies in it (docs/format/nand.md).
 
 use lacuna_core::{Record, RecordMut};
+use std::ops::Range;
 
 /// Pages of a block that its headers take.
 pub(crate) const HEADER_PAGES: u32 = 2;
@@ -10,6 +11,8 @@ const ERASE_MAGIC: &[u8; 4] = b"LEC1";
 const VOLUME_MAGIC: &[u8; 4] = b"LVI1";
 /// More erasures and changes than any chip sees: counting on from here never overflows.
 const MOST: u64 = 1 << 48;
+/// Characters of a magic before its version.
+const KIND: usize = 3;
 const ERASE_LEN: usize = 32;
 const VOLUME_LEN: usize = 40;
 
@@ -20,6 +23,8 @@ pub(crate) enum Found<T> {
     Nothing,
     /// A header.
     Header(T),
+    /// One of a later version: it must stay as it is.
+    Later,
     /// Anything else.
     Rubbish,
 }
@@ -54,7 +59,7 @@ impl EraseHeader {
     }
 
     pub(crate) fn parse(page: &[u8]) -> Found<EraseHeader> {
-        parse(page, ERASE_LEN, ERASE_MAGIC, |record| {
+        parse(page, ERASE_LEN, ERASE_MAGIC, 24..28, |record| {
             let header = EraseHeader { lebs: record.u32(4), erasures: record.u64(8), image: record.u64(16) };
             (header.erasures < MOST).then_some(header)
         })
@@ -71,7 +76,7 @@ impl VolumeHeader {
     }
 
     pub(crate) fn parse(page: &[u8]) -> Found<VolumeHeader> {
-        parse(page, VOLUME_LEN, VOLUME_MAGIC, |record| {
+        parse(page, VOLUME_LEN, VOLUME_MAGIC, 28..36, |record| {
             let copied = match record.u32(16) {
                 0 => None,
                 1 => Some((record.u32(20), record.u32(24))),
@@ -93,21 +98,25 @@ fn page_of(len: usize, record_len: usize, fill: impl FnOnce(&mut RecordMut<'_>))
     page
 }
 
+/// Every version has the magic and the checksum in the same place; this one has zeros in `zero`.
 fn parse<T>(
     page: &[u8],
     len: usize,
     magic: &[u8; 4],
+    zero: Range<usize>,
     read: impl FnOnce(Record<'_>) -> Option<T>,
 ) -> Found<T> {
     if page.iter().all(|byte| *byte == 0xff) {
         return Found::Nothing;
     }
     let record = Record(&page[..len]);
-    let sound = page[..4] == *magic && record.u32(len - 4) == crc32fast::hash(&page[..len - 4]);
-    match sound.then(|| read(record)).flatten() {
-        Some(header) => Found::Header(header),
-        None => Found::Rubbish,
+    if page[..KIND] != magic[..KIND] || record.u32(len - 4) != crc32fast::hash(&page[..len - 4]) {
+        return Found::Rubbish;
     }
+    if page[KIND] != magic[KIND] || !record.is_zero(zero) {
+        return Found::Later;
+    }
+    read(record).map_or(Found::Rubbish, Found::Header)
 }
 
 #[cfg(test)]

@@ -46,11 +46,21 @@ pub trait Flash: Send + Sync {
     /// Whether anything was programmed into a block since it was unmapped.
     fn is_mapped(&self, block: Leb) -> Result<bool>;
     /// Returns when no superseded copy of anything can be read from the chip any more. What this could not be done for is in
-    /// the list, also if it was so when the flash was opened; everything else is erased.
-    fn drain(&self) -> Result<Vec<Unerased>>;
-    /// [`Flash::unmap`], and every superseded copy of the block is erased.
+    /// the list, also if it was so when the flash was opened, as far as `wanted` says so; the next call gives the rest.
+    /// Everything else is erased.
+    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>>;
+    /// [`Flash::drain_of`], with everything in the list.
+    fn drain(&self) -> Result<Vec<Unerased>> {
+        self.drain_of(&|_| true)
+    }
+    /// [`Flash::unmap`], and every superseded copy of everything is erased, as [`Flash::drain`] does it.
     fn erase(&self, block: Leb) -> Result<Vec<Unerased>> {
         self.unmap(block)?;
         self.drain()
+    }
+    /// Returns when what was done survives the end of the machine that simulates a chip. On a chip that is one, everything does
+    /// as soon as it is done.
+    fn sync(&self) -> Result<()> {
+        Ok(())
     }
 }

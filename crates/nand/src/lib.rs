@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod bad_blocks;
 mod chip;
 mod erase_block;
 mod flash;

@@ -63,6 +63,12 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// How a mapping divides a chip that has so many bad blocks when the mapping is made.
+    pub fn geometry_on(chip: ChipGeometry, bad: u32) -> FlashGeometry {
+        let leb_len = chip.pages.saturating_sub(HEADER_PAGES) * chip.page;
+        FlashGeometry { page: chip.page, leb_len, lebs: Self::lebs_for(chip, bad) }
+    }
+
     /// LEBs that a chip has room for, of which `bad` blocks are bad so far.
     fn lebs_for(geometry: ChipGeometry, bad: u32) -> u32 {
         let blocks = u64::from(geometry.blocks);
@@ -297,8 +303,7 @@ impl Mapping {
 
 impl Flash for Mapping {
     fn geometry(&self) -> FlashGeometry {
-        let leb_len = (self.chip_geometry.pages - HEADER_PAGES) * self.page();
-        FlashGeometry { page: self.page(), leb_len, lebs: self.lebs }
+        FlashGeometry { lebs: self.lebs, ..Self::geometry_on(self.chip_geometry, 0) }
     }
 
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
@@ -354,10 +359,14 @@ impl Flash for Mapping {
         Ok(self.state.read().map[block.0 as usize].is_some())
     }
 
-    fn drain(&self) -> Result<Vec<Unerased>> {
+    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
         let mut state = self.state.write();
         while self.erase_next(&mut state)? {}
-        Ok(std::mem::take(&mut state.unerased))
+        Ok(state.unerased.extract_if(.., |copy| wanted(copy)).collect())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.chip.sync().map_err(fault)
     }
 }
 

@@ -24,6 +24,12 @@ impl Scan {
     pub(crate) fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
         let bad = chip.is_bad(peb).map_err(fault)?;
         let (erase, volume) = read_headers(chip, peb)?;
+        if erase == Found::Later || volume == Found::Later {
+            return Err(Error::new(Kind::Corrupt, "this chip was divided by a later version of lacuna")
+                .found(format!("a header of block {}", peb.0))
+                .expected("headers of version 1")
+                .remedy("open it with the version of lacuna that wrote it"));
+        }
         self.erasures.push(match erase {
             Found::Header(header) => Some(header.erasures),
             _ => None,
@@ -50,7 +56,7 @@ impl Scan {
                 Some(_) => {}
             },
             // Power was cut between an erasure and this header, or in the erasure.
-            Found::Nothing | Found::Rubbish => {
+            Found::Nothing | Found::Rubbish | Found::Later => {
                 self.uses.push(Use::Superseded);
                 self.queue.push_back(Queued { peb, held: None, failing: false });
                 return Ok(());
@@ -62,7 +68,7 @@ impl Scan {
                 self.uses.push(Use::Superseded);
                 self.holders.push((peb, header));
             }
-            Found::Rubbish => {
+            Found::Rubbish | Found::Later => {
                 self.uses.push(Use::Superseded);
                 self.queue.push_back(Queued { peb, held: None, failing: false });
             }

@@ -94,29 +94,37 @@ impl SimulatedChip {
         record.u32(24, wearing.endurance);
         record.u32(28, wearing.program_faults);
         record.u32(32, wearing.erase_faults);
-        let mut chance = seed;
-        for block in 0..geometry.blocks {
-            if draw(&mut chance) % 1000 < u64::from(wearing.factory_bad) {
-                let bad = BlockState { flags: BAD, ..BlockState::default() };
-                medium.write_at(state_at(Peb(block)), &bad.bytes())?;
-            }
+        for block in factory_bad(geometry, wearing, seed) {
+            let bad = BlockState { flags: BAD, ..BlockState::default() };
+            medium.write_at(state_at(block), &bad.bytes())?;
         }
         medium.write_at(0, &head)?;
         medium.sync()
+    }
+
+    /// Blocks that are bad from the factory on a chip that is made with this seed.
+    pub fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> u32 {
+        factory_bad(geometry, wearing, seed).count() as u32
     }
 
     /// Takes up a chip. `seed` decides what fails.
     ///
     /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if what describes it makes no sense.
     pub fn open(medium: Arc<dyn Medium>, seed: u64) -> Result<SimulatedChip> {
-        let mut head = [0; 36];
+        let mut head = vec![0; HEAD as usize];
         if medium.len() >= HEAD {
             medium.read_at(0, &mut head)?;
         }
         let record = Record(&head);
-        if head[..8] != *MAGIC || record.u32(8) != VERSION {
+        if head[..8] != *MAGIC {
             return Err(Error::new(Kind::NotFound, "there is no simulated chip here")
-                .expected("a file that lacuna made for a chip, of version 1"));
+                .expected("a file that lacuna made for a chip"));
+        }
+        if record.u32(8) != VERSION || !record.is_zero(36..) {
+            return Err(Error::new(Kind::NotFound, "a later version of lacuna made this chip")
+                .found(format!("version {}, or something that version {VERSION} does not know", record.u32(8)))
+                .expected(format!("version {VERSION}"))
+                .remedy("open it with the version of lacuna that made it"));
         }
         let geometry = ChipGeometry { page: record.u32(12), pages: record.u32(16), blocks: record.u32(20) };
         check_geometry(geometry).map_err(|e| e.with_kind(Kind::Corrupt))?;
@@ -171,11 +179,6 @@ impl SimulatedChip {
             self.read_pages(Peb(block), 0, bytes)?;
         }
         Ok(image)
-    }
-
-    /// Makes the medium below keep everything, should the machine fail that simulates this chip.
-    pub fn sync(&self) -> Result<()> {
-        self.medium.sync()
     }
 
     fn at(&self, block: Peb, offset: u32) -> u64 {
@@ -319,6 +322,10 @@ impl Chip for SimulatedChip {
         let now = *now;
         Ok(self.put_state(block, now)?)
     }
+
+    fn sync(&self) -> std::result::Result<(), Fault> {
+        Ok(self.medium.sync()?)
+    }
 }
 
 impl BlockState {
@@ -354,6 +361,12 @@ fn begin(state: &mut State) -> std::result::Result<Option<u64>, Fault> {
         }
         None => Ok(None),
     }
+}
+
+/// The blocks of a chip that are bad from the factory.
+fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> impl Iterator<Item = Peb> {
+    let mut chance = seed;
+    (0..geometry.blocks).map(Peb).filter(move |_| draw(&mut chance) % 1000 < u64::from(wearing.factory_bad))
 }
 
 fn check_geometry(g: ChipGeometry) -> Result<()> {

@@ -2,8 +2,17 @@
 //!
 //! An atomic change only queues the old physical block for erasure, and `fsync` does not drain that queue. The erasure of a
 //! logical block from user space does: it returns when the queue of the whole device is empty. [`Flash::drain`] therefore erases a
-//! block that it keeps for this, the last of the volume.
+//! block that it keeps for this, the last of the volume. It says success too of a block that could not be erased and was marked
+//! as bad instead; `bad_blocks` finds these.
+//!
+//! A change needs the volume for this process alone, readers included: while another program has it open for a moment, to look
+//! what it is, changes wait. A change that fails leaves the system in the belief that it goes on, and whatever is written next
+//! would be taken for its rest: nothing is written any more then.
+//!
+//! What UBI itself keeps because it cannot tell what it is (physical blocks with a damaged header and content behind it, which
+//! damage other than a power cut leaves) it does not erase, and does not tell of.
 
+use crate::bad_blocks::BadBlocks;
 use crate::flash::{Flash, FlashGeometry, Leb, Unerased};
 use crate::ubi_calls;
 use lacuna_core::{Error, Kind, Result};
@@ -11,14 +20,27 @@ use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The shortest page that formats can use. NOR flash and memory can be programmed in smaller steps.
+const SHORTEST_PAGE: u32 = 512;
+/// How long a call waits for another program that has the volume open.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it tries again meanwhile.
+const PAUSE: Duration = Duration::from_millis(5);
+/// `EBADMSG`: what was read has more errors than can be corrected.
+const UNCORRECTABLE: i32 = rustix::io::Errno::BADMSG.raw_os_error();
 
 /// A volume that this process has open, alone.
 pub struct UbiVolume {
     file: File,
     path: PathBuf,
     geometry: FlashGeometry,
-    /// Held by a change: until it is complete, the system takes whatever is written for its content.
-    writing: Mutex<()>,
+    /// Bytes from one block to the next in the device: its blocks need not be whole pages.
+    stride: u64,
+    /// Held by a change: until it is complete, the system takes whatever is written for its content. Whether one failed.
+    change_failed: Mutex<bool>,
+    bad_blocks: Mutex<BadBlocks>,
 }
 
 impl UbiVolume {
@@ -36,26 +58,37 @@ impl UbiVolume {
                 .expected("a dynamic volume of UBI, such as /dev/ubi0_0")
                 .remedy("make one with `ubimkvol`")
         };
-        let Some((device, _)) = name.split_once('_').filter(|_| volume.is_dir()) else {
+        let number_in = |name: &str| name.parse::<u32>().ok();
+        let parts = name.split_once('_').filter(|_| volume.is_dir());
+        let Some((device, id)) = parts.and_then(|(device, id)| Some((device, number_in(id)?))) else {
             return Err(not_ours("no entry of it in /sys/class/ubi".into()));
         };
         let kind = text(&volume.join("type"))?;
         if kind != "dynamic" {
             return Err(not_ours(format!("a volume of the type {kind}")));
         }
-        let leb_len = number(&volume.join("usable_eb_size"))?;
+        let stride = number(&volume.join("usable_eb_size"))?;
         let lebs = number(&volume.join("reserved_ebs"))?;
-        let page = number(&Path::new("/sys/class/ubi").join(device).join("min_io_size"))?;
-        if lebs < 2 || page == 0 || leb_len % page != 0 {
-            return Err(not_ours(format!("{lebs} blocks of {leb_len} bytes with pages of {page}")));
+        let page = number(&Path::new("/sys/class/ubi").join(device).join("min_io_size"))?.max(SHORTEST_PAGE);
+        let leb_len = stride / page * page;
+        if lebs < 2 || leb_len == 0 {
+            return Err(not_ours(format!("{lebs} blocks of {stride} bytes with pages of {page}")));
         }
-        let file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(|e| failed(&e))?;
+        let file = while_busy(|| OpenOptions::new().read(true).write(!read_only).open(path));
+        let file = file.map_err(|e| failed(&e))?;
         if !read_only {
             ubi_calls::allow_direct_writes(&file).map_err(|e| failed(&e))?;
         }
         // The last block is the one by which the queue is drained.
         let geometry = FlashGeometry { page, leb_len, lebs: lebs - 1 };
-        Ok(UbiVolume { file, path: path.to_owned(), geometry, writing: Mutex::new(()) })
+        Ok(UbiVolume {
+            file,
+            path: path.to_owned(),
+            geometry,
+            stride: stride.into(),
+            change_failed: Mutex::new(false),
+            bad_blocks: Mutex::new(BadBlocks::new(device, id)?),
+        })
     }
 
     fn failed(&self, what: &str, block: Leb) -> impl Fn(std::io::Error) -> Error {
@@ -81,7 +114,35 @@ impl UbiVolume {
     }
 
     fn at(&self, block: Leb, offset: u32) -> u64 {
-        u64::from(block.0) * u64::from(self.geometry.leb_len) + u64::from(offset)
+        u64::from(block.0) * self.stride + u64::from(offset)
+    }
+
+    /// Reads what a power cut or decay left of some pages: one that cannot be decoded becomes zeros.
+    fn read_page_by_page(&self, block: Leb, offset: u32, buf: &mut [u8]) -> std::io::Result<()> {
+        let mut at = offset;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let in_page = (self.geometry.page - at % self.geometry.page) as usize;
+            let (part, behind) = rest.split_at_mut(in_page.min(rest.len()));
+            match self.file.read_exact_at(part, self.at(block, at)) {
+                Err(e) if e.raw_os_error() == Some(UNCORRECTABLE) => part.fill(0),
+                result => result?,
+            }
+            at += part.len() as u32;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Whether writing is still possible.
+    fn check_changes(&self, failed: bool) -> Result<()> {
+        if !failed {
+            return Ok(());
+        }
+        Err(Error::new(Kind::ReadOnly, format!("cannot write to {} any more", self.path.display()))
+            .found("a change of a block that failed before")
+            .expected("a volume on which every write succeeded")
+            .remedy("see `dmesg`, and open it again"))
     }
 }
 
@@ -90,14 +151,20 @@ impl Flash for UbiVolume {
         self.geometry
     }
 
+    /// A page that has more errors than can be corrected reads as zeros. A power cut leaves such pages, as its contract says.
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.check(block, offset, buf.len())?;
-        self.file.read_exact_at(buf, self.at(block, offset)).map_err(self.failed("read", block))
+        match self.file.read_exact_at(buf, self.at(block, offset)) {
+            Err(e) if e.raw_os_error() == Some(UNCORRECTABLE) => self.read_page_by_page(block, offset, buf),
+            result => result,
+        }
+        .map_err(self.failed("read", block))
     }
 
     fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
         self.check(block, offset, data.len())?;
-        let _writing = self.writing.lock();
+        let change_failed = self.change_failed.lock();
+        self.check_changes(*change_failed)?;
         self.file.write_all_at(data, self.at(block, offset)).map_err(self.failed("write", block))
     }
 
@@ -106,10 +173,14 @@ impl Flash for UbiVolume {
         if data.is_empty() {
             return self.unmap(block);
         }
-        let _writing = self.writing.lock();
-        ubi_calls::change(&self.file, block.0, data.len() as u32).map_err(self.failed("change", block))?;
+        let mut change_failed = self.change_failed.lock();
+        self.check_changes(*change_failed)?;
+        while_busy(|| ubi_calls::change(&self.file, block.0, data.len() as u32))
+            .map_err(self.failed("change", block))?;
         // The change happens with the last byte; where it is written does not matter.
-        self.file.write_all_at(data, 0).map_err(self.failed("change", block))
+        let written = self.file.write_all_at(data, 0);
+        *change_failed = written.is_err();
+        written.map_err(self.failed("change", block))
     }
 
     fn unmap(&self, block: Leb) -> Result<()> {
@@ -122,10 +193,28 @@ impl Flash for UbiVolume {
         ubi_calls::is_mapped(&self.file, block.0).map_err(self.failed("question for the mapping", block))
     }
 
-    fn drain(&self) -> Result<Vec<Unerased>> {
+    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
         let spare = Leb(self.geometry.lebs);
         ubi_calls::erase(&self.file, spare.0).map_err(self.failed("erasure", spare))?;
-        Ok(vec![])
+        self.bad_blocks.lock().take(wanted)
+    }
+
+    fn sync(&self) -> Result<()> {
+        // For flash whose driver has a cache.
+        self.file.sync_all().map_err(|e| Error::io(format!("cannot flush {}", self.path.display()), &e))
+    }
+}
+
+/// Tries again while another program has the volume open.
+fn while_busy<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match call() {
+            Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy && start.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 
@@ -135,7 +224,8 @@ fn text(path: &Path) -> Result<String> {
     Ok(read?.trim().to_owned())
 }
 
-fn number(path: &Path) -> Result<u32> {
+/// Reads a number from a file of the system.
+pub(crate) fn number(path: &Path) -> Result<u32> {
     let text = text(path)?;
     text.parse().map_err(|_| {
         Error::new(Kind::Other, format!("cannot read {}", path.display())).found(text).expected("a number")

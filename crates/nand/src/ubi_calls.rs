@@ -1,4 +1,5 @@
-//! The requests that Linux offers for UBI volumes (`include/uapi/mtd/ubi-user.h`), and the only `unsafe` of this crate.
+//! The requests that Linux offers for UBI volumes (`include/uapi/mtd/ubi-user.h`) and for the flash below them
+//! (`include/uapi/mtd/mtd-abi.h`), and the only `unsafe` of this crate.
 #![allow(unsafe_code)]
 
 use rustix::io;
@@ -13,6 +14,9 @@ const CHANGE: Opcode = opcode::write::<ChangeRequest>(GROUP, 2);
 const UNMAP: Opcode = opcode::write::<i32>(GROUP, 4);
 const IS_MAPPED: Opcode = opcode::read::<i32>(GROUP, 5);
 const SET_PROPERTY: Opcode = opcode::write::<PropertyRequest>(GROUP, 6);
+
+/// `MEMGETBADBLOCK`, of an MTD device
+const IS_BAD: Opcode = opcode::write::<i64>(b'M', 11);
 
 /// `UBI_VOL_PROP_DIRECT_WRITE`
 const DIRECT_WRITE: u8 = 1;
@@ -38,7 +42,7 @@ struct PropertyRequest {
 /// A request whose argument the system reads, and whose answer is the number that the call returns.
 struct Request<const OPCODE: Opcode, T>(T);
 
-// SAFETY: the opcodes above are those of the requests of UBI, each with the type that the header gives for its argument; the
+// SAFETY: the opcodes above are those of the requests of UBI and MTD, each with the type that the header gives for its argument; the
 // system reads the argument and changes nothing of this process.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
     type Output = IoctlOutput;
@@ -58,7 +62,7 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
 }
 
 fn ask<const OPCODE: Opcode, T>(file: &File, argument: T) -> Result<IoctlOutput> {
-    // SAFETY: see `Request`; on a file that is no volume of UBI the request fails.
+    // SAFETY: see `Request`; on a file that is neither a volume of UBI nor an MTD device the request fails.
     Ok(unsafe { ioctl(file, Request::<OPCODE, T>(argument)) }?)
 }
 
@@ -87,4 +91,9 @@ pub(crate) fn change(file: &File, block: u32, bytes: u32) -> Result<()> {
 pub(crate) fn allow_direct_writes(file: &File) -> Result<()> {
     let request = PropertyRequest { property: DIRECT_WRITE, padding: [0; 7], value: 1 };
     ask::<SET_PROPERTY, PropertyRequest>(file, request).map(drop)
+}
+
+/// Whether the physical block that begins at this byte of an MTD device is marked as bad.
+pub(crate) fn is_bad(file: &File, offset: u64) -> Result<bool> {
+    ask::<IS_BAD, i64>(file, offset as i64).map(|answer| answer != 0)
 }
