@@ -6,17 +6,18 @@ use lacuna_core::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How often the thread looks whether too much was deleted.
+/// How often the thread looks, by the machine's time. What is due is decided by the clock of the disk.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// When to purge unasked.
+/// When to purge unasked. A purge that a power cut ended is due at once, whatever stands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The longest that anything deleted stays recoverable while the disk is open.
+    /// The longest that anything deleted stays recoverable while the disk is open, and how long an acknowledged write stays in
+    /// memory alone: a purge is due so long after the oldest deletion that it is for. It begins within a second.
     pub period: Duration,
-    /// Deleted blocks that are not borne any longer.
+    /// Deleted keys that are not borne any longer: with one more, a purge is due at once. It begins within a second.
     pub most_recoverable: u64,
 }
 
@@ -53,25 +54,21 @@ impl PurgeThread {
 }
 
 fn run(writer: &Writer, keys: &Keys, policy: Policy, stopping: &(Mutex<bool>, Condvar)) {
-    let mut last = Instant::now();
-    loop {
-        {
-            let mut stop = stopping.0.lock();
-            if !*stop {
-                stopping.1.wait_for(&mut stop, LOOK.min(policy.period));
-            }
-            if *stop {
-                return;
-            }
-        }
-        let recoverable = keys.recoverable();
-        let due = last.elapsed() >= policy.period && recoverable > 0;
-        if due || recoverable > policy.most_recoverable || writer.is_purge_due() {
-            // A failure ends all writing, and the next call says so.
-            if writer.purge().is_err() {
-                return;
-            }
-            last = Instant::now();
+    while !is_stopped(stopping, LOOK.min(policy.period)) {
+        let by_period = writer.waiting().is_some_and(|waiting| waiting >= policy.period);
+        let by_threshold = keys.recoverable() > policy.most_recoverable;
+        // A failure ends all writing, and the next call says so.
+        if (by_period || by_threshold || writer.is_purge_due()) && writer.forget().is_err() {
+            return;
         }
     }
+}
+
+/// Waits, and says whether to stop.
+fn is_stopped(stopping: &(Mutex<bool>, Condvar), look: Duration) -> bool {
+    let mut stop = stopping.0.lock();
+    if !*stop {
+        stopping.1.wait_for(&mut stop, look);
+    }
+    *stop
 }

@@ -10,10 +10,11 @@
 use crate::group::Content;
 use crate::index::Index;
 use crate::keys::{KeyCopy, Keys};
+use crate::leb_table::LebUse;
 use crate::log::Log;
-use crate::numbers::KeyBlock;
 use crate::params::Layout;
 use crate::placer::Placer;
+use crate::stuck::Stuck;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_nand::{Flash, Unerased};
 use std::collections::BTreeSet;
@@ -42,6 +43,7 @@ pub(crate) struct Purger {
     index: Arc<Index>,
     keys: Arc<Keys>,
     placer: Arc<Placer>,
+    stuck: Stuck,
 }
 
 /// What a purge asks its caller for.
@@ -70,25 +72,29 @@ impl Purger {
         (log, index, keys): (Arc<Log>, Arc<Index>, Arc<Keys>),
         placer: Arc<Placer>,
     ) -> Purger {
-        Purger { flash, layout, log, index, keys, placer }
+        let stuck = Stuck::new(layout, log.clone(), keys.clone());
+        Purger { flash, layout, log, index, keys, placer, stuck }
     }
 
     /// Ends an epoch. `start` is the record that says so, written by the caller already. Everything acknowledged is in the log.
     ///
-    /// Errors: [`Kind::Other`] if old keys stay readable, whatever is done.
+    /// Errors: [`Kind::PurgeIncomplete`] if old keys stay readable, whatever is done.
     pub(crate) fn purge(&self, caller: &dyn Evict) -> Result<Purged> {
         let mut purged = Purged::default();
         for _ in 0..TRIES {
             let blocks = self.keys.with_deleted();
             purged.key_blocks += blocks.len() as u64;
-            purged.keys += self.keys.recoverable();
             for part in blocks.chunks(64) {
                 caller.make_room()?;
                 self.placer.renew(part)?;
             }
-            let copies = self.copies(self.flash.drain()?);
-            self.keys.drained();
+            // Copies of the header are for those who change passphrases.
+            let wanted = |copy: &Unerased| copy.leb.is_none_or(|leb| leb.0 >= self.layout.keys.0);
+            let copies = self.stuck.add(self.flash.drain_of(&wanted)?);
             if copies.is_empty() {
+                self.check_exposed()?;
+                purged.keys = self.keys.recoverable();
+                self.keys.drained();
                 return Ok(purged);
             }
             // These keys can be read for ever. None of them is assigned any more, and what they encrypt has to go: live nodes get
@@ -99,25 +105,34 @@ impl Purger {
             purged.rewritten += tainted.blocks.len() as u64;
             caller.rewrite(&tainted.blocks)?;
             caller.evict(&tainted.lebs)?;
+            let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
+            if let Some(leb) = tainted.lebs.into_iter().find(kept) {
+                return Err(self.incomplete(format!(
+                    "erase block {leb} of the log, which is damaged and cannot be emptied"
+                )));
+            }
         }
-        Err(Error::new(Kind::Other, "the purge could not be completed")
-            .found("blocks of keys that go bad with their contents, one after the other")
-            .expected("flash that can be erased")
-            .remedy("copy what is there to another device, and destroy this one"))
+        Err(self.incomplete("blocks of keys that go bad with their contents, one after the other"))
     }
 
-    /// Copies of blocks of keys that could not be erased.
-    fn copies(&self, unerased: Vec<Unerased>) -> Vec<KeyCopy> {
-        let mut copies = vec![];
-        for copy in unerased {
-            let blocks: Vec<KeyBlock> = match copy.leb {
-                Some(leb) => self.layout.keys_of_leb(leb).into_iter().collect(),
-                // It may be of any.
-                None => (0..self.layout.keys.1).map(KeyBlock).collect(),
-            };
-            copies.extend(blocks.into_iter().map(|block| self.keys.open_copy(block, &copy.content)));
+    /// Nothing that can be read for ever is readable with keys that can.
+    fn check_exposed(&self) -> Result<()> {
+        let exposed = self.stuck.exposed()?;
+        if exposed.is_empty() {
+            return Ok(());
         }
-        copies
+        let (count, first) = (exposed.len(), exposed.first().copied().unwrap_or(0));
+        Err(self.incomplete(format!(
+            "erase blocks that went bad with versions of {count} blocks and their keys, the first of block {first}"
+        )))
+    }
+
+    fn incomplete(&self, found: impl std::fmt::Display) -> Error {
+        let left = self.keys.recoverable();
+        Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
+            .found(format!("{found}; blocks that may still be recoverable: {left}"))
+            .expected("flash that can be erased")
+            .remedy("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
     }
 
     /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log, for this is rare.
@@ -133,7 +148,7 @@ impl Purger {
                     for copy in copies {
                         let Some(cipher) = self.keys.cipher_in(copy, key)? else { continue };
                         self.log.read_nodes(group, ordinal, &mut node)?;
-                        if Log::open_block(&cipher, entry, &mut node) {
+                        if cipher.open(entry, &mut node) {
                             tainted.lebs.insert(leb);
                             if self
                                 .index
