@@ -6,8 +6,8 @@ mod keys;
 mod snapshots;
 
 pub(crate) use groups::{
-    ClusterArgs, CostArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, ShapeArgs, WaitingArgs,
-    WritingArgs,
+    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, PurgingArgs,
+    ShapeArgs, WaitingArgs, WritingArgs,
 };
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
@@ -26,8 +26,9 @@ pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passph
 
 /// Encrypted storage for people whose adversary looks more than once.
 ///
-/// A LOCATION is the path of a file or block device, or rados:POOL/NAME for a disk in a pool of Ceph RADOS, of
-/// which rados:POOL/NAME@SNAPSHOT is a snapshot. Sizes take the suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB
+/// A LOCATION is the path of a file or block device, rados:POOL/NAME for a disk in a pool of Ceph RADOS, of
+/// which rados:POOL/NAME@SNAPSHOT is a snapshot, ubi:/dev/ubi0_0 for a UBI volume on raw flash, or nand:PATH for a simulated
+/// flash chip in a file. Sizes take the suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB
 /// (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
@@ -71,6 +72,8 @@ pub(crate) enum Verb {
     Header(HeaderVerb),
     /// Make a disk larger
     Resize(ResizeArgs),
+    /// Make what was deleted on a disk on flash unrecoverable for good; exit code 12 if that could not be done
+    Purge(PurgeArgs),
     /// Keep states of a disk in RADOS, and go back to them
     #[command(subcommand)]
     Snapshot(SnapshotVerb),
@@ -87,16 +90,16 @@ pub(crate) enum Verb {
 /// `create`.
 #[derive(Args)]
 pub(crate) struct CreateArgs {
-    /// File to create, block device to use, or rados:POOL/NAME
+    /// File to create, block device to use, rados:POOL/NAME, ubi:/dev/ubi0_0, or nand:PATH
     #[arg(value_parser = location)]
     pub location: Location,
     /// Size of the disk, a multiple of 4096; on a block device the largest that fits if not given. Of a disk
     /// with levels the size of the medium, which the levels share
     #[arg(long)]
     pub size: Option<Size>,
-    /// How the medium is used
-    #[arg(long, value_enum, default_value_t = Format::Sealed)]
-    pub format: Format,
+    /// How the medium is used [default: sealed, on flash flash]
+    #[arg(long, value_enum)]
+    pub format: Option<Format>,
     /// How blocks are encrypted; only gcm notices altered data. xts-random is for small random writes at the highest
     /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
     #[arg(long, value_parser = cipher())]
@@ -115,6 +118,9 @@ pub(crate) struct CreateArgs {
     /// The shape of a disk with levels.
     #[command(flatten)]
     pub shape: ShapeArgs,
+    /// What a disk on flash is like.
+    #[command(flatten)]
+    pub flash: FlashArgs,
     /// Cost of the passphrase.
     #[command(flatten)]
     pub cost: CostArgs,
@@ -127,6 +133,15 @@ pub(crate) struct CreateArgs {
 }
 
 impl CreateArgs {
+    /// The format that is asked for, or the usual one of the location.
+    pub(crate) fn format(&self) -> Format {
+        let usual = match self.location {
+            Location::Nand(_) | Location::Ubi(_) => Format::Flash,
+            Location::Path(_) | Location::Rados { .. } => Format::Sealed,
+        };
+        self.format.unwrap_or(usual)
+    }
+
     /// The cipher of a sealed disk.
     pub(crate) fn cipher(&self) -> Cipher {
         self.cipher.unwrap_or(Cipher::Gcm)
@@ -142,6 +157,8 @@ pub(crate) enum Format {
     Deniable,
     /// The same, and nobody can tell which blocks are written: a write-only ORAM, much slower
     Oblivious,
+    /// One encrypted disk on flash that forgets: what was deleted is gone for good after a purge
+    Flash,
 }
 
 /// `open`.
@@ -188,6 +205,9 @@ pub(crate) struct OpenArgs {
     /// How long hidden writes wait.
     #[command(flatten)]
     pub waiting: WaitingArgs,
+    /// When a disk on flash is purged.
+    #[command(flatten)]
+    pub purging: PurgingArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -249,6 +269,9 @@ pub(crate) struct ServeArgs {
     /// How long hidden writes wait.
     #[command(flatten)]
     pub waiting: WaitingArgs,
+    /// When a disk on flash is purged.
+    #[command(flatten)]
+    pub purging: PurgingArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -311,6 +334,23 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub holder: HolderArgs,
     /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `purge`.
+#[derive(Args)]
+pub(crate) struct PurgeArgs {
+    /// The disk, or where it is mounted
+    #[arg(value_name = "LOCATION|MOUNTPOINT", value_parser = location)]
+    pub location: Location,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Memory for all caches, if the disk is not open
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// The passphrase, if the disk is not open.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }

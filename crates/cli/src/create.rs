@@ -5,7 +5,7 @@ use crate::console::{self, Console};
 use crate::cost;
 use crate::observer::Removing;
 use crate::passphrase;
-use lacuna::{CreateOptions, Error, Hiding, Kind, Result, Shape, create, human};
+use lacuna::{CreateOptions, Error, Hiding, Kind, Location, Result, Shape, create, human};
 
 /// `lacuna create`.
 pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
@@ -49,7 +49,17 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
 fn shape(args: &CreateArgs) -> Shape {
     let ShapeArgs { levels, cover, geometry, spare, hiding, cells_per_write } = args.shape;
     let levels = levels.unwrap_or(1);
-    match (args.format, Shape::deniable(levels), Shape::oblivious(levels)) {
+    if args.format() == Format::Flash
+        && let Shape::Flash { key_bits, spare_permille, chip } = Shape::flash()
+    {
+        let given = args.flash.key_bits.as_deref().and_then(|bits| bits.parse().ok());
+        return Shape::Flash {
+            key_bits: given.unwrap_or(key_bits),
+            spare_permille: spare.unwrap_or(spare_permille),
+            chip: args.flash.chip.unwrap_or(chip),
+        };
+    }
+    match (args.format(), Shape::deniable(levels), Shape::oblivious(levels)) {
         (Format::Deniable, Shape::Deniable { geometry: usual, spare_permille, cover_millis, .. }, _) => {
             Shape::Deniable {
                 levels,
@@ -79,10 +89,20 @@ fn check_format(args: &CreateArgs) -> Result<()> {
             .expected(expected)
             .remedy("leave the option away, or choose another --format"))
     };
-    if let Some((option, format)) = args.shape.misplaced(args.format) {
+    if let Some((option, format)) = args.shape.misplaced(args.format()) {
         return refused(option, &format!("--format {format} with it"));
     }
-    match args.format {
+    if let Some(option) = args.flash.given().filter(|_| args.format() != Format::Flash) {
+        return refused(option, "--format flash with it");
+    }
+    if args.flash.chip.is_some() && !matches!(args.location, Location::Nand(_)) {
+        return refused("--chip", "a location nand:PATH, for which a simulated chip is made");
+    }
+    match args.format() {
+        Format::Flash if args.cipher.is_some_and(|cipher| cipher != lacuna::Cipher::Gcm) => {
+            refused("--cipher", "the one cipher of a disk on flash, gcm")
+        }
+        Format::Flash if args.layout.is_some() => refused("--layout", "its one layout"),
         Format::Deniable | Format::Oblivious
             if args.cipher.is_some_and(|cipher| cipher != lacuna::Cipher::Gcm) =>
         {

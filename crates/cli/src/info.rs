@@ -5,6 +5,7 @@
 use crate::args::InfoArgs;
 use crate::console::{self, Console};
 use crate::cost;
+use crate::forgetting::Forgetting;
 use crate::info_levels::{self, LevelFacts};
 use crate::observer::damaged_copy;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
@@ -17,13 +18,21 @@ struct Facts {
     about: About,
     /// Those of its levels that are open, or opened with what was given.
     levels: Vec<LevelFacts>,
+    /// Of a disk on flash that is open, or was opened with what was given.
+    forgetting: Option<Forgetting>,
 }
 
 /// `lacuna info`.
 pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
     let about = about(&args.location, &args.cluster.of(&args.location)?)?;
-    let levels = info_levels::gather(args, about.parameters.has_levels(), console)?;
-    let facts = Facts { location: args.location.to_string(), about, levels };
+    let is_flash = matches!(about.parameters, Parameters::Flash(_));
+    let forgetting = if is_flash { Forgetting::gather(args, console)? } else { None };
+    let levels = if is_flash {
+        Vec::new()
+    } else {
+        info_levels::gather(args, about.parameters.has_levels(), console)?
+    };
+    let facts = Facts { location: args.location.to_string(), about, levels, forgetting };
     if args.json {
         console::json(&facts.to_json())?;
     } else {
@@ -63,6 +72,12 @@ impl Facts {
             out["cover_ms"] = json!(params.cover_millis);
             out["stripes"] = json!(params.stripes);
         }
+        if let Parameters::Flash(params) = parameters {
+            out["key_bits"] = json!(u32::from(params.key_len) * 8);
+            out["key_blocks"] = json!(params.key_blocks());
+            out["spare"] = json!(f64::from(params.spare().unwrap_or(0)) / 1000.0);
+            out["forgetting"] = self.forgetting.as_ref().map_or(Value::Null, Forgetting::to_json);
+        }
         if let Parameters::Oblivious(params) = parameters {
             out["cover_ms"] = json!(params.plan.cover_millis);
             out["cells"] = json!(params.cells);
@@ -72,6 +87,15 @@ impl Facts {
         out["medium"] = match medium {
             AboutMedium::File { len, used, in_use } => {
                 json!({ "size": len, "needed": parameters.end(), "used": used, "in_use": in_use })
+            }
+            AboutMedium::Flash { geometry, used, in_use } => {
+                json!({
+                    "page": geometry.page,
+                    "erase_block": geometry.leb_len,
+                    "erase_blocks": geometry.lebs,
+                    "used": used,
+                    "in_use": in_use,
+                })
             }
             AboutMedium::Pool { namespace, objects, snapshots } => {
                 out["snapshots"] = json!(snapshots);
@@ -102,7 +126,9 @@ impl Facts {
         let mut rows = Vec::new();
         let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
         let in_use = match medium {
-            AboutMedium::File { in_use: true, .. } => " (being served or used now)",
+            AboutMedium::File { in_use: true, .. } | AboutMedium::Flash { in_use: true, .. } => {
+                " (being served or used now)"
+            }
             _ => "",
         };
         rows.push(("location", format!("{}{in_use}", self.location)));
@@ -111,6 +137,7 @@ impl Facts {
             Parameters::Deniable(params) => format!(" version {}", params.version.number()),
             Parameters::Oblivious(params) => format!(" version {}", params.format_version()),
             Parameters::Objects(params) => format!(" version {}", params.format_version()),
+            Parameters::Flash(_) => format!(" version {}", lacuna::FLASH_VERSION),
             Parameters::Flat(_) => String::new(),
         };
         rows.push(("format", format!("{}{version}, header version {}", header.format, header.version)));
@@ -132,6 +159,13 @@ impl Facts {
             rows.push(("spare", format!("{} of the log", f64::from(params.spare_permille) / 1000.0)));
             rows.push(("cover", cover_words("refresh stripe", params.cover_millis)));
         }
+        if let Parameters::Flash(params) = parameters {
+            let keys = u64::from(params.key_blocks()) * u64::from(params.flash.leb_len);
+            rows.push(("keys", format!("{} of them, in {} erase blocks", human(keys), params.key_blocks())));
+            let unknown = "told by its server while the disk is open, or with a passphrase";
+            let words = self.forgetting.as_ref().map_or_else(|| unknown.to_owned(), Forgetting::words);
+            rows.push(("recoverable", words));
+        }
         if let Parameters::Oblivious(params) = parameters {
             rows.push(("cover", cover_words("batch", params.plan.cover_millis)));
         }
@@ -141,6 +175,19 @@ impl Facts {
             AboutMedium::File { len, used, .. } => {
                 let used = used.map_or_else(String::new, |used| format!(", {} of it used", human(used)));
                 rows.push(("medium", format!("{}{used}", exact(*len))));
+            }
+            AboutMedium::Flash { geometry, used, .. } => {
+                let used =
+                    used.map_or_else(String::new, |used| format!(", {} of its file used", human(used)));
+                rows.push((
+                    "medium",
+                    format!(
+                        "{} erase blocks of {}, pages of {}{used}",
+                        geometry.lebs,
+                        human(geometry.leb_len.into()),
+                        human(geometry.page.into())
+                    ),
+                ));
             }
             AboutMedium::Pool { objects, snapshots, .. } => {
                 rows.push(("objects", format!("{objects}.*")));

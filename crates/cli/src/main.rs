@@ -25,6 +25,7 @@ mod cost;
 mod create;
 mod descriptor;
 mod exit_code;
+mod forgetting;
 mod header;
 mod holder;
 mod info;
@@ -39,6 +40,7 @@ mod network;
 mod observer;
 mod passphrase;
 mod pid_file;
+mod purge;
 mod resize;
 mod serve;
 mod settings;
@@ -115,6 +117,7 @@ fn run(verb: Verb, console: Console) -> Result<()> {
         Verb::Header(HeaderVerb::Backup(args)) => header::backup(&args, console),
         Verb::Header(HeaderVerb::Restore(args)) => header::restore(&args, console),
         Verb::Header(HeaderVerb::Repair(args)) => header::repair(&args, console),
+        Verb::Purge(args) => purge::run(&args, console),
         Verb::Resize(args) => resize::run(&args, console),
         Verb::Snapshot(SnapshotVerb::Create(args)) => snapshot::create(&args, console),
         Verb::Snapshot(SnapshotVerb::List(args)) => snapshot::list(&args),

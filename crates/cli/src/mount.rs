@@ -22,7 +22,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
-    unlock::check_writing(&args.location, &args.writing, &args.waiting)?;
+    unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
     for left in lacuna_service::died(None).unwrap_or_default() {
@@ -43,6 +43,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         budget,
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
+        purging: Some(args.purging.policy()),
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
@@ -113,7 +114,7 @@ fn serve(
     })?;
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
-    let disk = Arc::new(working::show(drawn, &what, |_| unlock::open(key, opening))?);
+    let disk = Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
     if let Some(note) = disk.note() {
         console.note(note);
     }
@@ -188,7 +189,13 @@ fn mount(
         let given = args.mount_options.as_deref();
         let chosen = given.is_some_and(|given| given.split(',').any(|option| option.ends_with("atime")));
         let quiet = disk.has_levels().then_some("noatime").filter(|_| !args.raw && !chosen);
-        let options: Vec<&str> = quiet.into_iter().chain(given).collect();
+        // What is deleted is forgotten only if the file system says so.
+        let discards =
+            |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
+        let told = given.is_some_and(|given| given.split(',').any(discards));
+        let forgets = disk.on_flash().is_some() && !args.raw && !args.read_only && !told;
+        let forget = forgets.then_some("discard");
+        let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
         // Of a disk that is another client's now the mount stays, and fails: without it, programs would go on
         // writing into the directory below.

@@ -40,7 +40,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     }
     let listen = listen(&args)?;
     network::check(&args, &listen)?;
-    unlock::check_writing(&args.location, &args.writing, &args.waiting)?;
+    unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(args.fork)?;
@@ -49,12 +49,14 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         budget,
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
+        purging: Some(args.purging.policy()),
     };
     let what = format!("opening {}", args.location);
     background::run(args.fork, key.has_levels(), (console, &what), |ready| {
         // In the background another process has the terminal, and says what this one does.
         let drawn = if args.fork { console.without_drawing() } else { console };
-        let disk = Arc::new(working::show(drawn, &what, |_| unlock::open(key, opening))?);
+        let disk =
+            Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
         if let Some(note) = disk.note() {
             console.note(note);
         }

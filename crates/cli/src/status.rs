@@ -26,6 +26,8 @@ pub(crate) struct Account {
     read_only: bool,
     size: u64,
     counters: Counters,
+    /// Level 0.
+    disk: ByteDisk,
     last_error: Arc<Mutex<Option<String>>>,
 }
 
@@ -43,15 +45,17 @@ impl Account {
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
         let (read_only, size) = (levels[0].read_only(), levels[0].len());
+        let disk = levels[0].clone();
         let counters = Counters::of(levels);
-        Account { location, identity, namespace, uris, stop, read_only, size, counters, last_error }
+        Account { location, identity, namespace, uris, stop, read_only, size, counters, disk, last_error }
     }
 
     /// Answers for this server as long as what is given back lives, if that can be had: a disk is served without it just as
     /// well.
     pub(crate) fn publish(self, console: Console) -> Option<StatusSocket> {
         let identity = self.identity.clone();
-        match StatusSocket::start(&identity, move || self.to_json()) {
+        let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
+        match StatusSocket::start(&identity, asked, move || self.to_json()) {
             Ok(socket) => Some(socket),
             Err(e) => {
                 console.note(&format!("`lacuna status` will not see this server: {}", settings::words(&e)));
@@ -83,7 +87,9 @@ impl Account {
 /// A location as a server says it: of a path, the one that does not depend on where somebody stands.
 pub(crate) fn canonical(location: &Location) -> String {
     match location {
-        Location::Path(path) => canonical_path(path).to_string_lossy().into_owned(),
+        Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => {
+            location.with_path(canonical_path(path)).to_string()
+        }
         Location::Rados { .. } => location.to_string(),
     }
 }
@@ -122,6 +128,11 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
 pub(crate) fn items_of(location: &Location, console: Console) -> Vec<Value> {
     let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
     those_of(all(console), location).into_iter().flat_map(items).collect()
+}
+
+/// The servers of a disk, or of what is mounted there.
+pub(crate) fn servers_of(target: &Location, console: Console) -> Vec<Value> {
+    those_of(all(console), target)
 }
 
 fn all(console: Console) -> Vec<Value> {

@@ -1,12 +1,12 @@
 //! Unlocking with the passphrases that options give or a person types, and opening in a process that keeps its memory small.
 
 use crate::allocator;
-use crate::args::{HolderArgs, PassphraseArgs, WaitingArgs, WritingArgs};
+use crate::args::{HolderArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
 use crate::console::Console;
 use crate::passphrase;
 use lacuna::{
-    Access, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader, Result,
-    Volume, no_write_through, peek,
+    Access, BLOCK_SIZE, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader,
+    Result, Volume, no_write_through, peek,
 };
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
@@ -34,19 +34,46 @@ pub(crate) fn open(key: Key, opening: Opening) -> Result<OpenDisk> {
     key.open(opening)
 }
 
+/// Opens a disk that may have sensitive blocks.
+pub(crate) fn open_to_serve(key: Key, opening: Opening, purging: &PurgingArgs) -> Result<OpenDisk> {
+    let disk = open(key, opening)?;
+    if let Some(flash) = disk.on_flash() {
+        let block = BLOCK_SIZE as u64;
+        purging
+            .sensitive
+            .iter()
+            .for_each(|(from, to)| flash.mark_sensitive(from / block..to.div_ceil(block)));
+    }
+    Ok(disk)
+}
+
 /// How a medium is opened for a disk that is, or is not, to be written.
 pub(crate) fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 
 /// Refuses options about writing that mean nothing for the disk, as far as it says what it is.
-pub(crate) fn check_writing(location: &Location, args: &WritingArgs, waiting: &WaitingArgs) -> Result<()> {
+pub(crate) fn check_writing(
+    location: &Location,
+    args: &WritingArgs,
+    waiting: &WaitingArgs,
+    purging: &PurgingArgs,
+) -> Result<()> {
+    let is_flash = matches!(location, Location::Nand(_) | Location::Ubi(_));
+    if let Some(option) = purging.given().filter(|_| !is_flash) {
+        return Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
+            .found("a disk that is not on flash, of which nothing is purged")
+            .expected("a location ubi: or nand:")
+            .remedy("leave it away"));
+    }
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
     }
-    // In a pool there are none.
-    let has_levels =
-        if location.path().is_none() { Some(false) } else { peek(location).map(|disk| disk.has_levels()) };
+    // In a pool and on flash there are none.
+    let has_levels = match location {
+        Location::Path(_) => peek(location).map(|disk| disk.has_levels()),
+        Location::Rados { .. } | Location::Nand(_) | Location::Ubi(_) => Some(false),
+    };
     match has_levels {
         Some(true) if args.write_through => Err(no_write_through().context("cannot use --write-through")),
         Some(false) if waiting.cover_timeout.is_some() => {

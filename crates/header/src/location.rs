@@ -276,7 +276,10 @@ mod tests {
             let location = Location::parse(text).unwrap();
             assert_eq!((location.to_string().as_str(), &location), (text, &expected));
             assert_eq!(location.path().unwrap().to_str(), text.split_once(':').map(|(_, path)| path));
-            assert_eq!(location.with_path("x".into()).to_string(), format!("{}:x", text.split_once(':').unwrap().0));
+            assert_eq!(
+                location.with_path("x".into()).to_string(),
+                format!("{}:x", text.split_once(':').unwrap().0)
+            );
         }
         for text in ["nand:", "ubi:"] {
             let error = Location::parse(text).unwrap_err();

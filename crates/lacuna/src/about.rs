@@ -1,12 +1,15 @@
 //! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be looked at while it is served.
 
 use crate::cluster::{Connection, Site, Target, data_prefix};
+use crate::flash_place::FlashPlace;
 use crate::look::Look;
 use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use crate::snapshots;
 use lacuna_core::{Error, Result};
+use lacuna_flash::HeaderMedium;
 use lacuna_header::{Location, PublicHeader};
+use lacuna_nand::FlashGeometry;
 use std::path::Path;
 
 /// What is known of a disk.
@@ -32,6 +35,15 @@ pub enum AboutMedium {
         /// Whether another process holds it.
         in_use: bool,
     },
+    /// Flash.
+    Flash {
+        /// How it is divided.
+        geometry: FlashGeometry,
+        /// Bytes that the file of a simulated chip takes on its file system.
+        used: Option<u64>,
+        /// Whether another process writes to it.
+        in_use: bool,
+    },
     /// A pool.
     Pool {
         /// The namespace in the pool, if any.
@@ -47,6 +59,7 @@ pub enum AboutMedium {
 pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
     match Site::of(location, cluster) {
         Site::File(path) => of_file(location, path),
+        Site::Flash(place) => on_flash(location, place),
         Site::Pool(target) => in_pool(location, &target),
     }
 }
@@ -56,6 +69,14 @@ fn of_file(location: &Location, path: &Path) -> Result<About> {
     let found = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
     read(location, found, |_, _| {
         Ok(AboutMedium::File { len: look.len, used: look.used, in_use: look.in_use })
+    })
+}
+
+fn on_flash(location: &Location, place: FlashPlace<'_>) -> Result<About> {
+    let look = place.look()?;
+    let found = lacuna_header::read_public(&HeaderMedium::new(look.flash.clone()));
+    read(location, found, |_, _| {
+        Ok(AboutMedium::Flash { geometry: look.geometry(), used: look.used, in_use: look.in_use })
     })
 }
 

@@ -10,6 +10,7 @@
 //!
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
+use crate::flash_place::FlashPlace;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
@@ -45,6 +46,8 @@ pub struct Holder {
 pub enum Site<'l> {
     /// To a file or block device.
     File(&'l Path),
+    /// To flash.
+    Flash(FlashPlace<'l>),
     /// To a disk in RADOS.
     Pool(Target),
 }
@@ -54,6 +57,8 @@ impl<'l> Site<'l> {
     pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
         match location {
             Location::Path(path) => Site::File(path),
+            Location::Nand(path) => Site::Flash(FlashPlace::Nand(path)),
+            Location::Ubi(path) => Site::Flash(FlashPlace::Ubi(path)),
             Location::Rados { pool, name, snapshot } => Site::Pool(Target {
                 pool: pool.clone(),
                 name: name.clone(),
@@ -67,7 +72,7 @@ impl<'l> Site<'l> {
     /// The disk in RADOS, if it leads to one.
     pub fn target(&self) -> Option<&Target> {
         match self {
-            Site::File(_) => None,
+            Site::File(_) | Site::Flash(_) => None,
             Site::Pool(target) => Some(target),
         }
     }

@@ -1,4 +1,4 @@
-//! Makes a new disk, in a file, on a device or in a pool.
+//! Makes a new disk, in a file, on a device, on flash or in a pool.
 //!
 //! What can be refused is refused before passphrases are asked for, and what is to be overwritten is held against
 //! others from then on. The header comes last: until it is written there is nothing that looks like a disk, so a power
@@ -8,7 +8,7 @@ use crate::cluster::Site;
 use crate::making::Making;
 use crate::observer::Observer;
 use crate::shape::{CreateOptions, Created};
-use crate::{create_file, create_rados};
+use crate::{create_file, create_flash, create_rados};
 use lacuna_core::{Result, SecretVec};
 
 /// Makes a disk. `passphrases` is called with the number of levels once nothing else can be refused, and gives one passphrase for
@@ -26,6 +26,7 @@ pub fn create(
     let (parameters, header) = match Site::of(&options.location, &options.holder.cluster) {
         Site::Pool(target) => create_rados::run(&making, &target, passphrases)?,
         Site::File(path) => create_file::run(&making, path, passphrases)?,
+        Site::Flash(place) => create_flash::run(&making, place, passphrases)?,
     };
     Ok(Created { parameters, header })
 }

@@ -236,7 +236,9 @@ fn lay(medium: &Arc<FileMedium>, parameters: &Parameters, unlocked: &Unlocked) -
         Parameters::Flat(params) => Sealed::create(&**medium, params, &unlocked.master_keys[0]),
         Parameters::Deniable(params) => lay_levels(params, medium, unlocked),
         Parameters::Oblivious(params) => lay_levels(params, medium, unlocked),
-        Parameters::Objects(_) => unreachable!("a disk on objects is not made in a file"),
+        Parameters::Objects(_) | Parameters::Flash(_) => {
+            unreachable!("{parameters:?} is not planned for a file")
+        }
     }
 }
 
@@ -270,6 +272,13 @@ fn plan(making: &Making<'_>, place: &Place) -> Result<Parameters> {
         Shape::Oblivious { plan, .. } => {
             plan_levels(making, place, |room| ObliviousParams::plan(room, plan)).map(Parameters::Oblivious)
         }
+        Shape::Flash { .. } => Err(making
+            .refused()
+            .found("the format flash on a file or block device")
+            .expected("flash that can be erased: ubi:/dev/ubi0_0, or a simulated chip, nand:chip.img")
+            .remedy(
+                "below a file or a block device, an SSD among them, old contents stay, and nothing can be forgotten there",
+            )),
     }
 }
 

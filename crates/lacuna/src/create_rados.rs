@@ -64,9 +64,11 @@ fn plan(making: &Making<'_>) -> Result<ObjectParams> {
     let Shape::Sealed { cipher, layout } = making.options.shape else {
         return Err(making
             .refused()
-            .found("a format with levels in a pool")
-            .expected("a file or block device")
-            .remedy("levels are made for one flat medium; use a path"));
+            .found("a format for another medium in a pool")
+            .expected("the format sealed")
+            .remedy(
+                "levels are made for a file or block device, the format flash for flash: use such a location",
+            ));
     };
     check_layout(cipher, layout, ObjectLayout::SegmentEnd.name())?;
     let size = making.options.size.ok_or_else(|| making.no_size("RADOS"))?;

@@ -9,6 +9,7 @@ use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use crate::unlock::{Opened, Opener, unlock};
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
+use lacuna_flash::HeaderMedium;
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
 use lacuna_medium::{Access, FileMedium, Medium};
@@ -30,6 +31,7 @@ pub fn backup(
             let look = Look::at(path)?;
             HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
         }
+        Site::Flash(place) => taken_from(&HeaderMedium::new(place.look()?.flash)),
         Site::Pool(target) => taken_from(&*Connection::open(&target)?.header()?),
     };
     let (backup, notes) = taken.map_err(|e| e.context(location))?;
@@ -127,7 +129,7 @@ pub fn repair(
 fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
     match location {
         Location::Rados { .. } => medium.set_len(medium.len()),
-        Location::Path(_) => Ok(()),
+        Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => Ok(()),
     }
 }
 
@@ -139,6 +141,7 @@ fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Opti
             medium.forget_cached()?;
             Ok((Arc::new(medium), None))
         }
+        Site::Flash(place) => Ok((Arc::new(HeaderMedium::new(place.open(Access::Write)?)), None)),
         Site::Pool(target) => {
             let mut connection = Connection::open(&target)?;
             connection.hold(holder.steal)?;

@@ -1,6 +1,6 @@
 //! Encrypted storage for people whose adversary looks more than once: the library.
 //!
-//! A disk is an array of blocks of 4096 bytes, encrypted, on a file, a block device or the objects of a Ceph pool. This
+//! A disk is an array of blocks of 4096 bytes, encrypted, on a file, a block device, flash or the objects of a Ceph pool. This
 //! crate makes disks and opens them, from a [`Location`] and passphrases to a [`Disk`] for each open level. It has no
 //! terminal, reads no arguments and ends no process: what it has to say goes to an [`Observer`], what it wants to know
 //! it asks through closures.
@@ -38,11 +38,11 @@
 //!
 //! # What is where
 //!
-//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable` or `oblivious`.
+//! - [`create`] makes a disk of a [`Shape`]: `sealed`, `deniable`, `oblivious` or `flash`.
 //! - [`open`] opens one. [`unlock`] is its first half, for programs that ask a person or fork before they open: it
 //!   gives a [`Volume`], which becomes a [`Key`], which opens the disk.
 //! - [`OpenDisk`] is a disk that is open: [`levels`](OpenDisk::levels) for front ends, [`check`](OpenDisk::check),
-//!   [`on_objects`](OpenDisk::on_objects) for snapshots.
+//!   [`on_objects`](OpenDisk::on_objects) for snapshots, [`purge`](Disk::purge) to forget what was deleted.
 //! - [`about`] says what anybody can see of a disk.
 //! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
 //! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else.
@@ -71,7 +71,9 @@ mod cluster;
 mod cost;
 mod create;
 mod create_file;
+mod create_flash;
 mod create_rados;
+mod flash_place;
 pub mod header;
 pub mod keys;
 mod look;
@@ -92,14 +94,17 @@ pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
 pub use create::create;
 pub use create_rados::delete;
+pub use flash_place::{FlashPlace, check_forgets};
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
     Result, SecretVec as Passphrase, Setting, Status,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
+pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
 pub use lacuna_header::{FormatId, Location, PublicHeader, Unlocked, Uuid};
 pub use lacuna_medium::{Access, Medium};
+pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::{Hiding, Plan};
 /// The connection to Ceph, of which a process must know when it ends.
 #[cfg(feature = "rados")]
@@ -110,7 +115,7 @@ pub use open_disk::{OVERWRITTEN, OpenDisk};
 pub use parameters::{Parameters, hiding};
 pub use rados::ClusterOptions;
 pub use resize::resize;
-pub use shape::{CreateOptions, Created, Shape, blocks};
+pub use shape::{ChipShape, CreateOptions, Created, Shape, blocks};
 pub use unlock::{DEEPER_LEVELS, Key, Opened, Opener, Opening, Volume, no_write_through, open, peek, unlock};
 
 /// A size for people: exact where it is short, otherwise to one decimal, in powers of 1024.

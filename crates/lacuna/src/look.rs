@@ -2,7 +2,7 @@
 //! moment, so that a disk can be looked at while it is served.
 
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Access, FileMedium, open_to_look};
+use lacuna_medium::{Access, FileMedium, Medium, ReadExtent, WriteExtent, open_to_look};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -41,5 +41,38 @@ impl Look {
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let read = self.file.read_exact_at(buf, offset);
         read.map_err(|e| Error::io(format!("cannot read {}", self.path), &e))
+    }
+}
+
+/// For what reads media and nothing else.
+impl Medium for Look {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        batch.iter_mut().try_for_each(|extent| Look::read(self, extent.offset, extent.buf))
+    }
+
+    fn write(&self, _batch: &[WriteExtent<'_>]) -> Result<()> {
+        Err(self.refused())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(self.refused())
+    }
+
+    fn set_len(&self, _len: u64) -> Result<()> {
+        Err(self.refused())
+    }
+}
+
+impl Look {
+    fn refused(&self) -> Error {
+        Error::new(Kind::ReadOnly, format!("cannot write to {}: it is looked at alone", self.path))
     }
 }

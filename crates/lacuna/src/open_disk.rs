@@ -6,6 +6,7 @@ use crate::private_disk::PrivateDisk;
 use lacuna_core::{
     BadBlock, BlockAddr, CheckReport, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Status, check,
 };
+use lacuna_flash::FlashDisk;
 use lacuna_levels::{LevelDisk, Levels, level_disks};
 use lacuna_sealed::Sealed;
 use lacuna_sealed_objects::ObjectDisk;
@@ -31,6 +32,15 @@ pub(crate) enum Engine {
     Objects(OnObjects),
     /// With levels, in whatever format.
     Levels(WithLevels),
+    /// On flash.
+    Flash(OnFlash),
+}
+
+/// A disk on flash.
+pub(crate) struct OnFlash {
+    pub(crate) disk: FlashDisk,
+    /// Acknowledge writes when they are durable.
+    pub(crate) write_through: bool,
 }
 
 /// A disk with levels.
@@ -75,7 +85,9 @@ impl OpenDisk {
     /// What front ends serve: a disk for each open level, the public one first.
     pub fn levels(self: &Arc<Self>) -> Vec<Arc<dyn Disk>> {
         match &self.engine {
-            Engine::Flat(_) | Engine::Objects(_) => vec![Arc::clone(self) as Arc<dyn Disk>],
+            Engine::Flat(_) | Engine::Objects(_) | Engine::Flash(_) => {
+                vec![Arc::clone(self) as Arc<dyn Disk>]
+            }
             Engine::Levels(on) => {
                 let private = |level: &Arc<LevelDisk>| {
                     Arc::new(PrivateDisk::new(Arc::clone(level), self.claim.clone()))
@@ -95,6 +107,11 @@ impl OpenDisk {
         match &self.engine {
             Engine::Flat(disk) => check(disk, progress, |found| bad(None, found)),
             Engine::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
+            Engine::Flash(on) => {
+                let report = check(&on.disk, progress, |found| bad(None, found))?;
+                check_keys(&on.disk)?;
+                Ok(report)
+            }
             Engine::Levels(on) => {
                 let (mut total, mut before) = (CheckReport::default(), 0);
                 for level in &on.levels {
@@ -128,15 +145,23 @@ impl OpenDisk {
     /// Blocks of all open levels together.
     pub fn all_blocks(&self) -> u64 {
         match &self.engine {
-            Engine::Flat(_) | Engine::Objects(_) => self.blocks(),
+            Engine::Flat(_) | Engine::Objects(_) | Engine::Flash(_) => self.blocks(),
             Engine::Levels(on) => on.levels.iter().map(|level| level.blocks()).sum(),
+        }
+    }
+
+    /// The disk, if it is one on flash, which forgets what was deleted.
+    pub fn on_flash(&self) -> Option<&FlashDisk> {
+        match &self.engine {
+            Engine::Flash(on) => Some(&on.disk),
+            Engine::Flat(_) | Engine::Objects(_) | Engine::Levels(_) => None,
         }
     }
 
     /// The disk, if it is one on objects, which can keep snapshots.
     pub fn on_objects(&self) -> Result<&ObjectDisk> {
         match &self.engine {
-            Engine::Flat(_) | Engine::Levels(_) => {
+            Engine::Flat(_) | Engine::Levels(_) | Engine::Flash(_) => {
                 Err(Error::new(Kind::Usage, "the disk keeps no snapshots"))
             }
             Engine::Objects(on) => Ok(&on.disk),
@@ -146,7 +171,7 @@ impl OpenDisk {
     /// The name of the object that a block rests in, where there are objects.
     pub fn object_of(&self, block: BlockAddr) -> Option<String> {
         match &self.engine {
-            Engine::Flat(_) | Engine::Levels(_) => None,
+            Engine::Flat(_) | Engine::Levels(_) | Engine::Flash(_) => None,
             Engine::Objects(on) => Some(format!("{}.{:016x}", on.prefix, block.0 / SEGMENT_BLOCKS)),
         }
     }
@@ -175,8 +200,21 @@ impl OpenDisk {
             Engine::Flat(disk) => disk,
             Engine::Objects(on) => &on.disk,
             Engine::Levels(on) => &*on.levels[0],
+            Engine::Flash(on) => &on.disk,
         }
     }
+}
+
+/// Refuses a disk of which a key is not what the index says (paper 003, section 3.2).
+fn check_keys(disk: &FlashDisk) -> Result<()> {
+    let wrong = disk.check_keys()?;
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, "the key state map is not what the disk holds")
+        .found(format!("{} keys whose state is wrong", wrong.len()))
+        .expected("a used key for each block that was written, and for nothing else")
+        .remedy("copy what is on the disk to another one, and destroy this one: what was deleted may be recoverable"))
 }
 
 /// The error of a check that ended within a level.
@@ -196,7 +234,11 @@ impl Disk for OpenDisk {
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.inner().write(first, data).map_err(|e| self.noting(e))
+        self.inner().write(first, data).map_err(|e| self.noting(e))?;
+        match &self.engine {
+            Engine::Flash(on) if on.write_through => on.disk.flush(),
+            _ => Ok(()),
+        }
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
@@ -209,6 +251,10 @@ impl Disk for OpenDisk {
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
         self.inner().extents(first, count)
+    }
+
+    fn purge(&self) -> Result<Status> {
+        self.inner().purge()
     }
 
     fn status(&self) -> Status {

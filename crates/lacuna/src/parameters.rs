@@ -4,6 +4,7 @@ use crate::human;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
+use lacuna_flash::Params as FlashParams;
 use lacuna_header::{FormatId, HEADER_AREA, Location, PublicHeader};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams};
 use lacuna_sealed::Params;
@@ -23,6 +24,8 @@ pub enum Parameters {
     Deniable(DeniableParams),
     /// Of an oblivious disk.
     Oblivious(ObliviousParams),
+    /// Of a disk on flash.
+    Flash(FlashParams),
 }
 
 impl Parameters {
@@ -36,6 +39,9 @@ impl Parameters {
             (Location::Path(_), FormatId::OBLIVIOUS) => {
                 ObliviousParams::parse(&header.params).map(Parameters::Oblivious)
             }
+            (Location::Nand(_) | Location::Ubi(_), FormatId::FLASH) => {
+                FlashParams::parse(&header.params).map(Parameters::Flash)
+            }
             (Location::Rados { .. }, FormatId::SEALED_OBJECTS) => {
                 ObjectParams::parse(&header.params).map(Parameters::Objects)
             }
@@ -45,19 +51,23 @@ impl Parameters {
                     Location::Path(_) => {
                         "a format that this build knows in a file: sealed, deniable, oblivious"
                     }
+                    Location::Nand(_) | Location::Ubi(_) => {
+                        "the format that this build knows on flash: flash"
+                    }
                     Location::Rados { .. } => "the format that this build knows in a pool: sealed on objects",
                 })
                 .remedy("use a version of lacuna that knows it")),
         }
     }
 
-    /// The first byte of the medium behind all that the disk needs. In a pool the medium holds the header alone.
+    /// The first byte of the medium behind all that the disk needs. In a pool and on flash the medium holds the header
+    /// alone.
     pub fn end(&self) -> u64 {
         match self {
             Parameters::Flat(params) => params.geometry().medium_len(),
             Parameters::Deniable(params) => params.medium_len(),
             Parameters::Oblivious(params) => params.medium_len(),
-            Parameters::Objects(_) => HEADER_AREA,
+            Parameters::Objects(_) | Parameters::Flash(_) => HEADER_AREA,
         }
     }
 
@@ -68,6 +78,7 @@ impl Parameters {
             Parameters::Objects(_) => FormatId::SEALED_OBJECTS,
             Parameters::Deniable(_) => FormatId::DENIABLE,
             Parameters::Oblivious(_) => FormatId::OBLIVIOUS,
+            Parameters::Flash(_) => FormatId::FLASH,
         }
     }
 
@@ -77,7 +88,7 @@ impl Parameters {
             Parameters::Flat(Params { cipher, .. }) | Parameters::Objects(ObjectParams { cipher, .. }) => {
                 cipher.authenticates()
             }
-            Parameters::Deniable(_) | Parameters::Oblivious(_) => true,
+            Parameters::Deniable(_) | Parameters::Oblivious(_) | Parameters::Flash(_) => true,
         }
     }
 
@@ -91,7 +102,7 @@ impl Parameters {
     pub fn hidden_sizes(&self) -> Vec<u64> {
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE as u64);
         match self {
-            Parameters::Flat(_) | Parameters::Objects(_) => Vec::new(),
+            Parameters::Flat(_) | Parameters::Objects(_) | Parameters::Flash(_) => Vec::new(),
             Parameters::Deniable(params) => {
                 (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
             }
@@ -125,6 +136,7 @@ impl Parameters {
             Parameters::Objects(params) => params.blocks,
             Parameters::Deniable(params) => params.blocks,
             Parameters::Oblivious(params) => params.blocks,
+            Parameters::Flash(params) => params.blocks,
         };
         // A record of a snapshot that nobody verified may say anything.
         blocks.saturating_mul(BLOCK_SIZE as u64)
@@ -135,7 +147,7 @@ impl Parameters {
         match self {
             Parameters::Flat(params) => params.cipher.name(),
             Parameters::Objects(params) => params.cipher.name(),
-            Parameters::Deniable(_) | Parameters::Oblivious(_) => Cipher::Gcm.name(),
+            Parameters::Deniable(_) | Parameters::Oblivious(_) | Parameters::Flash(_) => Cipher::Gcm.name(),
         }
     }
 
@@ -155,6 +167,12 @@ impl Parameters {
                     hiding(params)
                 )
             }
+            Parameters::Flash(params) => format!(
+                "{} erase blocks of {}, keys of {} bits",
+                params.flash.lebs,
+                human(params.flash.leb_len.into()),
+                u32::from(params.key_len) * 8
+            ),
         }
     }
 
@@ -165,6 +183,7 @@ impl Parameters {
             Parameters::Objects(_) => MOST_ON_OBJECTS,
             Parameters::Deniable(params) => params.blocks,
             Parameters::Oblivious(params) => params.blocks,
+            Parameters::Flash(params) => params.blocks,
         };
         blocks * BLOCK_SIZE as u64
     }
@@ -188,6 +207,7 @@ impl Parameters {
                 Parameters::Objects(_) => "there is no room for more",
                 Parameters::Deniable(_) => "its log has room for that",
                 Parameters::Oblivious(_) => "its cells have room for that",
+                Parameters::Flash(_) => "its keys and its log are laid out for that",
             };
             let most = self.largest();
             return Err(refused()
@@ -207,6 +227,7 @@ impl Parameters {
                 Parameters::Objects(resized)
             }
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
+            Parameters::Flash(params) => Parameters::Flash(FlashParams { blocks, ..*params }),
             Parameters::Oblivious(params) => {
                 let mut resized = *params;
                 resized.blocks = blocks;
@@ -222,6 +243,7 @@ impl Parameters {
             Parameters::Objects(params) => params.encode().to_vec(),
             Parameters::Deniable(params) => params.encode().to_vec(),
             Parameters::Oblivious(params) => params.encode().to_vec(),
+            Parameters::Flash(params) => params.encode().to_vec(),
         }
     }
 }

@@ -7,6 +7,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Geometry;
 use lacuna_header::{Location, PublicHeader};
+use lacuna_nand::Wearing;
 use lacuna_oblivious::Plan;
 use lacuna_sealed_objects::ObjectLayout;
 
@@ -16,6 +17,27 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 const SPARE: u16 = 200;
 /// The milliseconds between two stripes, or batches, of cover unless given.
 const COVER_MILLIS: u32 = 1000;
+
+/// Of a thousand nodes for which the log of a disk on flash has room, how many stay free.
+const FLASH_SPARE: u16 = 70;
+
+/// A simulated chip that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChipShape {
+    /// Bytes of a page, a power of two from 512 to 65536.
+    pub page: u32,
+    /// Pages of an erase block, 4 to 4096.
+    pub pages: u32,
+    /// How it wears out, and what fails.
+    pub wearing: Wearing,
+}
+
+impl Default for ChipShape {
+    /// Pages of 4 KiB, 64 to an erase block; nothing fails.
+    fn default() -> ChipShape {
+        ChipShape { page: 4096, pages: 64, wearing: Wearing::default() }
+    }
+}
 
 /// How a disk uses its medium.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +67,15 @@ pub enum Shape {
         /// What hides operations, and how.
         plan: Plan,
     },
+    /// One encrypted disk on flash that forgets what was deleted (DNEFS).
+    Flash {
+        /// Bits of the key of each block: 128 or 256.
+        key_bits: u16,
+        /// The part of the log that stays free, in thousandths: more wears the flash less.
+        spare_permille: u16,
+        /// The chip to make, at a location `nand:`; ignored on flash that is there.
+        chip: ChipShape,
+    },
 }
 
 impl Shape {
@@ -65,10 +96,15 @@ impl Shape {
         Shape::Oblivious { levels, plan: Plan { cover_millis: COVER_MILLIS, ..Plan::DEFAULT } }
     }
 
+    /// A disk on flash, with keys of 256 bits.
+    pub fn flash() -> Shape {
+        Shape::Flash { key_bits: 256, spare_permille: FLASH_SPARE, chip: ChipShape::default() }
+    }
+
     /// How many levels are made; 1 where there are none.
     pub fn levels(&self) -> u8 {
         match self {
-            Shape::Sealed { .. } => 1,
+            Shape::Sealed { .. } | Shape::Flash { .. } => 1,
             Shape::Deniable { levels, .. } | Shape::Oblivious { levels, .. } => *levels,
         }
     }
@@ -77,12 +113,12 @@ impl Shape {
 /// What is to be made, and where.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Where: a path where nothing exists, a blank block device, or a name in a pool.
+    /// Where: a path where nothing exists, a blank block device, a UBI volume, or a name in a pool.
     pub location: Location,
     /// How the disk uses its medium.
     pub shape: Shape,
-    /// Bytes of the disk, a multiple of 4096; with levels of the medium, which the levels share. On a block device the largest
-    /// that fits if not given.
+    /// Bytes of the disk, a multiple of 4096; with levels of the medium, which the levels share. On a block device or a UBI
+    /// volume the largest that fits if not given.
     pub size: Option<u64>,
     /// What trying a passphrase costs.
     pub cost: Cost,

@@ -34,7 +34,7 @@ fn connect(location: &Location, cluster: &ClusterOptions) -> Result<Connection> 
     cluster::refuse_snapshot(location, "look for snapshots of")?;
     match Site::of(location, cluster) {
         Site::Pool(target) => Connection::open(&target),
-        Site::File(_) => Err(not_in_rados(location)),
+        Site::File(_) | Site::Flash(_) => Err(not_in_rados(location)),
     }
 }
 

@@ -8,14 +8,18 @@
 use crate::claim::Claim;
 use crate::cluster::{self, Connection, Holder, Site, Target};
 use crate::observer::{Observer, during};
-use crate::open_disk::{Engine, OnObjects, OpenDisk};
+use crate::open_disk::{Engine, OnFlash, OnObjects, OpenDisk};
 use crate::parameters::Parameters;
-use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
+use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec, SystemClock};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::Params as DeniableParams;
+use lacuna_flash::{
+    FlashDisk, HeaderMedium, OpenOptions as FlashOptions, Params as FlashParams, Policy as PurgePolicy,
+};
 use lacuna_header::{Location, PublicHeader, Unlocked};
 use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_nand::Flash;
 use lacuna_oblivious::Params as ObliviousParams;
 use lacuna_sealed::{OpenOptions, Params, Sealed};
 use lacuna_sealed_objects::{ObjectDisk, ObjectOptions, ObjectParams};
@@ -43,6 +47,8 @@ pub struct Volume {
     pub passphrases: Vec<SecretVec>,
     /// The parameters of the format.
     pub parameters: Parameters,
+    /// For a disk on flash.
+    flash: Option<Arc<dyn Flash>>,
     /// The connection with the lock, for a disk in RADOS.
     connection: Option<Connection>,
     /// Of a disk in a file that is unlocked for writing.
@@ -70,6 +76,7 @@ pub fn unlock(
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
     let mut touches = false;
+    let mut flash = None;
     let (header, connection) = match Site::of(location, &holder.cluster) {
         Site::File(path) => {
             let medium = FileMedium::open(path, access)?;
@@ -77,6 +84,10 @@ pub fn unlock(
             medium.forget_cached()?;
             touches = medium.touches_access_times();
             (Arc::new(medium) as Arc<dyn Medium>, None)
+        }
+        Site::Flash(place) => {
+            let opened = flash.insert(place.open(access)?);
+            (Arc::new(HeaderMedium::new(opened.clone())) as Arc<dyn Medium>, None)
         }
         Site::Pool(target) => {
             // Nothing is taken from another client before the passphrase has opened the header.
@@ -118,6 +129,7 @@ pub fn unlock(
         unlocked,
         passphrases,
         parameters,
+        flash,
         connection,
         claim,
         location: location.clone(),
@@ -192,6 +204,7 @@ enum Place {
     Deniable { medium: Arc<dyn Medium>, params: DeniableParams },
     Oblivious { medium: Arc<dyn Medium>, params: ObliviousParams },
     Objects(Box<Objects>),
+    Flash { flash: Arc<dyn Flash>, params: FlashParams },
 }
 
 struct Objects {
@@ -213,7 +226,9 @@ impl Volume {
 
     /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
     pub fn into_key(self, forks: bool) -> Result<Key> {
-        let Volume { header: medium, unlocked, parameters, connection, claim, location, steal, .. } = self;
+        let Volume {
+            header: medium, unlocked, parameters, flash, connection, claim, location, steal, ..
+        } = self;
         let masters = unlocked.master_keys;
         let uuid = unlocked.header.uuid.0;
         let has_levels = parameters.has_levels();
@@ -229,6 +244,9 @@ impl Volume {
                 header: unlocked.header,
                 connection: (!forks).then_some(connection),
             })),
+            (Parameters::Flash(params), _) => {
+                Place::Flash { flash: flash.expect("a disk on flash is unlocked on flash"), params }
+            }
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
         Ok(Key { place, claim, has_levels, masters, uuid })
@@ -256,6 +274,8 @@ pub struct Opening {
     pub write_through: bool,
     /// How long something hidden waits for public writes on a disk that does not refresh itself.
     pub cover_timeout: Duration,
+    /// When a disk on flash is purged unasked. Without it on request and before it is closed, and not else.
+    pub purging: Option<PurgePolicy>,
 }
 
 impl Default for Opening {
@@ -266,6 +286,7 @@ impl Default for Opening {
             budget: Budget::default(),
             write_through: false,
             cover_timeout: Duration::from_secs(60),
+            purging: Some(PurgePolicy::default()),
         }
     }
 }
@@ -322,6 +343,17 @@ impl Key {
             }
             Place::Oblivious { medium, params } => {
                 with_levels(&params, medium, keys, opening.of_levels(random))
+            }
+            Place::Flash { flash, params } => {
+                let options = FlashOptions {
+                    budget,
+                    read_only,
+                    policy: opening.purging,
+                    clock: Arc::new(SystemClock::default()),
+                    random,
+                };
+                let disk = FlashDisk::open(flash, &params, master, &options)?;
+                Ok(Engine::Flash(OnFlash { disk, write_through }))
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;

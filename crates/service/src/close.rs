@@ -104,6 +104,11 @@ pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::
     serde_json::from_str(&answer).map_err(|e| failed(format!("an answer that is not JSON: {e}")))
 }
 
+/// Where the server of the disk listens that is open at `mountpoint`.
+pub(crate) fn control_socket(mountpoint: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
+    find(mountpoint, run_base).map(|(paths, _)| paths.control())
+}
+
 /// Every disk that a living server of this user has open.
 pub fn running(run_base: Option<&Path>) -> Result<Vec<Record>> {
     Ok(records(&base(run_base)?, true))

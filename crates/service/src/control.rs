@@ -1,7 +1,8 @@
-//! The control socket: how `close` and `status` reach a running server. One word in, one line of JSON out.
+//! The control socket: how `close`, `status` and `purge` reach a running server. One word in, one line of JSON out.
 
 use crate::counters::Counters;
 use crate::outcome;
+use crate::purge::{self, PURGE};
 use crate::watch::Watch;
 use lacuna_core::{ByteDisk, Error, Naming, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,8 +19,8 @@ pub(crate) const CLOSE: &str = "close";
 /// Asks for the counters.
 pub(crate) const STATUS: &str = "status";
 
-/// The answer to [`CLOSE`] that comes at once, before the line that comes when all is done.
-const HEARD: &[u8] = b"\n";
+/// The answer to what may take long that comes at once, before the line that comes when all is done.
+pub(crate) const HEARD: &[u8] = b"\n";
 
 const WORD_LIMIT: u64 = 64;
 const ANSWER_LIMIT: u64 = 1 << 20;
@@ -75,7 +76,7 @@ impl Control {
         let _ = std::fs::remove_file(path);
         let listener = Arc::new(UnixListener::bind(path).map_err(failed)?);
         let ending = Arc::new(AtomicBool::new(false));
-        let counters = Counters::of(vec![disk]);
+        let counters = Counters::of(vec![disk.clone()]);
         let (theirs, told) = (Arc::clone(&listener), Arc::clone(&ending));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
@@ -83,7 +84,7 @@ impl Control {
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
-                        Ok((stream, _)) => _ = serve(stream, &counters, &watch, &events, naming),
+                        Ok((stream, _)) => _ = serve(stream, (&disk, &counters), &watch, &events, naming),
                         Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
@@ -105,7 +106,7 @@ impl Drop for Control {
 
 fn serve(
     mut stream: UnixStream,
-    counters: &Counters,
+    (disk, counters): (&ByteDisk, &Counters),
     watch: &Watch,
     events: &Sender<Event>,
     naming: Naming,
@@ -120,6 +121,7 @@ fn serve(
             stream.write_all(HEARD)?;
             events.send(Event::Close(Waiting(stream, naming))).map_err(io::Error::other)
         }
+        PURGE => purge::answer(stream, disk.clone(), naming),
         STATUS => {
             let last_error = watch.last_failure().map(|e| e.named(naming));
             let answer = serde_json::json!({

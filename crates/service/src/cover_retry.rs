@@ -163,6 +163,10 @@ impl Disk for CoverRetry {
         self.retried(|disk| disk.flush())
     }
 
+    fn purge(&self) -> Result<Status> {
+        self.disk.purge()
+    }
+
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
         self.disk.extents(first, count)
     }

@@ -3,7 +3,8 @@
 //!
 //! A front end that gives the disk as a file (FUSE) claims a [`RunDirectory`], starts [`Control`], mounts with [`Mounted`],
 //! and ends on an [`Event`]. Others answer on a
-//! [`StatusSocket`]. Running servers are asked by [`close`], [`status`], [`running`], [`died`] and [`accounts`].
+//! [`StatusSocket`]. Running servers are asked by [`close`], [`status`], [`running`], [`died`], [`accounts`],
+//! [`purge_mounted`] and [`purge_served`].
 //!
 //! Invariants kept here:
 //! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
@@ -23,6 +24,7 @@ mod mkfs;
 mod mount_table;
 mod mounted;
 mod outcome;
+mod purge;
 mod run_directory;
 mod shell_word;
 mod status_socket;
@@ -40,6 +42,7 @@ pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use mkfs::check_type;
 pub use mount_table::FUSE_SOURCE;
 pub use mounted::{MountRequest, Mounted, check_mountpoint, check_privileges};
+pub use purge::{purge_mounted, purge_served};
 pub use run_directory::{DISK_NAME, Record, RunDirectory, RunPaths, default_run_base, fnv1a};
 pub use shell_word::shell_word;
 pub use status_socket::{StatusSocket, accounts};

@@ -1,6 +1,6 @@
 //! How a result crosses from one process to another: one line of JSON.
 
-use lacuna_core::{Error, Kind, Naming, Result};
+use lacuna_core::{Error, Kind, Naming, Result, Status};
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ struct Line {
     /// The server goes on: what was asked for was not done, and all is as it was.
     #[serde(default)]
     stays: bool,
+    /// Counters of what was done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    items: Vec<serde_json::Value>,
 }
 
 /// The line, with its end; `naming` gives names to the settings in advice.
@@ -26,6 +29,23 @@ pub(crate) fn encode(result: &Result<()>, naming: Naming) -> String {
 /// The line of a server that goes on.
 pub(crate) fn encode_refusal(error: &Error, naming: Naming) -> String {
     text(&Line { stays: true, ..line(&Err(error.clone()), naming) })
+}
+
+/// The line of a server that did something of which there are counters.
+pub(crate) fn encode_items(result: &Result<Status>, naming: Naming) -> String {
+    match result {
+        Ok(done) => {
+            let items = done.items.iter().map(|item| serde_json::json!(item)).collect();
+            text(&Line { ok: true, items, ..Line::default() })
+        }
+        Err(e) => text(&line(&Err(e.clone()), naming)),
+    }
+}
+
+/// What such a line says, or `None` if it is not one.
+pub(crate) fn decode_items(line: &str) -> Option<Result<Vec<serde_json::Value>>> {
+    let done = decode(line)?;
+    Some(done.map(|()| serde_json::from_str(line).map(|line: Line| line.items).unwrap_or_default()))
 }
 
 /// Whether a line says that the server goes on.

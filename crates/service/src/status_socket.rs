@@ -1,11 +1,13 @@
 //! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
-//! document.
+//! document, unless the client asks for something else.
 
+use crate::purge::{self, PURGE};
 use crate::run_directory::{default_run_base, fnv1a};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use serde_json::Value;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,6 +21,10 @@ const LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait after a failure to accept.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a client has that says nothing, as those of older versions do, who want the account.
+const SILENCE: Duration = Duration::from_millis(100);
+/// Longest word that is read.
+const WORD_LIMIT: u64 = 64;
 /// How old a socket must be before it is taken for a dead server's.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 
@@ -31,11 +37,16 @@ pub struct StatusSocket {
 }
 
 impl StatusSocket {
-    /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives.
+    /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives. Who asks
+    /// for a purge gets one of `disk`; `naming` gives names to the settings in advice.
     ///
     /// Errors: [`Kind::Busy`] if a server of this identity answers already, [`Kind::Permission`] if the directory of the
     /// sockets is another user's, and whatever the system says.
-    pub fn start(identity: &str, account: impl Fn() -> Value + Send + 'static) -> Result<Self> {
+    pub fn start(
+        identity: &str,
+        (disk, naming): (ByteDisk, Naming),
+        account: impl Fn() -> Value + Send + 'static,
+    ) -> Result<Self> {
         let dir = socket_dir()?;
         let failed = |e: &io::Error| Error::io(format!("cannot listen in {}", dir.display()), e);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed(&e))?;
@@ -56,10 +67,8 @@ impl StatusSocket {
         let answer = move || {
             loop {
                 match accepting.accept() {
-                    Ok((mut stream, _)) => {
-                        let _ = stream.set_write_timeout(Some(PATIENCE));
-                        let _ = stream.write_all(account().to_string().as_bytes());
-                    }
+                    // A client that misbehaves loses its connection and nothing else happens.
+                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &account),
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
@@ -82,6 +91,21 @@ impl Drop for StatusSocket {
             let _panicked = thread.join();
         }
     }
+}
+
+fn serve(
+    mut stream: UnixStream,
+    (disk, naming): (&ByteDisk, Naming),
+    account: &impl Fn() -> Value,
+) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    let mut word = String::new();
+    let said = BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word);
+    if said.is_ok() && word.trim_end() == PURGE {
+        return purge::answer(stream, disk.clone(), naming);
+    }
+    stream.write_all(account().to_string().as_bytes())
 }
 
 /// What all servers answer that this user has and that answer. `silent` gets the sockets of those that do not.
@@ -108,6 +132,11 @@ fn socket_dir() -> Result<PathBuf> {
     default_run_base().map(|base| base.join("serve"))
 }
 
+/// The socket of the server with this identity.
+pub(crate) fn path_of(identity: &str) -> Result<PathBuf> {
+    socket_dir().map(|dir| socket_path(&dir, identity))
+}
+
 /// A short name for an identity: the path of a socket has room for 107 bytes.
 fn socket_path(dir: &Path, identity: &str) -> PathBuf {
     dir.join(format!("{:016x}.sock", fnv1a(identity.as_bytes())))
@@ -123,6 +152,8 @@ fn is_old(path: &Path) -> bool {
 fn ask(path: &Path) -> io::Result<Value> {
     let stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    // So the server need not wait for a word.
+    stream.shutdown(Shutdown::Write)?;
     let mut answer = String::new();
     stream.take(LIMIT).read_to_string(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)

@@ -3,7 +3,7 @@
 use super::Format;
 use crate::size::Size;
 use clap::{Args, ValueEnum};
-use lacuna::Geometry;
+use lacuna::{BLOCK_SIZE, ChipShape, Geometry, PurgePolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -112,7 +112,8 @@ pub(crate) struct ShapeArgs {
     /// Deniable: public and hidden blocks in a stripe, as P+H, or `paper` for 1+1 [default: 32+31]
     #[arg(long, value_name = "P+H", value_parser = geometry)]
     pub geometry: Option<Geometry>,
-    /// Deniable: part of the log that stays spare: more is faster, less holds more [default: 0.2]
+    /// Deniable and flash: part of the log that stays spare: more is faster and wears flash less, less holds more [default:
+    /// 0.2; flash 0.07]
     #[arg(long, value_name = "PART", value_parser = spare)]
     pub spare: Option<u16>,
     /// Oblivious: what hides hidden operations [default: opportunistic]
@@ -137,16 +138,124 @@ impl ShapeArgs {
     /// One of those given that belongs to another format, and the format.
     pub(crate) fn misplaced(&self, format: Format) -> Option<(&'static str, &'static str)> {
         let levels = [("--levels", self.levels.is_some()), ("--cover", self.cover.is_some())];
-        let deniable = [("--geometry", self.geometry.is_some()), ("--spare", self.spare.is_some())];
+        let deniable = [("--geometry", self.geometry.is_some())];
+        let spare = [("--spare", self.spare.is_some())];
         let oblivious =
             [("--hiding", self.hiding.is_some()), ("--cells-per-write", self.cells_per_write.is_some())];
         let given = |options: &[(&'static str, bool)], of: &'static str| {
             options.iter().find(|(_, given)| *given).map(|(name, _)| (*name, of))
         };
-        let levels = given(&levels, "deniable or oblivious").filter(|_| format == Format::Sealed);
+        let levels = given(&levels, "deniable or oblivious")
+            .filter(|_| matches!(format, Format::Sealed | Format::Flash));
         let deniable = given(&deniable, "deniable").filter(|_| format != Format::Deniable);
-        levels.or(deniable).or(given(&oblivious, "oblivious").filter(|_| format != Format::Oblivious))
+        let spare = given(&spare, "deniable or flash")
+            .filter(|_| !matches!(format, Format::Deniable | Format::Flash));
+        levels
+            .or(deniable)
+            .or(spare)
+            .or(given(&oblivious, "oblivious").filter(|_| format != Format::Oblivious))
     }
+}
+
+/// A disk on flash.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Options for disks on flash")]
+pub(crate) struct FlashArgs {
+    /// Bits of the key that each block has [default: 256]
+    #[arg(long, value_name = "BITS", value_parser = ["128", "256"])]
+    pub key_bits: Option<String>,
+    /// For nand: locations, the simulated chip to make, as KEY=VALUE with commas between: page (bytes of a page) and pages
+    /// (of an erase block), endurance (erasures that a block stands), and bad (blocks of a thousand from the factory),
+    /// program-faults and erase-faults (of a million) [default: page=4K,pages=64]
+    #[arg(long, value_name = "LIST", value_parser = chip)]
+    pub chip: Option<ChipShape>,
+}
+
+impl FlashArgs {
+    /// One of those given, which belong to one format.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let given = [("--key-bits", self.key_bits.is_some()), ("--chip", self.chip.is_some())];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+}
+
+/// When a disk on flash is purged.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Options for disks on flash")]
+pub(crate) struct PurgingArgs {
+    /// Seconds for which anything deleted stays recoverable at most; 0 to purge on request and before closing alone
+    /// [default: 900]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
+    pub purge_period: Option<u64>,
+    /// Purge as soon as so much was deleted or overwritten
+    #[arg(long, value_name = "SIZE")]
+    pub purge_above: Option<Size>,
+    /// Purge as soon as anything is deleted or overwritten between these bytes of the disk, such as 0-1M: writing there
+    /// gets slow; may be repeated
+    #[arg(long, value_name = "FROM-TO", value_parser = byte_range)]
+    pub sensitive: Vec<(u64, u64)>,
+}
+
+impl PurgingArgs {
+    /// What is given, or the default.
+    pub(crate) fn policy(&self) -> PurgePolicy {
+        let usual = PurgePolicy::default();
+        PurgePolicy {
+            period: match self.purge_period {
+                // Longer than any machine runs.
+                Some(0) => Duration::from_secs(u32::MAX.into()),
+                given => given.map_or(usual.period, Duration::from_secs),
+            },
+            most_recoverable: self
+                .purge_above
+                .map_or(usual.most_recoverable, |size| size.0 / BLOCK_SIZE as u64),
+        }
+    }
+
+    /// One of those given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--purge-period", self.purge_period.is_some()),
+            ("--purge-above", self.purge_above.is_some()),
+            ("--sensitive", !self.sensitive.is_empty()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+}
+
+fn byte_range(text: &str) -> Result<(u64, u64), String> {
+    let expected = || "two offsets such as 0-1M, the second larger".to_owned();
+    let (from, to) = text.split_once('-').ok_or_else(expected)?;
+    let offset = |text: &str| if text == "0" { Ok(0) } else { text.parse::<Size>().map(|size| size.0) };
+    match (offset(from), offset(to)) {
+        (Ok(from), Ok(to)) if from < to => Ok((from, to)),
+        _ => Err(expected()),
+    }
+}
+
+fn chip(text: &str) -> Result<ChipShape, String> {
+    let mut chip = ChipShape::default();
+    for part in text.split(',') {
+        let refused = || {
+            format!(
+                "{part} is not one of page=, pages=, endurance=, bad=, program-faults=, erase-faults= with a number"
+            )
+        };
+        let (key, value) = part.split_once('=').ok_or_else(refused)?;
+        let value = value.parse::<Size>().ok().and_then(|size| u32::try_from(size.0).ok());
+        let value = value.or_else(|| part.ends_with("=0").then_some(0)).ok_or_else(refused)?;
+        let place = match key {
+            "page" => &mut chip.page,
+            "pages" => &mut chip.pages,
+            "endurance" => &mut chip.wearing.endurance,
+            "bad" => &mut chip.wearing.factory_bad,
+            "program-faults" => &mut chip.wearing.program_faults,
+            "erase-faults" => &mut chip.wearing.erase_faults,
+            _ => return Err(refused()),
+        };
+        *place = value;
+    }
+    Ok(chip)
 }
 
 /// How long hidden writes wait.

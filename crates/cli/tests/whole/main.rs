@@ -10,6 +10,7 @@ mod damage;
 mod defaults;
 mod discreet;
 mod everyday;
+mod flash;
 mod full_host;
 mod growth;
 mod header;

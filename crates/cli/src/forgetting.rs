@@ -1,0 +1,110 @@
+//! What `info` says of a disk on flash: what was deleted and can still be recovered, since when, and when it is purged.
+
+use crate::args::{HolderArgs, InfoArgs};
+use crate::console::Console;
+use crate::status;
+use crate::unlock;
+use lacuna::{Access, BLOCK_SIZE, Disk, Opening, Result, human};
+use serde_json::{Value, json};
+
+/// What is recoverable.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Forgetting {
+    /// Blocks that were deleted or overwritten since the last purge.
+    recoverable: u64,
+    /// Seconds since the first of them was.
+    since: Option<u64>,
+    /// Seconds until the next purge is due.
+    purge_in: Option<u64>,
+    /// Purges since the disk was made.
+    epoch: u64,
+}
+
+impl Forgetting {
+    /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
+    pub(crate) fn gather(args: &InfoArgs, console: Console) -> Result<Option<Forgetting>> {
+        let served = of(&status::items_of(&args.location, console));
+        if served.is_some() || !args.passphrase.is_given() {
+            return Ok(served);
+        }
+        let holder = HolderArgs { cluster: args.cluster.clone(), steal: false };
+        let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
+        let disk = unlock::open(volume.into_key(false)?, Opening { read_only: true, ..Opening::default() })?;
+        let items: Vec<Value> = disk.status().items.into_iter().map(|item| json!(item)).collect();
+        // Nobody counts the time of a disk that is not open, and nothing purges it.
+        Ok(of(&items).map(|found| Forgetting { since: None, purge_in: None, ..found }))
+    }
+
+    /// For programs.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({
+            "recoverable": self.recoverable * BLOCK_SIZE as u64,
+            "since": self.since,
+            "purge_in": self.purge_in,
+            "epoch": self.epoch,
+        })
+    }
+
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        if self.recoverable == 0 {
+            return format!("nothing that was deleted; {} purges so far", self.epoch);
+        }
+        let since =
+            self.since.map_or_else(String::new, |since| format!(", the first since {}", lasting(since)));
+        let due = self.purge_in.map_or_else(
+            || "; `lacuna purge` ends that".to_owned(),
+            |due| format!("; the next purge is due in {}", lasting(due)),
+        );
+        format!(
+            "{} that were deleted or overwritten{since}{due}",
+            human(self.recoverable * BLOCK_SIZE as u64)
+        )
+    }
+}
+
+fn lasting(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// What the counters say, if they are those of a disk on flash.
+fn of(items: &[Value]) -> Option<Forgetting> {
+    let value = |name: &str| items.iter().find(|item| item["name"] == name)?["value"].as_u64();
+    let recoverable = value("recoverable")?;
+    let while_any = |name: &str| value(name).filter(|_| recoverable > 0);
+    Some(Forgetting {
+        recoverable,
+        since: while_any("recoverable_for"),
+        purge_in: while_any("purge_in"),
+        epoch: value("epoch")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(name: &str, value: u64) -> Value {
+        json!({ "name": name, "value": value, "unit": "" })
+    }
+
+    #[test]
+    fn counters_become_words() {
+        assert_eq!(of(&[item("journal_used", 7)]), None);
+        let items =
+            [item("recoverable", 512), item("recoverable_for", 65), item("purge_in", 840), item("epoch", 3)];
+        let found = of(&items).unwrap();
+        assert_eq!(
+            found.words(),
+            "2 MiB that were deleted or overwritten, the first since 65 s; the next purge is due in 14 min"
+        );
+        assert_eq!(found.to_json()["recoverable"], 2 << 20);
+        let clean = of(&[item("recoverable", 0), item("purge_in", 5), item("epoch", 3)]).unwrap();
+        assert_eq!(clean.words(), "nothing that was deleted; 3 purges so far");
+        assert_eq!(clean.to_json()["purge_in"], Value::Null);
+    }
+}

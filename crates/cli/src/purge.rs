@@ -1,0 +1,71 @@
+//! `purge`: what was deleted is gone for good when it returns, or it says that it is not.
+
+use crate::args::PurgeArgs;
+use crate::console::{self, Console};
+use crate::size::budget;
+use crate::status;
+use crate::unlock;
+use crate::working;
+use lacuna::{Access, Disk, Error, Holder, Kind, Opening, Result};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// `lacuna purge`.
+pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
+    let what = format!("purging {}", args.location);
+    let servers = status::servers_of(&args.location, console);
+    let items = match servers.first() {
+        Some(server) => working::show(console, &what, |_| ask(server))?,
+        None => closed(args, console, &what)?,
+    };
+    let count = |name: &str| {
+        let item = items.iter().find(|item| item["name"] == name);
+        item.and_then(|item| item["value"].as_u64()).unwrap_or(0)
+    };
+    if args.json {
+        return console::json(
+            &json!({ "location": args.location.to_string(), "complete": true, "items": items }),
+        );
+    }
+    let gone = match count("purged_keys") {
+        0 => "nothing was deleted since the last purge".to_owned(),
+        keys => format!(
+            "{keys} deleted blocks are gone for good; {} blocks of keys were replaced",
+            count("purged_key_blocks")
+        ),
+    };
+    console.done(&format!("purged {}: {gone}", args.location))
+}
+
+/// Asks the server that has the disk open.
+fn ask(server: &Value) -> Result<Vec<Value>> {
+    if server["died"] == true {
+        let at = server["mountpoint"].as_str().unwrap_or_default();
+        return Err(Error::new(Kind::Busy, "cannot purge the disk")
+            .found(format!("what a server left that died, at {at}"))
+            .remedy(format!("clear it away with `lacuna close {at}`, then try again")));
+    }
+    match (server["mountpoint"].as_str(), server["location"].as_str()) {
+        (Some(mountpoint), _) => {
+            lacuna_service::purge_mounted(Path::new(mountpoint), server["raw"] == true, None)
+        }
+        (None, Some(location)) => lacuna_service::purge_served(location),
+        (None, None) => Err(Error::new(Kind::Other, "a server of the disk does not say where it is")),
+    }
+}
+
+/// Opens a disk that no server has open, for the purge alone.
+fn closed(args: &PurgeArgs, console: Console, what: &str) -> Result<Vec<Value>> {
+    lacuna::check_forgets(&args.location)?;
+    let budget = budget(args.cache)?;
+    let ask = |_: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
+        crate::passphrase::to_open(&args.passphrase, &args.location.to_string(), open)
+    };
+    let volume = lacuna::unlock(&args.location, &Holder::default(), Access::Write, &console, ask)?;
+    let opening = Opening { budget, purging: None, ..Opening::default() };
+    let disk = unlock::open(volume.into_key(false)?, opening)?;
+    let purged = working::show(console, what, |_| disk.purge());
+    let closed = disk.close();
+    let items = purged?.items.iter().map(|item| json!(item)).collect();
+    closed.map(|()| items).map_err(|e| e.context(&args.location))
+}

@@ -1,0 +1,179 @@
+//! Disks on a simulated flash chip, as people use them: made, served, purged, mounted, closed.
+
+use crate::nbd_client::Client;
+use crate::scene::{Scene, Signal, can_mount, have, noise};
+use std::fs;
+
+/// A disk of 32 MiB on a chip, with what people do not wait for in tests.
+fn scene(options: &[&str]) -> Scene {
+    let scene = Scene::new();
+    let made = scene.create("nand:chip.img", &[&["--size", "32M"], options].concat()).code(0);
+    assert!(made.stderr.contains("a file forgets nothing by itself"), "{}", made.stderr);
+    scene
+}
+
+fn items(scene: &Scene, name: &str) -> u64 {
+    let status = scene.lacuna(&["status", "nand:chip.img", "--json"]).code(0).json();
+    let items = status["servers"][0]["items"].as_array().unwrap().clone();
+    items.iter().find(|item| item["name"] == name).unwrap()["value"].as_u64().unwrap()
+}
+
+#[test]
+fn what_is_overwritten_is_purged_on_request_and_at_the_end() {
+    let scene = scene(&[]);
+    let info = scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json();
+    assert_eq!((&info["header"]["format"], &info["key_bits"]), (&"flash".into(), &256.into()));
+    assert_eq!(info["forgetting"], serde_json::Value::Null);
+    let serving = scene.serve_disk("nand:chip.img", &[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    let data = noise(1, 1 << 20);
+    client.write_at(0, &data).unwrap();
+    client.flush().unwrap();
+    client.write_at(0, &noise(2, 256 << 10)).unwrap();
+    client.discard(512 << 10, 128 << 10).unwrap();
+    client.flush().unwrap();
+    // One of a key that was never used may be among them.
+    let recoverable = items(&scene, "recoverable");
+    assert!((96..100).contains(&recoverable), "{recoverable}");
+    let info = scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json();
+    assert_eq!(info["forgetting"]["recoverable"], recoverable * 4096);
+    assert_eq!(info["medium"]["in_use"], true);
+    let purged = scene.lacuna(&["purge", "nand:chip.img", "--json"]).code(0).json();
+    assert_eq!((&purged["complete"], &purged["items"][0]["value"]), (&true.into(), &recoverable.into()));
+    assert_eq!(items(&scene, "recoverable"), 0);
+    let words = scene.lacuna(&["purge", "nand:chip.img"]).code(0).stdout;
+    assert!(words.contains("nothing was deleted since"), "{words}");
+    client.write_at(1 << 20, &data).unwrap();
+    client.write_at(1 << 20, &noise(3, 4096)).unwrap();
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+    // Closing purged as well.
+    let info = scene.lacuna(&["info", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
+    assert_eq!(info["forgetting"]["recoverable"], 0);
+    let checked = scene.lacuna(&["check", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
+    assert_eq!((&checked["good"], &checked["bad"]), (&480.into(), &0.into()));
+}
+
+#[test]
+fn a_disk_that_a_crash_left_is_purged_by_location() {
+    let scene = scene(&["--key-bits", "128", "--chip", "page=2K,pages=32,bad=10"]);
+    let mut serving = scene.serve_disk("nand:chip.img", &["--purge-period", "0", "--write-through"]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    for seed in 1..4 {
+        client.write_at(0, &noise(seed, 64 << 10)).unwrap();
+    }
+    drop(client);
+    serving.signal(Signal::KILL);
+    serving.kill();
+    scene.wait_until_free("nand:chip.img");
+    let info = scene.lacuna(&["info", "nand:chip.img", "--key-file", "key"]).code(0).stdout;
+    assert!(info.contains("that were deleted or overwritten; `lacuna purge` ends that"), "{info}");
+    scene.lacuna(&["purge", "nand:chip.img"]).code(1);
+    let purged = scene.lacuna(&["purge", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
+    assert!(purged["items"][0]["value"].as_u64().unwrap() >= 32, "{purged}");
+    let serving = scene.serve_disk("nand:chip.img", &["--read-only"]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    assert_eq!(client.read_at(0, 64 << 10).unwrap(), noise(3, 64 << 10));
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+}
+
+#[test]
+fn sensitive_places_are_purged_at_once() {
+    let scene = scene(&[]);
+    let serving = scene.serve_disk("nand:chip.img", &["--sensitive", "0-1M", "--purge-above", "8M"]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(0, &noise(1, 8192)).unwrap();
+    client.write_at(4 << 20, &noise(1, 8192)).unwrap();
+    client.flush().unwrap();
+    client.write_at(4 << 20, &noise(2, 8192)).unwrap();
+    client.flush().unwrap();
+    assert!(items(&scene, "recoverable") >= 2);
+    client.write_at(0, &noise(2, 8192)).unwrap();
+    client.flush().unwrap();
+    assert_eq!(items(&scene, "recoverable"), 0);
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+}
+
+#[test]
+fn headers_and_passphrases_are_as_on_other_disks() {
+    let scene = scene(&[]);
+    fs::write(scene.path("new"), "battery staple\n").unwrap();
+    let image = || fs::read(scene.path("chip.img")).unwrap();
+    scene.lacuna(&["header", "backup", "nand:chip.img", "backup"]).code(0);
+    scene.lacuna(&["key", "add", "nand:chip.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
+    let with_old = image();
+    let remove = ["key", "remove", "nand:chip.img", "--key-file", "new", "--remove-key-file", "key", "--yes"];
+    scene.lacuna(&remove).code(0);
+    assert_ne!(with_old, image());
+    scene.lacuna(&["check", "nand:chip.img", "--key-file", "new"]).code(0);
+    scene.lacuna(&["check", "nand:chip.img", "--key-file", "key"]).code(2);
+    let older = ["header", "restore", "nand:chip.img", "backup", "--key-file", "key", "--yes"];
+    scene.lacuna(&older).code(11);
+    scene.lacuna(&[&older[..], &["--older"]].concat()).code(0);
+    scene.lacuna(&["check", "nand:chip.img", "--key-file", "key"]).code(0);
+    scene.lacuna(&["header", "repair", "nand:chip.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn what_makes_no_sense_on_flash_is_refused() {
+    let scene = scene(&[]);
+    let refused = |args: &[&str], code: i32, said: &str| {
+        let ran = scene.lacuna(args).code(code);
+        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+    };
+    fs::write(scene.path("file"), [7; 8192]).unwrap();
+    let create = |location: &'static str| ["create", location, "--size", "32M", "--key-file", "key"];
+    refused(&create("nand:chip.img"), 1, "a lacuna disk");
+    refused(&create("nand:file"), 1, "a file of 8 KiB");
+    refused(&create("ubi:/dev/null"), 4, "not a UBI volume");
+    refused(&[&create("disk.img")[..], &["--format", "flash"]].concat(), 1, "flash that can be erased");
+    refused(&[&create("nand:new")[..], &["--format", "sealed"]].concat(), 1, "the format flash");
+    refused(&[&create("nand:new")[..], &["--layout", "kv"]].concat(), 1, "--layout");
+    refused(&[&create("nand:new")[..], &["--preallocate"]].concat(), 1, "preallocation on flash");
+    refused(&[&create("nand:new")[..], &["--chip", "page=3000"]].concat(), 1, "3000");
+    refused(&[&create("nand:new")[..], &["--chip", "pages"]].concat(), 1, "pages is not one of");
+    refused(&[&create("disk.img")[..], &["--key-bits", "128"]].concat(), 1, "--key-bits");
+    refused(&["create", "nand:new", "--key-file", "key"], 1, "no size");
+    refused(&["info", "nand:file"], 4, "no simulated chip");
+    refused(&["info", "nand:none"], 4, "cannot open none");
+    refused(&["purge", "file", "--key-file", "key"], 1, "a place that is not flash");
+    refused(&["resize", "nand:chip.img", "--size", "64M", "--key-file", "key"], 1, "laid out for that");
+    refused(
+        &["serve", "file", "--socket", "s", "--purge-period", "5", "--key-file", "key"],
+        1,
+        "--purge-period",
+    );
+    refused(&["snapshot", "list", "nand:chip.img"], 1, "snapshot");
+    refused(&["purge", "nand:chip.img", "--key-file", "file"], 2, "passphrase");
+    assert!(!scene.path("new").exists() && !scene.path("disk.img").exists());
+    let made = scene.create("nand:chip.img", &["--size", "16M", "--force", "--yes"]);
+    assert!(made.code == 1 || made.code == 0, "{}", made.stderr);
+}
+
+/// Closes what is open when the test fails, so that no mount outlives it.
+struct Closing<'a>(&'a Scene);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
+    }
+}
+
+#[test]
+fn a_file_that_was_deleted_on_ext4_is_gone_after_a_purge() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") || !have("fstrim") {
+        return;
+    }
+    let scene = scene(&[]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene);
+    scene.lacuna(&["open", "nand:chip.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);
+    fs::write(scene.path("mnt/secret"), noise(9, 4 << 20)).unwrap();
+    scene.tool("sync", &["-f", "mnt"]);
+    fs::remove_file(scene.path("mnt/secret")).unwrap();
+    let purged = scene.lacuna(&["purge", "mnt", "--json"]).code(0).json();
+    assert!(purged["items"][0]["value"].as_u64().unwrap() >= 1024, "{purged}");
+    scene.lacuna(&["close", "mnt"]).code(0);
+}

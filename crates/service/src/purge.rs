@@ -1,0 +1,85 @@
+//! Purging a disk that a server has open, from another process: one word in, one line of JSON out when it is done.
+
+use crate::control;
+use crate::outcome;
+use crate::status_socket;
+use crate::tool;
+use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Asks for a purge.
+pub(crate) const PURGE: &str = "purge";
+
+/// Purges for a client that asked, in a thread of its own: others are answered meanwhile.
+pub(crate) fn answer(mut stream: UnixStream, disk: ByteDisk, naming: Naming) -> std::io::Result<()> {
+    // A purge may take long; that somebody heard of it does not.
+    stream.write_all(control::HEARD)?;
+    let purge = move || {
+        let purged = disk.purge();
+        drop(disk);
+        let _ = stream.write_all(outcome::encode_items(&purged, naming).as_bytes());
+    };
+    std::thread::Builder::new().name("lacuna-purged".into()).spawn(purge).map(drop)
+}
+
+/// Purges the disk that is mounted at `mountpoint`, and gives what was done: counters. What the file system has freed is
+/// discarded first, unless the mount is `raw`: nothing that was deleted on it before is recoverable then.
+///
+/// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a format that cannot forget,
+/// [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if the server does not answer.
+pub fn purge_mounted(mountpoint: &Path, raw: bool, run_base: Option<&Path>) -> Result<Vec<Value>> {
+    if !raw {
+        discard_freed(mountpoint)?;
+    }
+    let socket = crate::close::control_socket(mountpoint, run_base)?;
+    read(control::ask(&socket, PURGE), &format!("the server of {}", mountpoint.display()))
+}
+
+/// The same of a disk that is served without being mounted; `identity` is that of its [`StatusSocket`](crate::StatusSocket).
+/// Clients flush and discard by themselves.
+pub fn purge_served(identity: &str) -> Result<Vec<Value>> {
+    let socket = status_socket::path_of(identity)?;
+    read(control::ask(&socket, PURGE), "the server of the disk")
+}
+
+fn read(answer: std::io::Result<String>, server: &str) -> Result<Vec<Value>> {
+    let incomplete = |found: String| {
+        Error::new(Kind::PurgeIncomplete, "cannot tell whether the disk was purged")
+            .found(found)
+            .expected(format!("an answer from {server}"))
+            .remedy("try again; a server of an older version has to be started anew before")
+    };
+    match answer {
+        Ok(line) => {
+            outcome::decode_items(&line).unwrap_or_else(|| Err(incomplete("none that makes sense".into())))
+        }
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            Err(incomplete("silence for 5 seconds".into()).with_kind(Kind::TimedOut))
+        }
+        Err(e) => Err(incomplete(e.to_string())),
+    }
+}
+
+/// Makes the file system say which blocks it does not use any more.
+fn discard_freed(mountpoint: &Path) -> Result<()> {
+    let incomplete = |found: String| {
+        Error::new(
+            Kind::PurgeIncomplete,
+            format!("cannot discard what was deleted on {}", mountpoint.display()),
+        )
+        .found(found)
+        .expected("a file system that can be trimmed, and the right to do it")
+        .remedy("give the command as the user who mounted it, or run `fstrim` on it first")
+    };
+    // Blocks are free for fstrim once the transaction that freed them is committed.
+    let synced = tool::run("sync", &[OsStr::new("-f"), mountpoint.as_os_str()])?;
+    if !synced.success() {
+        return Err(incomplete(synced.words()));
+    }
+    let trimmed = tool::run("fstrim", &[OsStr::new("--"), mountpoint.as_os_str()])?;
+    if trimmed.success() { Ok(()) } else { Err(incomplete(trimmed.words())) }
+}
