@@ -36,7 +36,7 @@ need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
 # Tests that need one of these skip themselves without it: btrfs (its devices have no number of their own), a Ceph
-# cluster, and qemu's driver to measure beside.
+# cluster, qemu's driver to measure beside, and a machine for a guest with flash.
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -54,6 +54,7 @@ if [ "$for_what" != demo ]; then
     want ceph-osd /usr/bin/ceph-osd
     want ceph-common /usr/bin/ceph
     want qemu-block-extra /usr/lib/*/qemu/block-rbd.so
+    [ "$(uname -m)" != x86_64 ] || want qemu-system-x86 /usr/bin/qemu-system-x86_64
 fi
 
 if [ -n "$missing" ]; then
@@ -85,17 +86,30 @@ fi
 
 if [ -n "$wanted_packages" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        echo "installing, for the tests on Ceph:$wanted_packages"
+        echo "installing, for the tests on Ceph and on flash:$wanted_packages"
         export DEBIAN_FRONTEND=noninteractive
         # shellcheck disable=SC2086
         apt-get install -y -q --no-install-recommends $wanted_packages >/dev/null 2>&1 || {
             apt-get update -q
             # shellcheck disable=SC2086
             apt-get install -y -q --no-install-recommends $wanted_packages
-        } || echo "they cannot be installed; the tests on Ceph will skip themselves" >&2
+        } || echo "they cannot be installed; tests that need them will skip themselves" >&2
     else
-        echo "missing packages for the tests on Ceph, which will skip themselves:$wanted_packages" >&2
+        echo "missing packages for tests on Ceph and on flash, which will skip themselves:$wanted_packages" >&2
     fi
+fi
+
+# The guest's kernel and tools are kept outside of the system. They take no root, only Debian.
+guest=$(dirname "$0")/ubi-guest.sh
+if [ "$for_what" != demo ]; then
+    case "$("$guest" missing)" in
+    *"ubi-guest.sh get"*)
+        echo "fetching a kernel for the tests on UBI volumes"
+        "$guest" get || true
+        ;;
+    esac
+    why=$("$guest" missing)
+    [ -z "$why" ] || echo "tests on UBI volumes will skip themselves: $why" >&2
 fi
 
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")

@@ -23,6 +23,7 @@ mod mapping;
 mod scan;
 mod simulated;
 mod state;
+mod sysfs;
 mod ubi;
 mod ubi_calls;
 

@@ -14,6 +14,7 @@
 
 use crate::bad_blocks::BadBlocks;
 use crate::flash::{Flash, FlashGeometry, Leb, Unerased};
+use crate::sysfs::{number, text};
 use crate::ubi_calls;
 use lacuna_core::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -74,11 +75,15 @@ impl UbiVolume {
         if lebs < 2 || leb_len == 0 {
             return Err(not_ours(format!("{lebs} blocks of {stride} bytes with pages of {page}")));
         }
-        let file = while_busy(|| OpenOptions::new().read(true).write(!read_only).open(path));
-        let file = file.map_err(|e| failed(&e))?;
-        if !read_only {
+        let mut options = OpenOptions::new();
+        let file = if read_only {
+            // Changes shut readers out, each for a moment.
+            while_busy(|| options.read(true).open(path)).map_err(|e| failed(&e))?
+        } else {
+            let file = options.read(true).write(true).open(path).map_err(|e| failed(&e))?;
             ubi_calls::allow_direct_writes(&file).map_err(|e| failed(&e))?;
-        }
+            file
+        };
         // The last block is the one by which the queue is drained.
         let geometry = FlashGeometry { page, leb_len, lebs: lebs - 1 };
         Ok(UbiVolume {
@@ -216,18 +221,4 @@ fn while_busy<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Resul
             result => return result,
         }
     }
-}
-
-fn text(path: &Path) -> Result<String> {
-    let read =
-        std::fs::read_to_string(path).map_err(|e| Error::io(format!("cannot read {}", path.display()), &e));
-    Ok(read?.trim().to_owned())
-}
-
-/// Reads a number from a file of the system.
-pub(crate) fn number(path: &Path) -> Result<u32> {
-    let text = text(path)?;
-    text.parse().map_err(|_| {
-        Error::new(Kind::Other, format!("cannot read {}", path.display())).found(text).expected("a number")
-    })
 }

@@ -10,7 +10,8 @@ use std::io::Result;
 
 const GROUP: u8 = b'O';
 const ERASE: Opcode = opcode::write::<i32>(GROUP, 1);
-const CHANGE: Opcode = opcode::write::<ChangeRequest>(GROUP, 2);
+/// Its number says the length of a number, although it is given a [`ChangeRequest`].
+const CHANGE: Opcode = opcode::write::<i32>(GROUP, 2);
 const UNMAP: Opcode = opcode::write::<i32>(GROUP, 4);
 const IS_MAPPED: Opcode = opcode::read::<i32>(GROUP, 5);
 const SET_PROPERTY: Opcode = opcode::write::<PropertyRequest>(GROUP, 6);
@@ -42,7 +43,7 @@ struct PropertyRequest {
 /// A request whose argument the system reads, and whose answer is the number that the call returns.
 struct Request<const OPCODE: Opcode, T>(T);
 
-// SAFETY: the opcodes above are those of the requests of UBI and MTD, each with the type that the header gives for its argument; the
+// SAFETY: the opcodes above are those of the requests of UBI and MTD, and each is used with what the headers say of its argument; the
 // system reads the argument and changes nothing of this process.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Request<OPCODE, T> {
     type Output = IoctlOutput;
