@@ -10,7 +10,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-# Power cuts for each cipher and layout in test-long, and where their randomness begins.
+# Power cuts for each cipher and layout in test-long, for `flash` in all, and where their randomness begins.
 CUTS ?= 20000
 # Clients killed for each cipher and layout in RADOS, and servers for each format with levels and number of levels, in
 # test-long.
@@ -49,6 +49,7 @@ test-long: packages all
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-deniable --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-oblivious --test crash -- --nocapture
+	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-flash --test crash -- --nocapture
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench

@@ -3,10 +3,13 @@
 use crate::buffer::Buffer;
 use crate::checkpoint::Checkpoints;
 use crate::collector::Collector;
+use crate::forgetting::{Account, Forgetting};
+use crate::header_medium::header_lebs;
 use crate::index::Index;
 use crate::keys::Keys;
+use crate::leftovers;
 use crate::log::Log;
-use crate::params::{HEADER_LEBS, Params};
+use crate::params::Params;
 use crate::placer::Placer;
 use crate::policy::{Policy, PurgeThread};
 use crate::purger::{Purged, Purger};
@@ -14,15 +17,15 @@ use crate::reader::Reader;
 use crate::recovery::Replay;
 use crate::writer::{Parts, Turn, Writer, number};
 use lacuna_core::{
-    BLOCK_SIZE, BlockAddr, Budget, Disk, Error, Extent, ExtentRuns, Kind, Result, Secret, Status, StatusItem,
-    closed,
+    Advice, BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Extent, ExtentRuns, Kind, Result, Secret,
+    Setting, Status, StatusItem, closed,
 };
 use lacuna_crypto::RandomSource;
 use lacuna_nand::{Flash, Leb};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Sequence numbers that are left out when a disk is opened: more than were ever given to groups that a power cut tore.
 const JUMP: u64 = 1 << 16;
@@ -35,6 +38,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// When to purge unasked; nothing but `close` does without.
     pub policy: Option<Policy>,
+    /// What time it is, for the policy.
+    pub clock: Arc<dyn Clock>,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
 }
@@ -42,6 +47,7 @@ pub struct OpenOptions {
 /// A disk on flash, open.
 pub struct FlashDisk {
     params: Params,
+    flash: Arc<dyn Flash>,
     read_only: bool,
     log: Arc<Log>,
     keys: Arc<Keys>,
@@ -50,6 +56,7 @@ pub struct FlashDisk {
     reader: Arc<Reader>,
     writer: Arc<Writer>,
     replayed: u64,
+    period: Option<Duration>,
     purging: Mutex<Option<PurgeThread>>,
 }
 
@@ -64,7 +71,7 @@ impl FlashDisk {
         random: &Arc<dyn RandomSource>,
     ) -> Result<()> {
         let layout = params.layout()?;
-        for leb in (HEADER_LEBS..params.flash.lebs).map(Leb) {
+        for leb in (header_lebs(params.flash)..params.flash.lebs).map(Leb) {
             if flash.is_mapped(leb)? {
                 flash.unmap(leb)?;
             }
@@ -104,14 +111,24 @@ impl FlashDisk {
         let (marks, fresh) = parts.checkpoints.read()?;
         let replay = Replay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
         let replayed = replay.run(marks, &fresh)?;
+        if replayed.purging {
+            parts.keys.suspect();
+        }
+        let lost = replayed.sequence..replayed.sequence + JUMP;
+        let left = leftovers::find(&*flash, &layout, &parts.log, &lost)?;
         if !options.read_only {
-            parts.log.start(replayed.sequence + JUMP)?;
-            parts.checkpoints.write(&parts.placer, replayed.epoch, replayed.purging)?;
+            leftovers::erase(&*flash, &left)?;
+            let started = parts.log.start(replayed.sequence + JUMP);
+            started
+                .and_then(|()| parts.checkpoints.write(&parts.placer, replayed.epoch, replayed.purging))
+                .map_err(reading_is_left)?;
         }
         let Opened { log, index, keys, placer, checkpoints } = parts;
         let buffer =
             Arc::new(Buffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
         let reader = Arc::new(Reader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
+        let recoverable = keys.recoverable() > 0;
+        let account = Account::new(options.clock.clone(), replayed.epoch, recoverable);
         let writer = Arc::new(Writer::new(
             Parts {
                 buffer: buffer.clone(),
@@ -120,8 +137,14 @@ impl FlashDisk {
                 placer: placer.clone(),
                 checkpoints: checkpoints.clone(),
                 collector: Collector::new(log.clone(), index.clone(), placer.clone(), checkpoints),
-                purger: Purger::new(flash, layout, (log.clone(), index.clone(), keys.clone()), placer),
+                purger: Purger::new(
+                    flash.clone(),
+                    layout,
+                    (log.clone(), index.clone(), keys.clone()),
+                    placer,
+                ),
                 reader: reader.clone(),
+                account,
             },
             Turn { epoch: replayed.epoch, purging: replayed.purging },
         ));
@@ -133,6 +156,7 @@ impl FlashDisk {
         };
         Ok(FlashDisk {
             params: *params,
+            flash,
             read_only: options.read_only,
             log,
             keys,
@@ -141,6 +165,7 @@ impl FlashDisk {
             reader,
             writer,
             replayed: replayed.groups,
+            period: options.policy.filter(|_| !options.read_only).map(|policy| policy.period),
             purging: Mutex::new(purging),
         })
     }
@@ -151,17 +176,34 @@ impl FlashDisk {
     }
 
     /// Purges: when this returns, nothing that was deleted before can be recovered by anybody, whatever keys they have.
+    ///
+    /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes no more writes then, and to
+    /// close it fails as well. [`Kind::ReadOnly`] if it is open for reading alone.
     pub fn purge(&self) -> Result<Purged> {
         self.check_writable()?;
-        self.writer.purge()
+        let purged = self.writer.purge()?;
+        self.flash.sync()?;
+        Ok(purged)
     }
 
-    /// Blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase.
+    /// Blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase. Blocks
+    /// in the write buffer count, for each may replace one on the flash.
     pub fn recoverable(&self) -> u64 {
-        self.keys.recoverable()
+        self.writer.recoverable()
     }
 
-    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns.
+    /// What is recoverable, since when, when the next purge is due, and what purges did.
+    pub fn forgetting(&self) -> Forgetting {
+        self.writer.forgetting(self.period)
+    }
+
+    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns. It is forgotten when
+    /// the disk is closed.
+    ///
+    /// A write or discard that touches such blocks, if any of them is on the flash, costs a flush of everything acknowledged and
+    /// one purge, however many blocks it deletes: each block of the key storage area that holds deleted keys is replaced and its
+    /// old copy erased. So a caller that deletes many sensitive blocks does so in few calls. The first write to a sensitive
+    /// block deletes nothing and costs a flush.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.writer.mark_sensitive(blocks);
     }
@@ -193,16 +235,16 @@ impl Drop for FlashDisk {
 }
 
 /// The parts below the writer.
-struct Opened {
-    log: Arc<Log>,
-    index: Arc<Index>,
-    keys: Arc<Keys>,
-    placer: Arc<Placer>,
-    checkpoints: Arc<Checkpoints>,
+pub(crate) struct Opened {
+    pub(crate) log: Arc<Log>,
+    pub(crate) index: Arc<Index>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) placer: Arc<Placer>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
 }
 
 impl Opened {
-    fn new(
+    pub(crate) fn new(
         flash: &Arc<dyn Flash>,
         params: &Params,
         master: &Secret<32>,
@@ -240,7 +282,11 @@ impl Disk for FlashDisk {
     }
 
     fn flush(&self) -> Result<()> {
-        if self.read_only { Ok(()) } else { self.writer.flush() }
+        if self.read_only {
+            return Ok(());
+        }
+        self.writer.flush()?;
+        self.flash.sync()
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
@@ -252,11 +298,22 @@ impl Disk for FlashDisk {
         Ok(runs.finish())
     }
 
+    fn purge(&self) -> Result<Status> {
+        let Purged { key_blocks, keys, rewritten } = FlashDisk::purge(self)?;
+        Ok(Status {
+            items: vec![
+                StatusItem::new("purged_keys", keys, "keys"),
+                StatusItem::new("purged_key_blocks", key_blocks, "blocks"),
+                StatusItem::new("rewritten", rewritten, "blocks"),
+            ],
+        })
+    }
+
     fn status(&self) -> Status {
         let (used, deleted) = self.keys.totals();
         let (collected, copied) = self.writer.collected();
         let (free, live) = self.log.with_table(|table| (u64::from(table.free()), table.all_live()));
-        Status {
+        let mut status = Status {
             items: vec![
                 StatusItem::new("dirty", (self.buffer.len() * BLOCK_SIZE) as u64, "bytes"),
                 StatusItem::new("nodes_live", live, "nodes"),
@@ -265,12 +322,11 @@ impl Disk for FlashDisk {
                 StatusItem::new("nodes_copied", copied, "nodes"),
                 StatusItem::new("keys_used", used, "keys"),
                 StatusItem::new("keys_deleted", deleted, "keys"),
-                StatusItem::new("recoverable", self.keys.recoverable(), "blocks"),
-                StatusItem::new("epoch", self.writer.epoch(), "purges"),
-                StatusItem::new("purges", self.writer.purges.load(Ordering::Relaxed), "purges"),
                 StatusItem::new("groups_replayed", self.replayed, "groups"),
             ],
-        }
+        };
+        status.items.extend(self.forgetting().items());
+        status
     }
 
     fn close(&self) -> Result<()> {
@@ -278,7 +334,7 @@ impl Disk for FlashDisk {
         if self.read_only {
             return Ok(());
         }
-        let done = self.writer.close();
+        let done = self.writer.close().and_then(|()| self.flash.sync());
         self.writer.health.fail(closed());
         done
     }
@@ -286,4 +342,16 @@ impl Disk for FlashDisk {
     fn read_only(&self) -> bool {
         self.read_only
     }
+}
+
+/// What is said of flash that takes no more writes when a disk is opened for writing.
+fn reading_is_left(e: Error) -> Error {
+    if e.kind() != Kind::ReadOnly {
+        return e;
+    }
+    e.remedy(
+        Advice::from("open it with ")
+            .setting(Setting::ReadOnly)
+            .text(" and copy what is there to another device: nothing that was flushed is lost"),
+    )
 }

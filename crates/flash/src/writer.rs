@@ -3,6 +3,7 @@
 use crate::buffer::{Buffer, Plain};
 use crate::checkpoint::Checkpoints;
 use crate::collector::Collector;
+use crate::forgetting::{Account, Forgetting};
 use crate::group::Discarded;
 use crate::index::Index;
 use crate::keys::Keys;
@@ -17,6 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// What the one that writes holds.
@@ -43,7 +45,7 @@ pub(crate) struct Writer {
     /// Blocks that are purged as soon as they are deleted.
     sensitive: RwLock<Vec<Range<u64>>>,
     purge_wanted: AtomicBool,
-    pub(crate) purges: AtomicU64,
+    account: Account,
 }
 
 /// The parts that a writer is made of.
@@ -56,11 +58,12 @@ pub(crate) struct Parts {
     pub(crate) collector: Collector,
     pub(crate) purger: Purger,
     pub(crate) reader: Arc<Reader>,
+    pub(crate) account: Account,
 }
 
 impl Writer {
     pub(crate) fn new(parts: Parts, turn: Turn) -> Writer {
-        let Parts { buffer, index, keys, placer, checkpoints, collector, purger, reader } = parts;
+        let Parts { buffer, index, keys, placer, checkpoints, collector, purger, reader, account } = parts;
         Writer {
             turn: Mutex::new(turn),
             buffer,
@@ -74,7 +77,7 @@ impl Writer {
             health: FailStop::on("flash"),
             sensitive: RwLock::default(),
             purge_wanted: AtomicBool::new(turn.purging),
-            purges: AtomicU64::new(0),
+            account,
         }
     }
 
@@ -83,16 +86,20 @@ impl Writer {
         let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
         self.health.check()?;
         let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
-        f(&mut turn).map_err(|e| self.health.fail(e))
+        let began = self.account.now();
+        let done = f(&mut turn).map_err(|e| self.health.fail(e));
+        self.account.settle(began, || self.recoverable() == 0);
+        done
     }
 
     /// Writes blocks. They are in the buffer when this returns, or in the log.
     pub(crate) fn write(&self, first: u32, data: &[u8]) -> Result<()> {
         self.health.check()?;
-        let sensitive = self.is_sensitive(first, data.len() / BLOCK_SIZE);
         let full = self.buffer.put(first, data);
-        if sensitive {
-            return self.purge().map(drop);
+        self.account.write();
+        let sensitive = self.sensitive_among(first, (data.len() / BLOCK_SIZE) as u32);
+        if !sensitive.is_empty() {
+            return self.purge_sensitive(sensitive);
         }
         if full { self.flush() } else { Ok(()) }
     }
@@ -126,7 +133,9 @@ impl Writer {
 
     /// Makes blocks holes, durably.
     pub(crate) fn discard(&self, first: u32, count: u32) -> Result<()> {
+        let sensitive = self.sensitive_among(first, count);
         self.with_turn(|turn| {
+            let holds = self.any_written(&sensitive)?;
             self.buffer.forget(first, count);
             let mut at = first;
             while at < first + count {
@@ -142,17 +151,66 @@ impl Writer {
                 }
                 at = end;
             }
-            Ok(())
-        })?;
-        if self.is_sensitive(first, count as usize) { self.purge().map(drop) } else { Ok(()) }
+            if holds { self.purge_in(turn).map(drop) } else { Ok(()) }
+        })
     }
 
     /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from the flash by anybody.
+    ///
+    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then.
     pub(crate) fn purge(&self) -> Result<Purged> {
-        self.with_turn(|turn| self.purge_in(turn))
+        self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
+    }
+
+    /// Writes everything acknowledged to the log, and ends the epoch if anything is recoverable then.
+    pub(crate) fn forget(&self) -> Result<()> {
+        self.with_turn(|turn| self.forget_in(turn)).map_err(|e| self.incomplete(e))
+    }
+
+    fn forget_in(&self, turn: &mut Turn) -> Result<()> {
+        self.emit(turn)?;
+        if self.keys.recoverable() > 0 || turn.purging {
+            self.purge_in(turn)?;
+        }
+        Ok(())
+    }
+
+    /// The same if one of these blocks was on the flash, so that what was just acknowledged deletes it.
+    fn purge_sensitive(&self, sensitive: Vec<Range<u32>>) -> Result<()> {
+        self.with_turn(
+            |turn| if self.any_written(&sensitive)? { self.forget_in(turn) } else { self.emit(turn) },
+        )
+    }
+
+    fn any_written(&self, ranges: &[Range<u32>]) -> Result<bool> {
+        for block in ranges.iter().cloned().flatten() {
+            if self.index.get(block)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What is said of a purge that could not be completed.
+    fn incomplete(&self, cause: Error) -> Error {
+        if cause.kind() == Kind::PurgeIncomplete {
+            return cause;
+        }
+        let error = Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
+            .found(format!("{}; blocks that may still be recoverable: {}", cause.finding(), self.recoverable()))
+            .expected("flash that takes every write and every erasure")
+            .remedy(
+                "nothing that was flushed is lost: close the disk, open it again and purge it; if that fails as well, copy \
+                 what is there to another device and destroy this one",
+            );
+        error.caused_by(cause)
     }
 
     fn purge_in(&self, turn: &mut Turn) -> Result<Purged> {
+        self.try_purge_in(turn).map_err(|e| self.incomplete(e))
+    }
+
+    fn try_purge_in(&self, turn: &mut Turn) -> Result<Purged> {
         self.emit(turn)?;
         self.purge_wanted.store(false, Ordering::Relaxed);
         self.collector.make_room(turn.epoch, turn.purging)?;
@@ -161,7 +219,7 @@ impl Writer {
         let purged = self.purger.purge(&InTurn { writer: self, turn })?;
         self.purger.finish(turn.epoch + 1)?;
         (turn.epoch, turn.purging) = (turn.epoch + 1, false);
-        self.purges.fetch_add(1, Ordering::Relaxed);
+        self.account.purged(turn.epoch, purged);
         Ok(purged)
     }
 
@@ -170,14 +228,33 @@ impl Writer {
         self.purge_wanted.load(Ordering::Relaxed)
     }
 
-    /// From now on, whatever is deleted among these blocks is purged before the call that deletes it returns.
+    /// [`crate::FlashDisk::mark_sensitive`]
     pub(crate) fn mark_sensitive(&self, blocks: Range<u64>) {
         self.sensitive.write().push(blocks);
     }
 
-    fn is_sensitive(&self, first: u32, count: usize) -> bool {
-        let (first, end) = (u64::from(first), u64::from(first) + count as u64);
-        self.sensitive.read().iter().any(|range| range.start < end && first < range.end)
+    /// The sensitive ones of these blocks.
+    fn sensitive_among(&self, first: u32, count: u32) -> Vec<Range<u32>> {
+        let (first, end) = (u64::from(first), u64::from(first) + u64::from(count));
+        let common = |range: &Range<u64>| range.start.max(first)..range.end.min(end);
+        let ranges = self.sensitive.read();
+        let ranges = ranges.iter().map(common).filter(|range| !range.is_empty());
+        ranges.map(|range| range.start as u32..range.end as u32).collect()
+    }
+
+    /// Blocks that can be recovered, or may be: those in the buffer may replace some on the flash.
+    pub(crate) fn recoverable(&self) -> u64 {
+        self.keys.recoverable() + self.buffer.len() as u64
+    }
+
+    /// What is recoverable, and what purges did.
+    pub(crate) fn forgetting(&self, period: Option<Duration>) -> Forgetting {
+        self.account.tell(self.recoverable(), period)
+    }
+
+    /// For how long the oldest deletion waits for its purge.
+    pub(crate) fn waiting(&self) -> Option<Duration> {
+        self.account.since().map(|since| self.account.now().saturating_sub(since))
     }
 
     fn checkpoint_in(&self, turn: &Turn) -> Result<()> {
@@ -188,17 +265,16 @@ impl Writer {
     /// Everything in the log, purged, and a checkpoint behind it.
     pub(crate) fn close(&self) -> Result<()> {
         self.with_turn(|turn| {
-            self.emit(turn)?;
-            if self.keys.recoverable() > 0 || turn.purging {
-                self.purge_in(turn)?;
-            }
+            self.forget_in(turn)?;
+            // Nothing is assigned any more. The next opening knows that no key of these blocks encrypts what is not in the log.
+            self.keys.end_epoch();
             self.checkpoint_in(turn)
         })
-    }
-
-    /// The last purge that is complete.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.turn.lock().epoch
+        .map_err(|e| match self.health.cause() {
+            // A purge that failed is not made good by closing.
+            Some(cause) if cause.kind() == Kind::PurgeIncomplete => e.with_kind(Kind::PurgeIncomplete),
+            _ => e,
+        })
     }
 
     /// Blocks that were collected, and nodes that were copied from them.
@@ -224,12 +300,9 @@ impl Evict for InTurn<'_> {
             let mut plain = Vec::with_capacity(part.len());
             for block in part {
                 let mut bytes = Zeroizing::new([0; BLOCK_SIZE]);
-                match self.writer.reader.read(*block, &mut bytes[..]) {
-                    Ok(()) => plain.push((*block, Arc::new(bytes))),
-                    // What cannot be read stays as it is.
-                    Err(e) if e.kind() == Kind::Corrupt => {}
-                    Err(e) => return Err(e),
-                }
+                // One that cannot be read keeps its key: then nobody can say that it is purged.
+                self.writer.reader.read(*block, &mut bytes[..])?;
+                plain.push((*block, Arc::new(bytes)));
             }
             self.writer.place_all(self.turn, &plain, |_| {})?;
         }

@@ -1,168 +1,343 @@
-//! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection and bad blocks among them, beside a
-//! plain model; after each the key state map is compared with a full scan.
+//! Power cuts at every operation of random workloads, purges, checkpoints, garbage collection, bad blocks and openings among them,
+//! beside a plain model; after each the key state map is compared with a full scan (paper 003, section 4.2).
+//!
+//! `LACUNA_CUTS` says how many cuts in all, `LACUNA_SEED` where the randomness begins.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
-use lacuna_crypto::SeededRandom;
-use lacuna_flash::{FlashDisk, OpenOptions, Params};
-use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, Mapping, PowerCut, SimulatedChip, Wearing};
-use std::sync::Arc;
+mod fixture;
 
-struct Random(u64);
+use fixture::{Bed, Call, Cut, FAILING, SMALL, asked, is_spent};
+use lacuna_core::{Disk, Error, Result};
+use lacuna_flash::{FlashDisk, Policy};
+use lacuna_nand::{ChipGeometry, PowerCut, Wearing};
+use lacuna_sim::Rng;
+use lacuna_sim::versions::{Model, Worked};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
+/// How many cuts fell in which phase.
+#[derive(Default)]
+struct Phases(BTreeMap<&'static str, u64>);
+
+impl Phases {
+    fn count(&mut self, name: &'static str) {
+        *self.0.entry(name).or_default() += 1;
+    }
+
+    /// Counts a cut under every name that fits it.
+    fn note(&mut self, cut: Cut, failure: &Error, purging: bool, opening: bool) {
+        let words = failure.to_string();
+        let collecting = words.contains("garbage collection");
+        let checkpoint = words.contains("checkpoint");
+        if opening {
+            self.count("opening");
+        }
+        if !purging && words.contains("the purge could not be completed") {
+            self.count("purge by the thread, or by closing");
+        }
+        if cut.failed {
+            self.count("bad-block handling");
+        }
+        if collecting {
+            self.count("garbage collection");
+        }
+        if checkpoint {
+            let during = cut.call == Some(Call::ChangeCheckpoint);
+            self.count(if during { "checkpoint" } else { "index before a checkpoint" });
+        }
+        if cut.last == Some(Call::ChangeCheckpoint) && cut.call != Some(Call::ChangeCheckpoint) {
+            self.count("after a checkpoint");
+        }
+        match cut.call {
+            Some(Call::ChangeKeys) if !purging => self.count("new keys between purges"),
+            Some(Call::Program) if !purging && !collecting && !checkpoint => self.count("writing"),
+            Some(Call::Unmap) => self.count("giving an erase block back"),
+            _ => {}
+        }
+        if purging && !collecting && !checkpoint {
+            self.count(match (cut.call, cut.keys_changed, cut.drained) {
+                (Some(Call::Program), 0, false) => "purge: before the first block of keys",
+                (Some(Call::ChangeKeys), 0, _) => "purge: the first block of keys",
+                (Some(Call::ChangeKeys), ..) => "purge: between blocks of keys",
+                (Some(Call::Program), _, false) => "purge: after all blocks of keys",
+                (Some(Call::Drain), ..) => "purge: draining",
+                (Some(Call::Program), _, true) => "purge: after draining",
+                _ => "purge: elsewhere",
+            });
+        }
+    }
+
+    fn assert_all(&self, names: &[&str]) {
+        for name in names {
+            assert!(self.0.contains_key(name), "no cut fell in: {name}; {:?}", self.0);
+        }
     }
 }
 
-/// What a block may read as: the last durable version first, then later ones. 0 is a hole.
-type Versions = Vec<u64>;
+/// Failure points of section 4.2 in terms of this disk. A purge here is followed by its finish record instead of a checkpoint.
+const PURGE: [&str; 6] = [
+    "purge: before the first block of keys",
+    "purge: the first block of keys",
+    "purge: between blocks of keys",
+    "purge: after all blocks of keys",
+    "purge: draining",
+    "purge: after draining",
+];
+const ALWAYS: [&str; 8] = [
+    "opening",
+    "writing",
+    "new keys between purges",
+    "garbage collection",
+    "giving an erase block back",
+    "checkpoint",
+    "index before a checkpoint",
+    "after a checkpoint",
+];
 
-struct Bed {
-    medium: Arc<MemoryMedium>,
-    params: Params,
-    master: Secret<32>,
+/// After which the thread purges, where there is one.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// A kind of run.
+#[derive(Clone, Copy)]
+struct Run {
+    geometry: ChipGeometry,
+    wearing: Wearing,
+    key_len: u8,
     seed: u64,
+    cuts: u64,
+    /// With the thread that purges.
+    threaded: bool,
 }
 
-impl Bed {
-    fn new(geometry: ChipGeometry, wearing: Wearing, key_len: u8, seed: u64) -> Bed {
-        let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
-        SimulatedChip::create(&*medium, geometry, wearing, seed).unwrap();
-        let chip = Arc::new(SimulatedChip::open(medium.clone(), seed).unwrap());
-        Mapping::create(&*chip, seed).unwrap();
-        let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
-        let params = Params::fitting(flash.geometry(), key_len, 150).unwrap();
-        let master = Secret::copy_from(&[7; 32]);
-        let random: Arc<dyn lacuna_crypto::RandomSource> = Arc::new(SeededRandom::new(seed));
-        FlashDisk::create(&flash, &params, &master, &random).unwrap();
-        Bed { medium, params, master, seed }
-    }
+/// What a run leaves.
+#[derive(Default)]
+struct Outcome {
+    phases: Phases,
+    /// Of all cuts, their places and what was on the chip after them.
+    digest: u64,
+    /// Disks whose flash wore out on the way.
+    worn: u64,
+}
 
-    fn open(&mut self, cut: Option<PowerCut>) -> (Arc<SimulatedChip>, Result<FlashDisk>) {
-        self.seed += 1;
-        let chip = Arc::new(SimulatedChip::open(self.medium.clone(), self.seed).unwrap());
-        let mapping = Mapping::open(chip.clone()).unwrap();
-        if let Some(cut) = cut {
-            chip.cut_power(cut);
-        }
-        let options = OpenOptions {
-            budget: Budget::bytes(1 << 17),
-            read_only: false,
-            policy: None,
-            random: Arc::new(SeededRandom::new(self.seed)),
+/// One disk, cut again and again.
+struct Sequence {
+    run: Run,
+    bed: Bed,
+    model: Model,
+    rng: Rng,
+    stamp: u64,
+    outcome: Outcome,
+}
+
+impl Sequence {
+    fn new(run: Run) -> Sequence {
+        let mut sequence = Sequence {
+            run,
+            bed: Bed::small(run.seed),
+            model: Model::new("", 0),
+            rng: Rng::new(run.seed),
+            stamp: 0,
+            outcome: Outcome::default(),
         };
-        (chip, FlashDisk::open(Arc::new(mapping), &self.params, &self.master, &options))
+        sequence.another_disk();
+        sequence
     }
-}
 
-fn content(block: u64, version: u64) -> Vec<u8> {
-    if version == 0 {
-        return vec![0; BLOCK_SIZE];
+    fn another_disk(&mut self) {
+        let Run { geometry, wearing, key_len, seed, .. } = self.run;
+        self.bed = Bed::new(geometry, wearing, key_len, 150, seed + 1000 * self.outcome.worn);
+        self.bed.policy = self.run.threaded.then_some(Policy { period: PERIOD, ..Policy::default() });
+        self.model = Model::new(format!("seed {seed}"), self.bed.params.blocks);
     }
-    let word = (version << 20 | block).to_le_bytes();
-    word.iter().copied().cycle().take(BLOCK_SIZE).collect()
-}
 
-fn step(disk: &FlashDisk, models: &mut [Versions], stamp: &mut u64, random: &mut Random) -> Result<()> {
-    let blocks = models.len() as u64;
-    match random.below(40) {
-        0..26 => {
-            let first = if random.below(2) == 0 { random.below(blocks) } else { random.below(blocks / 8) };
-            let most = if random.below(5) == 0 { 60 } else { 4 };
-            let count = (1 + random.below(most)).min(blocks - first);
-            *stamp += 1;
-            let data: Vec<u8> = (first..first + count).flat_map(|block| content(block, *stamp)).collect();
-            for block in first..first + count {
-                models[block as usize].push(*stamp);
-            }
-            disk.write(BlockAddr(first), &data)
-        }
-        26..30 => {
-            let first = random.below(blocks);
-            let count = (1 + random.below(40)).min(blocks - first);
-            models[first as usize..(first + count) as usize].iter_mut().for_each(|model| model.push(0));
-            disk.discard(BlockAddr(first), count)
-        }
-        30..37 => {
-            disk.flush()?;
-            models.iter_mut().for_each(settle);
-            Ok(())
-        }
-        _ => {
-            disk.purge()?;
-            models.iter_mut().for_each(settle);
-            assert_eq!(disk.recoverable(), 0);
-            Ok(())
-        }
-    }
-}
-
-fn settle(model: &mut Versions) {
-    *model = vec![*model.last().unwrap()];
-}
-
-/// What a disk reads as, if the models allow it; they hold that alone afterwards.
-fn check(disk: &FlashDisk, models: &mut [Versions], what: &str) {
-    for (block, model) in (0..).zip(models.iter_mut()) {
-        let mut found = vec![0; BLOCK_SIZE];
-        disk.read(BlockAddr(block), &mut found).unwrap_or_else(|e| panic!("{what}: block {block}: {e}"));
-        let version = model.iter().rev().find(|version| content(block, **version) == found);
-        let version = *version.unwrap_or_else(|| panic!("{what}: block {block} reads as none of {model:?}"));
-        *model = vec![version];
-    }
-    assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}: keys");
-}
-
-fn cuts(geometry: ChipGeometry, wearing: Wearing, key_len: u8, seed: u64, cuts: u32) {
-    let mut bed = Bed::new(geometry, wearing, key_len, seed);
-    let mut random = Random(seed);
-    let mut models = vec![vec![0]; bed.params.blocks as usize];
-    let mut stamp = 0;
-    for round in 0..cuts {
-        let what = format!("seed {seed}, cut {round}");
-        let cut = PowerCut { after: random.below(250), seed: random.below(1 << 40) };
-        let (chip, disk) = bed.open(Some(cut));
-        let failure = match disk {
+    /// One cut. It may fall while the disk is being opened.
+    fn cut(&mut self, what: &str) {
+        // Opening takes a few operations.
+        let after = if self.rng.chance(1, 5) { self.rng.below(12) } else { self.rng.below(300) };
+        let cut = PowerCut { after, seed: self.rng.next_u64() };
+        let fails = self.run.wearing != Wearing::default();
+        let failure = (fails && self.rng.chance(2, 3)).then(|| PowerCut { after: self.rng.below(4), ..cut });
+        let opened = self.bed.open_after(|chip, watch| match failure {
+            Some(cut) => watch.cut_after_failure(cut),
+            None => chip.cut_power(cut),
+        });
+        let (mut purging, mut opening) = (false, true);
+        let failure = match opened.disk {
             Ok(disk) => {
-                check(&disk, &mut models, &what);
+                self.check(&disk, what);
+                opening = false;
                 loop {
-                    if let Err(e) = step(&disk, &mut models, &mut stamp, &mut random) {
+                    purging = false;
+                    let begins = |cut: Option<PowerCut>| {
+                        purging = true;
+                        opened.watch.begin();
+                        cut.into_iter().for_each(|cut| opened.chip.cut_power(cut));
+                    };
+                    if let Err(e) = self.step(&disk, begins) {
                         break e;
                     }
                 }
             }
             Err(e) => e,
         };
-        assert!(chip.is_off(), "{what}: {failure}");
+        if let Some(cut) = opened.watch.cut() {
+            assert!(opened.chip.is_off());
+            self.outcome.phases.note(cut, &failure, purging, opening);
+        } else {
+            assert!(is_spent(&failure), "{what}: {failure}");
+            self.outcome.worn += 1;
+            self.another_disk();
+        }
+        self.fold(opened.chip.operations());
     }
-    let (_, disk) = bed.open(None);
-    let disk = disk.unwrap();
-    check(&disk, &mut models, "at the end");
-    disk.close().unwrap();
-    assert_eq!(disk.recoverable(), 0);
-    let (_, disk) = bed.open(None);
-    check(&disk.unwrap(), &mut models, "after closing");
+
+    fn fold(&mut self, word: u64) {
+        self.outcome.digest = (self.outcome.digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// One thing that a client does. `purges` is told when the purge begins that is asked for, and of a cut in it, if that is to be.
+    fn step(&mut self, disk: &FlashDisk, purges: impl FnOnce(Option<PowerCut>)) -> Result<()> {
+        let kind = self.rng.below(40);
+        let most = if self.rng.chance(1, 5) { 60 } else { 4 };
+        let count = 1 + self.rng.below(most).min(self.model.blocks() / 2);
+        if self.run.threaded && kind < 2 {
+            return self.leave_to_the_thread(disk);
+        }
+        if self.run.threaded {
+            self.bed.clock.advance(Duration::from_micros(self.rng.below(200)));
+        }
+        let (model, rng, next_stamp) = (&mut self.model, &mut self.rng, &mut self.stamp);
+        let mut worked = Worked { disk, model, rng, next_stamp };
+        match kind {
+            0..24 => worked.write(count)?,
+            24..28 => worked.discard(count)?,
+            28..31 => worked.compare(count)?,
+            31..37 => {
+                disk.flush()?;
+                self.model.flushed();
+            }
+            _ => {
+                disk.flush()?;
+                self.model.flushed();
+                let cut = PowerCut { after: self.rng.below(25), seed: self.rng.next_u64() };
+                purges(self.rng.chance(1, 3).then_some(cut));
+                disk.purge()?;
+                assert_eq!(disk.recoverable(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// The thread purges.
+    fn leave_to_the_thread(&mut self, disk: &FlashDisk) -> Result<()> {
+        self.bed.clock.advance(PERIOD);
+        while disk.recoverable() > 0 {
+            disk.flush()?;
+            std::thread::sleep(PERIOD / 4);
+        }
+        self.model.flushed();
+        Ok(())
+    }
+
+    /// The disk reads as the model allows, and the key state map has the three properties of the paper.
+    fn check(&mut self, disk: &FlashDisk, what: &str) {
+        if let Err(wrong) = self.model.compare(disk) {
+            panic!("{what}: {wrong}");
+        }
+        assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}: keys");
+    }
+
+    /// All cuts, and then a disk that is closed.
+    fn play(mut self) -> Outcome {
+        for round in 0..self.run.cuts {
+            self.cut(&format!("seed {}, cut {round}", self.run.seed));
+        }
+        match self.bed.open_after(|_, _| {}).disk {
+            Ok(disk) => {
+                self.check(&disk, "at the end");
+                match disk.close() {
+                    Ok(()) => assert_eq!(disk.recoverable(), 0),
+                    Err(e) => assert!(is_spent(&e), "{e}"),
+                }
+            }
+            Err(e) => assert!(is_spent(&e), "{e}"),
+        }
+        self.bed.read_only = true;
+        let disk = self.bed.open();
+        self.check(&disk, "after closing");
+        let chip = self.bed.memory.snapshot();
+        chip.as_chunks::<8>().0.iter().for_each(|word| self.fold(u64::from_le_bytes(*word)));
+        self.outcome
+    }
 }
 
-const SMALL: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 };
-
-fn asked(default: u32) -> u32 {
-    std::env::var("LACUNA_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(default)
+/// Shares the cuts among runs, and says what became of them.
+fn play(name: &str, share: u64, runs: &[Run], phases: &[&str]) {
+    let cuts = (asked("LACUNA_CUTS", 1000) * share / 10).max(1);
+    let mut all = Outcome::default();
+    for run in runs {
+        let run = Run {
+            cuts: cuts / runs.len() as u64 + 1,
+            seed: run.seed + asked("LACUNA_SEED", 0) * 100,
+            ..*run
+        };
+        let outcome = Sequence::new(run).play();
+        println!("{name}: {} cuts, seed {}, digest {:016x}", run.cuts, run.seed, outcome.digest);
+        all.worn += outcome.worn;
+        for (phase, count) in outcome.phases.0 {
+            *all.phases.0.entry(phase).or_default() += count;
+        }
+    }
+    println!("{name}: {} disks wore out; {:?}", all.worn, all.phases.0);
+    if cuts >= 60 {
+        all.phases.assert_all(phases);
+    }
 }
+
+const PLAIN: Run = Run {
+    geometry: SMALL,
+    wearing: Wearing { endurance: 0, program_faults: 0, erase_faults: 0, factory_bad: 0 },
+    key_len: 32,
+    seed: 0,
+    cuts: 0,
+    threaded: false,
+};
 
 #[test]
 fn power_cuts() {
-    for seed in 1..=4 {
-        cuts(SMALL, Wearing::default(), 32, seed, asked(150) / 4 + 1);
-    }
+    let runs = [1, 2, 3, 4].map(|seed| Run { seed, ..PLAIN });
+    play("plain", 4, &runs, &[&PURGE[..], &ALWAYS].concat());
 }
 
 #[test]
 fn power_cuts_with_short_keys_and_other_pages() {
-    cuts(ChipGeometry { page: 512, pages: 64, blocks: 60 }, Wearing::default(), 16, 5, asked(40));
-    cuts(ChipGeometry { page: 4096, pages: 16, blocks: 60 }, Wearing::default(), 32, 6, asked(40));
-    cuts(ChipGeometry { page: 16384, pages: 8, blocks: 64 }, Wearing::default(), 16, 7, asked(40));
+    let geometries = [(512, 64, 60), (4096, 16, 60), (16384, 8, 64)];
+    let runs = [5, 6, 7].map(|seed| {
+        let (page, pages, blocks) = geometries[seed as usize - 5];
+        let key_len = if page == 4096 { 32 } else { 16 };
+        Run { geometry: ChipGeometry { page, pages, blocks }, key_len, seed, ..PLAIN }
+    });
+    play("other pages", 2, &runs, &ALWAYS);
+}
+
+#[test]
+fn power_cuts_with_bad_blocks() {
+    let runs = [8, 9].map(|seed| Run { wearing: FAILING, seed, ..PLAIN });
+    play("bad blocks", 2, &runs, &["bad-block handling", "garbage collection", "purge: draining"]);
+}
+
+#[test]
+fn power_cuts_while_a_thread_purges() {
+    let runs = [10, 11].map(|seed| Run { threaded: true, seed, ..PLAIN });
+    play(
+        "purging thread",
+        2,
+        &runs,
+        &["opening", "garbage collection", "purge by the thread, or by closing"],
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    let run = Run { wearing: FAILING, seed: 77, cuts: 20, ..PLAIN };
+    assert_eq!(Sequence::new(run).play().digest, Sequence::new(run).play().digest);
 }
