@@ -50,9 +50,19 @@ impl SecretVec {
         SecretVec(locked)
     }
 
+    /// `len` zero bytes, to be filled where they are.
+    pub fn zeroed(len: usize) -> Self {
+        SecretVec(Locked::zeroed(len))
+    }
+
     /// The bytes, for handing to a key derivation.
     pub fn expose(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The bytes, to be replaced.
+    pub fn expose_mut(&mut self) -> &mut [u8] {
+        &mut self.0
     }
 }
 

@@ -35,7 +35,7 @@ impl GcmKey {
     }
 
     /// [`GcmKey::new`] for bytes that the caller wipes.
-    pub(crate) fn from_bytes(key: &[u8; 32]) -> Result<GcmKey> {
+    pub fn from_bytes(key: &[u8; 32]) -> Result<GcmKey> {
         let vector = if vector_gcm::suits() { VectorGcm::new(key) } else { None };
         let engine = match vector {
             Some(vector) => Engine::Vector(vector),

@@ -3,6 +3,7 @@
 use lacuna_core::BLOCK_SIZE;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -30,11 +31,22 @@ impl Buffer {
 
     /// Puts blocks. True: it is time to write some.
     pub(crate) fn put(&self, first: u32, data: &[u8]) -> bool {
+        let copy = |data: &[u8; BLOCK_SIZE]| Arc::new(Zeroizing::new(*data));
+        // Not under the lock; nor is what they replace zeroed under it.
+        let mut blocks: Vec<Plain> = data.as_chunks::<BLOCK_SIZE>().0.iter().map(copy).collect();
+        let mut replaced = vec![];
         let mut state = self.state.lock();
-        for (block, data) in (first..).zip(data.as_chunks::<BLOCK_SIZE>().0) {
-            state.pending.insert(block, Arc::new(Zeroizing::new(*data)));
+        for (block, plain) in (first..).zip(blocks.drain(..)) {
+            replaced.extend(state.pending.insert(block, plain));
         }
         state.pending.len() >= self.most
+    }
+
+    /// The first of these blocks that is here.
+    pub(crate) fn first_of(&self, blocks: Range<u32>) -> Option<u32> {
+        let state = self.state.lock();
+        let first = |of: &BTreeMap<u32, Plain>| of.range(blocks.clone()).next().map(|(block, _)| *block);
+        [first(&state.pending), first(&state.in_flight)].into_iter().flatten().min()
     }
 
     /// The latest version of a block, if it is here.
@@ -69,7 +81,10 @@ impl Buffer {
     /// The index names these now.
     pub(crate) fn landed(&self, blocks: impl Iterator<Item = u32>) {
         let mut state = self.state.lock();
-        blocks.for_each(|block| drop(state.in_flight.remove(&block)));
+        // Not zeroed under the lock.
+        let landed: Vec<_> = blocks.map(|block| state.in_flight.remove(&block)).collect();
+        drop(state);
+        drop(landed);
     }
 
     /// What did not land is pending again.

@@ -7,6 +7,7 @@ use crate::log::{Log, full};
 use crate::numbers::{Place, Target};
 use crate::placer::{Live, Placer};
 use lacuna_core::Result;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const LEAST_FREE: u32 = 5;
 /// Of so many blocks of the log, one may be written between two checkpoints.
 const CHECKPOINT_SHARE: u32 = 16;
+/// Checkpoints that a search for room may take: on a full disk each gives little back.
+const MOST_CHECKPOINTS: u32 = 16;
+/// Bytes of the log that are written between two checkpoints at most, however long the log is: what opening reads after a crash.
+const MOST_REPLAYED: u64 = 512 << 20;
 
 /// See the head of this file.
 pub(crate) struct Collector {
@@ -22,6 +27,8 @@ pub(crate) struct Collector {
     index: Arc<Index>,
     placer: Arc<Placer>,
     checkpoints: Arc<Checkpoints>,
+    /// The next blocks to collect, the first one last.
+    victims: Mutex<Vec<u32>>,
     pub(crate) collected: AtomicU64,
     pub(crate) copied: AtomicU64,
 }
@@ -34,33 +41,45 @@ impl Collector {
         checkpoints: Arc<Checkpoints>,
     ) -> Collector {
         let (collected, copied) = (AtomicU64::new(0), AtomicU64::new(0));
-        Collector { log, index, placer, checkpoints, collected, copied }
+        Collector { log, index, placer, checkpoints, victims: Mutex::default(), collected, copied }
     }
 
     /// Makes room in the log for a group, and for what must not ask. `epoch` and `purging` are for a checkpoint.
     pub(crate) fn make_room(&self, epoch: u64, purging: bool) -> Result<()> {
         if self.index.dirty() > self.index.most_dirty() {
-            while self.index.dirty() > 0 {
-                self.placer.place_index()?;
-            }
+            self.placer.place_whole_index()?;
         }
         let (recent, lebs) = self.log.with_table(|table| (table.recent(), table.len()));
-        if recent > (lebs / CHECKPOINT_SHARE).max(8) {
+        let most = MOST_REPLAYED / u64::from(self.placer.layout.leb_len);
+        if recent > (lebs / CHECKPOINT_SHARE).min(most as u32).max(8) {
             self.checkpoints.write(&self.placer, epoch, purging)?;
         }
-        let mut checkpointed = false;
+        let mut checkpoints = 0;
         while self.log.with_table(|table| table.free()) < LEAST_FREE {
-            match self.log.victim() {
+            match self.victim() {
                 Some(victim) => self.collect(victim)?,
                 // What was written since the last checkpoint cannot be collected before the next.
-                None if !checkpointed => {
+                None if checkpoints < MOST_CHECKPOINTS => {
                     self.checkpoints.write(&self.placer, epoch, purging)?;
-                    checkpointed = true;
+                    checkpoints += 1;
                 }
                 None => return Err(full()),
             }
         }
         Ok(())
+    }
+
+    /// The block whose collection pays most, or did when the table was last looked through: that is done once for some blocks.
+    fn victim(&self) -> Option<u32> {
+        let mut victims = self.victims.lock();
+        let is_closed = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Closed);
+        while let Some(victim) = victims.pop() {
+            if is_closed(&victim) {
+                return Some(victim);
+            }
+        }
+        *victims = self.log.victims();
+        victims.pop()
     }
 
     /// Gives blocks back, whatever is in them, also those that are being written.
@@ -82,8 +101,11 @@ impl Collector {
 
     /// Copies what is live in a block, and gives the block back.
     fn collect(&self, victim: u32) -> Result<()> {
-        let mut live = vec![];
-        let mut found = 0;
+        self.collect_now(victim).map_err(|e| e.context("garbage collection"))
+    }
+
+    fn collect_now(&self, victim: u32) -> Result<()> {
+        let (mut live, mut pages) = (vec![], vec![]);
         for (group, header) in self.log.groups_of(victim)? {
             for (ordinal, entry) in (0..).zip(header.nodes()) {
                 match entry.target {
@@ -96,20 +118,20 @@ impl Collector {
                         let place = self.index.place_of(page);
                         if place.is_some_and(|place: Place| (place.group, place.ordinal) == (group, ordinal))
                         {
-                            found += 1;
                             self.index.touch(page)?;
+                            pages.push(page);
                         }
                     }
                 }
             }
         }
-        found += live.len() as u32;
         let mut rest = &live[..];
         while !rest.is_empty() {
             rest = &rest[self.placer.copy(rest)?..];
         }
-        while self.index.dirty() > 0 && found > live.len() as u32 {
-            self.placer.place_index()?;
+        let mut rest = &pages[..];
+        while !rest.is_empty() {
+            rest = &rest[self.placer.place_index(rest)?..];
         }
         self.collected.fetch_add(1, Ordering::Relaxed);
         self.copied.fetch_add(live.len() as u64, Ordering::Relaxed);

@@ -9,7 +9,8 @@ use crate::log::{Log, damaged};
 use crate::numbers::{Place, Target};
 use crate::params::{INDEX_FANOUT, Layout};
 use lacuna_core::{BLOCK_SIZE, BoundedCache, Budget, Result};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxBuildHasher;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ type Entries = Box<[u64; INDEX_FANOUT as usize]>;
 struct State {
     /// Where each page lies; `None` for one that has no entries.
     root: Vec<Option<Place>>,
-    pages: BoundedCache<u32, Entries>,
+    pages: BoundedCache<u32, Entries, FxBuildHasher>,
     dirty: BTreeSet<u32>,
 }
 
@@ -40,6 +41,61 @@ impl Index {
     pub(crate) fn get(&self, block: u32) -> Result<Option<Place>> {
         let (page, at) = page_of(block);
         Ok(Place::unpack(self.with_page(page, |entries| entries[at])?.unwrap_or(0)))
+    }
+
+    /// Where blocks from `first` on lie, as far as one page has them, they are `most` at most, and they lie one after another in
+    /// one group. The first alone decides whether these are holes. Gives how many they are.
+    pub(crate) fn run(&self, first: u32, most: usize) -> Result<(Option<Place>, usize)> {
+        let (page, at) = page_of(first);
+        let most = most.min(INDEX_FANOUT as usize - at);
+        let run = self.with_page(page, |entries| {
+            let entries = &entries[at..at + most];
+            let Some(place) = Place::unpack(entries[0]) else {
+                return (None, entries.iter().take_while(|entry| **entry == 0).count());
+            };
+            let follows = |(entry, ordinal): &(&u64, u32)| {
+                Place::unpack(**entry)
+                    .is_some_and(|next| (next.group, u32::from(next.ordinal)) == (place.group, *ordinal))
+            };
+            (Some(place), entries.iter().zip(u32::from(place.ordinal)..).take_while(follows).count())
+        })?;
+        Ok(run.unwrap_or((None, most)))
+    }
+
+    /// Where each of these blocks lies.
+    pub(crate) fn places(&self, blocks: impl Iterator<Item = u32>) -> Result<Vec<Option<Place>>> {
+        let mut places = vec![];
+        let mut state = self.state.lock();
+        for block in blocks {
+            let (page, at) = page_of(block);
+            let entry = state.pages.get(page).map(|entries| entries[at]);
+            places.push(match entry {
+                Some(entry) => Place::unpack(entry),
+                None => MutexGuard::unlocked(&mut state, || self.get(block))?,
+            });
+        }
+        Ok(places)
+    }
+
+    /// Changes where blocks lie and gives where they lay.
+    pub(crate) fn set_all(&self, to: impl Iterator<Item = (u32, Place)>) -> Result<Vec<Option<Place>>> {
+        let mut old = vec![];
+        let mut state = self.state.lock();
+        let mut last = None;
+        for (block, place) in to {
+            let (page, at) = page_of(block);
+            if let Some(entries) = state.pages.get(page) {
+                old.push(Place::unpack(std::mem::replace(&mut entries[at], Place::pack(Some(place)))));
+                if last != Some(page) {
+                    state.dirty.insert(page);
+                    last = Some(page);
+                }
+            } else {
+                old.push(MutexGuard::unlocked(&mut state, || self.set(block, Some(place)))?);
+                last = None;
+            }
+        }
+        Ok(old)
     }
 
     /// The entries of a page, if it has any.
@@ -77,14 +133,16 @@ impl Index {
         self.state.lock().pages.most() / 2
     }
 
-    /// Some dirty pages, at most so many, as they are now.
-    pub(crate) fn some_dirty(&self, most: usize) -> Vec<(u32, Vec<u8>)> {
+    /// Some dirty pages, at most so many.
+    pub(crate) fn some_dirty(&self, most: usize) -> Vec<u32> {
+        self.state.lock().dirty.iter().take(most).copied().collect()
+    }
+
+    /// A dirty page as it is now.
+    pub(crate) fn bytes_of(&self, page: u32) -> Vec<u8> {
         let state = self.state.lock();
-        let bytes = |page: u32| {
-            let entries = state.pages.peek(page).expect("dirty pages stay");
-            entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
-        };
-        state.dirty.iter().take(most).map(|page| (*page, bytes(*page))).collect()
+        let entries = state.pages.peek(page).expect("dirty pages stay");
+        entries.iter().flat_map(|entry| entry.to_le_bytes()).collect()
     }
 
     /// Notes that a page was written to the log. Gives where it lay before.

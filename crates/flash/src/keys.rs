@@ -7,13 +7,15 @@
 //! 3. No key of a block that was renewed stays in memory but the new ones: the pages of the block leave the cache, zeroed.
 //! 4. On the medium, each page of keys is encrypted under the passphrase's master key, with a salt of its own.
 
+use crate::node_key::NodeKey;
 use crate::numbers::{KeyBlock, KeyPosition};
 use crate::params::{Layout, SALT};
 use crate::state_map::{Counts, KeyState, KeyStateMap};
 use lacuna_core::{BoundedCache, Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::{GcmKey, RandomSource, XtsKey, derive};
 use lacuna_nand::Flash;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -23,7 +25,7 @@ const CACHED_PAGE: u64 = 4096;
 struct State {
     map: KeyStateMap,
     /// Pages of keys, decrypted.
-    cache: BoundedCache<u32, SecretVec>,
+    cache: BoundedCache<u32, SecretVec, FxBuildHasher>,
     /// How often each block was renewed since the disk was opened: what was read before does not enter the cache after.
     renewals: Vec<u32>,
     /// Fresh blocks, the next one to assign from last.
@@ -40,6 +42,22 @@ pub(crate) struct KeyCopy {
     pages: Vec<SecretVec>,
 }
 
+/// Keys that were fetched to be used at once. Zeroed on drop.
+pub(crate) struct Fetched<'k> {
+    keys: Zeroizing<Vec<[u8; 32]>>,
+    of_disk: Option<&'k GcmKey>,
+}
+
+impl<'k> Fetched<'k> {
+    /// One of them, ready for use.
+    pub(crate) fn key(&self, at: usize) -> Result<NodeKey<'k>> {
+        match self.of_disk {
+            Some(key) => Ok(NodeKey::OfDisk(key)),
+            None => GcmKey::from_bytes(&self.keys[at]).map(NodeKey::Own),
+        }
+    }
+}
+
 /// The keys of a disk.
 pub(crate) struct Keys {
     flash: Arc<dyn Flash>,
@@ -48,6 +66,8 @@ pub(crate) struct Keys {
     /// Completes keys of 16 bytes.
     tail: Secret<32>,
     random: Arc<dyn RandomSource>,
+    /// Of a disk without keys, for comparison.
+    of_disk: Option<GcmKey>,
     state: Mutex<State>,
 }
 
@@ -83,18 +103,38 @@ impl Keys {
             undrained: 0,
         };
         let tail = derive(master, "flash short keys", b"");
-        Ok(Keys { flash, layout, page_key, tail, random, state: Mutex::new(state) })
+        let without = layout.is_without_keys();
+        let of_disk = without.then(|| GcmKey::new(&derive(master, "flash without keys", b""))).transpose()?;
+        Ok(Keys { flash, layout, page_key, tail, random, of_disk, state: Mutex::new(state) })
     }
 
     // --- states ---
 
     /// Notes the state of a key. A key that is not there is none of this disk's.
     pub(crate) fn set(&self, key: KeyPosition, to: KeyState) -> Result<()> {
+        if self.layout.is_without_keys() {
+            return Ok(());
+        }
         let mut state = self.state.lock();
         if !state.map.has(key) {
             return Err(unknown(key));
         }
         state.map.set(key, to);
+        Ok(())
+    }
+
+    /// Calls keys deleted.
+    pub(crate) fn delete(&self, keys: impl Iterator<Item = KeyPosition>) -> Result<()> {
+        if self.layout.is_without_keys() {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        for key in keys {
+            if !state.map.has(key) {
+                return Err(unknown(key));
+            }
+            state.map.set(key, KeyState::Deleted);
+        }
         Ok(())
     }
 
@@ -121,15 +161,13 @@ impl Keys {
     /// Keys that are deleted, or of which a superseded copy may be left.
     pub(crate) fn recoverable(&self) -> u64 {
         let state = self.state.lock();
-        state.undrained + state.map.blocks().map(|(_, counts)| u64::from(counts.deleted)).sum::<u64>()
+        state.undrained + u64::from(state.map.all().deleted)
     }
 
     /// All counts, for `status`: used and deleted.
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        state.map.blocks().fold((0, 0), |(used, deleted), (_, counts)| {
-            (used + u64::from(counts.used), deleted + u64::from(counts.deleted))
-        })
+        let all = self.state.lock().map.all();
+        (all.used.into(), all.deleted.into())
     }
 
     /// After a crash nobody knows which keys of the fresh blocks encrypt something that was never acknowledged: those that are
@@ -137,34 +175,33 @@ impl Keys {
     pub(crate) fn distrust(&self, fresh: &[KeyBlock]) {
         let mut state = self.state.lock();
         for block in fresh.iter().filter(|block| block.0 < self.layout.keys.1) {
-            for key in state.map.keys_of(*block) {
-                if state.map.get(key) == KeyState::Unused {
-                    state.map.set(key, KeyState::Deleted);
-                }
-            }
+            state.map.delete_unused(*block);
         }
         state.fresh.clear();
     }
 
     // --- assigning ---
 
-    /// Assigns a fresh key and calls it used. `None`: a block has to be renewed first.
-    pub(crate) fn assign(&self) -> Option<KeyPosition> {
-        let mut state = self.state.lock();
-        while let Some(block) = state.fresh.last().copied() {
-            let first = block.0 * self.layout.leb_keys;
-            while state.cursor < self.layout.leb_keys {
-                let key = KeyPosition(first + state.cursor);
-                state.cursor += 1;
-                if state.map.get(key) == KeyState::Unused {
-                    state.map.set(key, KeyState::Used);
-                    return Some(key);
-                }
-            }
-            state.fresh.pop();
-            state.cursor = 0;
+    /// Assigns fresh keys and calls them used, until `keys` has `most` of them. If it has fewer then, a block has to be renewed
+    /// first.
+    pub(crate) fn assign(&self, most: usize, keys: &mut Vec<KeyPosition>) {
+        if self.layout.is_without_keys() {
+            return keys.resize(most, KeyPosition(0));
         }
-        None
+        let mut state = self.state.lock();
+        while keys.len() < most
+            && let Some(block) = state.fresh.last().copied()
+        {
+            if let Some(at) = state.map.next_unused(block, state.cursor) {
+                let key = KeyPosition(block.0 * self.layout.leb_keys + at);
+                state.map.set(key, KeyState::Used);
+                state.cursor = at + 1;
+                keys.push(key);
+            } else {
+                state.fresh.pop();
+                state.cursor = 0;
+            }
+        }
     }
 
     /// The block from which most keys could be assigned, once it is renewed. It is the one with the fewest used keys: what is
@@ -205,12 +242,8 @@ impl Keys {
     pub(crate) fn renewed(&self, blocks: &[KeyBlock]) {
         let mut state = self.state.lock();
         for block in blocks {
-            state.undrained += u64::from(state.map.counts(*block).deleted);
-            for key in state.map.keys_of(*block) {
-                if state.map.get(key) == KeyState::Deleted {
-                    state.map.set(key, KeyState::Unused);
-                }
-            }
+            let deleted = state.map.forget_deleted(*block);
+            state.undrained += u64::from(deleted);
             state.fresh.retain(|fresh| fresh != block);
         }
         state.fresh.extend(blocks);
@@ -232,6 +265,17 @@ impl Keys {
         self.state.lock().undrained = 0;
     }
 
+    /// Deleted keys that were replaced, of which a superseded copy may be left.
+    pub(crate) fn undrained(&self) -> u64 {
+        self.state.lock().undrained
+    }
+
+    /// After a crash superseded copies may be left, of how many keys is not known: one at least.
+    pub(crate) fn suspect(&self) {
+        let mut state = self.state.lock();
+        state.undrained = state.undrained.max(1);
+    }
+
     /// An old copy of a block, decrypted.
     pub(crate) fn open_copy(&self, block: KeyBlock, content: &[u8]) -> KeyCopy {
         let pages = content.chunks_exact(self.layout.page as usize).take(self.block_pages() as usize);
@@ -239,52 +283,69 @@ impl Keys {
     }
 
     /// A key as it stands in an old copy, if it lies in that block.
-    pub(crate) fn cipher_in(&self, copy: &KeyCopy, key: KeyPosition) -> Result<Option<GcmKey>> {
+    pub(crate) fn cipher_in(&self, copy: &KeyCopy, key: KeyPosition) -> Result<Option<NodeKey<'_>>> {
         if key.0 / self.layout.leb_keys != copy.block.0 {
             return Ok(None);
         }
         let page = copy.pages.get((key.0 % self.layout.leb_keys / self.layout.page_keys) as usize);
         let place = self.place_in_page(key.0 % self.layout.page_keys);
-        page.map(|page| self.expand(&page.expose()[place])).transpose()
+        let expand = |page: &SecretVec| {
+            let mut whole = Zeroizing::new(*self.tail.expose());
+            whole[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
+            GcmKey::from_bytes(&whole).map(NodeKey::Own)
+        };
+        page.map(expand).transpose()
     }
 
     // --- keys ---
 
-    /// A key, ready for use.
-    pub(crate) fn cipher(&self, key: KeyPosition) -> Result<GcmKey> {
-        let number = key.0 / self.layout.page_keys;
-        let place = self.place_in_page(key.0 % self.layout.page_keys);
-        let block = key.0 / self.layout.leb_keys;
-        if block >= self.layout.keys.1 {
-            return Err(unknown(key));
+    /// Fetches keys, to be used at once.
+    pub(crate) fn fetch(&self, keys: impl ExactSizeIterator<Item = KeyPosition>) -> Result<Fetched<'_>> {
+        let of_disk = self.of_disk.as_ref();
+        let mut fetched = Fetched { keys: Zeroizing::new(Vec::with_capacity(keys.len())), of_disk };
+        if of_disk.is_some() {
+            return Ok(fetched);
         }
-        let renewals = {
-            let mut state = self.state.lock();
-            if let Some(page) = state.cache.get(number) {
-                return self.expand(&page.expose()[place]);
-            }
-            state.renewals[block as usize]
-        };
-        let page = self.read_page(number)?;
-        let cipher = self.expand(&page.expose()[place])?;
         let mut state = self.state.lock();
-        if state.renewals[block as usize] == renewals {
-            state.cache.insert(number, page);
+        for key in keys {
+            let page = key.0 / self.layout.page_keys;
+            if key.0 / self.layout.leb_keys >= self.layout.keys.1 {
+                return Err(unknown(key));
+            }
+            // The capacity suffices: nothing moves, and no copy stays behind.
+            fetched.keys.push(*self.tail.expose());
+            let whole = fetched.keys.last_mut().expect("one was pushed");
+            let place = self.place_in_page(key.0 % self.layout.page_keys);
+            if let Some(page) = state.cache.get(page) {
+                whole[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
+            } else {
+                let renewals = state.renewals[(key.0 / self.layout.leb_keys) as usize];
+                // In the memory of a page that has to go.
+                let memory = if state.cache.is_full() { state.cache.evict(|_, _| true) } else { None };
+                let content = MutexGuard::unlocked(&mut state, || {
+                    let memory = memory.map(|(_, memory)| memory);
+                    self.read_page_to(
+                        page,
+                        memory.unwrap_or_else(|| SecretVec::zeroed(self.layout.page as usize)),
+                    )
+                })?;
+                whole[..self.layout.key_len].copy_from_slice(&content.expose()[place]);
+                if state.renewals[(key.0 / self.layout.leb_keys) as usize] == renewals {
+                    state.cache.insert(page, content);
+                }
+            }
         }
-        Ok(cipher)
+        Ok(fetched)
+    }
+
+    /// A key, ready for use.
+    pub(crate) fn cipher(&self, key: KeyPosition) -> Result<NodeKey<'_>> {
+        self.fetch(std::iter::once(key))?.key(0)
     }
 
     fn forget_pages(&self, state: &mut State, block: KeyBlock) {
         let pages = self.block_pages();
         (block.0 * pages..(block.0 + 1) * pages).for_each(|page| drop(state.cache.remove(page)));
-    }
-
-    fn expand(&self, key: &[u8]) -> Result<GcmKey> {
-        GcmKey::new(&Secret::fill_with(|whole: &mut [u8; 32]| {
-            whole.copy_from_slice(self.tail.expose());
-            whole[..key.len()].copy_from_slice(key);
-            Ok::<_, Error>(())
-        })?)
     }
 
     /// Where a key lies in its page.
@@ -299,18 +360,27 @@ impl Keys {
     }
 
     fn read_page(&self, number: u32) -> Result<SecretVec> {
+        self.read_page_to(number, SecretVec::zeroed(self.layout.page as usize))
+    }
+
+    /// Reads a page into memory for secrets that is as long.
+    fn read_page_to(&self, number: u32, mut memory: SecretVec) -> Result<SecretVec> {
         let pages = self.block_pages();
-        let mut bytes = vec![0; self.layout.page as usize];
         let leb = self.layout.leb_of_keys(KeyBlock(number / pages));
-        self.flash.read(leb, number % pages * self.layout.page, &mut bytes)?;
-        Ok(self.open_page(bytes))
+        self.flash.read(leb, number % pages * self.layout.page, memory.expose_mut())?;
+        self.decrypt_page(memory.expose_mut());
+        Ok(memory)
     }
 
     fn open_page(&self, mut bytes: Vec<u8>) -> SecretVec {
+        self.decrypt_page(&mut bytes);
+        SecretVec::new(bytes)
+    }
+
+    fn decrypt_page(&self, bytes: &mut [u8]) {
         let (salt, keys) = bytes.split_first_chunk_mut::<SALT>().expect("a page is longer");
         let len = keys.len() / 16 * 16;
         self.page_key.session().decrypt_in_place(salt, &mut keys[..len]);
-        SecretVec::new(bytes)
     }
 
     /// Writes a block whose keys are new, but for those whose bit in `used` is set.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Blocks with the fewest live nodes among which garbage collection chooses.
-const CANDIDATES: usize = 64;
+/// Of so many closed blocks, one is named when the table is looked through for blocks to collect.
+const SHARE: usize = 512;
 
 /// What a block is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,6 @@ struct Info {
 pub(crate) struct LebTable {
     infos: Vec<Info>,
     free: BTreeSet<u32>,
-    /// Closed blocks by live nodes.
-    closed: BTreeSet<(u32, u32)>,
     recent: u32,
     /// The block that was taken last: the next free one after it is taken next, so that all take their turn.
     taken: u32,
@@ -41,13 +39,7 @@ impl LebTable {
     /// All free.
     pub(crate) fn new(lebs: u32) -> LebTable {
         let info = Info { live: 0, written: 0, used: LebUse::Free };
-        LebTable {
-            infos: vec![info; lebs as usize],
-            free: (0..lebs).collect(),
-            closed: BTreeSet::new(),
-            recent: 0,
-            taken: 0,
-        }
+        LebTable { infos: vec![info; lebs as usize], free: (0..lebs).collect(), recent: 0, taken: 0 }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -80,24 +72,17 @@ impl LebTable {
     pub(crate) fn set_used(&mut self, leb: u32, used: LebUse) {
         let info = &mut self.infos[leb as usize];
         self.free.remove(&leb);
-        self.closed.remove(&(info.live, leb));
         self.recent -= u32::from(info.used == LebUse::Recent);
         self.recent += u32::from(used == LebUse::Recent);
         info.used = used;
-        match used {
-            LebUse::Free => drop(self.free.insert(leb)),
-            LebUse::Closed => drop(self.closed.insert((info.live, leb))),
-            LebUse::Recent | LebUse::Damaged => {}
+        if used == LebUse::Free {
+            self.free.insert(leb);
         }
     }
 
     /// Changes how many nodes of a block are live.
     pub(crate) fn set_live(&mut self, leb: u32, live: u32) {
-        let info = &mut self.infos[leb as usize];
-        if self.closed.remove(&(info.live, leb)) {
-            self.closed.insert((live, leb));
-        }
-        info.live = live;
+        self.infos[leb as usize].live = live;
     }
 
     /// Notes a group.
@@ -105,9 +90,20 @@ impl LebTable {
         self.infos[leb as usize].written = sequence;
     }
 
+    /// The last group of a block.
+    pub(crate) fn written(&self, leb: u32) -> u64 {
+        self.infos[leb as usize].written
+    }
+
+    /// The next block that is taken is this, if it is free.
+    pub(crate) fn take_next(&mut self, leb: u32) {
+        self.taken = leb.wrapping_sub(1);
+    }
+
     /// Takes a free block.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let next = self.free.range(self.taken + 1..).next().or_else(|| self.free.first()).copied()?;
+        let next =
+            self.free.range(self.taken.wrapping_add(1)..).next().or_else(|| self.free.first()).copied()?;
         self.set_used(next, LebUse::Recent);
         self.taken = next;
         Some(next)
@@ -122,15 +118,28 @@ impl LebTable {
         }
     }
 
-    /// The closed block whose collection pays most: by the cost and benefit of log-structured file systems, the free part times
-    /// the age, divided by what copying costs. `None` if none has room.
-    pub(crate) fn victim(&self, nodes: u32, now: u64) -> Option<u32> {
-        let score = |leb: u32| {
-            let info = &self.infos[leb as usize];
+    /// The closed blocks whose collection pays most, the best one last: by the cost and benefit of log-structured file systems,
+    /// the free part times the age, divided by what reading the block and writing what is live costs. Blocks that are old but of
+    /// which less is free than half of the mean are left out: to copy them would yield next to nothing.
+    pub(crate) fn victims(&self, nodes: u32, now: u64) -> Vec<u32> {
+        let score = |info: &Info| {
             let live = f64::from(info.live) / f64::from(nodes);
             (1.0 - live) * (now - info.written.min(now) + 1) as f64 / (1.0 + live)
         };
-        let candidates = self.closed.iter().take(CANDIDATES).filter(|(live, _)| *live < nodes);
-        candidates.map(|(_, leb)| *leb).max_by(|a, b| score(*a).total_cmp(&score(*b)))
+        let closed =
+            (0..).zip(&self.infos).filter(|(_, info)| info.used == LebUse::Closed && info.live < nodes);
+        let free = |info: &Info| u64::from(nodes - info.live);
+        let (count, all_free) =
+            closed.clone().fold((0, 0), |(count, sum), (_, info)| (count + 1, sum + free(info)));
+        let closed = closed.filter(|(_, info)| 2 * count * free(info) >= all_free);
+        let mut scored: Vec<(f64, u32)> = closed.map(|(leb, info)| (score(info), leb)).collect();
+        let named = (scored.len() / SHARE).max(1).min(scored.len());
+        let worse = scored.len() - named;
+        if worse > 0 {
+            scored.select_nth_unstable_by(worse, |a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        }
+        let mut best = scored.split_off(worse);
+        best.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        best.into_iter().map(|(_, leb)| leb).collect()
     }
 }

@@ -7,12 +7,14 @@
 
 use crate::group::{Content, Header, NodeEntry};
 use crate::leb_table::{LebTable, LebUse};
-use crate::numbers::{KeyPosition, Place, Target, Unit};
+use crate::node_key::{associated, nonce};
+use crate::numbers::{Place, Target, Unit};
 use crate::params::Layout;
 use lacuna_core::{BLOCK_SIZE, BoundedCache, Budget, Error, Kind, Result, Secret};
-use lacuna_crypto::{GcmKey, RandomSource, derive};
+use lacuna_crypto::{GcmKey, RandomSource, XaesKey, derive};
 use lacuna_nand::{Flash, Leb};
 use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
 
 /// What a cached header takes, roughly.
@@ -40,12 +42,14 @@ struct State {
 pub(crate) struct Log {
     flash: Arc<dyn Flash>,
     layout: Layout,
-    key: GcmKey,
+    key: XaesKey,
     index_key: GcmKey,
     random: Arc<dyn RandomSource>,
     state: Mutex<State>,
+    /// For the next group. What was in it is ciphertext.
+    memory: Mutex<Vec<u8>>,
     /// Of groups that were read or written lately.
-    headers: Mutex<BoundedCache<u32, Arc<Header>>>,
+    headers: Mutex<BoundedCache<u32, Arc<Header>, FxBuildHasher>>,
 }
 
 impl Log {
@@ -59,9 +63,18 @@ impl Log {
     ) -> Result<Log> {
         let headers = Mutex::new(BoundedCache::new((budget.get() / HEADER_COST).max(16) as usize));
         let state = State { table: LebTable::new(layout.log.1), at: None };
-        let key = GcmKey::new(&derive(master, "flash log", b""))?;
+        let key = XaesKey::new(&derive(master, "flash log", b""));
         let index_key = GcmKey::new(&derive(master, "flash index", b""))?;
-        Ok(Log { flash, layout, key, index_key, random, state: Mutex::new(state), headers })
+        Ok(Log {
+            flash,
+            layout,
+            key,
+            index_key,
+            random,
+            state: Mutex::new(state),
+            memory: Mutex::default(),
+            headers,
+        })
     }
 
     // --- writing, by one thread at a time ---
@@ -97,27 +110,38 @@ impl Log {
         }
     }
 
-    /// Appends a group. It is durable when this returns. `nodes` holds the nodes one after another; they must fit.
-    pub(crate) fn append(&self, content: Content, nodes: &[u8]) -> Result<Unit> {
+    /// Memory for a group of so many nodes, and how long the header is in front of them.
+    pub(crate) fn group_memory(&self, nodes: usize) -> (Vec<u8>, usize) {
+        let header = self.layout.unit as usize;
+        let len = (header + nodes * BLOCK_SIZE).next_multiple_of(self.layout.page as usize);
+        let mut bytes = std::mem::take(&mut *self.memory.lock());
+        bytes.resize(len, 0);
+        bytes[header + nodes * BLOCK_SIZE..].fill(0xff);
+        (bytes, header)
+    }
+
+    /// Appends a group. It is durable when this returns. `bytes` is [`Log::group_memory`] with as many nodes as `content` has
+    /// entries, which must fit.
+    pub(crate) fn append(&self, content: Content, mut bytes: Vec<u8>) -> Result<Unit> {
         let mut state = self.state.lock();
-        let units = 1 + (nodes.len() / self.layout.unit as usize) as u32;
-        let padded = units.next_multiple_of(self.layout.page_units());
+        let padded = bytes.len() as u32 / self.layout.unit;
         if state.at.ok_or_else(not_started)?.unit + padded > self.layout.units {
             self.go_on(&mut state)?;
         }
         let at = state.at.ok_or_else(not_started)?;
         let place = self.unit(at.leb, at.unit);
         let next_leb = at.next;
-        let header = Header { sequence: at.sequence, next_leb, checksum: crc32fast::hash(nodes), content };
-        let mut bytes = header.seal(self.layout.unit, place, &self.key, &*self.random);
-        bytes.extend_from_slice(nodes);
-        bytes.resize((padded * self.layout.unit) as usize, 0xff);
+        let mut header = Header { sequence: at.sequence, next_leb, checksum: 0, content };
+        let (front, nodes) = bytes.split_at_mut(self.layout.unit as usize);
+        header.checksum = crc32fast::hash(&nodes[..header.nodes().len() * BLOCK_SIZE]);
+        front.copy_from_slice(&header.seal(self.layout.unit, place, &self.key, &*self.random)?);
         self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes)?;
         let live = state.table.live(at.leb) + header.nodes().len() as u32;
         state.table.set_live(at.leb, live);
         state.table.note_written(at.leb, at.sequence);
         state.at = Some(Position { unit: at.unit + padded, sequence: at.sequence + 1, ..at });
         self.headers.lock().insert(place.0, Arc::new(header));
+        *self.memory.lock() = bytes;
         Ok(place)
     }
 
@@ -139,10 +163,17 @@ impl Log {
 
     /// Notes that a node is not live any more.
     pub(crate) fn died(&self, place: Place) {
+        self.all_died(std::iter::once(place));
+    }
+
+    /// Notes that nodes are not live any more.
+    pub(crate) fn all_died(&self, places: impl Iterator<Item = Place>) {
         let mut state = self.state.lock();
-        let leb = self.leb_of(place.group);
-        let live = state.table.live(leb).saturating_sub(1);
-        state.table.set_live(leb, live);
+        for place in places {
+            let leb = self.leb_of(place.group);
+            let live = state.table.live(leb).saturating_sub(1);
+            state.table.set_live(leb, live);
+        }
     }
 
     /// Shows the table of blocks to `f`.
@@ -150,10 +181,10 @@ impl Log {
         f(&mut self.state.lock().table)
     }
 
-    /// The block whose collection pays most.
-    pub(crate) fn victim(&self) -> Option<u32> {
+    /// The blocks whose collection pays most, the best one last.
+    pub(crate) fn victims(&self) -> Vec<u32> {
         let state = self.state.lock();
-        state.table.victim(self.layout.leb_nodes(), state.at?.sequence)
+        state.at.map_or(vec![], |at| state.table.victims(self.layout.leb_nodes(), at.sequence))
     }
 
     /// Gives a block back that holds nothing live.
@@ -193,7 +224,12 @@ impl Log {
     pub(crate) fn read_header(&self, place: Unit) -> Result<Option<Header>> {
         let mut bytes = vec![0; self.layout.unit as usize];
         self.read(place, &mut bytes)?;
-        Ok(Header::open(&bytes, place, &self.key))
+        Header::open(&bytes, place, &self.key)
+    }
+
+    /// The same, of what a unit of a block of the log held.
+    pub(crate) fn header_in(&self, leb: u32, unit: u32, bytes: &[u8]) -> Result<Option<Header>> {
+        Header::open(bytes, self.unit(leb, unit), &self.key)
     }
 
     /// Reads neighbouring nodes of a group, as they lie.
@@ -249,31 +285,12 @@ impl Log {
 
     // --- nodes ---
 
-    /// Encrypts a block under a key of its own, and gives its entry.
-    pub(crate) fn seal_block(
-        key: &GcmKey,
-        block: u32,
-        position: KeyPosition,
-        sequence: u64,
-        plain: &[u8],
-        out: &mut [u8],
-    ) -> NodeEntry {
-        let target = Target::Block(block);
-        let tag = key.seal(&[0; 12], &associated(target, sequence), plain, out);
-        NodeEntry { target, key: position.0, sequence, tag, replaced: None }
-    }
-
-    /// Decrypts a block where it was read to. False: it is not what the entry says.
-    pub(crate) fn open_block(key: &GcmKey, entry: &NodeEntry, block: &mut [u8]) -> bool {
-        key.open_in_place(&[0; 12], &associated(entry.target, entry.sequence), block, &entry.tag).is_ok()
-    }
-
     /// Encrypts a page of the index.
     pub(crate) fn seal_index(&self, page: u32, sequence: u64, plain: &[u8], out: &mut [u8]) -> NodeEntry {
         let mut random = [0; 4];
         self.random.fill(&mut random);
         let (target, key) = (Target::Index(page), u32::from_le_bytes(random));
-        let tag = self.index_key.seal(&index_nonce(key, sequence), &associated(target, sequence), plain, out);
+        let tag = self.index_key.seal(&nonce(key, sequence), &associated(target, sequence), plain, out);
         NodeEntry { target, key, sequence, tag, replaced: None }
     }
 
@@ -284,8 +301,8 @@ impl Log {
         let header = self.header(place.group)?;
         let entry = header.as_ref().and_then(|header| header.nodes().get(usize::from(place.ordinal)));
         let opened = entry.filter(|entry| entry.target == Target::Index(page)).is_some_and(|entry| {
-            let (nonce, data) =
-                (index_nonce(entry.key, entry.sequence), associated(entry.target, entry.sequence));
+            let nonce = nonce(entry.key, entry.sequence);
+            let data = associated(entry.target, entry.sequence);
             self.index_key.open_in_place(&nonce, &data, &mut bytes, &entry.tag).is_ok()
         });
         if opened { Ok(bytes) } else { Err(damaged(format!("page {page} of the index"))) }
@@ -307,25 +324,6 @@ impl Log {
     pub(crate) fn leb_of(&self, unit: Unit) -> u32 {
         (unit.0 / self.layout.units).saturating_sub(self.layout.log.0).min(self.layout.log.1 - 1)
     }
-}
-
-fn associated(target: Target, sequence: u64) -> [u8; 13] {
-    let mut data = [0; 13];
-    let (kind, number) = match target {
-        Target::Block(block) => (0, block),
-        Target::Index(page) => (1, page),
-    };
-    data[0] = kind;
-    data[1..5].copy_from_slice(&number.to_le_bytes());
-    data[5..].copy_from_slice(&sequence.to_le_bytes());
-    data
-}
-
-fn index_nonce(random: u32, sequence: u64) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[..4].copy_from_slice(&random.to_le_bytes());
-    nonce[4..].copy_from_slice(&sequence.to_le_bytes());
-    nonce
 }
 
 fn not_started() -> Error {

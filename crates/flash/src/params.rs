@@ -1,11 +1,10 @@
 //! The parameters of a disk on flash, and where its areas lie.
 
+use crate::header_medium::header_lebs;
 use crate::numbers::{KeyBlock, Unit};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_nand::{FlashGeometry, Leb};
 
-/// Logical erase blocks that hold the two copies of the header.
-pub const HEADER_LEBS: u32 = 2;
 /// Random bytes at the start of each page of the key storage area.
 pub(crate) const SALT: usize = 16;
 /// Index entries on one index page.
@@ -19,7 +18,7 @@ const LOG_RESERVE: u32 = 10;
 pub struct Params {
     /// Length in blocks.
     pub blocks: u64,
-    /// Bytes of a key: 16 or 32.
+    /// Bytes of a key: 16 or 32. With the feature `keys-off` also 0, for a disk that forgets nothing, for comparison.
     pub key_len: u8,
     /// How the flash is divided.
     pub flash: FlashGeometry,
@@ -81,6 +80,36 @@ impl Params {
         self.layout().map_or(0, |layout| layout.keys.1)
     }
 
+    /// Keys of one of them.
+    pub fn keys_of_a_block(&self) -> u32 {
+        self.layout().map_or(0, |layout| layout.leb_keys)
+    }
+
+    /// Logical erase blocks for keys: 0.8 % of the flash for keys of 32 bytes, 0.4 % for keys of 16. More keys than blocks are
+    /// wanted, for those that are deleted between two purges: the more there are, the more are new after a block of keys is
+    /// replaced. So it is never less than a key for each block and for one of 64 more, and never more than for one of 8.
+    fn key_storage(&self, leb_keys: u32) -> u32 {
+        if self.is_without_keys() {
+            return 0;
+        }
+        let share = u64::from(self.flash.lebs) * u64::from(self.key_len) / 4000;
+        let for_blocks_and = |more: u64| (self.blocks + more).div_ceil(u64::from(leb_keys));
+        // Those of a group are assigned before those of what it replaces are free.
+        let least = (self.blocks / 64).max(2 * u64::from(crate::group::MOST_ORDINALS));
+        share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.blocks / 8))).max(2) as u32
+    }
+
+    /// The same log without the keys, that the benchmark compares with: everything is encrypted under one key of the disk.
+    pub(crate) fn is_without_keys(&self) -> bool {
+        is_without_keys(self.key_len.into())
+    }
+
+    /// Of a thousand nodes for which the log has room, how many stay free when the disk is full. None if it does not fit its
+    /// flash.
+    pub fn spare(&self) -> Option<u32> {
+        self.layout().ok().map(|layout| layout.spare(self.blocks))
+    }
+
     /// Where things lie.
     ///
     /// Errors: [`Kind::NoSpace`] if the disk does not fit its flash, [`Kind::Usage`] for impossible parameters.
@@ -90,7 +119,7 @@ impl Params {
         let possible = flash.page.is_power_of_two()
             && (512..=1 << 16).contains(&flash.page)
             && flash.leb_len >= 2 * flash.page.max(BLOCK_SIZE as u32)
-            && matches!(self.key_len, 16 | 32)
+            && (matches!(self.key_len, 16 | 32) || self.is_without_keys())
             && self.blocks > 0
             && self.blocks < u64::from(u32::MAX / 2);
         if !possible {
@@ -103,7 +132,7 @@ impl Params {
         }
         let leb_len = flash.leb_len / flash.page * flash.page;
         let key_len = usize::from(self.key_len);
-        let page_keys = (flash.page - SALT as u32) / u32::from(self.key_len);
+        let page_keys = (flash.page - SALT as u32).checked_div(u32::from(self.key_len)).unwrap_or(0);
         let leb_keys = leb_len / flash.page * page_keys;
         let index_pages = self.blocks.div_ceil(INDEX_FANOUT) as u32;
         let mut layout = Layout {
@@ -115,14 +144,12 @@ impl Params {
             page_keys,
             leb_keys,
             key_len,
-            keys: (HEADER_LEBS, 0),
+            keys: (header_lebs(flash), 0),
             checkpoints: (0, 0),
             log: (0, 0),
         };
-        // A key for each block, and as many more as one of sixteen blocks, for those that are deleted between two purges.
-        let keys = self.blocks + self.blocks / 16;
-        layout.keys.1 = keys.div_ceil(u64::from(leb_keys)).max(2) as u32;
-        let used = u64::from(HEADER_LEBS) + u64::from(layout.keys.1);
+        layout.keys.1 = self.key_storage(leb_keys);
+        let used = u64::from(header_lebs(flash)) + u64::from(layout.keys.1);
         let left = u64::from(flash.lebs).saturating_sub(used) as u32;
         layout.checkpoints = (used as u32, layout.checkpoint_lebs(left));
         let before = used + 2 * u64::from(layout.checkpoints.1);
@@ -135,13 +162,24 @@ impl Params {
     }
 }
 
+fn is_without_keys(key_len: usize) -> bool {
+    cfg!(feature = "keys-off") && key_len == 0
+}
+
 impl Layout {
-    /// Logical erase blocks of one checkpoint: of a root, a table of the log, and a bit for each key.
+    /// See [`Params::is_without_keys`].
+    pub(crate) fn is_without_keys(&self) -> bool {
+        is_without_keys(self.key_len)
+    }
+
+    /// Logical erase blocks of one checkpoint: its head, its front, fresh blocks of keys, a root, a table of the log, and two bits
+    /// for each key.
     fn checkpoint_lebs(&self, log: u32) -> u32 {
-        let bytes = 4096
+        let bytes = u64::from(self.page)
+            + 64
             + 4 * u64::from(self.keys.1)
             + 8 * u64::from(self.index_pages)
-            + 8 * u64::from(log)
+            + 12 * u64::from(log)
             + u64::from(self.keys.1) * 2 * (1 + u64::from(self.leb_keys).div_ceil(8));
         bytes.div_ceil(u64::from(self.leb_len)) as u32
     }
@@ -153,17 +191,23 @@ impl Layout {
 
     /// Nodes that a logical erase block of the log holds, written in one go.
     pub(crate) fn leb_nodes(&self) -> u32 {
+        self.nodes_in(self.units)
+    }
+
+    fn nodes_in(&self, units: u32) -> u32 {
         let pages_of = |nodes: u32| (1 + nodes * self.node_units()).next_multiple_of(self.page / self.unit);
         let group = crate::group::most_nodes(self.unit);
-        let whole = self.units / pages_of(group);
-        let rest = self.units % pages_of(group);
+        let whole = units / pages_of(group);
+        let rest = units % pages_of(group);
         let more = (0..group).rev().find(|nodes| *nodes == 0 || pages_of(*nodes) <= rest).unwrap_or(0);
         whole * group + more
     }
 
-    /// Nodes for which the log has room.
+    /// Nodes for which the log has room. What garbage collection copies from one block goes to two as a rule, so each has one group more
+    /// than it might.
     fn capacity(&self) -> u64 {
-        u64::from(self.log.1.saturating_sub(LOG_RESERVE)) * u64::from(self.leb_nodes())
+        let nodes = self.nodes_in(self.units - self.page_units());
+        u64::from(self.log.1.saturating_sub(LOG_RESERVE)) * u64::from(nodes)
     }
 
     /// Of a thousand nodes for which the log has room, how many stay free when a disk of so many blocks is full.

@@ -12,7 +12,6 @@ use crate::keys::Keys;
 use crate::log::Log;
 use crate::numbers::{KeyBlock, KeyPosition, Place, Unit};
 use crate::params::Layout;
-use crate::state_map::KeyState;
 use lacuna_core::{BLOCK_SIZE, Result};
 use std::sync::Arc;
 
@@ -43,68 +42,69 @@ impl Placer {
         let most = crate::group::most_nodes(self.layout.unit) as usize;
         let room = self.log.room()?.min(most);
         let mut keys = Vec::with_capacity(room);
-        while keys.len() < room.min(blocks.len()) {
-            match self.keys.assign() {
-                Some(key) => keys.push(key),
-                None => self.renew_emptiest()?,
+        let wanted = room.min(blocks.len());
+        loop {
+            self.keys.assign(wanted, &mut keys);
+            if keys.len() == wanted {
+                break;
             }
+            self.renew_emptiest()?;
         }
         let room = self.log.room()?;
-        for unneeded in keys.drain(room.min(keys.len())..) {
-            // Never used, and not fresh any more.
-            self.keys.set(unneeded, KeyState::Deleted)?;
-        }
+        // Never used, and not fresh any more.
+        self.keys.delete(keys.drain(room.min(keys.len())..))?;
         let blocks = &blocks[..keys.len()];
-        let sequence = self.first_sequence();
-        let mut nodes = vec![0; blocks.len() * BLOCK_SIZE];
+        let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
+        let fetched = self.keys.fetch(keys.iter().copied())?;
+        let (mut bytes, header) = self.log.group_memory(blocks.len());
+        let nodes = bytes[header..].chunks_exact_mut(BLOCK_SIZE);
         let mut entries = Vec::with_capacity(blocks.len());
-        for (at, ((block, plain), key)) in blocks.iter().zip(&keys).enumerate() {
-            let cipher = self.keys.cipher(*key)?;
-            let out = &mut nodes[at * BLOCK_SIZE..][..BLOCK_SIZE];
-            let entry = Log::seal_block(&cipher, *block, *key, sequence + at as u64, &plain[..], out);
-            entries.push(NodeEntry { replaced: self.index.get(*block)?, ..entry });
+        let sequences = self.first_sequence()..;
+        for (at, (((block, plain), out), sequence)) in blocks.iter().zip(nodes).zip(sequences).enumerate() {
+            let entry = fetched.key(at)?.seal(*block, keys[at], sequence, &plain[..], out);
+            entries.push(NodeEntry { replaced: replaced[at], ..entry });
         }
-        let group = self.log.append(Content::Nodes(entries), &nodes)?;
-        for (ordinal, ((block, _), key)) in (0..).zip(blocks.iter().zip(&keys)) {
-            let old = self.index.set(*block, Some(Place { group, ordinal, key: *key }))?;
-            self.delete(old)?;
-        }
+        let group = self.log.append(Content::Nodes(entries), bytes)?;
+        let places = (0..).zip(keys).map(|(ordinal, key)| Place { group, ordinal, key });
+        let old = self.index.set_all(blocks.iter().map(|(block, _)| *block).zip(places))?;
+        self.delete(&old)?;
         Ok(blocks.len())
     }
 
     /// Copies live nodes as they are to the end of the log, as many as one group takes, and gives how many.
     pub(crate) fn copy(&self, live: &[Live]) -> Result<usize> {
         let live = &live[..live.len().min(self.log.room()?)];
-        let mut nodes = vec![0; live.len() * BLOCK_SIZE];
-        let mut entries = Vec::with_capacity(live.len());
-        for (node, out) in live.iter().zip(nodes.chunks_exact_mut(BLOCK_SIZE)) {
-            self.log.read_nodes(node.place.group, node.place.ordinal, out)?;
-            entries.push(NodeEntry { replaced: Some(node.place), ..node.entry });
+        let (mut bytes, header) = self.log.group_memory(live.len());
+        let mut nodes = &mut bytes[header..];
+        let follow =
+            |a: &Live, b: &Live| (a.place.group, a.place.ordinal + 1) == (b.place.group, b.place.ordinal);
+        for run in live.chunk_by(follow) {
+            let out = nodes.split_off_mut(..run.len() * BLOCK_SIZE).expect("memory for all");
+            self.log.read_nodes(run[0].place.group, run[0].place.ordinal, out)?;
         }
-        let group = self.log.append(Content::Nodes(entries), &nodes)?;
-        for (ordinal, node) in (0..).zip(live) {
-            if let Some(block) = node.entry.target.block() {
-                self.index.set(block, Some(Place { group, ordinal, key: node.place.key }))?;
-                self.log.died(node.place);
-            }
-        }
+        let entries =
+            live.iter().map(|node| NodeEntry { replaced: Some(node.place), ..node.entry }).collect();
+        let group = self.log.append(Content::Nodes(entries), bytes)?;
+        let to = |(ordinal, node): (u8, &Live)| {
+            Some((node.entry.target.block()?, Place { group, ordinal, key: node.place.key }))
+        };
+        self.index.set_all((0..).zip(live).filter_map(to))?;
+        self.log.all_died(live.iter().map(|node| node.place));
         Ok(live.len())
     }
 
-    /// Writes dirty pages of the index, as many as one group takes, and gives how many.
-    pub(crate) fn place_index(&self) -> Result<usize> {
-        let pages = self.index.some_dirty(self.log.room()?);
+    /// Writes these dirty pages of the index, as many as one group takes, and gives how many.
+    pub(crate) fn place_index(&self, pages: &[u32]) -> Result<usize> {
+        let pages = &pages[..pages.len().min(self.log.room()?)];
         let sequence = self.first_sequence();
-        let mut nodes = vec![0; pages.len() * BLOCK_SIZE];
+        let (mut bytes, header) = self.log.group_memory(pages.len());
         let mut entries = Vec::with_capacity(pages.len());
-        for (at, (page, plain)) in pages.iter().enumerate() {
-            let out = &mut nodes[at * BLOCK_SIZE..][..BLOCK_SIZE];
-            let entry = self.log.seal_index(*page, sequence + at as u64, plain, out);
+        for ((at, page), out) in (0..).zip(pages).zip(bytes[header..].chunks_exact_mut(BLOCK_SIZE)) {
+            let entry = self.log.seal_index(*page, sequence + at, &self.index.bytes_of(*page), out);
             entries.push(NodeEntry { replaced: self.index.place_of(*page), ..entry });
         }
-        let keys: Vec<u32> = entries.iter().map(|entry| entry.key).collect();
-        let group = self.log.append(Content::Nodes(entries), &nodes)?;
-        for (ordinal, ((page, _), _)) in (0..).zip(pages.iter().zip(keys)) {
+        let group = self.log.append(Content::Nodes(entries), bytes)?;
+        for (ordinal, page) in (0..).zip(pages) {
             let place = Place { group, ordinal, key: KeyPosition(0) };
             if let Some(old) = self.index.written(*page, place) {
                 self.log.died(old);
@@ -113,14 +113,23 @@ impl Placer {
         Ok(pages.len())
     }
 
+    /// Writes all dirty pages of the index.
+    pub(crate) fn place_whole_index(&self) -> Result<()> {
+        loop {
+            let pages = self.index.some_dirty(crate::group::MOST_ORDINALS as usize);
+            if pages.is_empty() {
+                return Ok(());
+            }
+            self.place_index(&pages)?;
+        }
+    }
+
     /// Makes blocks holes, durably.
     pub(crate) fn discard(&self, discarded: &[Discarded]) -> Result<()> {
         for part in discarded.chunks(most_records(self.layout.unit)) {
             self.record(Content::Discard(part.to_vec()))?;
-            for entry in part {
-                let old = self.index.set(entry.block, None)?;
-                self.delete(old)?;
-            }
+            let old = part.iter().map(|entry| self.index.set(entry.block, None));
+            self.delete(&old.collect::<Result<Vec<_>>>()?)?;
         }
         Ok(())
     }
@@ -142,13 +151,12 @@ impl Placer {
 
     /// Appends a record.
     pub(crate) fn record(&self, content: Content) -> Result<Unit> {
-        self.log.append(content, &[])
+        self.log.append(content, self.log.group_memory(0).0)
     }
 
-    fn delete(&self, old: Option<Place>) -> Result<()> {
-        let Some(old) = old else { return Ok(()) };
-        self.log.died(old);
-        self.keys.set(old.key, KeyState::Deleted)
+    fn delete(&self, old: &[Option<Place>]) -> Result<()> {
+        self.log.all_died(old.iter().copied().flatten());
+        self.keys.delete(old.iter().flatten().map(|place| place.key))
     }
 
     /// The sequence number of the first node of the next group.

@@ -4,10 +4,11 @@
 //! that does not verify counts as damaged only if the index still says the same.
 
 use crate::buffer::Buffer;
+use crate::group::NodeEntry;
 use crate::index::Index;
 use crate::keys::Keys;
 use crate::log::{Log, damaged};
-use crate::numbers::Place;
+use crate::numbers::{KeyPosition, Place};
 use lacuna_core::{BLOCK_SIZE, Result};
 use std::sync::Arc;
 
@@ -39,36 +40,40 @@ impl Reader {
 
     /// Reads some blocks, those that lie together, and says how many.
     fn read_run(&self, first: u32, out: &mut [[u8; BLOCK_SIZE]]) -> Result<usize> {
-        let Some(place) = self.place_or_copy(first, &mut out[0])? else { return Ok(1) };
-        let follows = |at: u32| -> Result<bool> {
-            let next = Place { ordinal: place.ordinal.wrapping_add(at as u8), ..place };
-            let there =
-                if self.buffer.get(first + at).is_some() { None } else { self.index.get(first + at)? };
-            Ok(at < 64
-                && there.is_some_and(|there| (there.group, there.ordinal) == (next.group, next.ordinal)))
-        };
-        let mut count = 1;
-        while count < out.len() && follows(count as u32)? {
-            count += 1;
-        }
-        self.log.read_nodes(place.group, place.ordinal, out[..count].as_flattened_mut())?;
-        if let Some(header) = self.log.header(place.group)? {
-            for (at, block) in out[..count].iter_mut().enumerate() {
-                let entry = header.nodes().get(usize::from(place.ordinal) + at);
-                let entry = entry.filter(|entry| entry.target.block() == Some(first + at as u32));
-                let key = entry.and_then(super::group::NodeEntry::key_position);
-                let opened = match (entry, key) {
-                    (Some(entry), Some(key)) => Log::open_block(&self.keys.cipher(key)?, entry, block),
-                    _ => false,
-                };
-                if !opened {
-                    self.read_again(first + at as u32, block)?;
-                }
+        let end = first + out.len() as u32;
+        // Before the index: what leaves the buffer meanwhile is in the index by then.
+        let until = match self.buffer.first_of(first..end) {
+            Some(pending) if pending == first => {
+                return self.place_or_copy(first, &mut out[0]).and_then(|place| match place {
+                    Some(_) => self.read_again(first, &mut out[0]).map(|()| 1),
+                    None => Ok(1),
+                });
             }
+            Some(pending) => pending,
+            None => end,
+        };
+        let (place, count) = self.index.run(first, (until - first) as usize)?;
+        let out = &mut out[..count];
+        let Some(place) = place else {
+            out.as_flattened_mut().fill(0);
             return Ok(count);
-        }
-        for (at, block) in (first..).zip(&mut out[..count]) {
-            self.read_again(at, block)?;
+        };
+        self.log.read_nodes(place.group, place.ordinal, out.as_flattened_mut())?;
+        let header = self.log.header(place.group)?;
+        let entries = header.as_ref().and_then(|header| {
+            let entries = header.nodes().get(usize::from(place.ordinal)..)?.get(..count)?;
+            let as_said = |(block, entry): (u32, &NodeEntry)| entry.target.block() == Some(block);
+            (first..).zip(entries).all(as_said).then_some(entries)
+        });
+        let Some(entries) = entries else {
+            (first..).zip(out).try_for_each(|(block, out)| self.read_again(block, out))?;
+            return Ok(count);
+        };
+        let keys = self.keys.fetch(entries.iter().map(|entry| KeyPosition(entry.key)))?;
+        for (at, (entry, block)) in entries.iter().zip(out).enumerate() {
+            if !keys.key(at)?.open(entry, block) {
+                self.read_again(first + at as u32, block)?;
+            }
         }
         Ok(count)
     }
@@ -101,7 +106,7 @@ impl Reader {
             let entry = header.nodes().get(usize::from(place.ordinal));
             if let Some(entry) =
                 entry.filter(|entry| entry.target.block() == Some(block) && entry.key == place.key.0)
-                && Log::open_block(&self.keys.cipher(place.key)?, entry, out)
+                && self.keys.cipher(place.key)?.open(entry, out)
             {
                 return Ok(());
             }

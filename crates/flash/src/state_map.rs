@@ -13,37 +13,35 @@ pub(crate) enum KeyState {
     Deleted,
 }
 
-/// How many keys of a block are in each state.
+/// How many keys are in each state, of a block or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) used: u32,
     pub(crate) deleted: u32,
 }
 
-/// The states of all keys, in two bits each.
+/// The states of all keys, in two bits each. Invariant: no key has both bits, and none that is not there has any.
 pub(crate) struct KeyStateMap {
+    /// Of each block, whole words.
     used: Vec<u64>,
     deleted: Vec<u64>,
     counts: Vec<Counts>,
+    all: Counts,
     leb_keys: u32,
 }
 
 impl KeyStateMap {
     /// Of blocks of `leb_keys` keys each, all unused.
     pub(crate) fn new(blocks: u32, leb_keys: u32) -> KeyStateMap {
-        let words = (blocks as usize * leb_keys as usize).div_ceil(64);
+        let words = blocks as usize * leb_keys.div_ceil(64) as usize;
         let counts = vec![Counts::default(); blocks as usize];
-        KeyStateMap { used: vec![0; words], deleted: vec![0; words], counts, leb_keys }
-    }
-
-    /// The block of a key.
-    pub(crate) fn block_of(&self, key: KeyPosition) -> KeyBlock {
-        KeyBlock(key.0 / self.leb_keys)
-    }
-
-    /// The keys of a block.
-    pub(crate) fn keys_of(&self, block: KeyBlock) -> impl Iterator<Item = KeyPosition> + use<> {
-        (block.0 * self.leb_keys..(block.0 + 1) * self.leb_keys).map(KeyPosition)
+        KeyStateMap {
+            used: vec![0; words],
+            deleted: vec![0; words],
+            counts,
+            all: Counts::default(),
+            leb_keys,
+        }
     }
 
     /// Whether there is such a key.
@@ -53,7 +51,7 @@ impl KeyStateMap {
 
     /// The state of a key.
     pub(crate) fn get(&self, key: KeyPosition) -> KeyState {
-        let (word, bit) = (key.0 as usize / 64, 1 << (key.0 % 64));
+        let (word, bit) = self.place(key);
         match (self.used[word] & bit != 0, self.deleted[word] & bit != 0) {
             (true, _) => KeyState::Used,
             (false, true) => KeyState::Deleted,
@@ -64,33 +62,63 @@ impl KeyStateMap {
     /// Changes the state of a key and gives what it was.
     pub(crate) fn set(&mut self, key: KeyPosition, state: KeyState) -> KeyState {
         let was = self.get(key);
-        let (word, bit) = (key.0 as usize / 64, 1 << (key.0 % 64));
-        let block = self.block_of(key).0 as usize;
-        let counts = &mut self.counts[block];
-        match was {
-            KeyState::Used => counts.used -= 1,
-            KeyState::Deleted => counts.deleted -= 1,
-            KeyState::Unused => {}
+        let (word, bit) = self.place(key);
+        for counts in [&mut self.counts[(key.0 / self.leb_keys) as usize], &mut self.all] {
+            counts.used -= u32::from(was == KeyState::Used);
+            counts.deleted -= u32::from(was == KeyState::Deleted);
+            counts.used += u32::from(state == KeyState::Used);
+            counts.deleted += u32::from(state == KeyState::Deleted);
         }
-        self.used[word] &= !bit;
-        self.deleted[word] &= !bit;
-        match state {
-            KeyState::Used => {
-                self.used[word] |= bit;
-                counts.used += 1;
-            }
-            KeyState::Deleted => {
-                self.deleted[word] |= bit;
-                counts.deleted += 1;
-            }
-            KeyState::Unused => {}
-        }
+        let bit_if = |set: bool| if set { bit } else { 0 };
+        self.used[word] = self.used[word] & !bit | bit_if(state == KeyState::Used);
+        self.deleted[word] = self.deleted[word] & !bit | bit_if(state == KeyState::Deleted);
         was
+    }
+
+    /// The first unused key of a block that is not before `from`, counted in the block.
+    pub(crate) fn next_unused(&self, block: KeyBlock, from: u32) -> Option<u32> {
+        let words = self.words(block);
+        let (used, deleted) = (&self.used[words.clone()], &self.deleted[words]);
+        let mut skipped = u64::MAX << (from % 64);
+        for word in (from / 64) as usize..used.len() {
+            let unused = !(used[word] | deleted[word]) & skipped;
+            if unused != 0 {
+                let key = word as u32 * 64 + unused.trailing_zeros();
+                return (key < self.leb_keys).then_some(key);
+            }
+            skipped = u64::MAX;
+        }
+        None
+    }
+
+    /// Calls the deleted keys of a block unused, and gives how many they were.
+    pub(crate) fn forget_deleted(&mut self, block: KeyBlock) -> u32 {
+        let words = self.words(block);
+        self.deleted[words].fill(0);
+        let forgotten = std::mem::take(&mut self.counts[block.0 as usize].deleted);
+        self.all.deleted -= forgotten;
+        forgotten
+    }
+
+    /// Calls the unused keys of a block deleted.
+    pub(crate) fn delete_unused(&mut self, block: KeyBlock) {
+        let before = self.unused(block);
+        let (words, leb_keys) = (self.words(block), self.leb_keys);
+        for (number, word) in words.enumerate() {
+            self.deleted[word] = !self.used[word] & there(number, leb_keys);
+        }
+        self.counts[block.0 as usize].deleted += before;
+        self.all.deleted += before;
     }
 
     /// How many keys of a block are used, and deleted.
     pub(crate) fn counts(&self, block: KeyBlock) -> Counts {
         self.counts[block.0 as usize]
+    }
+
+    /// How many of all keys are.
+    pub(crate) fn all(&self) -> Counts {
+        self.all
     }
 
     /// Keys of a block that are neither.
@@ -106,30 +134,28 @@ impl KeyStateMap {
 
     /// The used keys of a block, a bit for each.
     pub(crate) fn bits(&self, block: KeyBlock) -> Vec<u8> {
-        self.bits_of(block, KeyState::Used)
+        let mut bits = vec![];
+        self.put_bits(&self.used[self.words(block)], &mut bits);
+        bits
     }
 
-    fn bits_of(&self, block: KeyBlock, state: KeyState) -> Vec<u8> {
-        let mut bits = vec![0; (self.leb_keys as usize).div_ceil(8)];
-        for (at, key) in self.keys_of(block).enumerate() {
-            if self.get(key) == state {
-                bits[at / 8] |= 1 << (at % 8);
-            }
-        }
-        bits
+    fn put_bits(&self, words: &[u64], out: &mut Vec<u8>) {
+        let end = out.len() + self.leb_keys.div_ceil(8) as usize;
+        words.iter().for_each(|word| out.extend(word.to_le_bytes()));
+        out.truncate(end);
     }
 
     /// All states: of each block the used keys, then the deleted ones, each as a byte that says none, all, or a bit for each
     /// follows.
     pub(crate) fn pack(&self, out: &mut Vec<u8>) {
         for (block, counts) in self.blocks() {
-            for (state, count) in [(KeyState::Used, counts.used), (KeyState::Deleted, counts.deleted)] {
+            for (words, count) in [(&self.used, counts.used), (&self.deleted, counts.deleted)] {
                 match count {
                     0 => out.push(NONE),
                     all if all == self.leb_keys => out.push(ALL),
                     _ => {
                         out.push(SOME);
-                        out.extend(self.bits_of(block, state));
+                        self.put_bits(&words[self.words(block)], out);
                     }
                 }
             }
@@ -138,25 +164,68 @@ impl KeyStateMap {
 
     /// The opposite, on a map without used or deleted keys. Gives how many bytes it took; `None` if they make no sense.
     pub(crate) fn unpack(&mut self, bytes: &[u8]) -> Option<usize> {
-        let len = (self.leb_keys as usize).div_ceil(8);
         let mut at = 0;
         for block in (0..self.counts.len() as u32).map(KeyBlock) {
-            for state in [KeyState::Used, KeyState::Deleted] {
-                let bits = match *bytes.get(at)? {
-                    NONE => None,
-                    ALL => Some(vec![u8::MAX; len]),
-                    SOME => Some(bytes.get(at + 1..at + 1 + len)?.to_vec()),
-                    _ => return None,
-                };
-                at += 1 + if bytes[at] == SOME { len } else { 0 };
-                for (number, key) in self.keys_of(block).enumerate() {
-                    if bits.as_ref().is_some_and(|bits| bits[number / 8] >> (number % 8) & 1 == 1) {
-                        self.set(key, state);
-                    }
-                }
+            let used = self.unpack_bits(bytes, &mut at)?;
+            let deleted = self.unpack_bits(bytes, &mut at)?;
+            if used.iter().zip(&deleted).any(|(used, deleted)| used & deleted != 0) {
+                return None;
             }
+            let count = |words: &[u64]| words.iter().map(|word| word.count_ones()).sum();
+            let counts = Counts { used: count(&used), deleted: count(&deleted) };
+            let words = self.words(block);
+            self.used[words.clone()].copy_from_slice(&used);
+            self.deleted[words].copy_from_slice(&deleted);
+            self.counts[block.0 as usize] = counts;
+            self.all.used += counts.used;
+            self.all.deleted += counts.deleted;
         }
         Some(at)
+    }
+
+    /// One bit for each key of a block, in words.
+    fn unpack_bits(&self, bytes: &[u8], at: &mut usize) -> Option<Vec<u64>> {
+        let mut words = vec![0; self.leb_keys.div_ceil(64) as usize];
+        let kind = *bytes.get(*at)?;
+        *at += 1;
+        match kind {
+            NONE => {}
+            ALL => {
+                words.iter_mut().enumerate().for_each(|(number, word)| *word = there(number, self.leb_keys))
+            }
+            SOME => {
+                let end = *at + self.leb_keys.div_ceil(8) as usize;
+                for (word, bytes) in words.iter_mut().zip(bytes.get(*at..end)?.chunks(8)) {
+                    let mut whole = [0; 8];
+                    whole[..bytes.len()].copy_from_slice(bytes);
+                    *word = u64::from_le_bytes(whole);
+                }
+                *at = end;
+            }
+            _ => return None,
+        }
+        let sound = words.iter().enumerate().all(|(number, word)| word & !there(number, self.leb_keys) == 0);
+        sound.then_some(words)
+    }
+
+    /// The words of a block.
+    fn words(&self, block: KeyBlock) -> std::ops::Range<usize> {
+        let len = self.leb_keys.div_ceil(64) as usize;
+        block.0 as usize * len..(block.0 as usize + 1) * len
+    }
+
+    /// The word and the bit of a key.
+    fn place(&self, key: KeyPosition) -> (usize, u64) {
+        let (block, at) = (key.0 / self.leb_keys, key.0 % self.leb_keys);
+        (self.words(KeyBlock(block)).start + at as usize / 64, 1 << (at % 64))
+    }
+}
+
+/// The bits of a word of a block that stand for keys.
+fn there(word: usize, leb_keys: u32) -> u64 {
+    match leb_keys as usize - word * 64 {
+        64.. => u64::MAX,
+        keys => (1 << keys) - 1,
     }
 }
 
@@ -179,7 +248,7 @@ mod tests {
         assert_eq!(map.set(KeyPosition(151), KeyState::Unused), KeyState::Deleted);
         assert_eq!(map.counts(KeyBlock(1)), Counts { used: 0, deleted: 1 });
         assert_eq!(map.bits(KeyBlock(1)), [0; 13]);
-        for key in map.keys_of(KeyBlock(2)) {
+        for key in (200..300).map(KeyPosition) {
             map.set(key, KeyState::Used);
         }
         map.set(KeyPosition(3), KeyState::Used);
@@ -189,6 +258,35 @@ mod tests {
         let mut other = KeyStateMap::new(3, 100);
         assert_eq!(other.unpack(&packed), Some(packed.len()));
         assert!((0..300).map(KeyPosition).all(|key| other.get(key) == map.get(key)));
+        assert_eq!((other.all(), other.all().used), (map.all(), 101));
         assert!(map.has(KeyPosition(299)) && !map.has(KeyPosition(300)));
+    }
+
+    #[test]
+    fn whole_blocks_change_as_key_by_key() {
+        let mut map = KeyStateMap::new(2, 70);
+        for key in 0..69 {
+            map.set(KeyPosition(70 + key), if key % 3 == 0 { KeyState::Used } else { KeyState::Deleted });
+        }
+        let block = KeyBlock(1);
+        assert_eq!((map.next_unused(block, 0), map.next_unused(block, 69)), (Some(69), Some(69)));
+        assert_eq!(map.forget_deleted(block), 46);
+        assert_eq!((map.unused(block), map.all()), (47, Counts { used: 23, deleted: 0 }));
+        assert_eq!((map.next_unused(block, 0), map.next_unused(block, 3)), (Some(1), Some(4)));
+        map.delete_unused(block);
+        assert_eq!((map.next_unused(block, 0), map.all()), (None, Counts { used: 23, deleted: 47 }));
+        assert_eq!(map.get(KeyPosition(69)), KeyState::Unused);
+        assert_eq!(map.next_unused(KeyBlock(0), 69), Some(69));
+    }
+
+    #[test]
+    fn bits_that_make_no_sense_are_refused() {
+        let unpack = |bytes: &[u8]| KeyStateMap::new(1, 12).unpack(bytes);
+        assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4]), Some(6));
+        // A key that is used and deleted, a key that is not there, an unknown kind, an end too early.
+        assert_eq!(unpack(&[SOME, 3, 8, SOME, 2, 4]), None);
+        assert_eq!(unpack(&[SOME, 1, 16, NONE]), None);
+        assert_eq!(unpack(&[3, NONE]), None);
+        assert_eq!(unpack(&[SOME, 1]), None);
     }
 }

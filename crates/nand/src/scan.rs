@@ -7,6 +7,9 @@ use crate::state::{Queued, State, Use};
 use lacuna_core::{Error, Kind, Result};
 use std::collections::{BTreeSet, VecDeque};
 
+/// As many bytes hold any header.
+const START: usize = 64;
+
 /// What the headers of the blocks say.
 #[derive(Default)]
 pub(crate) struct Scan {
@@ -127,10 +130,22 @@ fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool>
 
 /// Both headers of a block.
 pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHeader>, Found<VolumeHeader>)> {
-    let page = chip.geometry().page as usize;
-    let mut pages = vec![0; HEADER_PAGES as usize * page];
-    chip.read(peb, 0, &mut pages).map_err(fault)?;
-    Ok((EraseHeader::parse(&pages[..page]), VolumeHeader::parse(&pages[page..])))
+    Ok((read_header(chip, peb, 0, EraseHeader::parse)?, read_header(chip, peb, 1, VolumeHeader::parse)?))
+}
+
+/// The header on a page. Of one that is there only the start is read: chips have many blocks.
+fn read_header<T>(chip: &dyn Chip, peb: Peb, page: u32, parse: fn(&[u8]) -> Found<T>) -> Result<Found<T>> {
+    let len = chip.geometry().page;
+    let mut start = [0; START];
+    chip.read(peb, page * len, &mut start).map_err(fault)?;
+    match parse(&start) {
+        // Whether all of the page is erased decides.
+        Found::Nothing | Found::Rubbish => {}
+        found => return Ok(found),
+    }
+    let mut whole = vec![0; len as usize];
+    chip.read(peb, page * len, &mut whole).map_err(fault)?;
+    Ok(parse(&whole))
 }
 
 /// What lies behind the headers of a block.

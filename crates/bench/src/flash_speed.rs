@@ -1,0 +1,225 @@
+//! How fast a disk on flash is, beside the same disk without keys of its own for each block.
+
+use crate::fio::{Direction, Job, Rate};
+use crate::flash_bed::{self, Keys, status};
+use crate::grid::Grid;
+use crate::requirement::{Bound, Requirement};
+use crate::table::{Table, head};
+use crate::workspace::Workspace;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result};
+use lacuna_flash::FlashDisk;
+use lacuna_nand::ChipGeometry;
+use lacuna_sim::Rng;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// What is measured, in the order of the figures.
+const JOBS: [Job; 8] = [
+    job(Direction::Write, false, 1),
+    job(Direction::Write, false, 8),
+    job(Direction::Read, false, 1),
+    job(Direction::Read, false, 8),
+    job(Direction::Write, true, 1),
+    job(Direction::Write, true, 8),
+    job(Direction::Read, true, 1),
+    job(Direction::Read, true, 8),
+];
+/// To the same disk without keys.
+const LEAST: f64 = 0.90;
+/// What paper 003 measured, in MiB/s: UBIFS and UBIFSec, reads and writes (Table 3).
+const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
+/// One of so many requests that write discards instead.
+const DISCARDS: u64 = 16;
+/// A purge whenever one of so many parts of the disk was overwritten.
+const PURGES: u64 = 20;
+
+const fn job(direction: Direction, random: bool, depth: u32) -> Job {
+    let size = if random { 4096 } else { 1 << 20 };
+    Job { direction, random, size, depth, fsync: None }
+}
+
+/// The figures.
+pub(crate) struct Speed {
+    grid: Grid<Keys>,
+    chip: ChipGeometry,
+    disk: u64,
+    /// Blocks copied by garbage collection for each that was written, while the disks were aged.
+    copied: f64,
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
+    let quick = work.scale.quick;
+    let chip = ChipGeometry { page: 4096, pages: 64, blocks: if quick { 96 } else { 4096 } };
+    let mut disks = Vec::new();
+    let mut copied = 0.0;
+    for keys in [Keys::Long, Keys::Off] {
+        work.goes_on(&format!("flash: filling and aging a disk, {}", keys.name()))?;
+        let disk = flash_bed::in_memory(chip, keys, Budget::default())?;
+        for (first, len) in runs(disk.blocks(), 256) {
+            disk.write(BlockAddr(first), &vec![1; len as usize * BLOCK_SIZE])?;
+        }
+        // Until garbage collection is at its usual pace.
+        run(&disk, keys, JOBS[4], 2 * disk.blocks(), 1)?;
+        copied = status(&disk, "nodes_copied") as f64 / (2 * disk.blocks()) as f64;
+        disks.push((keys, disk));
+    }
+    let mut grid = Grid::default();
+    for repeat in 0..work.scale.repeats {
+        work.goes_on(&format!("flash: repeat {} of {}", repeat + 1, work.scale.repeats))?;
+        for job in JOBS {
+            // Nobody always has the place behind the same neighbour.
+            disks.reverse();
+            for (keys, disk) in &disks {
+                work.interrupt.check()?;
+                let blocks = if job.direction == Direction::Read { disk.blocks() } else { disk.blocks() / 2 };
+                let blocks = if job.random { blocks / 2 } else { blocks };
+                grid.add(*keys, job, run(disk, *keys, job, blocks, u64::from(repeat) + 2)?);
+            }
+        }
+    }
+    let disk = disks[0].1.blocks() * BLOCK_SIZE as u64;
+    for (_, disk) in &disks {
+        disk.close()?;
+    }
+    Ok(Speed { grid, chip, disk, copied })
+}
+
+/// The disk in pieces of `len` blocks.
+fn runs(blocks: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..blocks).step_by(len as usize).map(move |first| (first, len.min(blocks - first)))
+}
+
+/// Reads or writes so many blocks, with a thread for each request of the depth. Writes end in a flush; one request of 16
+/// discards instead; and a disk with keys is purged each time that a twentieth of it was overwritten.
+fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<Rate> {
+    let len = u64::from(job.size) / BLOCK_SIZE as u64;
+    let requests = blocks / len;
+    let next = AtomicU64::new(0);
+    let written = AtomicU64::new(0);
+    let threads = || -> Result<()> {
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..job.depth)
+                .map(|thread| {
+                    let worker = Worker { disk, keys, job, len, requests, next: &next, written: &written };
+                    scope.spawn(move || worker.work(Rng::new(seed << 8 | u64::from(thread))))
+                })
+                .collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+        })
+    };
+    let start = Instant::now();
+    threads()?;
+    if job.direction == Direction::Write {
+        disk.flush()?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let done = written.load(Ordering::Relaxed) as f64;
+    Ok(Rate { bytes: done * BLOCK_SIZE as f64 / seconds, requests: done / len as f64 / seconds })
+}
+
+struct Worker<'r> {
+    disk: &'r FlashDisk,
+    keys: Keys,
+    job: Job,
+    len: u64,
+    requests: u64,
+    next: &'r AtomicU64,
+    /// Blocks that were read or written.
+    written: &'r AtomicU64,
+}
+
+impl Worker<'_> {
+    fn work(&self, mut rng: Rng) -> Result<()> {
+        let mut buf = rng.bytes(self.len as usize * BLOCK_SIZE);
+        let places = self.disk.blocks() / self.len;
+        let epoch = self.disk.blocks() / PURGES;
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number >= self.requests {
+                return Ok(());
+            }
+            let place = if self.job.random { rng.below(places) } else { number % places };
+            let first = BlockAddr(place * self.len);
+            if self.job.direction == Direction::Read {
+                self.disk.read(first, &mut buf)?;
+                self.written.fetch_add(self.len, Ordering::Relaxed);
+                continue;
+            }
+            if rng.chance(1, DISCARDS) {
+                self.disk.discard(first, self.len)?;
+                continue;
+            }
+            // Nobody may gain by blocks that are alike.
+            buf[..8].copy_from_slice(&number.to_le_bytes());
+            self.disk.write(first, &buf)?;
+            let before = self.written.fetch_add(self.len, Ordering::Relaxed);
+            if before / epoch != (before + self.len) / epoch && self.keys != Keys::Off {
+                self.disk.purge()?;
+            }
+        }
+    }
+}
+
+impl Speed {
+    /// The speeds, and their ratios.
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        let columns = [Keys::Long, Keys::Off].map(|keys| keys.name().to_owned());
+        let columns = columns.into_iter().chain(["ratio".to_owned(), "paper 003, Table 3".to_owned()]);
+        let mut table =
+            Table::new("Disks on flash in memory: speed with keys and without", head("job", columns));
+        for job in JOBS {
+            let mut cells = [Keys::Long, Keys::Off].map(|keys| self.grid.cell(keys, job)).to_vec();
+            cells.push(self.grid.ratio_cell(Keys::Long, Keys::Off, job));
+            cells.push(
+                match (job.random, job.direction) {
+                    (false, Direction::Read) => "0.77",
+                    (false, Direction::Write) => "0.81",
+                    _ => "-",
+                }
+                .into(),
+            );
+            table.row(job.name(), cells);
+        }
+        vec![table]
+    }
+
+    /// The promises.
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+        let line = "flash: speed with keys, to the same disk without";
+        let empty = Requirement::new(line, Bound::AtLeast(LEAST), "");
+        let of = |r: Requirement, job: Job| r.case(job.name(), self.ratio(job));
+        vec![JOBS.into_iter().fold(empty, of)]
+    }
+
+    fn ratio(&self, job: Job) -> Option<f64> {
+        self.grid.ratio(Keys::Long, Keys::Off, job)
+    }
+
+    /// For the history: the ratios of all jobs.
+    pub(crate) fn ratios(&self) -> String {
+        JOBS.map(|job| self.grid.ratio_cell(Keys::Long, Keys::Off, job)).join(" / ")
+    }
+
+    /// How the figures come about.
+    pub(crate) fn method(&self, repeats: u32) -> String {
+        format!(
+            "- Speed: two disks of {disk} MiB in this process, each on a simulated chip in memory ({blocks} erase blocks of {pages} \
+pages of {page} bytes), budget 64 MiB, no front end. Both are filled from end to end and then overwritten twice at random; \
+then come {repeats} repeats in turns. *keys off* is the same engine with the same log, index, groups and garbage collection, \
+with everything encrypted under one key of the disk and nonces that never repeat: no key storage area, no key state map, \
+no purge. A depth of 8 is 8 threads.\n\
+- A job that writes overwrites half of the disk, a random one a quarter, and ends with a flush. One request of {DISCARDS} discards its \
+blocks instead; the disk with keys is purged whenever one {PURGES}th of it was overwritten. So garbage collection \
+({copied:.2} blocks copied for each that is written, while aging), renewed keys, and purges with their drains are in \
+the figures. Reads find what random and sequential writes left.\n\
+- The paper's ratios are {PAPER} on a Nexus One, between two versions of a file system with real flash below; \
+ours have memory below, which hides less of what keys cost.\n",
+            disk = self.disk >> 20,
+            blocks = self.chip.blocks,
+            pages = self.chip.pages,
+            page = self.chip.page,
+            copied = self.copied,
+        )
+    }
+}
