@@ -2,7 +2,7 @@
 
 use crate::counters::Counters;
 use crate::outcome;
-use crate::purge::{self, PURGE};
+use crate::purge_answer::{self, PURGE};
 use crate::watch::Watch;
 use lacuna_core::{ByteDisk, Error, Naming, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,9 +18,6 @@ use std::time::Duration;
 pub(crate) const CLOSE: &str = "close";
 /// Asks for the counters.
 pub(crate) const STATUS: &str = "status";
-
-/// The answer to what may take long that comes at once, before the line that comes when all is done.
-pub(crate) const HEARD: &[u8] = b"\n";
 
 const WORD_LIMIT: u64 = 64;
 const ANSWER_LIMIT: u64 = 1 << 20;
@@ -118,10 +115,10 @@ fn serve(
     match word.trim_end() {
         CLOSE => {
             // Closing may take long; that somebody heard of it does not.
-            stream.write_all(HEARD)?;
+            stream.write_all(outcome::HEARD)?;
             events.send(Event::Close(Waiting(stream, naming))).map_err(io::Error::other)
         }
-        PURGE => purge::answer(stream, disk.clone(), naming),
+        PURGE => purge_answer::answer(stream, disk.clone(), naming),
         STATUS => {
             let last_error = watch.last_failure().map(|e| e.named(naming));
             let answer = serde_json::json!({
@@ -151,7 +148,7 @@ pub(crate) fn ask(path: &Path, word: &str) -> io::Result<String> {
         io::ErrorKind::WouldBlock => io::Error::from(io::ErrorKind::TimedOut),
         _ => e,
     })?;
-    if answer.as_bytes() == HEARD {
+    if answer.as_bytes() == outcome::HEARD {
         stream.set_read_timeout(None)?;
         answer.clear();
         reader.read_line(&mut answer)?;

@@ -25,6 +25,7 @@ mod mount_table;
 mod mounted;
 mod outcome;
 mod purge;
+mod purge_answer;
 mod run_directory;
 mod shell_word;
 mod status_socket;

@@ -3,6 +3,9 @@
 use lacuna_core::{Error, Kind, Naming, Result, Status};
 use serde::{Deserialize, Serialize};
 
+/// What a client is told at once whose wish may take long; the line with its outcome comes when all is done.
+pub(crate) const HEARD: &[u8] = b"\n";
+
 #[derive(Default, Serialize, Deserialize)]
 struct Line {
     ok: bool,

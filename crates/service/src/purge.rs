@@ -2,29 +2,14 @@
 
 use crate::control;
 use crate::outcome;
+use crate::purge_answer::PURGE;
 use crate::status_socket;
 use crate::tool;
-use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
+use lacuna_core::{Error, Kind, Result};
 use serde_json::Value;
 use std::ffi::OsStr;
-use std::io::{ErrorKind, Write};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
 use std::path::Path;
-
-/// Asks for a purge.
-pub(crate) const PURGE: &str = "purge";
-
-/// Purges for a client that asked, in a thread of its own: others are answered meanwhile.
-pub(crate) fn answer(mut stream: UnixStream, disk: ByteDisk, naming: Naming) -> std::io::Result<()> {
-    // A purge may take long; that somebody heard of it does not.
-    stream.write_all(control::HEARD)?;
-    let purge = move || {
-        let purged = disk.purge();
-        drop(disk);
-        let _ = stream.write_all(outcome::encode_items(&purged, naming).as_bytes());
-    };
-    std::thread::Builder::new().name("lacuna-purged".into()).spawn(purge).map(drop)
-}
 
 /// Purges the disk that is mounted at `mountpoint`, and gives what was done: counters. What the file system has freed is
 /// discarded first, unless the mount is `raw`: nothing that was deleted on it before is recoverable then.

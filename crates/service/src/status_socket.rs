@@ -1,7 +1,7 @@
 //! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
 //! document, unless the client asks for something else.
 
-use crate::purge::{self, PURGE};
+use crate::purge_answer::{self, PURGE};
 use crate::run_directory::{default_run_base, fnv1a};
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use serde_json::Value;
@@ -103,7 +103,7 @@ fn serve(
     let mut word = String::new();
     let said = BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word);
     if said.is_ok() && word.trim_end() == PURGE {
-        return purge::answer(stream, disk.clone(), naming);
+        return purge_answer::answer(stream, disk.clone(), naming);
     }
     stream.write_all(account().to_string().as_bytes())
 }
