@@ -51,7 +51,7 @@ impl Forgetting {
             return format!("nothing that was deleted; {} purges so far", self.epoch);
         }
         let since =
-            self.since.map_or_else(String::new, |since| format!(", the first since {}", lasting(since)));
+            self.since.map_or_else(String::new, |since| format!(", the first for {}", lasting(since)));
         let due = self.purge_in.map_or_else(
             || "; `lacuna purge` ends that".to_owned(),
             |due| format!("; the next purge is due in {}", lasting(due)),
@@ -100,7 +100,7 @@ mod tests {
         let found = of(&items).unwrap();
         assert_eq!(
             found.words(),
-            "2 MiB that were deleted or overwritten, the first since 65 s; the next purge is due in 14 min"
+            "2 MiB that were deleted or overwritten, the first for 65 s; the next purge is due in 14 min"
         );
         assert_eq!(found.to_json()["recoverable"], 2 << 20);
         let clean = of(&[item("recoverable", 0), item("purge_in", 5), item("epoch", 3)]).unwrap();

@@ -30,8 +30,9 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let gone = match count("purged_keys") {
         0 => "nothing was deleted since the last purge".to_owned(),
         keys => format!(
-            "{keys} deleted blocks are gone for good; {} blocks of keys were replaced",
-            count("purged_key_blocks")
+            "{} gone for good; {} of keys replaced",
+            many(keys, "deleted block"),
+            many(count("purged_key_blocks"), "block")
         ),
     };
     console.done(&format!("purged {}: {gone}", args.location))
@@ -68,4 +69,9 @@ fn closed(args: &PurgeArgs, console: Console, what: &str) -> Result<Vec<Value>> 
     let closed = disk.close();
     let items = purged?.items.iter().map(|item| json!(item)).collect();
     closed.map(|()| items).map_err(|e| e.context(&args.location))
+}
+
+/// So many of something, in words.
+fn many(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
