@@ -12,12 +12,16 @@ pub(crate) const INDEX_FANOUT: u64 = 512;
 /// Logical erase blocks of the log that are never counted on: those that garbage collection copies to, the next of the log, the one
 /// that is being written, and ends of blocks that no group fits.
 const LOG_RESERVE: u32 = 10;
+/// Of so many logical erase blocks of the log, one may be needed for dirty pages of the index.
+const DIRTY_SHARE: u32 = 64;
 
 /// What a disk was created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Length in blocks.
     pub blocks: u64,
+    /// The length to which it can grow, for which its areas are laid out.
+    pub most_blocks: u64,
     /// Bytes of a key: 16 or 32. With the feature `keys-off` also 0, for a disk that forgets nothing, for comparison.
     pub key_len: u8,
     /// How the flash is divided.
@@ -57,19 +61,19 @@ impl Params {
     pub fn fitting(flash: FlashGeometry, key_len: u8, spare: u32) -> Result<Params> {
         let (mut least, mut most) = (0, u64::from(flash.lebs) * u64::from(flash.leb_len) / BLOCK_SIZE as u64);
         let fits = |blocks: u64| {
-            let params = Params { blocks, key_len, flash };
+            let params = Params { blocks, most_blocks: blocks, key_len, flash };
             params.layout().is_ok_and(|layout| layout.spare(blocks) >= spare)
         };
         while least < most {
             let middle = (least + most).div_ceil(2);
             if fits(middle) { least = middle } else { most = middle - 1 }
         }
-        let params = Params { blocks: least, key_len, flash };
+        let params = Params { blocks: least, most_blocks: least, key_len, flash };
         if least == 0 { Err(params.refused(&flash)) } else { Ok(params) }
     }
 
     fn refused(&self, flash: &FlashGeometry) -> Error {
-        Error::new(Kind::NoSpace, format!("a disk of {} blocks does not fit this flash", self.blocks))
+        Error::new(Kind::NoSpace, format!("a disk of {} blocks does not fit this flash", self.most_blocks))
             .found(format!("{} logical erase blocks of {} bytes", flash.lebs, flash.leb_len))
             .expected("room for the blocks, an index, their keys, two checkpoints, and some to spare")
             .remedy("make a smaller disk, or use more flash")
@@ -93,10 +97,10 @@ impl Params {
             return 0;
         }
         let share = u64::from(self.flash.lebs) * u64::from(self.key_len) / 4000;
-        let for_blocks_and = |more: u64| (self.blocks + more).div_ceil(u64::from(leb_keys));
+        let for_blocks_and = |more: u64| (self.most_blocks + more).div_ceil(u64::from(leb_keys));
         // Those of a group are assigned before those of what it replaces are free.
-        let least = (self.blocks / 64).max(2 * u64::from(crate::group::MOST_ORDINALS));
-        share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.blocks / 8))).max(2) as u32
+        let least = (self.most_blocks / 64).max(2 * u64::from(crate::group::MOST_ORDINALS));
+        share.clamp(for_blocks_and(least), for_blocks_and(least.max(self.most_blocks / 8))).max(2) as u32
     }
 
     /// The same log without the keys, that the benchmark compares with: everything is encrypted under one key of the disk.
@@ -107,7 +111,7 @@ impl Params {
     /// Of a thousand nodes for which the log has room, how many stay free when the disk is full. None if it does not fit its
     /// flash.
     pub fn spare(&self) -> Option<u32> {
-        self.layout().ok().map(|layout| layout.spare(self.blocks))
+        self.layout().ok().map(|layout| layout.spare(self.most_blocks))
     }
 
     /// Where things lie.
@@ -120,13 +124,13 @@ impl Params {
             && (512..=1 << 16).contains(&flash.page)
             && flash.leb_len >= 2 * flash.page.max(BLOCK_SIZE as u32)
             && (matches!(self.key_len, 16 | 32) || self.is_without_keys())
-            && self.blocks > 0
-            && self.blocks < u64::from(u32::MAX / 2);
+            && (1..=self.most_blocks).contains(&self.blocks)
+            && self.most_blocks < u64::from(u32::MAX / 2);
         if !possible {
             return Err(Error::new(Kind::Usage, "no disk on flash has these parameters")
                 .found(format!(
                     "{} blocks, keys of {} bytes, erase blocks of {} bytes, pages of {}",
-                    self.blocks, self.key_len, flash.leb_len, flash.page
+                    self.most_blocks, self.key_len, flash.leb_len, flash.page
                 ))
                 .expected("keys of 16 or 32 bytes, pages of 512 bytes to 64 KiB, erase blocks of two blocks or more"));
         }
@@ -134,7 +138,7 @@ impl Params {
         let key_len = usize::from(self.key_len);
         let page_keys = (flash.page - SALT as u32).checked_div(u32::from(self.key_len)).unwrap_or(0);
         let leb_keys = leb_len / flash.page * page_keys;
-        let index_pages = self.blocks.div_ceil(INDEX_FANOUT) as u32;
+        let index_pages = self.most_blocks.div_ceil(INDEX_FANOUT) as u32;
         let mut layout = Layout {
             unit,
             units: leb_len / unit,
@@ -155,7 +159,7 @@ impl Params {
         let before = used + 2 * u64::from(layout.checkpoints.1);
         layout.log = (before as u32, u64::from(flash.lebs).saturating_sub(before) as u32);
         let possible = layout.log.1 > LOG_RESERVE
-            && layout.capacity() > self.blocks + u64::from(index_pages)
+            && layout.capacity() > self.most_blocks + u64::from(index_pages)
             && u64::from(flash.lebs) * u64::from(layout.units) <= u64::from(Unit::MOST)
             && u64::from(layout.keys.1) * u64::from(leb_keys) <= u64::from(crate::numbers::KeyPosition::MOST);
         if possible { Ok(layout) } else { Err(self.refused(&flash)) }
@@ -208,6 +212,14 @@ impl Layout {
     fn capacity(&self) -> u64 {
         let nodes = self.nodes_in(self.units - self.page_units());
         u64::from(self.log.1.saturating_sub(LOG_RESERVE)) * u64::from(nodes)
+    }
+
+    /// Pages of the index that may be dirty: for so many there is room beside a full disk. All of them, if that is possible.
+    pub(crate) fn most_dirty(&self) -> u32 {
+        let full = u64::from(self.index_pages) * (INDEX_FANOUT + 1);
+        let spare = self.capacity().saturating_sub(full) / u64::from(self.leb_nodes());
+        let lebs = (self.log.1 / DIRTY_SHARE).min(spare as u32 / 4).max(1);
+        (lebs * self.leb_nodes()).min(self.index_pages)
     }
 
     /// Of a thousand nodes for which the log has room, how many stay free when a disk of so many blocks is full.

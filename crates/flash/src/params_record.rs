@@ -20,6 +20,7 @@ impl Params {
         record.u32(16, self.flash.page);
         record.u32(20, self.flash.leb_len);
         record.u32(24, self.flash.lebs);
+        record.u64(28, self.most_blocks);
         bytes
     }
 
@@ -43,11 +44,11 @@ impl Params {
                 .remedy("use a version of lacuna that knows it"));
         }
         let key_len = u8::try_from(record.u32(4)).map_err(|_| corrupt(format!("keys of {} bytes", record.u32(4))))?;
-        if bytes[28..].iter().any(|byte| *byte != 0) {
+        if bytes[36..].iter().any(|byte| *byte != 0) {
             return Err(corrupt("bytes that are not zero where they should be".into()));
         }
         let flash = FlashGeometry { page: record.u32(16), leb_len: record.u32(20), lebs: record.u32(24) };
-        let params = Params { blocks: record.u64(8), key_len, flash };
+        let params = Params { blocks: record.u64(8), most_blocks: record.u64(28), key_len, flash };
         params.layout().map_err(|e| e.with_kind(Kind::Corrupt))?;
         Ok(params)
     }
@@ -65,7 +66,7 @@ mod tests {
         assert_eq!(Params::parse(&bytes).unwrap(), params);
         assert_eq!(Params::parse(&bytes[..39]).unwrap_err().kind(), Kind::Corrupt);
         for (at, value, kind) in
-            [(0, 2, Kind::NotFound), (4, 24, Kind::Corrupt), (16, 3, Kind::Corrupt), (30, 1, Kind::Corrupt)]
+            [(0, 2, Kind::NotFound), (4, 24, Kind::Corrupt), (16, 3, Kind::Corrupt), (38, 1, Kind::Corrupt)]
         {
             let mut altered = bytes;
             altered[at] = value;

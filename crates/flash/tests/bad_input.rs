@@ -43,11 +43,11 @@ fn another_geometry() {
         assert!(e.to_string().contains("expected") && e.to_string().contains("pages of 2048"), "{e}");
     }
     for params in [
-        Params { blocks: right.blocks / 2, ..right },
+        Params { blocks: right.blocks / 2, most_blocks: right.blocks / 2, ..right },
         Params { key_len: 16, ..right },
         Params { key_len: 17, ..right },
         Params { blocks: 0, ..right },
-        Params { blocks: 1 << 40, ..right },
+        Params { most_blocks: 1 << 40, ..right },
     ] {
         let (_, there, _) = bed.flash();
         // Such parameters may happen to place everything alike; then the disk is what it was.
@@ -133,9 +133,9 @@ fn half_erased() {
         let disk = whole.open();
         disk.write(BlockAddr(0), &run(0, 150, 2)).unwrap();
         if crashed {
-            disk.flush().unwrap()
+            disk.flush().unwrap();
         } else {
-            disk.close().unwrap()
+            disk.close().unwrap();
         }
         drop(disk);
         let (mut refused, mut hurt, mut untouched, mut shortened) = (0, 0, 0, 0);

@@ -179,7 +179,7 @@ impl NewChip {
         let seed = random_number()?;
         let chip = |blocks: u32| NewChip { geometry: ChipGeometry { page, pages, blocks }, wearing, seed };
         let fits = |count: u32| {
-            let params = Params { blocks, key_len, flash: chip(count).flash() };
+            let params = Params { blocks, most_blocks: blocks, key_len, flash: chip(count).flash() };
             params.spare().is_some_and(|left| left >= spare)
         };
         let (mut least, mut most) = (8, MOST_BLOCKS);

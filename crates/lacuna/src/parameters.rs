@@ -183,7 +183,7 @@ impl Parameters {
             Parameters::Objects(_) => MOST_ON_OBJECTS,
             Parameters::Deniable(params) => params.blocks,
             Parameters::Oblivious(params) => params.blocks,
-            Parameters::Flash(params) => params.blocks,
+            Parameters::Flash(params) => params.most_blocks,
         };
         blocks * BLOCK_SIZE as u64
     }

@@ -117,6 +117,32 @@ fn headers_and_passphrases_are_as_on_other_disks() {
 }
 
 #[test]
+fn a_disk_grows_as_far_as_its_flash_goes() {
+    let scene = scene(&[]);
+    let info = || scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json();
+    let largest = info()["largest_size"].as_u64().unwrap();
+    assert!(largest > 32 << 20);
+    let serving = scene.serve_disk("nand:chip.img", &[]);
+    Client::connect(&serving.socket).unwrap().write_at((32 << 20) - 8192, &noise(1, 8192)).unwrap();
+    assert_eq!(serving.stop(), 0);
+    let resize = |size: u64| {
+        scene.lacuna(&["resize", "nand:chip.img", "--size", &size.to_string(), "--key-file", "key"])
+    };
+    resize(largest + 4096).code(1);
+    resize(largest - 4096).code(0);
+    resize(largest).code(0);
+    let serving = scene.serve_disk("nand:chip.img", &[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(largest - 8192, &noise(2, 8192)).unwrap();
+    assert_eq!(client.read_at((32 << 20) - 8192, 16384).unwrap(), [noise(1, 8192), vec![0; 8192]].concat());
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+    let checked = scene.lacuna(&["check", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
+    assert_eq!((&checked["good"], &checked["bad"]), (&4.into(), &0.into()));
+    assert_eq!(info()["size"], largest);
+}
+
+#[test]
 fn what_makes_no_sense_on_flash_is_refused() {
     let scene = scene(&[]);
     let refused = |args: &[&str], code: i32, said: &str| {
