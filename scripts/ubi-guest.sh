@@ -4,7 +4,7 @@
 #   ubi-guest.sh get                          fetches the kernel and two packages of tools, once for all builds
 #   ubi-guest.sh missing                      says what is missing here; says nothing if a guest can be run
 #   ubi-guest.sh pack IMAGE SCRIPT PROGRAM... makes the guest's root: what it does, and programs with their libraries
-#   ubi-guest.sh boot IMAGE FLASH             runs it, its console on standard output; FLASH is a file that survives it
+#   ubi-guest.sh boot IMAGE FLASH             runs it, its console on standard output; FLASH is a file that it can keep a chip in
 #
 # The script runs in the guest's shell, after what `guest_init` below defines. Programs are in /guest there.
 set -eu
@@ -107,7 +107,8 @@ mtd_named() { sed -n "s/^mtd\([0-9]*\): .*\"$1.*\"\$/\1/p" /proc/mtd; }
 # A chip of 2048-byte pages in this guest's memory, with parameters of nandsim more, as an MTD device.
 nand_chip() { load nandsim id_bytes=0x20,0xa1,0x00,0x15 "$@"; }
 
-# The flash that is kept in a file outside, as an MTD device with erase blocks of 128 KiB.
+# The memory that is kept in a file outside, as an MTD device to copy a chip to and from: UBI takes no such device, and
+# nandsim's own file is not read again by the next kernel.
 kept_flash() {
     for device in /sys/bus/pci/devices/*; do
         [ "$(cat "$device/vendor") $(cat "$device/device")" = "0x1af4 0x1110" ] || continue
@@ -150,7 +151,7 @@ pack() { # IMAGE SCRIPT PROGRAM...
 }
 
 boot() { # IMAGE FLASH
-    # Its memory is the file, so that each write is there as soon as it is done, as on a chip.
+    # The device's memory is the file, so that each write is there as soon as it is done.
     # It ends with whatever ends the timeout.
     exec timeout "$seconds" setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg -cpu max -m 512 -nodefaults -no-user-config -no-reboot \
         -display none -serial stdio -monitor none -kernel "$kept/vmlinuz" -initrd "$1" \

@@ -38,14 +38,14 @@ impl GuestImage {
         GuestImage(image)
     }
 
-    /// Makes flash that survives a guest, of so many bytes and erased.
+    /// Makes memory for a guest that outlives it, of so many bytes (a power of two), as erased flash is.
     pub fn new_flash(dir: &Path, len: usize) -> PathBuf {
         let path = dir.join("flash");
         std::fs::write(&path, vec![0xff; len]).expect("a file can be written");
         path
     }
 
-    /// Runs it, with such flash.
+    /// Runs it, with such memory.
     pub fn boot(&self, flash: &Path) -> Guest {
         let mut boot = script();
         boot.arg("boot").arg(&self.0).arg(flash).stdin(Stdio::null());

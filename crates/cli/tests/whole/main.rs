@@ -38,4 +38,5 @@ mod robbed;
 mod scene;
 mod traces;
 mod typist;
+mod ubi;
 mod write_through;

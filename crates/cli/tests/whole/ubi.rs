@@ -1,0 +1,302 @@
+//! A disk on a UBI volume of a real kernel, on a NAND chip that is simulated: in a guest, where this program runs itself and
+//! drives the real binary. The chip is in the guest's memory; what it holds is kept outside when the guest's power is cut, and put
+//! on the chip of the next. Skipped, saying so, where no guest can be run.
+
+use crate::nbd_client::Client;
+use crate::scene::{CHEAP, Ran, skipped};
+use lacuna_sim::GuestImage;
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Says that this program is in a guest, and which part of the test it is to do there.
+const PART: &str = "LACUNA_GUEST_PART";
+/// The last number that was flushed before the power was cut.
+const FLUSHED: &str = "LACUNA_GUEST_FLUSHED";
+const LACUNA: &str = "/guest/lacuna";
+const LOCATION: &str = "ubi:/dev/ubi0_0";
+const SOCKET: &str = "/tmp/nbd.sock";
+const BLOCK: u64 = 4096;
+/// Blocks that are written over and over.
+const BLOCKS: u64 = 200;
+/// Blocks behind them that are written once and then deleted.
+const SECRETS: u64 = 100;
+/// Logical erase blocks of the header; those of keys follow.
+const HEADER_LEBS: u32 = 2;
+
+/// UBI's own emulation of a power cut: at the write of so many volume headers from now on, it stops writing.
+const POWER_CUT: &str = "/sys/kernel/debug/ubi/ubi0/tst_emulate_power_cut";
+
+/// UBI erases nothing of its own accord, so that what is gone was erased for us.
+const ATTACH: &str = r#"
+export XDG_RUNTIME_DIR=/tmp
+echo correct horse >/tmp/key
+load ubi
+attach() {
+    ubiattach -m 0 >/dev/null
+    echo 1 >/sys/kernel/debug/ubi/ubi0/tst_disable_bgt
+}
+part() {
+    LACUNA_GUEST_PART=$1 /guest/whole ubi::a_disk_on_ubi_forgets_and_survives_power_cuts --exact --nocapture --test-threads 1
+    echo "guest: $1 ended with $?"
+}
+"#;
+
+/// A guest with these commands behind [`ATTACH`].
+fn guest(dir: &Path, commands: &str) -> GuestImage {
+    let whole = dir.join("whole");
+    if !whole.exists() {
+        fs::copy(std::env::current_exe().unwrap(), &whole).unwrap();
+    }
+    GuestImage::new(dir, &format!("{ATTACH}{commands}"), &[&whole, Path::new(env!("CARGO_BIN_EXE_lacuna"))])
+}
+
+/// The part that this program is to do, if it is in a guest.
+fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+fn flushed() -> u64 {
+    std::env::var(FLUSHED).unwrap().parse().unwrap()
+}
+
+/// Programs the chip with what was kept of another.
+fn restore() {
+    let mut kept = vec![];
+    File::open("/dev/mtd1").unwrap().read_to_end(&mut kept).unwrap();
+    let chip = File::options().read(true).write(true).open("/dev/mtd0").unwrap();
+    for (number, page) in (0..).zip(kept.chunks_exact(2048)) {
+        if page.iter().any(|byte| *byte != 0xff) {
+            chip.write_all_at(page, number * 2048).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_disk_on_ubi_forgets_and_survives_power_cuts() {
+    let Some(part) = part() else { return with_power_cuts() };
+    match part.as_str() {
+        "new" => {
+            create_and_forget();
+            let mut server = Server::start();
+            // In the middle of what UBI does for this, the chip takes nothing any more.
+            for (file, value) in [("_min", "30"), ("_max", "0"), ("", "2")] {
+                fs::write(format!("{POWER_CUT}{file}"), value).unwrap();
+            }
+            write_numbers(BLOCKS, &AtomicU64::new(0));
+            println!("guest: the power was cut");
+            server.kill();
+        }
+        "restore" => restore(),
+        "again" => {
+            verify(flushed());
+            println!("guest: killed after {}", killed_while_writing(100_000));
+        }
+        "last" => verify(flushed()),
+        other => panic!("no part is called {other}"),
+    }
+}
+
+/// Each guest finds the chip as the one before left it, and on it at least what was flushed there.
+fn with_power_cuts() {
+    if let Some(why) = GuestImage::missing() {
+        return skipped(&why);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let flash = GuestImage::new_flash(dir.path(), 16 << 20);
+    let mut flushed = String::new();
+    for part in ["new", "again", "last"] {
+        let before = if part == "new" { "" } else { "part restore\n" };
+        let volume = if part == "new" { "ubimkvol /dev/ubi0 -N disk -m >/dev/null\n" } else { "" };
+        let commands = format!(
+            "export {FLUSHED}={flushed}\nnand_chip overridesize=7 badblocks=30,31,77\nkept_flash\n\
+             {before}attach\n{volume}part {part}\ncat /dev/mtd0 >/dev/mtd1\necho guest: the chip is kept\nsleep 1000\n"
+        );
+        let image = guest(dir.path(), &commands);
+        let mut running = image.boot(&flash);
+        running.wait_for("guest: the chip is kept");
+        let said = running.kill();
+        println!("{said}");
+        assert!(said.contains(&format!("guest: {part} ended with 0")), "{part}");
+        if let Some((_, last)) = said.rsplit_once("flushed: ") {
+            last.split_whitespace().next().unwrap().clone_into(&mut flushed);
+        }
+    }
+}
+
+// --- in the guest ---
+
+fn lacuna(args: &[&str]) -> Ran {
+    Ran::from(Command::new(LACUNA).args(args).stdin(Stdio::null()).output().unwrap())
+}
+
+struct Server(Child);
+
+impl Server {
+    fn start() -> Server {
+        let args = ["serve", LOCATION, "--key-file", "/tmp/key", "--socket", SOCKET];
+        let mut server = Command::new(LACUNA).args(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut uri = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut uri).unwrap();
+        assert!(uri.starts_with("nbd+unix:"), "the server said {uri:?}");
+        Server(server)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn block_of(number: u64) -> u64 {
+    number * 31 % BLOCKS
+}
+
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(BLOCK as usize / 8)
+}
+
+/// Writes ascending numbers, flushing after every eighth, until the server is gone; the last that was flushed is in `flushed`.
+fn write_numbers(from: u64, flushed: &AtomicU64) {
+    let mut client = Client::connect(Path::new(SOCKET)).unwrap();
+    for number in from.. {
+        if client.write_at(block_of(number) * BLOCK, &content(number)).is_err() {
+            return;
+        }
+        if number % 8 == 0 {
+            if client.flush().is_err() {
+                return;
+            }
+            println!("flushed: {number}");
+            flushed.store(number, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The last number that was flushed before the server died, well after the first.
+fn killed_while_writing(first: u64) -> u64 {
+    let flushed = AtomicU64::new(0);
+    let mut server = Server::start();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_numbers(first, &flushed));
+        while flushed.load(Ordering::Relaxed) < first + 1000 && !writer.is_finished() {
+            std::thread::yield_now();
+        }
+        server.kill();
+    });
+    assert!(flushed.load(Ordering::Relaxed) >= first + 1000);
+    flushed.into_inner()
+}
+
+/// Makes a disk, and deletes something on it; after a purge the keys of what was deleted are nowhere on the chip.
+fn create_and_forget() {
+    let mut create = vec!["create", LOCATION, "--format", "flash", "--key-file", "/tmp/key", "--size", "8M"];
+    create.extend(CHEAP);
+    println!("{}", lacuna(&create).code(0).stderr);
+    let server = Server::start();
+    let mut client = Client::connect(Path::new(SOCKET)).unwrap();
+    for number in 0..SECRETS {
+        client.write_at((BLOCKS + number) * BLOCK, &content(number + 1)).unwrap();
+    }
+    client.flush().unwrap();
+    let before = Chip::read();
+    let old = before.blocks_of_keys();
+    client.discard(BLOCKS * BLOCK, (SECRETS * BLOCK) as usize).unwrap();
+    client.flush().unwrap();
+    let between = Chip::read();
+    assert!(between.blocks_of_keys() == old, "a discard and a flush alone forget nothing");
+    println!("{}", lacuna(&["purge", LOCATION, "--key-file", "/tmp/key"]).code(0).stdout);
+    let after = Chip::read();
+    let new = after.blocks_of_keys();
+    let gone: Vec<u32> = old.keys().copied().filter(|leb| old[leb] != new[leb]).collect();
+    assert!(!gone.is_empty(), "no block of keys was replaced");
+    let pages: HashSet<&[u8]> = gone.iter().flat_map(|leb| old[leb].chunks_exact(512)).collect();
+    let pages = pages.into_iter().filter(|page| page.iter().any(|byte| *byte != 0xff)).collect();
+    assert!(between.has_any(&pages) && !after.has_any(&pages), "old keys");
+    println!("guest: blocks of keys {gone:?} were replaced; of their {} old pages none is left", pages.len());
+    assert_eq!(client.read_at((BLOCKS + 1) * BLOCK, 4096).unwrap(), vec![0; 4096]);
+    drop(server);
+}
+
+/// Each block reads as its last flushed version or a later one, and the disk is sound.
+fn verify(flushed: u64) {
+    println!("{}", lacuna(&["check", LOCATION, "--key-file", "/tmp/key"]).code(0).stdout);
+    let server = Server::start();
+    let mut client = Client::connect(Path::new(SOCKET)).unwrap();
+    let mut least: BTreeMap<u64, u64> = BTreeMap::new();
+    for number in flushed.saturating_sub(BLOCKS) + 1..=flushed {
+        least.insert(block_of(number), number);
+    }
+    assert_eq!(least.len() as u64, BLOCKS);
+    let mut later = 0;
+    for (block, number) in least {
+        let found = client.read_at(block * BLOCK, BLOCK as usize).unwrap();
+        let version = u64::from_le_bytes(found[..8].try_into().unwrap());
+        assert!(found == content(version), "block {block} is a mixture");
+        assert!(
+            version >= number && block_of(version) == block,
+            "block {block}: {version}, flushed {number}"
+        );
+        later += u64::from(version > number);
+    }
+    println!("guest: all of {BLOCKS} blocks are as flushed or newer, {later} newer");
+    println!("{}", lacuna(&["purge", LOCATION, "--key-file", "/tmp/key"]).code(0).stdout);
+    drop(server);
+}
+
+/// The flash as whoever seizes it reads it.
+struct Chip {
+    bytes: Vec<u8>,
+    block_len: usize,
+}
+
+impl Chip {
+    fn read() -> Chip {
+        let mtd = fs::read_to_string("/sys/class/ubi/ubi0/mtd_num").unwrap();
+        let block_len = fs::read_to_string(format!("/sys/class/mtd/mtd{}/erasesize", mtd.trim())).unwrap();
+        let mut bytes = vec![];
+        File::open(format!("/dev/mtd{}", mtd.trim())).unwrap().read_to_end(&mut bytes).unwrap();
+        Chip { bytes, block_len: block_len.trim().parse().unwrap() }
+    }
+
+    /// The content of the first blocks of keys, which the disk has used, by their logical blocks. Of several copies the last
+    /// counts.
+    fn blocks_of_keys(&self) -> BTreeMap<u32, &[u8]> {
+        let mut found: BTreeMap<u32, (u64, &[u8])> = BTreeMap::new();
+        for block in self.bytes.chunks_exact(self.block_len) {
+            let word = |at: usize| u32::from_be_bytes(block[at..at + 4].try_into().unwrap());
+            // Where the volume header and the content begin.
+            let (header, content) = (word(16) as usize, word(20) as usize);
+            if !block.starts_with(b"UBI#") || !block[header..].starts_with(b"UBI!") {
+                continue;
+            }
+            let (volume, leb) = (word(header + 8), word(header + 12));
+            let sequence = u64::from(word(header + 40)) << 32 | u64::from(word(header + 44));
+            let is_newer = found.get(&leb).is_none_or(|(other, _)| *other < sequence);
+            if volume == 0 && (HEADER_LEBS..HEADER_LEBS + 2).contains(&leb) && is_newer {
+                found.insert(leb, (sequence, &block[content..]));
+            }
+        }
+        assert!(!found.is_empty(), "no keys on the chip");
+        found.into_iter().map(|(leb, (_, content))| (leb, content)).collect()
+    }
+
+    /// Whether any of these is anywhere.
+    fn has_any(&self, pages: &HashSet<&[u8]>) -> bool {
+        // Headers take a part of a page of this length.
+        (0..512)
+            .step_by(64)
+            .any(|shift| self.bytes[shift..].chunks_exact(512).any(|page| pages.contains(page)))
+    }
+}
