@@ -1,5 +1,6 @@
 //! What changes the disk, one thread at a time: writing the buffer to the log, discarding, purging, checkpoints.
 
+use crate::assignment::Lifetime;
 use crate::buffer::{Buffer, Plain};
 use crate::checkpoint::Checkpoints;
 use crate::collector::Collector;
@@ -99,7 +100,7 @@ impl Writer {
         self.account.write();
         let sensitive = self.sensitive_among(first, (data.len() / BLOCK_SIZE) as u32);
         if !sensitive.is_empty() {
-            return self.purge_sensitive(sensitive);
+            return self.purge_sensitive(&sensitive);
         }
         if full { self.flush() } else { Ok(()) }
     }
@@ -121,12 +122,13 @@ impl Writer {
         blocks: &[(u32, Plain)],
         placed: impl Fn(&[(u32, Plain)]),
     ) -> Result<()> {
-        let mut rest = blocks;
-        while !rest.is_empty() {
+        let lifetimes = Lifetime::of(blocks);
+        let mut at = 0;
+        while at < blocks.len() {
             self.collector.make_room(turn.epoch, turn.purging)?;
-            let (done, left) = rest.split_at(self.placer.place(rest)?);
-            placed(done);
-            rest = left;
+            let done = self.placer.place(&blocks[at..], &lifetimes[at..])?;
+            placed(&blocks[at..at + done]);
+            at += done;
         }
         Ok(())
     }
@@ -176,9 +178,9 @@ impl Writer {
     }
 
     /// The same if one of these blocks was on the flash, so that what was just acknowledged deletes it.
-    fn purge_sensitive(&self, sensitive: Vec<Range<u32>>) -> Result<()> {
+    fn purge_sensitive(&self, sensitive: &[Range<u32>]) -> Result<()> {
         self.with_turn(
-            |turn| if self.any_written(&sensitive)? { self.forget_in(turn) } else { self.emit(turn) },
+            |turn| if self.any_written(sensitive)? { self.forget_in(turn) } else { self.emit(turn) },
         )
     }
 

@@ -240,10 +240,18 @@ impl Sequence {
 
     /// The disk reads as the model allows, and the key state map has the three properties of the paper.
     fn check(&mut self, disk: &FlashDisk, what: &str) {
-        if let Err(wrong) = self.model.compare(disk) {
-            panic!("{what}: {wrong}");
+        let keys = |disk: &FlashDisk| match disk.check_keys() {
+            Ok(wrong) if wrong.is_empty() => Ok(()),
+            Ok(wrong) => Err(format!("keys {wrong:?}")),
+            Err(e) => Err(e.to_string()),
+        };
+        if let Err(wrong) = self.model.compare(disk).and_then(|()| keys(disk)) {
+            // A purge that was cut is due at once: the thread may be cut in it while this looks.
+            assert!(
+                self.run.threaded && wrong.contains("power of the simulated chip is off"),
+                "{what}: {wrong}"
+            );
         }
-        assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}: keys");
     }
 
     /// All cuts, and then a disk that is closed.
@@ -281,7 +289,9 @@ fn play(name: &str, share: u64, runs: &[Run], phases: &[&str]) {
             ..*run
         };
         let outcome = Sequence::new(run).play();
-        println!("{name}: {} cuts, seed {}, digest {:016x}", run.cuts, run.seed, outcome.digest);
+        // Beside a thread, no two runs are alike.
+        let digest = if run.threaded { "none".into() } else { format!("{:016x}", outcome.digest) };
+        println!("{name}: {} cuts, seed {}, digest {digest}", run.cuts, run.seed);
         all.worn += outcome.worn;
         for (phase, count) in outcome.phases.0 {
             *all.phases.0.entry(phase).or_default() += count;
@@ -316,7 +326,12 @@ fn power_cuts_with_short_keys_and_other_pages() {
         let key_len = if page == 4096 { 32 } else { 16 };
         Run { geometry: ChipGeometry { page, pages, blocks }, key_len, seed, ..PLAIN }
     });
-    play("other pages", 2, &runs, &ALWAYS);
+    play(
+        "other pages",
+        2,
+        &runs,
+        &["opening", "writing", "garbage collection", "checkpoint", "purge: draining"],
+    );
 }
 
 #[test]

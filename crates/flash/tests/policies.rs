@@ -9,6 +9,7 @@ use lacuna_flash::{FlashDisk, Forgetting, Policy, header_lebs};
 use lacuna_nand::{Flash, FlashGeometry, Leb, PowerCut, Unerased};
 use lacuna_sim::versions::run;
 use lacuna_sim::{Fault, OpKind};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ fn by_period() {
     let disk = bed.open();
     bed.clock.advance(10 * PERIOD);
     overwrite(&disk, 0, 5);
-    bed.clock.advance(PERIOD - Duration::from_millis(1));
+    bed.clock.advance(Duration::from_millis(19));
     look_some_times();
     assert_eq!((disk.recoverable(), disk.forgetting().purges), (5, 0));
     bed.clock.advance(Duration::from_millis(1));
@@ -237,10 +238,29 @@ fn the_thread_does_not_hide_that_its_purge_failed() {
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
 }
 
-/// Flash of which every block of keys that is replaced goes bad with its contents.
+/// Flash that tells of copies which it could not erase: those that a test puts here, once or always.
 struct Stubborn {
     flash: Arc<WatchedFlash>,
-    keys: Leb,
+    unerased: Mutex<Vec<Unerased>>,
+    /// A block of keys that goes bad with its contents whenever it is replaced.
+    always: Option<Leb>,
+}
+
+impl Stubborn {
+    fn open(bed: &mut Bed, always: impl FnOnce(Leb) -> Option<Leb>) -> (Arc<Stubborn>, FlashDisk) {
+        let (_, flash, _) = bed.flash();
+        let always = always(Leb(header_lebs(flash.geometry())));
+        let stubborn = Arc::new(Stubborn { flash, unerased: Mutex::default(), always });
+        let disk = FlashDisk::open(stubborn.clone(), &bed.params, &master(), &bed.options()).unwrap();
+        (stubborn, disk)
+    }
+
+    /// What an erase block holds now.
+    fn copy(&self, leb: Leb) -> Unerased {
+        let mut content = vec![0; self.geometry().leb_len as usize];
+        self.read(leb, 0, &mut content).unwrap();
+        Unerased { leb: Some(leb), content }
+    }
 }
 
 impl Flash for Stubborn {
@@ -264,24 +284,52 @@ impl Flash for Stubborn {
     }
     fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
         let mut unerased = self.flash.drain_of(wanted)?;
-        let mut content = vec![0; self.geometry().leb_len as usize];
-        self.read(self.keys, 0, &mut content)?;
-        unerased.push(Unerased { leb: Some(self.keys), content });
+        unerased.extend(self.unerased.lock().extract_if(.., |copy| wanted(copy)));
+        unerased.extend(self.always.map(|leb| self.copy(leb)));
         Ok(unerased)
     }
 }
 
 #[test]
-fn keys_that_cannot_be_erased_are_told_of() {
+fn keys_that_can_never_be_erased_are_told_of() {
     let mut bed = Bed::small(11);
-    let (_, flash, _) = bed.flash();
-    let keys = Leb(header_lebs(flash.geometry()));
-    let stubborn = Arc::new(Stubborn { flash, keys });
-    let disk = FlashDisk::open(stubborn, &bed.params, &master(), &bed.options()).unwrap();
+    let (_, disk) = Stubborn::open(&mut bed, Some);
     overwrite(&disk, 0, 9);
     let failed = disk.purge().unwrap_err();
     assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
     assert!(failed.to_string().contains("destroy"), "{failed}");
-    assert_eq!(disk.forgetting().purges, 0);
+    assert!(disk.forgetting().purges == 0 && disk.recoverable() >= 9);
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
+}
+
+/// Keys in an erase block that went bad do not matter if what they encrypt is gone, nor the other way round. Both together do.
+#[test]
+fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
+    for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut bed = Bed::small(12);
+        let (flash, disk) = Stubborn::open(&mut bed, |_| None);
+        write(&disk, 0, 20, 1).unwrap();
+        disk.flush().unwrap();
+        let first = header_lebs(bed.params.flash);
+        let behind = first + bed.params.key_blocks();
+        let range = if keys { first } else { behind }..if log { bed.params.flash.lebs } else { behind };
+        let copies: Vec<Unerased> = range.map(|leb| flash.copy(Leb(leb))).collect();
+        flash.unerased.lock().extend(copies);
+        write(&disk, 0, 9, 2).unwrap();
+        let purged = disk.purge();
+        if keys && log {
+            let failed = purged.unwrap_err();
+            assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
+            assert!(failed.to_string().contains("went bad with versions of 20 blocks"), "{failed}");
+            assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
+            continue;
+        }
+        // What is live has other keys now, also what was written under keys that the copy has.
+        assert_eq!(purged.unwrap().rewritten, if keys { 20 } else { 0 }, "keys: {keys}, log: {log}");
+        assert_eq!(disk.recoverable(), 0);
+        let mut found = vec![0; 20 * BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut found).unwrap();
+        assert!(found == [run(0, 9, 2), run(9, 11, 1)].concat());
+        disk.close().unwrap();
+    }
 }
