@@ -93,7 +93,8 @@ impl BadBlocks {
         let mut block = vec![0; self.block_len as usize];
         device.read_exact_at(&mut block, offset)?;
         let content = block.split_off(self.content_at as usize);
-        if content.iter().all(|byte| *byte == 0xff) {
+        // Erased, or as factories leave them.
+        if content.iter().all(|byte| *byte == content[0]) {
             return Ok(None);
         }
         let leb = match volume_header(&block) {
