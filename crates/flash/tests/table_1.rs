@@ -37,14 +37,16 @@ fn rows(bed: &mut Bed) -> Held {
     write(&disk, &mut held, 200, 40, 3);
     disk.flush().unwrap();
     let collected = || counter(&disk, "nodes_copied").unwrap();
-    for round in 0.. {
-        write(&disk, &mut held, 240 + round % 40, 1, 4 + round);
+    for round in 0..10_000 {
+        // All over the log, so that something is live wherever garbage is.
+        write(&disk, &mut held, 240 + round * 37 % (blocks - 240), 1, 4 + round);
         disk.flush().unwrap();
         if collected() > 0 {
             break;
         }
     }
-    write(&disk, &mut held, 50, 20, 1000);
+    assert!(collected() > 0, "garbage collection copied nothing");
+    write(&disk, &mut held, 50, 20, 1 << 20);
     disk.flush().unwrap();
     for (first, count) in [(70, 20), (220, 20)] {
         disk.discard(BlockAddr(first), count).unwrap();
