@@ -148,6 +148,46 @@ def oblivious():
     put("oblivious_open", "params", hiding_and_on)
 
 
+def flash():
+    # Of each change: what, erase block, offset, which past, value, length; before them the image and what is left out.
+    for image in range(4):
+        put("flash_open", f"untouched-{image}", [image])
+        for what in range(6):
+            for leb in range(0, 48, 5):
+                change = struct.pack("<BBHBBBB", what, leb, (leb * 331) % 4096, leb % 3, leb + 1, 200, 0)
+                put("flash_open", f"{image}-{what}-{leb}", bytes([image + 4 * (leb % 2) * 16]) + change)
+    # The header of a group, as it is encrypted: version, kind, count, next, sequence, checksum, zeros, entries.
+    front = lambda kind, count: struct.pack("<BBHIQI4x", 1, kind, count, 3, 99, 7)
+    put("flash_group", "nodes", front(1, 2) + struct.pack("<IIQQ16s", 5, 6, 640, 0, b"tag") * 2)
+    put("flash_group", "index", front(1, 1) + struct.pack("<IIQQ16s", 1 << 31, 6, 640, 1 << 34, b"tag"))
+    put("flash_group", "discard", front(2, 1) + struct.pack("<I4xQ", 5, 1 << 34 | 9))
+    put("flash_group", "renewed", front(4, 3) + struct.pack("<I12x", 1) * 3)
+    put("flash_group", "start", front(3, 1) + struct.pack("<Q8x", 4))
+    put("flash_group", "finish", front(5, 1) + struct.pack("<Q8x", 4))
+    # How many changes of a checkpoint, then groups: flags, filler, count, key, four entries of 7 bytes.
+    put("flash_checkpoint", "untouched", [0])
+    for kind in range(8):
+        group = bytes([kind, 1, 3, 0]) + struct.pack("<HBI", 5, 1, 300 << 16 | 200) * 4
+        put("flash_checkpoint", f"group-{kind}", bytes([0]) + group)
+        put("flash_checkpoint", f"groups-{kind}", bytes([1, kind * 4, 0, 1]) + group * 6)
+    for offset in list(range(0, 64, 4)) + [100, 300, 500, 900]:
+        put("flash_checkpoint", f"front-{offset}", struct.pack("<BHB", 1, offset, 255))
+    put("flash_state_map", "all", [2, 9, 0, 0, 1, 0, 0, 1])
+    put("flash_state_map", "some", [2, 9, 2, 1, 2, 2, 2, 1, 2, 255, 1, 0])
+
+
+def nand():
+    # Of each erase block: flags, leb, pages, filler, lebs, erasures, sequence, state.
+    block = lambda flags, leb, pages=2, sequence=1: struct.pack("<BBBBIQQ16x", flags, leb, pages, leb + 1, 0, 5 << 12, sequence << 14)
+    put("nand_scan", "free", b"".join(block(4, 0) for _ in range(16)))
+    put("nand_scan", "mapped", b"".join(block(16, leb) for leb in range(8)) + block(4, 0) * 8)
+    put("nand_scan", "replaced", b"".join(block(16, leb % 4, leb % 4, leb) for leb in range(8)) + block(4, 0) * 8)
+    for flags in range(8):
+        put("nand_scan", f"flags-{flags}", b"".join(block(1 << flags, leb % 5, 3, leb) for leb in range(12)) + block(4, 0) * 4)
+    head = b"lacnand\0" + struct.pack("<7I", 1, 512, 6, 16, 0, 0, 0)
+    put("nand_scan", "head", head)
+
+
 header()
 params()
 ring()
@@ -156,4 +196,6 @@ book()
 objects()
 deniable()
 oblivious()
+flash()
+nand()
 nbd()

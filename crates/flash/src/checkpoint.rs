@@ -1,8 +1,10 @@
 //! Checkpoints: the root of the index, the table of the log and the key state map, so that opening reads no more of the log than
 //! what was written since.
 //!
-//! There are two places for them, used in turn. Invariant: the older one is overwritten only while the newer one is whole. What a
-//! checkpoint holds is encrypted and authenticated as one piece; its head is written last.
+//! There are two places for them, used in turn. What a checkpoint holds is encrypted and authenticated as one piece; its head is
+//! written last. Invariants:
+//! 1. The older one is overwritten only while the newer one is whole.
+//! 2. The newest one counts or none does: a disk is never opened as it was before, whatever was damaged.
 
 use crate::index::Index;
 use crate::keys::Keys;
@@ -11,16 +13,25 @@ use crate::log::{Log, Position, damaged};
 use crate::numbers::{KeyBlock, Place};
 use crate::params::Layout;
 use crate::placer::Placer;
-use lacuna_core::{Record, RecordMut, Result, Secret};
-use lacuna_crypto::{GcmKey, RandomSource, derive};
+use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
+use lacuna_crypto::{RandomSource, XAES_NONCE, XaesKey, derive};
 use lacuna_nand::{Flash, Leb};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"lacflash";
-const HEAD: usize = 64;
+const VERSION: u32 = 1;
+/// What the tag authenticates of the head, beside the content.
+const BOUND: usize = 24;
+const HEAD: usize = BOUND + XAES_NONCE + 16;
 /// What stands before the parts of variable length.
 const FRONT: usize = 64;
+const PURGING: u32 = 1;
+const DAMAGED: u32 = 1 << 31;
+/// Of a block of the log: how many nodes are live, and the last group.
+const TABLE_ENTRY: usize = 12;
+/// No number ever gets there: counting on from below never overflows.
+const MOST: u64 = 1 << 48;
 
 /// What a checkpoint says beside what it gives to the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +40,7 @@ pub(crate) struct Marks {
     pub(crate) position: Position,
     /// The last purge that is complete.
     pub(crate) epoch: u64,
-    /// A purge has begun and is not complete.
+    /// A purge has begun and is not complete, or superseded copies of keys are not drained: a purge is due.
     pub(crate) purging: bool,
 }
 
@@ -37,7 +48,7 @@ pub(crate) struct Marks {
 pub(crate) struct Checkpoints {
     flash: Arc<dyn Flash>,
     layout: Layout,
-    key: GcmKey,
+    key: XaesKey,
     random: Arc<dyn RandomSource>,
     log: Arc<Log>,
     index: Arc<Index>,
@@ -53,23 +64,35 @@ impl Checkpoints {
         master: &Secret<32>,
         random: Arc<dyn RandomSource>,
         (log, index, keys): (Arc<Log>, Arc<Index>, Arc<Keys>),
-    ) -> Result<Checkpoints> {
-        let key = GcmKey::new(&derive(master, "flash checkpoint", b""))?;
-        Ok(Checkpoints { flash, layout, key, random, log, index, keys, number: Mutex::new(0) })
+    ) -> Checkpoints {
+        let key = XaesKey::new(&derive(master, "flash checkpoint", b""));
+        Checkpoints { flash, layout, key, random, log, index, keys, number: Mutex::new(0) }
     }
 
     /// Writes one. The caller is the one that writes; the log has room for the dirty pages of the index.
     pub(crate) fn write(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
-        while self.index.dirty() > 0 {
-            placer.place_index()?;
-        }
+        self.write_now(placer, epoch, purging).map_err(|e| e.context("checkpoint"))
+    }
+
+    fn write_now(&self, placer: &Placer, epoch: u64, purging: bool) -> Result<()> {
+        placer.place_whole_index()?;
         let Some(position) = self.log.position() else { return Ok(()) };
         let mut number = self.number.lock();
+        // Blocks of keys that were replaced between two purges are not drained either.
+        let purging = purging || self.keys.undrained() > 0;
         let content = self.pack(&Marks { position, epoch, purging });
         self.put(*number + 1, &content)?;
         *number += 1;
         self.log.checkpointed();
         Ok(())
+    }
+
+    /// Writes one whose content was altered.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn forge(&self, marks: &Marks, alter: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        let mut content = self.pack(marks);
+        alter(&mut content);
+        self.put(*self.number.lock() + 1, &content)
     }
 
     fn pack(&self, marks: &Marks) -> Vec<u8> {
@@ -80,7 +103,7 @@ impl Checkpoints {
             .u32(0, at.leb)
             .u32(4, at.unit)
             .u32(8, at.next)
-            .u32(12, u32::from(marks.purging))
+            .u32(12, if marks.purging { PURGING } else { 0 })
             .u64(16, at.sequence)
             .u64(24, marks.epoch)
             .u32(32, fresh.len() as u32);
@@ -88,16 +111,17 @@ impl Checkpoints {
         self.index.root().iter().for_each(|place| out.extend(place.to_le_bytes()));
         self.log.with_table(|table| {
             for leb in 0..table.len() {
-                let damaged = u32::from(table.used(leb) == LebUse::Damaged) << 31;
+                let damaged = if table.used(leb) == LebUse::Damaged { DAMAGED } else { 0 };
                 out.extend((table.live(leb) | damaged).to_le_bytes());
+                out.extend(table.written(leb).to_le_bytes());
             }
         });
         self.keys.pack(&mut out);
         out
     }
 
-    /// Gives the parts what a checkpoint holds.
-    fn unpack(&self, content: &[u8]) -> Option<(Marks, Vec<KeyBlock>)> {
+    /// Gives the parts what a checkpoint holds; `None` for what this version does not write.
+    pub(crate) fn unpack(&self, content: &[u8]) -> Option<(Marks, Vec<KeyBlock>)> {
         let record = Record(content.get(..FRONT)?);
         let position = Position {
             leb: record.u32(0),
@@ -105,65 +129,97 @@ impl Checkpoints {
             next: record.u32(8),
             sequence: record.u64(16),
         };
-        let marks = Marks { position, epoch: record.u64(24), purging: record.u32(12) != 0 };
-        let words = |at: usize, count: usize| {
-            let bytes = content.get(at..at.checked_add(count.checked_mul(4)?)?)?;
-            Some(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<u32>>())
-        };
+        let flags = record.u32(12);
+        let marks = Marks { position, epoch: record.u64(24), purging: flags == PURGING };
+        if flags > PURGING || !record.is_zero(36..) || position.sequence >= MOST || marks.epoch >= MOST {
+            return None;
+        }
+        let part = |at: usize, len: u64| content.get(at..at.checked_add(usize::try_from(len).ok()?)?);
         let mut at = FRONT;
-        let fresh = words(at, record.u32(32) as usize)?;
-        at += 4 * fresh.len();
-        let root = content.get(at..at + 8 * self.layout.index_pages as usize)?;
+        let fresh = part(at, 4 * u64::from(record.u32(32)))?;
+        at += fresh.len();
+        let fresh: Vec<u32> = fresh.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let root = part(at, 8 * u64::from(self.layout.index_pages))?;
         for (page, place) in (0..).zip(root.as_chunks::<8>().0) {
             self.index.set_root(page, Place::unpack(u64::from_le_bytes(*place))).ok()?;
         }
         at += root.len();
-        let table = words(at, self.layout.log.1 as usize)?;
-        at += 4 * table.len();
-        self.log.with_table(|lebs| {
-            for (leb, word) in (0..).zip(table) {
-                let live = word & !(1 << 31);
-                lebs.set_live(leb, live);
-                lebs.set_used(
-                    leb,
-                    match (word >> 31, live) {
-                        (1, _) => LebUse::Damaged,
-                        (_, 0) => LebUse::Free,
-                        _ => LebUse::Closed,
-                    },
-                );
-            }
-        });
+        let table = part(at, TABLE_ENTRY as u64 * u64::from(self.layout.log.1))?;
+        at += table.len();
+        for (leb, entry) in (0..).zip(table.as_chunks::<TABLE_ENTRY>().0) {
+            self.unpack_leb(leb, Record(entry))?;
+        }
         at += self.keys.unpack(content.get(at..)?)?;
-        (at == content.len()).then(|| (marks, fresh.into_iter().map(KeyBlock).collect()))
+        let sound = at == content.len() && fresh.iter().all(|block| *block < self.layout.keys.1);
+        sound.then(|| (marks, fresh.into_iter().map(KeyBlock).collect()))
     }
 
-    /// Reads the newest whole one.
+    /// An entry of the table of the log.
+    fn unpack_leb(&self, leb: u32, entry: Record<'_>) -> Option<()> {
+        let live = entry.u32(0) & !DAMAGED;
+        let used = match (entry.u32(0) & DAMAGED, live) {
+            (0, 0) => LebUse::Free,
+            (0, _) => LebUse::Closed,
+            _ => LebUse::Damaged,
+        };
+        self.log.with_table(|table| {
+            table.set_live(leb, live);
+            table.set_used(leb, used);
+            table.note_written(leb, entry.u64(4));
+        });
+        // No block has more nodes than units.
+        (live <= self.layout.units).then_some(())
+    }
+
+    /// Reads the newest one.
     ///
-    /// Errors: [`lacuna_core::Kind::Corrupt`] if there is none.
+    /// Errors: [`Kind::Corrupt`] if there is none, or if it does not verify, or is of a version that this one does not know.
     pub(crate) fn read(&self) -> Result<(Marks, Vec<KeyBlock>)> {
+        let (number, half, head) = self.newest()?;
+        let content = self.content(half, &head)?.ok_or_else(|| damaged("the newest checkpoint"))?;
+        *self.number.lock() = number;
+        self.unpack(&content).ok_or_else(|| damaged("the checkpoint"))
+    }
+
+    /// Number, place and head of the newest one. Were a place with a damaged head passed over, the other would open the disk as
+    /// it was before.
+    fn newest(&self) -> Result<(u64, u32, [u8; HEAD])> {
         let mut heads = vec![];
         for half in 0..2 {
             let mut head = [0; HEAD];
             self.flash.read(self.leb(half, 0), 0, &mut head)?;
-            let record = Record(&head);
-            if head[..8] == *MAGIC {
-                heads.push((record.u64(8), half, head));
+            if head == [0xff; HEAD] {
+                continue;
             }
+            let record = Record(&head);
+            let (version, number) = (record.u32(8), record.u64(16));
+            if head[..8] != *MAGIC {
+                return Err(damaged("the head of a checkpoint"));
+            }
+            if version != VERSION {
+                return Err(Error::new(Kind::Corrupt, "this disk has another version")
+                    .found(format!("version {version}"))
+                    .expected(format!("version {VERSION}"))
+                    .remedy("open it with the version of lacuna that wrote it"));
+            }
+            if number % 2 != u64::from(half) || number >= MOST {
+                return Err(damaged("the head of a checkpoint"));
+            }
+            heads.push((number, half, head));
         }
-        heads.sort_unstable_by_key(|(number, ..)| std::cmp::Reverse(*number));
-        for (number, half, head) in heads {
-            let Some(content) = self.content(half, &head)? else { continue };
-            *self.number.lock() = number;
-            return self.unpack(&content).ok_or_else(|| damaged("the checkpoint"));
+        heads.sort_unstable_by_key(|(number, ..)| *number);
+        match heads[..] {
+            // The first of a disk is alone.
+            [first] if first.0 == 1 => Ok(first),
+            [older, newer] if newer.0 == older.0 + 1 => Ok(newer),
+            _ => Err(damaged("a checkpoint")),
         }
-        Err(damaged("every checkpoint"))
     }
 
     fn content(&self, half: u32, head: &[u8; HEAD]) -> Result<Option<Vec<u8>>> {
         let record = Record(head);
-        let len = record.u32(16) as usize;
-        let first = self.layout.page.max(HEAD as u32) as usize;
+        let len = record.u32(12) as usize;
+        let first = self.layout.page as usize;
         let leb_len = self.layout.leb_len as usize;
         if len > self.layout.checkpoints.1 as usize * leb_len - first {
             return Ok(None);
@@ -175,29 +231,24 @@ impl Checkpoints {
             self.flash.read(self.leb(half, leb), offset as u32, &mut content[done..done + part])?;
             (done, leb, offset) = (done + part, leb + 1, 0);
         }
-        let (nonce, tag) = (record.array::<12>(20), record.array::<16>(32));
-        let data = record.u64(8).to_le_bytes();
-        let opened = self.key.open_in_place(&nonce, &data, &mut content, &tag);
+        let (nonce, tag) = (record.array(BOUND), record.array(BOUND + XAES_NONCE));
+        let opened = self.key.open_in_place(&nonce, &head[..BOUND], &mut content, &tag)?;
         Ok(opened.is_ok().then_some(content))
     }
 
     fn put(&self, number: u64, plain: &[u8]) -> Result<()> {
         let half = (number % 2) as u32;
-        let mut nonce = [0; 12];
+        let page = self.layout.page as usize;
+        let mut head = vec![0xff; page];
+        RecordMut(&mut head).put(0, MAGIC).u32(8, VERSION).u32(12, plain.len() as u32).u64(16, number);
+        let mut nonce = [0; XAES_NONCE];
         self.random.fill(&mut nonce);
         let mut content = vec![0; plain.len()];
-        let tag = self.key.seal(&nonce, &number.to_le_bytes(), plain, &mut content);
-        let page = self.layout.page as usize;
-        let first = page.max(HEAD);
-        let mut head = vec![0xff; first];
-        RecordMut(&mut head)
-            .put(0, MAGIC)
-            .u64(8, number)
-            .u32(16, plain.len() as u32)
-            .put(20, &nonce)
-            .put(32, &tag);
+        let tag = self.key.seal(&nonce, &head[..BOUND], plain, &mut content)?;
+        RecordMut(&mut head).put(BOUND, &nonce).put(BOUND + XAES_NONCE, &tag);
+        debug_assert!(page + content.len() <= (self.layout.checkpoints.1 * self.layout.leb_len) as usize);
         let leb_len = self.layout.leb_len as usize;
-        let (start, rest) = content.split_at(content.len().min(leb_len - first));
+        let (start, rest) = content.split_at(content.len().min(leb_len - page));
         for (leb, part) in (1..).zip(rest.chunks(leb_len)) {
             self.flash.change(self.leb(half, leb), &padded(part.to_vec(), page))?;
         }

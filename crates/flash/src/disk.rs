@@ -257,7 +257,7 @@ impl Opened {
         let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
         let placer = Arc::new(Placer::new(layout, log.clone(), index.clone(), keys.clone()));
         let below = (log.clone(), index.clone(), keys.clone());
-        let checkpoints = Arc::new(Checkpoints::new(flash.clone(), layout, master, random.clone(), below)?);
+        let checkpoints = Arc::new(Checkpoints::new(flash.clone(), layout, master, random.clone(), below));
         Ok(Opened { log, index, keys, placer, checkpoints })
     }
 }

@@ -120,7 +120,8 @@ impl LebTable {
 
     /// The closed blocks whose collection pays most, the best one last: by the cost and benefit of log-structured file systems,
     /// the free part times the age, divided by what reading the block and writing what is live costs. Blocks that are old but of
-    /// which less is free than half of the mean are left out: to copy them would yield next to nothing.
+    /// which less is free than of all on average are left out: to copy them would yield next to nothing, or less, for groups
+    /// that do not fill a block have more headers.
     pub(crate) fn victims(&self, nodes: u32, now: u64) -> Vec<u32> {
         let score = |info: &Info| {
             let live = f64::from(info.live) / f64::from(nodes);
@@ -131,7 +132,7 @@ impl LebTable {
         let free = |info: &Info| u64::from(nodes - info.live);
         let (count, all_free) =
             closed.clone().fold((0, 0), |(count, sum), (_, info)| (count + 1, sum + free(info)));
-        let closed = closed.filter(|(_, info)| 2 * count * free(info) >= all_free);
+        let closed = closed.filter(|(_, info)| count * free(info) >= all_free);
         let mut scored: Vec<(f64, u32)> = closed.map(|(leb, info)| (score(info), leb)).collect();
         let named = (scored.len() / SHARE).max(1).min(scored.len());
         let worse = scored.len() - named;

@@ -24,23 +24,38 @@ mod buffer;
 mod checkpoint;
 mod collector;
 mod disk;
+mod forgetting;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod group;
+mod header_medium;
 mod index;
 mod key_check;
 mod keys;
 mod leb_table;
+mod leftovers;
 mod log;
+mod node_key;
 mod numbers;
 mod params;
+mod params_record;
 mod placer;
 mod policy;
 mod purger;
+#[cfg(any(test, feature = "fuzzing"))]
+mod ram_flash;
 mod reader;
 mod recovery;
 mod state_map;
+mod stuck;
 mod writer;
 
 pub use disk::{FlashDisk, OpenOptions};
-pub use params::{HEADER_LEBS, Layout, Params};
+pub use forgetting::Forgetting;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz::{fuzz_checkpoint, fuzz_group, fuzz_open, fuzz_state_map};
+pub use header_medium::{HeaderMedium, header_lebs};
+pub use params::{Layout, Params};
+pub use params_record::{PARAMS_LEN, VERSION};
 pub use policy::Policy;
 pub use purger::Purged;

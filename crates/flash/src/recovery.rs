@@ -8,7 +8,7 @@ use crate::group::{Content, Header};
 use crate::index::Index;
 use crate::keys::Keys;
 use crate::leb_table::LebUse;
-use crate::log::Log;
+use crate::log::{Log, damaged};
 use crate::numbers::{KeyBlock, Place, Target, Unit};
 use crate::params::{INDEX_FANOUT, Layout};
 use crate::state_map::KeyState;
@@ -36,6 +36,9 @@ pub(crate) struct Replay<'p> {
 
 #[derive(Default)]
 struct Found {
+    /// Blocks of the log that hold what was replayed, whether any of it is live or not: replay needs them until the next
+    /// checkpoint is complete.
+    chain: BTreeSet<u32>,
     /// Entries of index pages that changed since the page was written.
     changes: BTreeMap<u32, BTreeMap<u32, Option<Place>>>,
     fresh: BTreeSet<u32>,
@@ -45,6 +48,7 @@ impl Replay<'_> {
     /// Brings the parts up to date.
     pub(crate) fn run(&self, marks: Marks, fresh: &[KeyBlock]) -> Result<Replayed> {
         let mut found = Found { fresh: fresh.iter().map(|block| block.0).collect(), ..Found::default() };
+        found.chain.insert(marks.position.leb);
         let mut done = Replayed {
             sequence: marks.position.sequence,
             epoch: marks.epoch,
@@ -68,6 +72,7 @@ impl Replay<'_> {
             if let Some((place, header)) = last.take() {
                 self.apply(place, &header, &mut found, &mut done)?;
             }
+            found.chain.insert(at.leb);
             at.unit += self.log.units_of(&header);
             at.next = header.next_leb;
             at.sequence += 1;
@@ -79,7 +84,7 @@ impl Replay<'_> {
             self.apply(place, &header, &mut found, &mut done)?;
         }
         done.sequence = at.sequence;
-        self.settle(found)?;
+        self.settle(found, at.next)?;
         Ok(done)
     }
 
@@ -95,6 +100,7 @@ impl Replay<'_> {
     fn apply(&self, group: Unit, header: &Header, found: &mut Found, done: &mut Replayed) -> Result<()> {
         done.groups += 1;
         let leb = self.log.leb_of(group);
+        self.log.with_table(|table| table.note_written(leb, header.sequence));
         match &header.content {
             Content::Nodes(nodes) => {
                 for (ordinal, entry) in (0..).zip(nodes) {
@@ -104,6 +110,7 @@ impl Replay<'_> {
                     }
                     match (entry.target, entry.key_position()) {
                         (Target::Block(block), Some(key)) => {
+                            self.check_block(block)?;
                             let place = Place { group, ordinal, key };
                             found.change(block, Some(place));
                             self.keys.set(key, KeyState::Used)?;
@@ -121,6 +128,7 @@ impl Replay<'_> {
             }
             Content::Discard(discarded) => {
                 for entry in discarded {
+                    self.check_block(entry.block)?;
                     found.change(entry.block, None);
                     self.log.died(entry.place);
                     self.keys.set(entry.place.key, KeyState::Deleted)?;
@@ -148,7 +156,16 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn settle(&self, found: Found) -> Result<()> {
+    fn check_block(&self, block: u32) -> Result<()> {
+        if block / (INDEX_FANOUT as u32) < self.layout.index_pages {
+            return Ok(());
+        }
+        Err(damaged(format!("a group that names block {block}, which this disk does not have,")))
+    }
+
+    /// Gives the index what the log says, and the blocks of the log their uses. `next` is where the log would have gone on: nothing
+    /// of it counts.
+    fn settle(&self, found: Found, next: u32) -> Result<()> {
         for (page, changes) in found.changes {
             for (at, place) in changes {
                 self.index.set(page * INDEX_FANOUT as u32 + at, place)?;
@@ -160,10 +177,14 @@ impl Replay<'_> {
             for leb in 0..table.len() {
                 match (table.used(leb), table.live(leb)) {
                     (LebUse::Damaged, _) => {}
+                    (_, 0) if found.chain.contains(&leb) && leb != next => {
+                        table.set_used(leb, LebUse::Recent);
+                    }
                     (_, 0) => table.set_used(leb, LebUse::Free),
                     _ => table.set_used(leb, LebUse::Closed),
                 }
             }
+            table.take_next(next);
         });
         Ok(())
     }

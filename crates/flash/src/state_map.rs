@@ -191,7 +191,9 @@ impl KeyStateMap {
         match kind {
             NONE => {}
             ALL => {
-                words.iter_mut().enumerate().for_each(|(number, word)| *word = there(number, self.leb_keys))
+                for (number, word) in words.iter_mut().enumerate() {
+                    *word = there(number, self.leb_keys);
+                }
             }
             SOME => {
                 let end = *at + self.leb_keys.div_ceil(8) as usize;

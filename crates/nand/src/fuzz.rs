@@ -109,6 +109,11 @@ fn forge(input: &[u8]) -> Result<Arc<MemoryMedium>> {
         state[8..12].copy_from_slice(&next.to_le_bytes());
         if flag(6) {
             state.copy_from_slice(&said[24..40]);
+            // Few states are possible.
+            state[6..]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, byte)| *byte &= [0, 0, 7, 0, 0, 0, 1, 0, 0, 0][at]);
         }
         medium.write_at(STATES + u64::from(peb.0) * 16, &state)?;
     }
@@ -141,6 +146,17 @@ mod tests {
                 input.extend(piece);
             }
             fuzz_scan(&input);
+        }
+    }
+
+    /// One that was erased 2⁶⁴ - 1 times cannot be counted on.
+    #[test]
+    fn states_that_make_no_sense_are_refused() {
+        for (at, bytes) in [(0, vec![0xff; 8]), (8, vec![7, 0, 0, 0]), (12, vec![2])] {
+            let medium = forge(&[4; PIECE]).unwrap();
+            medium.write_at(STATES + 16 * 3 + at, &bytes).unwrap();
+            let refused = SimulatedChip::open(medium, 1).err().unwrap();
+            assert_eq!(refused.kind(), lacuna_core::Kind::Corrupt, "{refused}");
         }
     }
 

@@ -21,6 +21,8 @@ const HEAD: u64 = 4096;
 /// Bytes of the state of a block.
 const STATE: u64 = 16;
 const BAD: u32 = 1;
+/// More erasures than any block sees: counting on from below never overflows.
+const MOST: u64 = 1 << 48;
 
 /// How a simulated chip wears out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,7 +124,10 @@ impl SimulatedChip {
         }
         if record.u32(8) != VERSION || !record.is_zero(36..) {
             return Err(Error::new(Kind::NotFound, "a later version of lacuna made this chip")
-                .found(format!("version {}, or something that version {VERSION} does not know", record.u32(8)))
+                .found(format!(
+                    "version {}, or something that version {VERSION} does not know",
+                    record.u32(8)
+                ))
                 .expected(format!("version {VERSION}"))
                 .remedy("open it with the version of lacuna that made it"));
         }
@@ -146,6 +151,15 @@ impl SimulatedChip {
             let bytes = &mut buf[..count * STATE as usize];
             medium.read_at(state_at(Peb(blocks.len() as u32)), bytes)?;
             blocks.extend(bytes.chunks_exact(STATE as usize).map(BlockState::parse));
+        }
+        let possible =
+            |block: &BlockState| block.erasures < MOST && block.next <= geometry.pages && block.flags <= BAD;
+        if let Some(peb) = blocks.iter().position(|block| !possible(block)) {
+            let BlockState { erasures, next, flags } = blocks[peb];
+            return Err(Error::new(Kind::Corrupt, "the state of an erase block of the chip makes no sense")
+                .found(format!("block {peb}: {erasures} erasures, next page {next}, flags {flags}"))
+                .expected(format!("fewer than 2⁴⁸ erasures, a page up to {}, flags 0 or 1", geometry.pages))
+                .remedy("restore the file of the chip from a backup"));
         }
         let state = State { blocks, cut: None, off: false, chance: seed, operations: 0 };
         Ok(SimulatedChip { medium, geometry, wearing, state: Mutex::new(state) })

@@ -4,7 +4,7 @@
 mod by_page;
 
 use by_page::Lebs;
-use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_medium::MemoryMedium;
 use lacuna_nand::{Chip, ChipGeometry, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Wearing};
 use lacuna_sim::format_page::FormatPage;
 use lacuna_sim::levels::kept_medium;
@@ -16,7 +16,7 @@ const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 8, blocks: 48 };
 /// Pages of a LEB, the number of which follows from its number.
 fn content(leb: u32, version: u32) -> Vec<u8> {
     let pages = (leb + version) % 7;
-    let word = (u64::from(version) << 32 | u64::from(leb) + 1).to_le_bytes();
+    let word = ((u64::from(version) << 32) + u64::from(leb) + 1).to_le_bytes();
     word.into_iter().cycle().take((pages * GEOMETRY.page) as usize).collect()
 }
 

@@ -4,7 +4,7 @@
 #[path = "../../../nand/tests/by_page/mod.rs"]
 mod lebs;
 
-pub use lebs::Lebs;
+use lebs::Lebs;
 
 use lacuna_core::Secret;
 use lacuna_crypto::{GcmKey, XaesKey, XtsKey, derive};
@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a node lies, as a place says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub unit: u64,
-    pub ordinal: u64,
-    pub key: u64,
+pub(crate) struct Place {
+    pub(crate) unit: u64,
+    pub(crate) ordinal: u64,
+    pub(crate) key: u64,
 }
 
 impl Place {
@@ -37,27 +37,27 @@ impl Place {
 
 /// Where the areas of a disk begin, in LEBs, and how long they are.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Areas {
-    pub keys: (u32, u32),
-    pub checkpoints: (u32, u32),
-    pub log: (u32, u32),
-    pub page_keys: u64,
-    pub leb_keys: u64,
-    pub index_pages: u64,
+pub(crate) struct Areas {
+    pub(crate) keys: (u32, u32),
+    pub(crate) checkpoints: (u32, u32),
+    pub(crate) log: (u32, u32),
+    pub(crate) page_keys: u64,
+    pub(crate) leb_keys: u64,
+    pub(crate) index_pages: u64,
 }
 
 /// What the parameters say.
-pub struct Parameters {
-    pub key_len: u64,
-    pub blocks: u64,
-    pub most_blocks: u64,
-    pub page: u64,
-    pub leb_len: u64,
-    pub lebs: u64,
+pub(crate) struct Parameters {
+    pub(crate) key_len: u64,
+    pub(crate) blocks: u64,
+    pub(crate) most_blocks: u64,
+    pub(crate) page: u64,
+    pub(crate) leb_len: u64,
+    pub(crate) lebs: u64,
 }
 
 impl Parameters {
-    pub fn read(bytes: &[u8]) -> Parameters {
+    pub(crate) fn read(bytes: &[u8]) -> Parameters {
         let fields = FormatPage::read("flash").fields("Parameters").of_len(bytes.len());
         fields.assert_zeros(bytes);
         assert_eq!(fields.number(bytes, "version"), 1);
@@ -73,7 +73,7 @@ impl Parameters {
     }
 
     /// The areas, by the section of that name.
-    pub fn areas(&self) -> Areas {
+    pub(crate) fn areas(&self) -> Areas {
         let doc = FormatPage::read("flash");
         let leb = self.leb_len / self.page * self.page;
         let header = doc.constant("copies of the header") * doc.constant("header bytes").div_ceil(leb);
@@ -127,42 +127,42 @@ impl Keys {
 }
 
 /// A group of the log.
-pub struct Group {
+pub(crate) struct Group {
     /// The number of the unit of its header.
-    pub unit: u64,
-    pub kind: u64,
-    pub sequence: u64,
+    pub(crate) unit: u64,
+    pub(crate) kind: u64,
+    pub(crate) sequence: u64,
     next: u64,
     checksum: u64,
     /// Its entries, each as long as its kind says.
-    pub entries: Vec<Vec<u8>>,
+    pub(crate) entries: Vec<Vec<u8>>,
 }
 
 /// A disk.
-pub struct SecondReader {
+pub(crate) struct SecondReader {
     doc: FormatPage,
-    pub lebs: Lebs,
-    pub params: Parameters,
-    pub areas: Areas,
+    pub(crate) lebs: Lebs,
+    pub(crate) params: Parameters,
+    pub(crate) areas: Areas,
     keys: Keys,
     unit: usize,
     /// Of every block that is written, its place.
-    pub index: BTreeMap<u64, Place>,
+    pub(crate) index: BTreeMap<u64, Place>,
     /// Used keys, and deleted ones.
-    pub used: BTreeSet<u64>,
-    pub deleted: BTreeSet<u64>,
+    pub(crate) used: BTreeSet<u64>,
+    pub(crate) deleted: BTreeSet<u64>,
     /// The last purge that was finished, and whether one has begun since.
-    pub epoch: u64,
-    pub purging: bool,
+    pub(crate) epoch: u64,
+    pub(crate) purging: bool,
     /// Of each LEB of the log, its live nodes and the last group, as the checkpoint says them.
-    pub log_table: Vec<(u64, u64)>,
+    pub(crate) log_table: Vec<(u64, u64)>,
     /// Groups that were replayed.
-    pub groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
 }
 
 impl SecondReader {
     /// Reads the file of a chip with a disk of these parameters on it.
-    pub fn read(file: &[u8], params: &[u8], master: &Secret<32>) -> SecondReader {
+    pub(crate) fn read(file: &[u8], params: &[u8], master: &Secret<32>) -> SecondReader {
         let params = Parameters::read(params);
         let lebs = Lebs::read(file);
         assert_eq!([params.page, params.leb_len], [lebs.page as u64, lebs.leb_len as u64]);
@@ -234,10 +234,8 @@ impl SecondReader {
         let changes = self.replay_groups(&front, content, &mut root, &mut fresh);
         self.read_index(&root);
         for (block, place) in changes.into_values().flatten() {
-            match place {
-                Some(place) => drop(self.index.insert(block, place)),
-                None => drop(self.index.remove(&block)),
-            }
+            self.index.remove(&block);
+            self.index.extend(place.map(|place| (block, place)));
         }
         for leb in fresh {
             let keys = leb * self.areas.leb_keys..(leb + 1) * self.areas.leb_keys;
@@ -398,7 +396,7 @@ impl SecondReader {
     }
 
     /// The group whose header is this unit, if it is one.
-    pub fn group(&self, unit: u64) -> Option<Group> {
+    pub(crate) fn group(&self, unit: u64) -> Option<Group> {
         let fields = self.doc.fields("Group").of_len(64);
         let mut header = self.from_unit(unit);
         header.truncate(self.unit);
@@ -468,7 +466,7 @@ impl SecondReader {
     }
 
     /// What a block holds; `None` for a hole.
-    pub fn block(&self, block: u64) -> Option<Vec<u8>> {
+    pub(crate) fn block(&self, block: u64) -> Option<Vec<u8>> {
         let place = self.index.get(&block)?;
         let (entry, mut node) = self.node(*place);
         let fields = self.doc.fields("Entry of a node");

@@ -5,22 +5,22 @@ use lacuna_sim::format_page::{FormatPage, number};
 use std::collections::BTreeMap;
 
 /// What the logical erase blocks of a chip hold.
-pub struct Lebs {
+pub(crate) struct Lebs {
     /// Bytes of a page.
-    pub page: usize,
+    pub(crate) page: usize,
     /// Bytes of a logical erase block.
-    pub leb_len: usize,
+    pub(crate) leb_len: usize,
     /// How many there are.
-    pub count: u32,
+    pub(crate) count: u32,
     /// Those that are mapped: physical erase block and content.
-    pub mapped: BTreeMap<u32, (u32, Vec<u8>)>,
+    pub(crate) mapped: BTreeMap<u32, (u32, Vec<u8>)>,
     /// Erasures of each physical erase block, by its state and by its header.
-    pub erasures: Vec<(u64, Option<u64>)>,
+    pub(crate) erasures: Vec<(u64, Option<u64>)>,
 }
 
 impl Lebs {
     /// Reads the file of a chip.
-    pub fn read(file: &[u8]) -> Lebs {
+    pub(crate) fn read(file: &[u8]) -> Lebs {
         let doc = FormatPage::read("nand");
         let head = doc.fields("Head").of_len(4096);
         assert_eq!(head.get(file, "magic"), b"lacnand\0");
@@ -63,7 +63,7 @@ impl Lebs {
     }
 
     /// What a logical erase block holds.
-    pub fn content(&self, leb: u32) -> Vec<u8> {
+    pub(crate) fn content(&self, leb: u32) -> Vec<u8> {
         assert!(leb < self.count);
         self.mapped.get(&leb).map_or_else(|| vec![0xff; self.leb_len], |(_, content)| content.clone())
     }

@@ -1,0 +1,6 @@
+//! A chip that somebody made up: its file, the headers and states of its erase blocks.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| lacuna_nand::fuzz_scan(input));
