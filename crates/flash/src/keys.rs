@@ -7,6 +7,7 @@
 //! 3. No key of a block that was renewed stays in memory but the new ones: the pages of the block leave the cache, zeroed.
 //! 4. On the medium, each page of keys is encrypted under the passphrase's master key, with a salt of its own.
 
+use crate::assignment::{Assignment, Lifetime};
 use crate::node_key::NodeKey;
 use crate::numbers::{KeyBlock, KeyPosition};
 use crate::params::{Layout, SALT};
@@ -17,7 +18,7 @@ use lacuna_nand::Flash;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Beside its keys, what a page in the cache takes: memory of its own, a whole page of the system.
 const CACHED_PAGE: u64 = 4096;
@@ -26,14 +27,21 @@ struct State {
     map: KeyStateMap,
     /// Pages of keys, decrypted.
     cache: BoundedCache<u32, SecretVec, FxBuildHasher>,
+    /// Memory of pages that left the cache. With the pages there it is as much as the cache may have.
+    zeroed: Vec<SecretVec>,
     /// How often each block was renewed since the disk was opened: what was read before does not enter the cache after.
     renewals: Vec<u32>,
-    /// Fresh blocks, the next one to assign from last.
-    fresh: Vec<KeyBlock>,
-    /// Where to look in it for the next key.
-    cursor: u32,
+    assignment: Assignment,
     /// Deleted keys that were replaced, but of which a superseded copy may be on the medium until it is drained.
     undrained: u64,
+}
+
+impl State {
+    /// Memory for another page: of one that left the cache, or that has to.
+    fn memory(&mut self) -> Option<SecretVec> {
+        let evict = |cache: &mut BoundedCache<_, _, _>| cache.evict(|_, _| true).map(|(_, memory)| memory);
+        self.zeroed.pop().or_else(|| if self.cache.is_full() { evict(&mut self.cache) } else { None })
+    }
 }
 
 /// A block of keys as it was.
@@ -97,9 +105,9 @@ impl Keys {
         let state = State {
             map: KeyStateMap::new(layout.keys.1, layout.leb_keys),
             cache: BoundedCache::new((budget.get() / (CACHED_PAGE + u64::from(layout.page))).max(4) as usize),
+            zeroed: vec![],
             renewals: vec![0; layout.keys.1 as usize],
-            fresh: vec![],
-            cursor: 0,
+            assignment: Assignment::new(layout.leb_keys),
             undrained: 0,
         };
         let tail = derive(master, "flash short keys", b"");
@@ -155,7 +163,7 @@ impl Keys {
 
     /// Blocks whose keys were fresh, for a checkpoint.
     pub(crate) fn fresh(&self) -> Vec<u32> {
-        self.state.lock().fresh.iter().map(|block| block.0).collect()
+        self.state.lock().assignment.fresh().iter().map(|block| block.0).collect()
     }
 
     /// Keys that are deleted, or of which a superseded copy may be left.
@@ -177,44 +185,29 @@ impl Keys {
         for block in fresh.iter().filter(|block| block.0 < self.layout.keys.1) {
             state.map.delete_unused(*block);
         }
-        state.fresh.clear();
+        state.assignment.end_epoch();
     }
 
     // --- assigning ---
 
-    /// Assigns fresh keys and calls them used, until `keys` has `most` of them. If it has fewer then, a block has to be renewed
-    /// first.
-    pub(crate) fn assign(&self, most: usize, keys: &mut Vec<KeyPosition>) {
+    /// Assigns fresh keys for blocks of a lifetime and calls them used, until `keys` has `most` of them. If it has fewer then,
+    /// [`Keys::wanted`] has to be renewed first.
+    pub(crate) fn assign(&self, lifetime: Lifetime, most: usize, keys: &mut Vec<KeyPosition>) {
         if self.layout.is_without_keys() {
             return keys.resize(most, KeyPosition(0));
         }
-        let mut state = self.state.lock();
-        while keys.len() < most
-            && let Some(block) = state.fresh.last().copied()
-        {
-            if let Some(at) = state.map.next_unused(block, state.cursor) {
-                let key = KeyPosition(block.0 * self.layout.leb_keys + at);
-                state.map.set(key, KeyState::Used);
-                state.cursor = at + 1;
-                keys.push(key);
-            } else {
-                state.fresh.pop();
-                state.cursor = 0;
-            }
-        }
+        let State { assignment, map, .. } = &mut *self.state.lock();
+        assignment.assign(map, lifetime, most, keys);
     }
 
-    /// The block from which most keys could be assigned, once it is renewed. It is the one with the fewest used keys: what is
-    /// written together then has its keys together, and when it is deleted, few blocks have to be purged.
+    /// The block from which keys for blocks of a lifetime can be assigned once it is renewed.
     ///
-    /// Errors: [`Kind::NoSpace`] if all keys are used.
-    pub(crate) fn emptiest(&self) -> Result<KeyBlock> {
+    /// Errors: [`lacuna_core::Kind::NoSpace`] if all keys are used.
+    pub(crate) fn wanted(&self, lifetime: Lifetime) -> Result<KeyBlock> {
         let state = self.state.lock();
-        let rest = state.map.blocks().filter(|(block, _)| !state.fresh.contains(block));
-        let emptiest = rest.min_by_key(|(_, counts)| counts.used);
-        emptiest.filter(|(_, counts)| counts.used < self.layout.leb_keys).map(|(block, _)| block).ok_or_else(
-            || Error::new(Kind::NoSpace, "every key of this disk is used").expected("fewer blocks than keys"),
-        )
+        state.assignment.target(&state.map, lifetime).ok_or_else(|| {
+            Error::new(Kind::NoSpace, "every key of this disk is used").expected("fewer blocks than keys")
+        })
     }
 
     /// Blocks that hold keys of what was deleted.
@@ -244,20 +237,14 @@ impl Keys {
         for block in blocks {
             let deleted = state.map.forget_deleted(*block);
             state.undrained += u64::from(deleted);
-            state.fresh.retain(|fresh| fresh != block);
         }
-        state.fresh.extend(blocks);
-        // The emptiest is assigned from first.
-        let State { fresh, map, .. } = &mut *state;
-        fresh.sort_by_key(|block| map.unused(*block));
-        state.cursor = 0;
+        state.assignment.renewed(blocks);
     }
 
     /// An epoch ends: the blocks that were fresh are not any more.
     pub(crate) fn end_epoch(&self) {
         let mut state = self.state.lock();
-        state.fresh.clear();
-        state.cursor = 0;
+        state.assignment.end_epoch();
     }
 
     /// No superseded copy is left.
@@ -320,14 +307,10 @@ impl Keys {
                 whole[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
             } else {
                 let renewals = state.renewals[(key.0 / self.layout.leb_keys) as usize];
-                // In the memory of a page that has to go.
-                let memory = if state.cache.is_full() { state.cache.evict(|_, _| true) } else { None };
+                let memory = state.memory();
                 let content = MutexGuard::unlocked(&mut state, || {
-                    let memory = memory.map(|(_, memory)| memory);
-                    self.read_page_to(
-                        page,
-                        memory.unwrap_or_else(|| SecretVec::zeroed(self.layout.page as usize)),
-                    )
+                    let memory = memory.unwrap_or_else(|| SecretVec::zeroed(self.layout.page as usize));
+                    self.read_page_to(page, memory)
                 })?;
                 whole[..self.layout.key_len].copy_from_slice(&content.expose()[place]);
                 if state.renewals[(key.0 / self.layout.leb_keys) as usize] == renewals {
@@ -345,7 +328,12 @@ impl Keys {
 
     fn forget_pages(&self, state: &mut State, block: KeyBlock) {
         let pages = self.block_pages();
-        (block.0 * pages..(block.0 + 1) * pages).for_each(|page| drop(state.cache.remove(page)));
+        for page in block.0 * pages..(block.0 + 1) * pages {
+            if let Some(mut memory) = state.cache.remove(page) {
+                memory.expose_mut().zeroize();
+                state.zeroed.push(memory);
+            }
+        }
     }
 
     /// Where a key lies in its page.
@@ -357,10 +345,6 @@ impl Keys {
     /// Pages of a block.
     fn block_pages(&self) -> u32 {
         self.layout.leb_len / self.layout.page
-    }
-
-    fn read_page(&self, number: u32) -> Result<SecretVec> {
-        self.read_page_to(number, SecretVec::zeroed(self.layout.page as usize))
     }
 
     /// Reads a page into memory for secrets that is as long.
@@ -389,13 +373,16 @@ impl Keys {
         let page_len = self.layout.page as usize;
         let mut content = Zeroizing::new(vec![0; self.layout.leb_len as usize]);
         self.random.fill(&mut content);
+        let mut old = SecretVec::zeroed(page_len);
+        let mut plain = Zeroizing::new(vec![0; page_len - SALT]);
+        let mut session = self.page_key.session();
         for (page, bytes) in (0..pages).zip(content.chunks_exact_mut(page_len)) {
             let first = (page * self.layout.page_keys) as usize;
             let is_used =
                 |at: &u32| used[(first + *at as usize) / 8] >> ((first + *at as usize) % 8) & 1 == 1;
             let kept: Vec<u32> = (0..self.layout.page_keys).filter(is_used).collect();
             if !kept.is_empty() {
-                let old = self.read_page(block.0 * pages + page)?;
+                old = self.read_page_to(block.0 * pages + page, old)?;
                 for at in kept {
                     let place = self.place_in_page(at);
                     bytes[place.clone()].copy_from_slice(&old.expose()[place]);
@@ -403,8 +390,8 @@ impl Keys {
             }
             let (salt, keys) = bytes.split_first_chunk_mut::<SALT>().expect("a page is longer");
             let len = keys.len() / 16 * 16;
-            let plain = Zeroizing::new(keys[..len].to_vec());
-            self.page_key.session().encrypt(salt, &plain, &mut keys[..len]);
+            plain[..len].copy_from_slice(&keys[..len]);
+            session.encrypt(salt, &plain[..len], &mut keys[..len]);
         }
         self.flash.change(self.layout.leb_of_keys(block), &content)
     }

@@ -9,7 +9,8 @@
 //! - `writer`: one thread at a time: the `buffer` to the log, discards, purges, checkpoints. `reader`: everybody else.
 //! - `purger` ends epochs; `collector` gets erase blocks back; `checkpoint` makes opening short; `recovery` replays the log.
 //! - `placer`: nodes and records to the log, in step with index and keys.
-//! - `index`: where each block lies. `keys`: the key storage area and the key state map. `log`: groups of nodes on the flash.
+//! - `index`: where each block lies. `keys`: the key storage area and the key state map; `assignment`: which
+//!   keys are taken next. `log`: groups of nodes on the flash.
 //!
 //! Invariants:
 //! 1. A node is encrypted under a key that was made after the last purge began, and that encrypts nothing else.
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod assignment;
 mod buffer;
 mod checkpoint;
 mod collector;

@@ -5,6 +5,7 @@
 //! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was renewed.
 //! 3. The log has room: the callers see to it.
 
+use crate::assignment::Lifetime;
 use crate::buffer::Plain;
 use crate::group::{Content, Discarded, NodeEntry, most_records};
 use crate::index::Index;
@@ -36,19 +37,22 @@ impl Placer {
         Placer { layout, log, index, keys }
     }
 
-    /// Writes the first of these blocks, as many as one group takes, and gives how many. They are durable then.
-    pub(crate) fn place(&self, blocks: &[(u32, Plain)]) -> Result<usize> {
+    /// Writes the first of these blocks, whose lifetimes are thought to be these, as many as one group takes, and gives how many.
+    /// They are durable then.
+    pub(crate) fn place(&self, blocks: &[(u32, Plain)], lifetimes: &[Lifetime]) -> Result<usize> {
         // Before the group is begun: to renew a block of keys writes to the log.
         let most = crate::group::most_nodes(self.layout.unit) as usize;
         let room = self.log.room()?.min(most);
         let mut keys = Vec::with_capacity(room);
-        let wanted = room.min(blocks.len());
-        loop {
-            self.keys.assign(wanted, &mut keys);
-            if keys.len() == wanted {
-                break;
+        for same in lifetimes[..room.min(blocks.len())].chunk_by(|a, b| a == b) {
+            let wanted = keys.len() + same.len();
+            loop {
+                self.keys.assign(same[0], wanted, &mut keys);
+                if keys.len() == wanted {
+                    break;
+                }
+                self.renew(&[self.keys.wanted(same[0])?])?;
             }
-            self.renew_emptiest()?;
         }
         let room = self.log.room()?;
         // Never used, and not fresh any more.
@@ -132,11 +136,6 @@ impl Placer {
             self.delete(&old.collect::<Result<Vec<_>>>()?)?;
         }
         Ok(())
-    }
-
-    /// Replaces the unused keys of the block of keys that has most of them.
-    fn renew_emptiest(&self) -> Result<()> {
-        self.renew(&[self.keys.emptiest()?])
     }
 
     /// Replaces all keys of blocks that are not used, and says so in the log.

@@ -1,0 +1,211 @@
+//! Which keys are assigned next: so that keys that are deleted soon stand in few blocks, and a purge replaces few.
+//!
+//! Blocks of the disk that are written in long runs, a photo or a program, live long and are deleted together; the others are
+//! overwritten soon: metadata, databases, small files. Each lifetime has a block of keys of its own, its *current* one, for as long
+//! as that has room. A purge makes room in the current block of what is deleted soon, again and again, so that it stays current
+//! for long, while keys of the long-lived do not fill it. To assign from the emptiest block after each purge instead makes all blocks
+//! equally full, and has deleted keys in all of them.
+//!
+//! Invariant: keys are assigned only from *fresh* blocks, those that were renewed in this epoch.
+
+use crate::numbers::{KeyBlock, KeyPosition};
+use crate::state_map::{KeyState, KeyStateMap};
+use std::collections::BTreeSet;
+
+/// Neighbouring blocks of the disk that are written at once and count as a long run: 128 KiB.
+const LONG_RUN: usize = 32;
+/// A current block that has less than one of so many keys to give, once it is renewed, is given up.
+const LEAST_ROOM: u32 = 64;
+
+/// How a block of the disk is written, and so how long it is thought to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    /// Alone or with few neighbours.
+    Short,
+    /// In a long run.
+    Long,
+}
+
+impl Lifetime {
+    /// The lifetimes of blocks, in ascending order, that are written at once.
+    pub(crate) fn of<T>(blocks: &[(u32, T)]) -> Vec<Lifetime> {
+        let runs = blocks.chunk_by(|(a, _), (b, _)| a + 1 == *b);
+        let lifetime =
+            |run: &[(u32, T)]| if run.len() >= LONG_RUN { Lifetime::Long } else { Lifetime::Short };
+        runs.flat_map(|run| std::iter::repeat_n(lifetime(run), run.len())).collect()
+    }
+}
+
+/// The current block of a lifetime.
+#[derive(Clone, Copy, Default)]
+struct Current {
+    block: Option<KeyBlock>,
+    /// Where to look in it for the next key.
+    cursor: u32,
+}
+
+/// See the head of this file.
+pub(crate) struct Assignment {
+    /// Keys of a block.
+    leb_keys: u32,
+    fresh: BTreeSet<KeyBlock>,
+    current: [Current; 2],
+}
+
+impl Assignment {
+    /// Nothing is fresh. Blocks have `leb_keys` keys.
+    pub(crate) fn new(leb_keys: u32) -> Assignment {
+        Assignment { leb_keys, fresh: BTreeSet::new(), current: [Current::default(); 2] }
+    }
+
+    /// Fresh blocks.
+    pub(crate) fn fresh(&self) -> &BTreeSet<KeyBlock> {
+        &self.fresh
+    }
+
+    /// These blocks were renewed.
+    pub(crate) fn renewed(&mut self, blocks: &[KeyBlock]) {
+        self.fresh.extend(blocks);
+        self.current.iter_mut().for_each(|current| current.cursor = 0);
+    }
+
+    /// No block is fresh any more.
+    pub(crate) fn end_epoch(&mut self) {
+        self.fresh.clear();
+    }
+
+    /// Assigns keys for blocks of a lifetime and calls them used, until `keys` has `most` of them. If it has fewer then,
+    /// [`Assignment::target`] has to be renewed first.
+    pub(crate) fn assign(
+        &mut self,
+        map: &mut KeyStateMap,
+        lifetime: Lifetime,
+        most: usize,
+        keys: &mut Vec<KeyPosition>,
+    ) {
+        while keys.len() < most
+            && let Some(block) = self.target(map, lifetime)
+            && self.fresh.contains(&block)
+        {
+            let current = &mut self.current[lifetime as usize];
+            if current.block != Some(block) {
+                *current = Current { block: Some(block), cursor: 0 };
+            }
+            while keys.len() < most
+                && let Some(at) = map.next_unused(block, current.cursor)
+            {
+                let key = KeyPosition(block.0 * self.leb_keys + at);
+                map.set(key, KeyState::Used);
+                current.cursor = at + 1;
+                keys.push(key);
+            }
+            if keys.len() < most {
+                // Nothing is left of it before it is renewed once more.
+                self.fresh.remove(&block);
+            }
+        }
+    }
+
+    /// The block from which keys for blocks of a lifetime are to be assigned; `None` if all keys are used.
+    pub(crate) fn target(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
+        // What is deleted in a fresh block has to be renewed like the rest of one that is not.
+        let room = |block: KeyBlock| {
+            let unused = map.unused(block);
+            if unused > 0 && self.fresh.contains(&block) {
+                unused
+            } else {
+                unused + map.counts(block).deleted
+            }
+        };
+        let enough = |block: &KeyBlock| {
+            let least = if self.fresh.contains(block) { 1 } else { (self.leb_keys / LEAST_ROOM).max(1) };
+            room(*block) >= least
+        };
+        let [this, other] = [lifetime as usize, 1 - lifetime as usize].map(|at| self.current[at].block);
+        let emptiest = || {
+            let rest = map.blocks().map(|(block, _)| block).filter(|block| Some(*block) != other);
+            rest.max_by_key(|block| (room(*block), std::cmp::Reverse(*block)))
+                .filter(|block| room(*block) > 0)
+        };
+        this.filter(enough).or_else(emptiest).or_else(|| other.filter(|block| room(*block) > 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: u32 = 640;
+    const BOTH: [Lifetime; 2] = [Lifetime::Short, Lifetime::Long];
+
+    /// Assigns keys, renewing what has to be, and gives them with the blocks that were renewed.
+    fn take(
+        a: &mut Assignment,
+        map: &mut KeyStateMap,
+        lifetime: Lifetime,
+        most: usize,
+    ) -> (Vec<KeyPosition>, Vec<u32>) {
+        let (mut keys, mut renewed) = (vec![], vec![]);
+        loop {
+            a.assign(map, lifetime, most, &mut keys);
+            if keys.len() == most {
+                return (keys, renewed);
+            }
+            let block = a.target(map, lifetime).unwrap();
+            map.forget_deleted(block);
+            a.renewed(&[block]);
+            renewed.push(block.0);
+        }
+    }
+
+    fn purge(a: &mut Assignment, map: &mut KeyStateMap) -> usize {
+        a.end_epoch();
+        let blocks: Vec<KeyBlock> =
+            map.blocks().filter(|(_, c)| c.deleted > 0).map(|(block, _)| block).collect();
+        blocks.iter().for_each(|block| drop(map.forget_deleted(*block)));
+        a.renewed(&blocks);
+        blocks.len()
+    }
+
+    #[test]
+    fn long_runs_are_told_from_the_rest() {
+        let blocks: Vec<(u32, ())> = (5..40).chain([50, 51]).chain(60..91).map(|block| (block, ())).collect();
+        let lifetimes = Lifetime::of(&blocks);
+        assert_eq!(lifetimes.len(), blocks.len());
+        assert!(lifetimes[..35].iter().all(|lifetime| *lifetime == Lifetime::Long));
+        assert!(lifetimes[35..].iter().all(|lifetime| *lifetime == Lifetime::Short));
+    }
+
+    #[test]
+    fn what_is_deleted_soon_keeps_to_one_block() {
+        let (mut map, mut a) = (KeyStateMap::new(6, KEYS), Assignment::new(KEYS));
+        let (photos, renewed) = take(&mut a, &mut map, Lifetime::Long, 900);
+        assert_eq!(renewed, [0, 1]);
+        let mut small = take(&mut a, &mut map, Lifetime::Short, 100).0;
+        for epoch in 0..50 {
+            for key in small.drain(..) {
+                map.set(key, KeyState::Deleted);
+            }
+            assert_eq!(purge(&mut a, &mut map), 1, "epoch {epoch}");
+            let (keys, renewed) = take(&mut a, &mut map, Lifetime::Short, 100);
+            assert!(renewed.is_empty() && keys.iter().all(|key| key.0 / KEYS == 2));
+            small = keys;
+        }
+        assert!(photos.iter().all(|key| map.get(*key) == KeyState::Used));
+    }
+
+    #[test]
+    fn every_key_can_be_assigned_and_none_twice() {
+        for lifetime in BOTH {
+            let (mut map, mut a) = (KeyStateMap::new(3, KEYS), Assignment::new(KEYS));
+            let mut keys: Vec<u32> = vec![];
+            // The other lifetime has a block too, and gives it up in the end.
+            keys.extend(take(&mut a, &mut map, BOTH[1 - lifetime as usize], 5).0.iter().map(|key| key.0));
+            keys.extend(take(&mut a, &mut map, lifetime, 3 * KEYS as usize - 5).0.iter().map(|key| key.0));
+            keys.sort_unstable();
+            assert_eq!(keys, (0..3 * KEYS).collect::<Vec<_>>());
+            assert_eq!(a.target(&map, lifetime), None);
+            assert_eq!(a.target(&map, BOTH[1 - lifetime as usize]), None);
+        }
+    }
+}
