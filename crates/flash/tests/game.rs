@@ -1,19 +1,20 @@
 //! The peek-a-boo game (paper 003, section 2): an adversary reads the whole chip at moments of its choice, superseded pages and
 //! all, and in the end has every passphrase. It looks for blocks that lived in other epochs than those it looked in.
-//!
-//! The adversary reads the medium by itself, as docs/format/flash.md and docs/format/nand.md describe it.
 
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret};
-use lacuna_crypto::{GcmKey, RandomSource, SeededRandom, XtsKey, derive};
-use lacuna_flash::{FlashDisk, OpenOptions, Params};
+#[path = "fixture/adversary.rs"]
+mod adversary;
+
+use adversary::{Adversary, Image};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
+use lacuna_crypto::{RandomSource, SeededRandom};
+use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, Wearing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 56 };
-const HEADER_PAGES: usize = 2;
-const KEY_LEN: usize = 32;
+const KEY_LEN: u8 = 32;
 
 struct Random(u64);
 
@@ -21,102 +22,6 @@ impl Random {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
-    }
-}
-
-/// Everything that was read at any time.
-struct Adversary {
-    log: GcmKey,
-    page_key: XtsKey,
-    /// By key position.
-    keys: BTreeMap<u32, BTreeSet<[u8; KEY_LEN]>>,
-    /// Entry and ciphertext of each block that was ever seen.
-    nodes: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    key_lebs: std::ops::Range<u32>,
-}
-
-impl Adversary {
-    fn new(master: &Secret<32>, key_lebs: u32) -> Adversary {
-        Adversary {
-            log: GcmKey::new(&derive(master, "flash log", b"")).unwrap(),
-            page_key: XtsKey::new(&derive(master, "flash key storage", b"")).unwrap(),
-            keys: BTreeMap::new(),
-            nodes: BTreeSet::new(),
-            key_lebs: 2..2 + key_lebs,
-        }
-    }
-
-    fn look(&mut self, chip: &SimulatedChip) {
-        let image = chip.image().unwrap();
-        for block in image.chunks_exact(GEOMETRY.block_len() as usize) {
-            let volume = &block[GEOMETRY.page as usize..][..8];
-            if &volume[..4] != b"LVI1" {
-                continue;
-            }
-            let leb = u32::from_le_bytes(volume[4..].try_into().unwrap());
-            let content = &block[HEADER_PAGES * GEOMETRY.page as usize..];
-            if self.key_lebs.contains(&leb) {
-                self.look_at_keys(leb - self.key_lebs.start, content);
-            } else if leb >= self.key_lebs.end {
-                self.look_at_log(leb, content);
-            }
-        }
-    }
-
-    fn look_at_keys(&mut self, block: u32, content: &[u8]) {
-        let page_keys = (GEOMETRY.page as usize - 16) / KEY_LEN;
-        let pages = content.len() / GEOMETRY.page as usize;
-        for (page, bytes) in content.chunks_exact(GEOMETRY.page as usize).enumerate() {
-            let mut bytes = bytes.to_vec();
-            let (salt, keys) = bytes.split_first_chunk_mut::<16>().unwrap();
-            self.page_key.session().decrypt_in_place(salt, keys);
-            for (at, key) in keys.chunks_exact(KEY_LEN).enumerate() {
-                let position = (block as usize * pages + page) * page_keys + at;
-                self.keys.entry(position as u32).or_default().insert(key.try_into().unwrap());
-            }
-        }
-    }
-
-    fn look_at_log(&mut self, leb: u32, content: &[u8]) {
-        let unit = GEOMETRY.page as usize;
-        let units = content.len() / unit;
-        for at in 0..units {
-            let place = (leb * units as u32 + at as u32).to_le_bytes();
-            let (nonce, rest) = content[at * unit..(at + 1) * unit].split_first_chunk::<12>().unwrap();
-            let (tag, body) = rest.split_first_chunk::<16>().unwrap();
-            let mut plain = body.to_vec();
-            if self.log.open_in_place(nonce, &place, &mut plain, tag).is_err() || plain[..2] != [1, 0] {
-                continue;
-            }
-            let count = usize::from(u16::from_le_bytes([plain[2], plain[3]]));
-            for (ordinal, entry) in plain[24..].chunks_exact(40).take(count).enumerate() {
-                let first = (at + 1) * unit + ordinal * BLOCK_SIZE;
-                if let Some(node) = content.get(first..first + BLOCK_SIZE) {
-                    self.nodes.insert((entry.to_vec(), node.to_vec()));
-                }
-            }
-        }
-    }
-
-    /// The content of every block that it can decrypt.
-    fn recovered(&self) -> BTreeSet<Vec<u8>> {
-        let mut recovered = BTreeSet::new();
-        for (entry, node) in &self.nodes {
-            let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap());
-            if word(0) >> 31 == 1 {
-                continue;
-            }
-            let data = [&[0][..], &entry[..4], &entry[8..16]].concat();
-            let tag: [u8; 16] = entry[24..40].try_into().unwrap();
-            for key in self.keys.get(&word(4)).into_iter().flatten() {
-                let mut plain = node.clone();
-                let key = GcmKey::new(&Secret::copy_from(key)).unwrap();
-                if key.open_in_place(&[0; 12], &data, &mut plain, &tag).is_ok() {
-                    recovered.insert(plain);
-                }
-            }
-        }
-        recovered
     }
 }
 
@@ -142,7 +47,7 @@ impl Flash for Undrained {
     fn is_mapped(&self, block: Leb) -> Result<bool> {
         self.0.is_mapped(block)
     }
-    fn drain(&self) -> Result<Vec<Unerased>> {
+    fn drain_of(&self, _: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
         Ok(vec![])
     }
 }
@@ -168,15 +73,28 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
         Play::WithoutDrain => Arc::new(Undrained(mapping)),
         _ => Arc::new(mapping),
     };
-    let params = Params::fitting(flash.geometry(), KEY_LEN as u8, 200).unwrap();
+    let params = Params::fitting(flash.geometry(), KEY_LEN, 200).unwrap();
     let (master, random) =
         (Secret::copy_from(&[7; 32]), Arc::new(SeededRandom::new(seed)) as Arc<dyn RandomSource>);
     FlashDisk::create(&flash, &params, &master, &random).unwrap();
-    let options = OpenOptions { budget: Budget::bytes(1 << 17), read_only: false, policy: None, random };
+    let options = OpenOptions {
+        budget: Budget::bytes(1 << 17),
+        read_only: false,
+        policy: None,
+        clock: Arc::new(ManualClock::default()),
+        random,
+    };
     let open = || FlashDisk::open(flash.clone(), &params, &master, &options).unwrap();
     let mut disk = open();
     let mut dice = Random(seed);
-    let mut adversary = Adversary::new(&master, params.key_blocks());
+    let image = Image {
+        page: GEOMETRY.page as usize,
+        block: GEOMETRY.block_len() as usize,
+        key_len: KEY_LEN.into(),
+        header_lebs: header_lebs(params.flash),
+        key_lebs: params.key_blocks(),
+    };
+    let mut adversary = Adversary::new(&master, image);
     let blocks = params.blocks.min(40);
     // Of each version, its block, and the epochs in which it was written and deleted.
     let mut versions: Vec<(Vec<u8>, u64, Option<u64>)> = vec![];
@@ -207,7 +125,7 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
                     disk = open();
                 }
                 5 => {
-                    adversary.look(&chip);
+                    adversary.look(&chip.image().unwrap());
                     looked.insert(epoch);
                 }
                 _ => {}
@@ -219,7 +137,7 @@ fn play(seed: u64, play: Play, wearing: Wearing) -> (usize, usize) {
             disk.purge().unwrap();
         }
     }
-    adversary.look(&chip);
+    adversary.look(&chip.image().unwrap());
     looked.insert(epochs);
     let recovered = adversary.recovered();
     let (mut outside, mut inside) = (0, 0);

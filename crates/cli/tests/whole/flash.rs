@@ -1,8 +1,18 @@
 //! Disks on a simulated flash chip, as people use them: made, served, purged, mounted, closed.
 
+#[path = "../../../flash/tests/fixture/adversary.rs"]
+mod adversary;
+
 use crate::nbd_client::Client;
 use crate::scene::{Scene, Signal, can_mount, have, noise};
+use adversary::{Adversary, Image};
+use lacuna_core::SecretVec;
+use lacuna_flash::{HeaderMedium, Params, header_lebs};
+use lacuna_medium::{Access, FileMedium};
+use lacuna_nand::{Chip, Flash, Mapping, SimulatedChip};
+use std::collections::BTreeSet;
 use std::fs;
+use std::sync::Arc;
 
 /// A disk of 32 MiB on a chip, with what people do not wait for in tests.
 fn scene(options: &[&str]) -> Scene {
@@ -187,19 +197,51 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// The content of every block that somebody reads who takes the chip apart as it is now, and has the passphrase.
+fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
+    fs::copy(scene.path("chip.img"), scene.path("copy.img")).unwrap();
+    let medium = Arc::new(FileMedium::open(&scene.path("copy.img"), Access::Read).unwrap());
+    let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
+    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip.clone()).unwrap());
+    let header = HeaderMedium::new(flash);
+    let unlocked = lacuna_header::open(&header, &[SecretVec::new(b"correct horse".to_vec())]).unwrap();
+    let params = Params::parse(&unlocked.header.params).unwrap();
+    let image = Image {
+        page: chip.geometry().page as usize,
+        block: chip.geometry().block_len() as usize,
+        key_len: params.key_len.into(),
+        header_lebs: header_lebs(params.flash),
+        key_lebs: params.key_blocks(),
+    };
+    let mut adversary = Adversary::new(&unlocked.master_keys[0], image);
+    adversary.look(&chip.image().unwrap());
+    adversary.recovered()
+}
+
 #[test]
-fn a_file_that_was_deleted_on_ext4_is_gone_after_a_purge() {
+fn no_block_of_a_file_that_was_deleted_on_ext4_is_recoverable_after_a_purge() {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") || !have("fstrim") {
         return;
     }
-    let scene = scene(&[]);
+    let scene = scene(&["--key-bits", "128"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = Closing(&scene);
     scene.lacuna(&["open", "nand:chip.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);
-    fs::write(scene.path("mnt/secret"), noise(9, 4 << 20)).unwrap();
+    let (secret, kept) = (noise(9, 2 << 20), noise(10, 1 << 20));
+    let count = |content: &[u8], found: &BTreeSet<Vec<u8>>| {
+        content.chunks_exact(4096).filter(|block| found.contains(*block)).count()
+    };
+    fs::write(scene.path("mnt/secret"), &secret).unwrap();
+    fs::write(scene.path("mnt/kept"), &kept).unwrap();
     scene.tool("sync", &["-f", "mnt"]);
     fs::remove_file(scene.path("mnt/secret")).unwrap();
+    scene.tool("sync", &["-f", "mnt"]);
+    let before = recovered(&scene);
+    assert_eq!((count(&secret, &before), count(&kept, &before)), (512, 256));
     let purged = scene.lacuna(&["purge", "mnt", "--json"]).code(0).json();
-    assert!(purged["items"][0]["value"].as_u64().unwrap() >= 1024, "{purged}");
+    assert!(purged["items"][0]["value"].as_u64().unwrap() >= 512, "{purged}");
+    let after = recovered(&scene);
+    assert_eq!((count(&secret, &after), count(&kept, &after)), (0, 256));
+    assert_eq!(fs::read(scene.path("mnt/kept")).unwrap(), kept);
     scene.lacuna(&["close", "mnt"]).code(0);
 }
