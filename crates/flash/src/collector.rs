@@ -46,16 +46,24 @@ impl Collector {
 
     /// Makes room in the log for a group, and for what must not ask. `epoch` and `purging` are for a checkpoint.
     pub(crate) fn make_room(&self, epoch: u64, purging: bool) -> Result<()> {
-        if self.index.dirty() > self.index.most_dirty() {
-            self.placer.place_whole_index()?;
-        }
         let (recent, lebs) = self.log.with_table(|table| (table.recent(), table.len()));
         let most = MOST_REPLAYED / u64::from(self.placer.layout.leb_len);
         if recent > (lebs / CHECKPOINT_SHARE).min(most as u32).max(8) {
             self.checkpoints.write(&self.placer, epoch, purging)?;
         }
+        // For the pages of the index that become dirty there is always room.
+        let most_dirty = self.most_dirty();
+        let for_index = most_dirty.div_ceil(self.placer.layout.leb_nodes());
+        let wanted = LEAST_FREE + if for_index > 1 { for_index } else { 0 };
         let mut checkpoints = 0;
-        while self.log.with_table(|table| table.free()) < LEAST_FREE {
+        loop {
+            if self.index.dirty() > most_dirty as usize {
+                // It writes them, and what they replace can be collected after it.
+                self.checkpoints.write(&self.placer, epoch, purging)?;
+            }
+            if self.log.with_table(|table| table.free()) >= wanted {
+                return Ok(());
+            }
             match self.victim() {
                 Some(victim) => self.collect(victim)?,
                 // What was written since the last checkpoint cannot be collected before the next.
@@ -66,7 +74,11 @@ impl Collector {
                 None => return Err(full()),
             }
         }
-        Ok(())
+    }
+
+    /// How many pages of the index may be dirty before they are written.
+    fn most_dirty(&self) -> u32 {
+        (self.index.most_dirty() as u32).min(self.placer.layout.most_dirty())
     }
 
     /// The block whose collection pays most, or did when the table was last looked through: that is done once for some blocks.
@@ -94,7 +106,12 @@ impl Collector {
         self.checkpoints.write(&self.placer, epoch, purging)?;
         for leb in lebs {
             self.make_room(epoch, purging)?;
-            self.collect(*leb)?;
+            // To make room may have given it back already, and it may be written again by now.
+            match self.log.with_table(|table| table.used(*leb)) {
+                LebUse::Closed | LebUse::Damaged => self.collect(*leb)?,
+                LebUse::Free => self.log.release(*leb)?,
+                LebUse::Recent => self.log.clear_if_next(*leb)?,
+            }
         }
         Ok(())
     }

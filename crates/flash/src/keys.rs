@@ -287,43 +287,51 @@ impl Keys {
     // --- keys ---
 
     /// Fetches keys, to be used at once.
-    pub(crate) fn fetch(&self, keys: impl ExactSizeIterator<Item = KeyPosition>) -> Result<Fetched<'_>> {
+    pub(crate) fn fetch(&self, keys: &[KeyPosition]) -> Result<Fetched<'_>> {
         let of_disk = self.of_disk.as_ref();
-        let mut fetched = Fetched { keys: Zeroizing::new(Vec::with_capacity(keys.len())), of_disk };
+        let mut fetched = Fetched { keys: Zeroizing::new(vec![]), of_disk };
         if of_disk.is_some() {
             return Ok(fetched);
         }
-        let mut state = self.state.lock();
-        for key in keys {
-            let page = key.0 / self.layout.page_keys;
-            if key.0 / self.layout.leb_keys >= self.layout.keys.1 {
-                return Err(unknown(key));
+        if let Some(key) = keys.iter().find(|key| key.0 / self.layout.leb_keys >= self.layout.keys.1) {
+            return Err(unknown(*key));
+        }
+        // It never grows after this: nothing moves, and no copy stays behind.
+        fetched.keys.resize(keys.len(), *self.tail.expose());
+        let page_of = |key: KeyPosition| key.0 / self.layout.page_keys;
+        let put = |content: &SecretVec, keys: &[KeyPosition], out: &mut [[u8; 32]]| {
+            for (key, out) in keys.iter().zip(out) {
+                let place = self.place_in_page(key.0 % self.layout.page_keys);
+                out[..self.layout.key_len].copy_from_slice(&content.expose()[place]);
             }
-            // The capacity suffices: nothing moves, and no copy stays behind.
-            fetched.keys.push(*self.tail.expose());
-            let whole = fetched.keys.last_mut().expect("one was pushed");
-            let place = self.place_in_page(key.0 % self.layout.page_keys);
-            if let Some(page) = state.cache.get(page) {
-                whole[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
-            } else {
-                let renewals = state.renewals[(key.0 / self.layout.leb_keys) as usize];
-                let memory = state.memory();
-                let content = MutexGuard::unlocked(&mut state, || {
-                    let memory = memory.unwrap_or_else(|| SecretVec::zeroed(self.layout.page as usize));
-                    self.read_page_to(page, memory)
-                })?;
-                whole[..self.layout.key_len].copy_from_slice(&content.expose()[place]);
-                if state.renewals[(key.0 / self.layout.leb_keys) as usize] == renewals {
-                    state.cache.insert(page, content);
-                }
+        };
+        let mut rest = &mut fetched.keys[..];
+        let mut state = self.state.lock();
+        for keys in keys.chunk_by(|a, b| page_of(*a) == page_of(*b)) {
+            let page = page_of(keys[0]);
+            let out = rest.split_off_mut(..keys.len()).expect("there is one for each key");
+            if let Some(content) = state.cache.get(page) {
+                put(content, keys, out);
+                continue;
+            }
+            let block = (keys[0].0 / self.layout.leb_keys) as usize;
+            let (renewals, memory) = (state.renewals[block], state.memory());
+            let content = MutexGuard::unlocked(&mut state, || {
+                let memory = memory.unwrap_or_else(|| SecretVec::zeroed(self.layout.page as usize));
+                self.read_page_to(page, memory)
+            })?;
+            put(&content, keys, out);
+            if state.renewals[block] == renewals {
+                state.cache.insert(page, content);
             }
         }
+        drop(state);
         Ok(fetched)
     }
 
     /// A key, ready for use.
     pub(crate) fn cipher(&self, key: KeyPosition) -> Result<NodeKey<'_>> {
-        self.fetch(std::iter::once(key))?.key(0)
+        self.fetch(&[key])?.key(0)
     }
 
     fn forget_pages(&self, state: &mut State, block: KeyBlock) {

@@ -59,7 +59,7 @@ impl Placer {
         self.keys.delete(keys.drain(room.min(keys.len())..))?;
         let blocks = &blocks[..keys.len()];
         let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
-        let fetched = self.keys.fetch(keys.iter().copied())?;
+        let fetched = self.keys.fetch(&keys)?;
         let (mut bytes, header) = self.log.group_memory(blocks.len());
         let nodes = bytes[header..].chunks_exact_mut(BLOCK_SIZE);
         let mut entries = Vec::with_capacity(blocks.len());

@@ -69,7 +69,8 @@ impl Reader {
             (first..).zip(out).try_for_each(|(block, out)| self.read_again(block, out))?;
             return Ok(count);
         };
-        let keys = self.keys.fetch(entries.iter().map(|entry| KeyPosition(entry.key)))?;
+        let keys: Vec<KeyPosition> = entries.iter().map(|entry| KeyPosition(entry.key)).collect();
+        let keys = self.keys.fetch(&keys)?;
         for (at, (entry, block)) in entries.iter().zip(out).enumerate() {
             if !keys.key(at)?.open(entry, block) {
                 self.read_again(first + at as u32, block)?;

@@ -25,9 +25,8 @@ fn keys_take_at_most_their_share_of_the_flash() {
                         let most = (f64::from(lebs) * share).ceil().max(2.0);
                         let what = format!("{params:?}, spare {spare}");
                         assert!(f64::from(params.key_blocks()) <= most, "{what}: {}", params.key_blocks());
-                        let keys = f64::from(params.key_blocks()) * f64::from(params.keys_of_a_block());
-                        let more = keys / params.blocks as f64 - 1.0;
-                        assert!(more >= 1.0 / 64.0, "{what}: {more}");
+                        let keys = u64::from(params.key_blocks()) * u64::from(params.keys_of_a_block());
+                        assert!(keys >= params.blocks + params.blocks / 64, "{what}: {keys} keys");
                     }
                 }
             }
