@@ -10,7 +10,7 @@ pub(crate) const HEADER_PAGES: u32 = 2;
 const ERASE_MAGIC: &[u8; 4] = b"LEC1";
 const VOLUME_MAGIC: &[u8; 4] = b"LVI1";
 /// More erasures and changes than any chip sees: counting on from here never overflows.
-const MOST: u64 = 1 << 48;
+pub(crate) const MOST: u64 = 1 << 48;
 /// Characters of a magic before its version.
 const KIND: usize = 3;
 const ERASE_LEN: usize = 32;
@@ -54,7 +54,11 @@ pub(crate) struct VolumeHeader {
 impl EraseHeader {
     pub(crate) fn page(&self, len: usize) -> Vec<u8> {
         page_of(len, ERASE_LEN, |record| {
-            record.put(0, ERASE_MAGIC).u32(4, self.lebs).u64(8, self.erasures).u64(16, self.image);
+            record
+                .put(0, ERASE_MAGIC)
+                .u32(4, self.lebs)
+                .u64(8, self.erasures.min(MOST - 1))
+                .u64(16, self.image);
         })
     }
 

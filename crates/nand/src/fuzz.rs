@@ -160,6 +160,25 @@ mod tests {
         }
     }
 
+    /// Numbers that cannot be counted on from stay where they are, and nothing is written that the next opening refuses.
+    #[test]
+    fn the_last_numbers_are_borne() {
+        let last: u64 = (1 << 48) - 1;
+        for number in [last - 1, last] {
+            let mut input = vec![];
+            for peb in 0..GEOMETRY.blocks as u8 {
+                let mut piece = [0; PIECE];
+                piece[..4].copy_from_slice(&[if peb < 8 { 16 } else { 4 } | 64, peb, 2, peb + 1]);
+                piece[8..16].copy_from_slice(&(number << 12).to_le_bytes());
+                piece[16..24].copy_from_slice(&(number << 14).to_le_bytes());
+                piece[24..32].copy_from_slice(&number.to_le_bytes());
+                piece[32] = if peb < 8 { 4 } else { 1 };
+                input.extend(piece);
+            }
+            fuzz_scan(&input);
+        }
+    }
+
     /// The forger is no fool: what it makes up opens if it makes sense.
     #[test]
     fn what_makes_sense_opens() {

@@ -9,7 +9,7 @@
 //! 4. There is always one erased block for a change, as long as the chip has a good one to spare.
 
 use crate::chip::{Chip, ChipGeometry, Fault, Peb};
-use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, VolumeHeader};
+use crate::erase_block::{EraseHeader, Found, HEADER_PAGES, MOST, VolumeHeader};
 use crate::flash::{Flash, FlashGeometry, Leb, Unerased};
 use crate::scan::{Scan, content_of, fault, read_headers};
 use crate::state::{State, Use};
@@ -180,6 +180,9 @@ impl Mapping {
     /// Takes an erased block and writes the header of what it will hold.
     fn take(&self, state: &mut State, leb: Leb, copied: Option<(u32, u32)>) -> Result<Peb> {
         loop {
+            if state.sequence + 1 == MOST {
+                return Err(worn_out());
+            }
             let peb = self.take_free(state)?;
             state.sequence += 1;
             let header = VolumeHeader { leb: leb.0, sequence: state.sequence, copied };
@@ -277,7 +280,7 @@ impl Mapping {
             return Ok(());
         };
         let Use::Mapped(leb) = state.uses[peb.0 as usize] else { return Ok(()) };
-        if most < least + WEAR_GAP || state.free.len() < 2 {
+        if most < least + WEAR_GAP || state.free.len() < 2 || state.sequence + 1 == MOST {
             return Ok(());
         }
         let mut data = content_of(&*self.chip, peb)?;

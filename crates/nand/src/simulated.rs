@@ -310,7 +310,7 @@ impl Chip for SimulatedChip {
             state.blocks[block.0 as usize] = now;
             return Err(power_is_off().into());
         }
-        now.erasures += 1;
+        now.erasures = (now.erasures + 1).min(MOST - 1);
         if !fails {
             now.next = 0;
             self.medium.discard(self.at(block, 0), len)?;
