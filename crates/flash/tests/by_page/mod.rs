@@ -390,7 +390,7 @@ impl SecondReader {
     }
 
     /// Bytes from the start of a unit on, as far as its LEB goes.
-    fn from_unit(&self, unit: u64) -> Vec<u8> {
+    fn rest_of_leb(&self, unit: u64) -> Vec<u8> {
         let units = (self.lebs.leb_len / self.lebs.page * self.lebs.page / self.unit) as u64;
         self.lebs.content((unit / units) as u32).split_off((unit % units) as usize * self.unit)
     }
@@ -398,7 +398,7 @@ impl SecondReader {
     /// The group whose header is this unit, if it is one.
     pub(crate) fn group(&self, unit: u64) -> Option<Group> {
         let fields = self.doc.fields("Group").of_len(64);
-        let mut header = self.from_unit(unit);
+        let mut header = self.rest_of_leb(unit);
         header.truncate(self.unit);
         let nonce = header[fields["nonce"].clone()].try_into().unwrap();
         let tag: [u8; 16] = header[fields["tag"].clone()].try_into().unwrap();
@@ -422,7 +422,7 @@ impl SecondReader {
     }
 
     fn is_whole(&self, group: &Group) -> bool {
-        let nodes = &self.from_unit(group.unit)[self.unit..][..group.entries.len() * 4096];
+        let nodes = &self.rest_of_leb(group.unit)[self.unit..][..group.entries.len() * 4096];
         u64::from(crc32fast::hash(nodes)) == group.checksum
     }
 
@@ -446,7 +446,7 @@ impl SecondReader {
     /// The entry of a node, and the node.
     fn node(&self, place: Place) -> (Vec<u8>, Vec<u8>) {
         let group = self.group(place.unit).expect("a group");
-        let node = self.from_unit(place.unit)[self.unit + place.ordinal as usize * 4096..][..4096].to_vec();
+        let node = self.rest_of_leb(place.unit)[self.unit + place.ordinal as usize * 4096..][..4096].to_vec();
         (group.entries[place.ordinal as usize].clone(), node)
     }
 
