@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
 
-/// What a cached header takes, roughly.
-const HEADER_COST: u64 = 3072;
+/// What a cached header takes: 64 entries of 56 bytes, and its place in the cache.
+const HEADER_COST: u64 = 4096;
 
 /// Where the log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +148,12 @@ impl Log {
     /// Goes on in another block.
     pub(crate) fn leave(&self) -> Result<()> {
         self.go_on(&mut self.state.lock())
+    }
+
+    /// Unmaps a block if it is the one where the log goes on: nothing was written to it yet.
+    pub(crate) fn clear_if_next(&self, leb: u32) -> Result<()> {
+        let state = self.state.lock();
+        if state.at.is_some_and(|at| at.next == leb) { self.flash.unmap(self.leb(leb)) } else { Ok(()) }
     }
 
     fn go_on(&self, state: &mut State) -> Result<()> {
