@@ -2,6 +2,7 @@
 //! whose histories it continues. The first part is of peers, ciphers, HCTR2 and memory; other sections have parts of their own.
 
 use crate::ciphers::Ciphers;
+use crate::flash_report::OnFlash;
 use crate::hctr2::Hctr2;
 use crate::levels::Levels;
 use crate::machine;
@@ -10,6 +11,7 @@ use crate::method;
 use crate::models::Models;
 use crate::page::{self, History, Run};
 use crate::peers::{JOBS, Peers};
+use crate::phone_report::Phone;
 use crate::rados::Rados;
 use crate::requirement::{self, Requirement};
 use crate::stash::Stash;
@@ -57,6 +59,10 @@ pub(crate) struct Report {
     pub models: Option<Models>,
     /// Section 8.
     pub stash: Option<Stash>,
+    /// Section 9.
+    pub flash: Option<OnFlash>,
+    /// Section 10.
+    pub phone: Option<Phone>,
 }
 
 impl Report {
@@ -90,11 +96,15 @@ impl Report {
         tables.extend(self.levels.iter().flat_map(Levels::tables));
         tables.extend(self.models.iter().flat_map(Models::tables));
         tables.extend(self.stash.as_ref().map(Stash::table));
+        tables.extend(self.flash.iter().flat_map(OnFlash::tables));
+        tables.extend(self.phone.iter().flat_map(Phone::tables));
         tables.extend(self.rados.iter().flat_map(Rados::tables));
         let mut requirements = self.requirements();
         requirements.extend(self.levels.iter().flat_map(Levels::requirements));
         requirements.extend(self.models.iter().flat_map(Models::requirements));
         requirements.extend(self.stash.as_ref().map(Stash::requirement));
+        requirements.extend(self.flash.iter().flat_map(OnFlash::requirements));
+        requirements.extend(self.phone.iter().flat_map(Phone::requirements));
         requirements.extend(self.rados.iter().flat_map(Rados::requirements));
         tables.push(requirement::table(&requirements));
         let mut parts: Vec<String> = tables.iter().map(Table::text).collect();
@@ -136,6 +146,9 @@ impl Report {
         if let Some(stash) = &self.stash {
             stash_plot::draw(stash, &plots.join("oblivious-stash.svg"))?;
         }
+        if let Some(phone) = &self.phone {
+            phone.plot(plots)?;
+        }
         if let Some(rados) = self.on_ceph() {
             rados_plot::throughput(rados, &plots.join("ceph-throughput.svg"))?;
             rados_plot::overhead(rados, &plots.join("ceph-write-overhead.svg"))?;
@@ -167,6 +180,12 @@ impl Report {
         }
         if let Some(stash) = &self.stash {
             text = page::replace(&text, "on the stash", |_| stash.part(&self.run));
+        }
+        if let Some(flash) = &self.flash {
+            text = page::replace(&text, "on flash", |old| flash.part(&self.run, old));
+        }
+        if let Some(phone) = &self.phone {
+            text = page::replace(&text, "on the phone", |old| phone.part(&self.run, old));
         }
         if let Some(rados) = self.on_ceph() {
             text = page::replace(&text, "on Ceph", |old| rados_report::part(rados, &self.run, old));

@@ -1,0 +1,222 @@
+//! A NAND chip that counts what is asked of it, and flash on it that knows which area asked: so that the work of a purge, a
+//! read or a mount can be told apart, and charged with the times of a real chip. No time is measured here.
+
+use lacuna_core::Result;
+use lacuna_nand::{
+    Chip, ChipGeometry, Fault, Flash, FlashGeometry, Leb, Mapping, Peb, SimulatedChip, Unerased,
+};
+use std::ops::{Add, Range, Sub};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Microseconds that a chip takes to read a page into its buffer, typical of SLC NAND with pages of 2 KiB.
+pub(crate) const READ_US: u64 = 25;
+/// To program one.
+pub(crate) const PROGRAM_US: u64 = 250;
+/// To erase a block.
+pub(crate) const ERASE_US: u64 = 2000;
+/// Nanoseconds to move a byte between chip and processor.
+pub(crate) const BYTE_NS: u64 = 25;
+
+/// What was asked of a chip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Pages read into the chip's buffer.
+    pub pages_read: u64,
+    /// Pages programmed.
+    pub pages_programmed: u64,
+    /// Blocks erased.
+    pub erased: u64,
+    /// Bytes moved either way.
+    pub bytes: u64,
+}
+
+impl Asked {
+    /// Nanoseconds that the chip takes, one thing after another.
+    pub(crate) fn nanos(self) -> u64 {
+        let chip = READ_US * self.pages_read + PROGRAM_US * self.pages_programmed + ERASE_US * self.erased;
+        1000 * chip + BYTE_NS * self.bytes
+    }
+}
+
+impl Add for Asked {
+    type Output = Asked;
+    fn add(self, other: Asked) -> Asked {
+        Asked {
+            pages_read: self.pages_read + other.pages_read,
+            pages_programmed: self.pages_programmed + other.pages_programmed,
+            erased: self.erased + other.erased,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+}
+
+impl Sub for Asked {
+    type Output = Asked;
+    fn sub(self, other: Asked) -> Asked {
+        Asked {
+            pages_read: self.pages_read - other.pages_read,
+            pages_programmed: self.pages_programmed - other.pages_programmed,
+            erased: self.erased - other.erased,
+            bytes: self.bytes - other.bytes,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Tally([AtomicU64; 4]);
+
+impl Tally {
+    fn add(&self, asked: Asked) {
+        let figures = [asked.pages_read, asked.pages_programmed, asked.erased, asked.bytes];
+        for (count, figure) in self.0.iter().zip(figures) {
+            count.fetch_add(figure, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> Asked {
+        let [pages_read, pages_programmed, erased, bytes] =
+            std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed));
+        Asked { pages_read, pages_programmed, erased, bytes }
+    }
+}
+
+/// A chip that counts.
+pub(crate) struct CountingChip {
+    chip: SimulatedChip,
+    tally: Tally,
+}
+
+impl CountingChip {
+    pub(crate) fn new(chip: SimulatedChip) -> CountingChip {
+        CountingChip { chip, tally: Tally::default() }
+    }
+
+    /// What was asked so far.
+    pub(crate) fn asked(&self) -> Asked {
+        self.tally.get()
+    }
+
+    /// How often each block was erased.
+    pub(crate) fn erasures(&self) -> Vec<u64> {
+        self.chip.erasures()
+    }
+}
+
+impl Chip for CountingChip {
+    fn geometry(&self) -> ChipGeometry {
+        self.chip.geometry()
+    }
+
+    fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> std::result::Result<(), Fault> {
+        let page = u64::from(self.geometry().page);
+        let (first, bytes) = (u64::from(offset), buf.len() as u64);
+        let pages_read = (first + bytes).div_ceil(page) - first / page;
+        self.tally.add(Asked { pages_read, bytes, ..Asked::default() });
+        self.chip.read(block, offset, buf)
+    }
+
+    fn program(&self, block: Peb, first: u32, data: &[u8]) -> std::result::Result<(), Fault> {
+        let bytes = data.len() as u64;
+        let pages_programmed = bytes / u64::from(self.geometry().page);
+        self.tally.add(Asked { pages_programmed, bytes, ..Asked::default() });
+        self.chip.program(block, first, data)
+    }
+
+    fn erase(&self, block: Peb) -> std::result::Result<(), Fault> {
+        self.tally.add(Asked { erased: 1, ..Asked::default() });
+        self.chip.erase(block)
+    }
+
+    fn is_bad(&self, block: Peb) -> std::result::Result<bool, Fault> {
+        self.chip.is_bad(block)
+    }
+
+    fn mark_bad(&self, block: Peb) -> std::result::Result<(), Fault> {
+        self.chip.mark_bad(block)
+    }
+}
+
+/// Logical erase blocks on such a chip, with what the key storage area asked for.
+pub(crate) struct CountingFlash {
+    mapping: Mapping,
+    chip: Arc<CountingChip>,
+    /// Where the key storage area lies.
+    keys: Range<u32>,
+    for_keys: Tally,
+    key_updates: AtomicU64,
+    checkpoints: AtomicU64,
+}
+
+impl CountingFlash {
+    /// `keys` are the logical erase blocks of the key storage area.
+    pub(crate) fn new(mapping: Mapping, chip: Arc<CountingChip>, keys: Range<u32>) -> CountingFlash {
+        let counts = [(); 2].map(|()| AtomicU64::default());
+        let [key_updates, checkpoints] = counts;
+        CountingFlash { mapping, chip, keys, for_keys: Tally::default(), key_updates, checkpoints }
+    }
+
+    /// What was asked of the chip by calls that touch the key storage area.
+    pub(crate) fn for_keys(&self) -> Asked {
+        self.for_keys.get()
+    }
+
+    /// Blocks of keys that were replaced.
+    pub(crate) fn key_updates(&self) -> u64 {
+        self.key_updates.load(Ordering::Relaxed)
+    }
+
+    /// Blocks of checkpoints that were replaced.
+    pub(crate) fn checkpoint_updates(&self) -> u64 {
+        self.checkpoints.load(Ordering::Relaxed)
+    }
+
+    /// Contents that were moved to level wear.
+    pub(crate) fn moved(&self) -> u64 {
+        self.mapping.wear().moved
+    }
+
+    fn on<R>(&self, block: Leb, f: impl FnOnce() -> R) -> R {
+        if !self.keys.contains(&block.0) {
+            return f();
+        }
+        // One call at a time: a simulation has one thread.
+        let before = self.chip.asked();
+        let done = f();
+        self.for_keys.add(self.chip.asked() - before);
+        done
+    }
+}
+
+impl Flash for CountingFlash {
+    fn geometry(&self) -> FlashGeometry {
+        self.mapping.geometry()
+    }
+
+    fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
+        self.on(block, || self.mapping.read(block, offset, buf))
+    }
+
+    fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
+        self.mapping.program(block, offset, data)
+    }
+
+    fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
+        // Only blocks of keys and of checkpoints are replaced whole.
+        let count = if self.keys.contains(&block.0) { &self.key_updates } else { &self.checkpoints };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.on(block, || self.mapping.change(block, data))
+    }
+
+    fn unmap(&self, block: Leb) -> Result<()> {
+        self.mapping.unmap(block)
+    }
+
+    fn is_mapped(&self, block: Leb) -> Result<bool> {
+        self.mapping.is_mapped(block)
+    }
+
+    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
+        self.mapping.drain_of(wanted)
+    }
+}

@@ -1,0 +1,208 @@
+//! What the simulated phone writes: programs that commit to databases, keep caches, append to logs, take photos and are
+//! updated. Paper 003 replayed what a Nexus One had written, which is not published. Its figures say how much that was: 437 to
+//! 866 deleted data nodes an hour (Table 2, the product of its columns), 21.3 erasures an hour without purging, and 10,000 small
+//! files a day that are made and deleted (section 6). The rates below are chosen to give the same.
+//!
+//! Whole numbers alone decide what happens: the same seed gives the same life on every machine.
+
+use crate::phone_files::{FileId, Files};
+use lacuna_core::Result;
+use lacuna_sim::Rng;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Seconds of an hour and of a day.
+pub(crate) const HOUR: u64 = 3600;
+const DAY: u64 = 24 * HOUR;
+/// Seconds between two write-backs of the page cache.
+pub(crate) const WRITE_BACK: u64 = 30;
+
+/// Of a day's hours, the first so many are night.
+const NIGHT: u64 = 8;
+/// How busy the phone is by night and by day, in percent of the mean.
+const BUSY: [u64; 2] = [30, 135];
+
+/// Transactions a day: a journal is written and synced, pages are overwritten in a database and synced, the journal is deleted.
+pub(crate) const TRANSACTIONS: u64 = 250;
+/// Small files of caches a day; with the journals of databases they are the 10,000 of the paper.
+pub(crate) const CACHE_FILES: u64 = 9750;
+/// Of a hundred of these, how many live on average a second to [`WRITE_BACK`]: few of them reach the disk.
+pub(crate) const BRIEF: u64 = 94;
+/// Lines appended to logs a day.
+pub(crate) const LOG_LINES: u64 = 240;
+/// Photos a day, and the blocks of one.
+pub(crate) const PHOTOS: u64 = 2;
+const PHOTO: (u32, u32) = (192, 512);
+/// Updates of programs a day, and the blocks of one.
+pub(crate) const UPDATES: u64 = 1;
+const PROGRAM: (u32, u32) = (128, 512);
+
+const DATABASES: usize = 24;
+const DATABASE: (u32, u32) = (16, 256);
+const PROGRAMS: usize = 20;
+const LOGS: usize = 3;
+/// Lines in a block of a log, and blocks of a log before a new one is begun.
+const LINES: u64 = 4;
+const LOG_BLOCKS: u32 = 64;
+
+/// A phone in use.
+pub(crate) struct Life {
+    rng: Rng,
+    now: u64,
+    databases: Vec<FileId>,
+    programs: Vec<FileId>,
+    logs: Vec<FileId>,
+    lines: u64,
+    photos: Vec<FileId>,
+    /// Files of caches, by when they are deleted.
+    doomed: BinaryHeap<Reverse<(u64, FileId)>>,
+    /// Blocks in use at which photos are deleted.
+    most: u64,
+}
+
+impl Life {
+    /// A phone with its programs and databases, and photos until the disk is as full as it stays: so many in a hundred of its
+    /// blocks.
+    pub(crate) fn new(seed: u64, full: u64, files: &mut Files) -> Result<Life> {
+        let mut life = Life {
+            rng: Rng::new(seed),
+            now: 0,
+            databases: vec![],
+            programs: vec![],
+            logs: vec![],
+            lines: 0,
+            photos: vec![],
+            doomed: BinaryHeap::new(),
+            most: files.blocks() * full / 100,
+        };
+        for _ in 0..DATABASES {
+            let len = life.between(DATABASE);
+            life.databases.push(files.create(len)?);
+        }
+        for _ in 0..LOGS {
+            life.logs.push(files.create(1)?);
+        }
+        for _ in 0..PROGRAMS {
+            let len = life.between(PROGRAM);
+            let program = files.create(len)?;
+            life.programs.push(program);
+            files.write_back()?;
+        }
+        while files.used() < life.most {
+            life.photo(files)?;
+        }
+        Ok(life)
+    }
+
+    /// Seconds since the phone was new.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// A second passes.
+    pub(crate) fn second(&mut self, files: &mut Files) -> Result<()> {
+        while self.doomed.peek().is_some_and(|Reverse((when, _))| *when <= self.now) {
+            let Some(Reverse((_, file))) = self.doomed.pop() else { break };
+            files.delete(file);
+        }
+        if self.happens(TRANSACTIONS) {
+            self.transaction(files)?;
+        }
+        if self.happens(CACHE_FILES) {
+            self.cache(files)?;
+        }
+        if self.happens(LOG_LINES) {
+            self.log(files)?;
+        }
+        if self.happens(PHOTOS) {
+            self.photo(files)?;
+        }
+        if self.happens(UPDATES) {
+            self.update(files)?;
+        }
+        self.now += 1;
+        if self.now.is_multiple_of(WRITE_BACK) { files.write_back() } else { Ok(()) }
+    }
+
+    fn transaction(&mut self, files: &mut Files) -> Result<()> {
+        let at = self.low(DATABASES as u64) as usize;
+        let database = self.databases[at];
+        let pages = 1 + self.rng.below(2) as u32;
+        let journal = files.create(1 + pages)?;
+        files.sync(journal)?;
+        // The first page says that something changed.
+        files.overwrite(database, 0..1);
+        for _ in 0..pages {
+            let page = self.low(files.len(database).into()) as u32;
+            files.overwrite(database, page..page + 1);
+        }
+        files.sync(database)?;
+        files.delete(journal);
+        Ok(())
+    }
+
+    fn cache(&mut self, files: &mut Files) -> Result<()> {
+        let blocks = if self.rng.chance(7, 10) { 1 } else { 2 + self.rng.below(5) as u32 };
+        let file = files.create(blocks)?;
+        let lives = if self.rng.chance(BRIEF, 100) {
+            1 + self.low(WRITE_BACK)
+        } else {
+            // From half a minute to three days, each doubling as likely as any other.
+            let least = WRITE_BACK << self.rng.below(13);
+            least + self.rng.below(least)
+        };
+        self.doomed.push(Reverse((self.now + lives, file)));
+        Ok(())
+    }
+
+    fn log(&mut self, files: &mut Files) -> Result<()> {
+        let at = self.rng.below(LOGS as u64) as usize;
+        let (log, len) = (self.logs[at], files.len(self.logs[at]));
+        self.lines += 1;
+        if !self.lines.is_multiple_of(LINES) {
+            files.overwrite(log, len - 1..len);
+        } else if len < LOG_BLOCKS {
+            files.append(log, 1)?;
+        } else {
+            files.delete(log);
+            self.logs[at] = files.create(1)?;
+        }
+        Ok(())
+    }
+
+    fn photo(&mut self, files: &mut Files) -> Result<()> {
+        while files.used() > self.most && !self.photos.is_empty() {
+            let at = self.rng.below(self.photos.len() as u64) as usize;
+            files.delete(self.photos.swap_remove(at));
+        }
+        let len = self.between(PHOTO);
+        let photo = files.create(len)?;
+        self.photos.push(photo);
+        files.sync(photo)
+    }
+
+    fn update(&mut self, files: &mut Files) -> Result<()> {
+        let at = self.rng.below(PROGRAMS as u64) as usize;
+        let len = self.between(PROGRAM);
+        let new = files.create(len)?;
+        files.sync(new)?;
+        files.delete(std::mem::replace(&mut self.programs[at], new));
+        Ok(())
+    }
+
+    /// Whether something happens in this second that happens so often a day.
+    fn happens(&mut self, a_day: u64) -> bool {
+        let by_day = usize::from(self.now % DAY >= NIGHT * HOUR);
+        self.rng.chance(a_day * BUSY[by_day], DAY * 100)
+    }
+
+    fn between(&mut self, (least, most): (u32, u32)) -> u32 {
+        least + self.rng.below(u64::from(most - least) + 1) as u32
+    }
+
+    /// A number below `n`, a low one more likely.
+    fn low(&mut self, n: u64) -> u64 {
+        let below = 1 + self.rng.below(n);
+        self.rng.below(below)
+    }
+}
