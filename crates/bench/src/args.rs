@@ -48,6 +48,8 @@ pub(crate) enum Section {
     Stash,
     /// The format flash in memory: speed beside itself without keys, purges and opening of 64 GiB
     Flash,
+    /// The evaluation of paper 003 redone: a week of a simulated phone, by the purge period
+    Phone,
     /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
     Rados,
 }

@@ -41,6 +41,15 @@ mod page;
 mod paper_tables;
 mod peers;
 mod peers_plot;
+mod phone_chip;
+mod phone_files;
+mod phone_grain;
+mod phone_life;
+mod phone_plot;
+mod phone_report;
+mod phone_timing;
+mod phone_wear;
+mod phone_week;
 mod plot;
 mod program;
 mod rados;
@@ -96,8 +105,9 @@ fn run(args: &Args) -> Result<()> {
     let models = args.wants(Section::Models).then(|| models::measure(&work)).transpose()?;
     let stash = args.wants(Section::Stash).then(|| stash::measure(&work)).transpose()?;
     let flash = args.wants(Section::Flash).then(|| flash_report::measure(&work)).transpose()?;
+    let phone = args.wants(Section::Phone).then(|| phone_report::measure(&work)).transpose()?;
     let rados = args.wants(Section::Rados).then(|| rados::measure(&work)).transpose()?;
-    let report = Report { run, peers, ciphers, hctr2, memory, rados, levels, models, stash, flash };
+    let report = Report { run, peers, ciphers, hctr2, memory, rados, levels, models, stash, flash, phone };
     println!("\n{}", report.terminal());
     if let Some(out) = args.out() {
         report.write(out)?;

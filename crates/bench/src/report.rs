@@ -11,6 +11,7 @@ use crate::method;
 use crate::models::Models;
 use crate::page::{self, History, Run};
 use crate::peers::{JOBS, Peers};
+use crate::phone_report::Phone;
 use crate::rados::Rados;
 use crate::requirement::{self, Requirement};
 use crate::stash::Stash;
@@ -60,6 +61,8 @@ pub(crate) struct Report {
     pub stash: Option<Stash>,
     /// Section 9.
     pub flash: Option<OnFlash>,
+    /// Section 10.
+    pub phone: Option<Phone>,
 }
 
 impl Report {
@@ -94,12 +97,14 @@ impl Report {
         tables.extend(self.models.iter().flat_map(Models::tables));
         tables.extend(self.stash.as_ref().map(Stash::table));
         tables.extend(self.flash.iter().flat_map(OnFlash::tables));
+        tables.extend(self.phone.iter().flat_map(Phone::tables));
         tables.extend(self.rados.iter().flat_map(Rados::tables));
         let mut requirements = self.requirements();
         requirements.extend(self.levels.iter().flat_map(Levels::requirements));
         requirements.extend(self.models.iter().flat_map(Models::requirements));
         requirements.extend(self.stash.as_ref().map(Stash::requirement));
         requirements.extend(self.flash.iter().flat_map(OnFlash::requirements));
+        requirements.extend(self.phone.iter().flat_map(Phone::requirements));
         requirements.extend(self.rados.iter().flat_map(Rados::requirements));
         tables.push(requirement::table(&requirements));
         let mut parts: Vec<String> = tables.iter().map(Table::text).collect();
@@ -141,6 +146,9 @@ impl Report {
         if let Some(stash) = &self.stash {
             stash_plot::draw(stash, &plots.join("oblivious-stash.svg"))?;
         }
+        if let Some(phone) = &self.phone {
+            phone.plot(plots)?;
+        }
         if let Some(rados) = self.on_ceph() {
             rados_plot::throughput(rados, &plots.join("ceph-throughput.svg"))?;
             rados_plot::overhead(rados, &plots.join("ceph-write-overhead.svg"))?;
@@ -175,6 +183,9 @@ impl Report {
         }
         if let Some(flash) = &self.flash {
             text = page::replace(&text, "on flash", |old| flash.part(&self.run, old));
+        }
+        if let Some(phone) = &self.phone {
+            text = page::replace(&text, "on the phone", |old| phone.part(&self.run, old));
         }
         if let Some(rados) = self.on_ceph() {
             text = page::replace(&text, "on Ceph", |old| rados_report::part(rados, &self.run, old));

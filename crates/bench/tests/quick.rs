@@ -68,6 +68,8 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
         "Size of the caches",
         "Memory of the caches",
         "Locality",
+        "Wear by purge period",
+        "Size of a data node",
         "requirements are reached",
     ] {
         assert!(said.contains(words), "{words} is not in:\n{said}");
@@ -78,7 +80,14 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
     {
         assert!(text.contains(words), "{words} is not in:\n{text}");
     }
-    for plot in ["peers.svg", "ratio-by-size.svg", "levels-writes.svg", "levels-runs.svg"] {
+    for plot in [
+        "peers.svg",
+        "ratio-by-size.svg",
+        "levels-writes.svg",
+        "levels-runs.svg",
+        "phone-erasures.svg",
+        "phone-wear.svg",
+    ] {
         let drawn = std::fs::read_to_string(out.path().join("plots").join(plot)).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");
     }
