@@ -162,7 +162,9 @@ mod tests {
         a.end_epoch();
         let blocks: Vec<KeyBlock> =
             map.blocks().filter(|(_, c)| c.deleted > 0).map(|(block, _)| block).collect();
-        blocks.iter().for_each(|block| drop(map.forget_deleted(*block)));
+        for block in &blocks {
+            map.forget_deleted(*block);
+        }
         a.renewed(&blocks);
         blocks.len()
     }

@@ -43,7 +43,8 @@ impl Params {
                 .expected(format!("version {VERSION}"))
                 .remedy("use a version of lacuna that knows it"));
         }
-        let key_len = u8::try_from(record.u32(4)).map_err(|_| corrupt(format!("keys of {} bytes", record.u32(4))))?;
+        let key_len =
+            u8::try_from(record.u32(4)).map_err(|_| corrupt(format!("keys of {} bytes", record.u32(4))))?;
         if bytes[36..].iter().any(|byte| *byte != 0) {
             return Err(corrupt("bytes that are not zero where they should be".into()));
         }
