@@ -97,6 +97,7 @@ const CREATE: &[(&str, &str)] = &[
         "A public level and a hidden one, a passphrase for each.",
     ),
     ("lacuna create rados:pool/vm1 --size 20G --ceph-id lacuna", "In a pool of Ceph RADOS."),
+    ("lacuna create ubi:/dev/ubi0_0", "A disk on raw flash that forgets what was deleted."),
 ];
 
 const OPEN: &[(&str, &str)] = &[
@@ -145,6 +146,16 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             "lacuna resize disk.img --size 40G",
             "A larger disk; the file system on it grows by its own tool.",
         )],
+        "lacuna-purge" => &[
+            (
+                "lacuna purge ubi:/dev/ubi0_0",
+                "What was deleted on it is gone for good; the disk may be open or not.",
+            ),
+            (
+                "lacuna purge /mnt",
+                "The same of one that is mounted there; what its file system freed is discarded first.",
+            ),
+        ],
         "lacuna-header-backup" => &[
             ("lacuna header backup files.img files.hdr", "Keep the header elsewhere."),
             ("lacuna header backup /dev/sdb1 sdb1.hdr", "Of a block device; also while it is open."),
