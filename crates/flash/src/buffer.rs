@@ -31,7 +31,12 @@ impl Buffer {
 
     /// Puts blocks. True: it is time to write some.
     pub(crate) fn put(&self, first: u32, data: &[u8]) -> bool {
-        let copy = |data: &[u8; BLOCK_SIZE]| Arc::new(Zeroizing::new(*data));
+        // In place: a block that is moved leaves a copy behind.
+        let copy = |data: &[u8; BLOCK_SIZE]| {
+            let mut block = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
+            Arc::get_mut(&mut block).expect("nobody else has it yet").copy_from_slice(data);
+            block
+        };
         // Not under the lock; nor is what they replace zeroed under it.
         let mut blocks: Vec<Plain> = data.as_chunks::<BLOCK_SIZE>().0.iter().map(copy).collect();
         let mut replaced = vec![];

@@ -85,7 +85,7 @@ impl FlashDisk {
 
     /// Opens a disk and replays its log.
     ///
-    /// Errors: [`Kind::Corrupt`] if no checkpoint verifies or the log names what is not there, [`Kind::Usage`] for parameters
+    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is not there, [`Kind::Usage`] for parameters
     /// that do not fit the flash, and what the flash reports.
     pub fn open(
         flash: Arc<dyn Flash>,
@@ -182,7 +182,7 @@ impl FlashDisk {
     pub fn purge(&self) -> Result<Purged> {
         self.check_writable()?;
         let purged = self.writer.purge()?;
-        self.flash.sync()?;
+        self.flash.sync().map_err(|e| e.with_kind(Kind::PurgeIncomplete))?;
         Ok(purged)
     }
 

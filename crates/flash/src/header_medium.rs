@@ -35,8 +35,8 @@ fn whole_pages(flash: FlashGeometry) -> u32 {
 /// See the head of this file.
 pub struct HeaderMedium {
     flash: Arc<dyn Flash>,
-    /// Held while a block is read, changed and replaced.
-    changing: Mutex<()>,
+    /// Held while a block is read, changed and replaced: what the blocks held that were replaced since the last sync.
+    superseded: Mutex<Vec<Vec<u8>>>,
 }
 
 /// Part of a copy that lies in one erase block.
@@ -49,7 +49,7 @@ struct Piece {
 impl HeaderMedium {
     /// The header on this flash.
     pub fn new(flash: Arc<dyn Flash>) -> HeaderMedium {
-        HeaderMedium { flash, changing: Mutex::new(()) }
+        HeaderMedium { flash, superseded: Mutex::default() }
     }
 
     /// All pieces of all copies.
@@ -76,8 +76,11 @@ impl HeaderMedium {
     /// Writes the part of `data`, which begins at byte `offset` of the medium, that lies in this piece.
     fn write_piece(&self, piece: &Piece, offset: u64, data: &[u8]) -> Result<()> {
         let Some(part) = overlap(&piece.bytes, offset, data.len()) else { return Ok(()) };
-        let _alone = self.changing.lock();
+        let mut superseded = self.superseded.lock();
         let mut bytes = self.read_piece(piece)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            superseded.push(bytes.clone());
+        }
         let from = (part.start - piece.bytes.start) as usize;
         let new = &data[(part.start - offset) as usize..(part.end - offset) as usize];
         bytes[from..from + new.len()].copy_from_slice(new);
@@ -87,6 +90,12 @@ impl HeaderMedium {
         }
         if self.flash.is_mapped(piece.leb)? { self.flash.unmap(piece.leb) } else { Ok(()) }
     }
+}
+
+/// Whether a part of 512 bytes stands in both at the same place, and says something.
+fn shares_a_part(old: &[u8], found: &[u8]) -> bool {
+    let mut parts = old.chunks(512).zip(found.chunks(512));
+    parts.any(|(old, found)| old == found && old.iter().any(|byte| *byte != old[0]))
 }
 
 /// The bytes that a range has in common with `len` bytes from `offset` on.
@@ -128,9 +137,15 @@ impl Medium for HeaderMedium {
     /// Errors: [`Kind::PurgeIncomplete`] if an older header stays readable, since its erase block went bad.
     fn sync(&self) -> Result<()> {
         let headers = header_lebs(self.flash.geometry());
-        let of_header = |copy: &Unerased| copy.leb.is_some_and(|leb| leb.0 < headers);
+        let mut superseded = self.superseded.lock();
+        // The number of the block goes first when it is erased, and the rest may stay.
+        let of_header = |copy: &Unerased| match copy.leb {
+            Some(leb) => leb.0 < headers,
+            None => superseded.iter().any(|old| shares_a_part(old, &copy.content)),
+        };
         let unerased = self.flash.drain_of(&of_header)?;
         self.flash.sync()?;
+        superseded.clear();
         if unerased.is_empty() {
             return Ok(());
         }

@@ -186,6 +186,7 @@ impl Index {
 
     /// Shows the entries of a page, reading it if need be. `None` if it has none.
     fn with_page<R>(&self, page: u32, f: impl Fn(&Entries) -> R) -> Result<Option<R>> {
+        let mut failed = None;
         loop {
             let place = {
                 let mut state = self.state.lock();
@@ -201,7 +202,17 @@ impl Index {
             if state.pages.contains(page) || state.root[page as usize] != Some(place) {
                 continue;
             }
-            let bytes = read.inspect_err(|_| self.log.forget_header(place.group))?;
+            let bytes = match read {
+                Ok(bytes) => bytes,
+                // A reader may have put an old header into the cache just after a new one.
+                Err(_) if failed != Some(place) => {
+                    drop(state);
+                    self.log.forget_header(place.group);
+                    failed = Some(place);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
             let mut entries: Entries = Box::new([0; INDEX_FANOUT as usize]);
             for (entry, bytes) in entries.iter_mut().zip(bytes.as_chunks::<8>().0) {
                 *entry = u64::from_le_bytes(*bytes);

@@ -2,12 +2,14 @@
 //!
 //! Invariants:
 //! 1. A key is assigned only in the epoch in which it was made: a *fresh* block had all keys replaced that were not used, after the
-//!    last purge began. So nobody who read the medium before has the key of what is written now.
+//!    last purge began, or when it was renewed since. So nobody who read the medium in an earlier epoch has the key of what is
+//!    written now.
 //! 2. A key that is used stays where it is, whatever happens to its block.
 //! 3. No key of a block that was renewed stays in memory but the new ones: the pages of the block leave the cache, zeroed.
 //! 4. On the medium, each page of keys is encrypted under the passphrase's master key, with a salt of its own.
 
 use crate::assignment::{Assignment, Lifetime};
+use crate::log::damaged;
 use crate::node_key::NodeKey;
 use crate::numbers::{KeyBlock, KeyPosition};
 use crate::params::{Layout, SALT};
@@ -359,8 +361,14 @@ impl Keys {
     fn read_page_to(&self, number: u32, mut memory: SecretVec) -> Result<SecretVec> {
         let pages = self.block_pages();
         let leb = self.layout.leb_of_keys(KeyBlock(number / pages));
-        self.flash.read(leb, number % pages * self.layout.page, memory.expose_mut())?;
-        self.decrypt_page(memory.expose_mut());
+        let bytes = memory.expose_mut();
+        self.flash.read(leb, number % pages * self.layout.page, bytes)?;
+        // No page of keys is like this. Flash gives a page like this that it cannot read or that is erased, and keys that
+        // are made of it must never take the place of the real ones.
+        if bytes.iter().all(|byte| *byte == bytes[0]) {
+            return Err(damaged(format!("page {number} of the keys")));
+        }
+        self.decrypt_page(bytes);
         Ok(memory)
     }
 

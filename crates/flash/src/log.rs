@@ -257,7 +257,7 @@ impl Log {
         self.flash.read(Leb(leb), unit * self.layout.unit, out)
     }
 
-    /// All groups of a block from a unit on, with the units where their headers lie, as far as there are any.
+    /// All groups of a block from its first unit on, with the units where their headers lie, as far as there are any.
     pub(crate) fn groups_of(&self, leb: u32) -> Result<Vec<(Unit, Arc<Header>)>> {
         let mut groups: Vec<(Unit, Arc<Header>)> = vec![];
         let mut unit = 0;

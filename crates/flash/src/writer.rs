@@ -301,10 +301,11 @@ impl Evict for InTurn<'_> {
         for part in blocks.chunks(256) {
             let mut plain = Vec::with_capacity(part.len());
             for block in part {
-                let mut bytes = Zeroizing::new([0; BLOCK_SIZE]);
+                let mut bytes = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
+                let into = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
                 // One that cannot be read keeps its key: then nobody can say that it is purged.
-                self.writer.reader.read(*block, &mut bytes[..])?;
-                plain.push((*block, Arc::new(bytes)));
+                self.writer.reader.read(*block, &mut into[..])?;
+                plain.push((*block, bytes));
             }
             self.writer.place_all(self.turn, &plain, |_| {})?;
         }

@@ -80,8 +80,10 @@ impl BadBlocks {
         let mut offset = 0;
         // Beyond its end the device refuses to say.
         while let Some(bad) = is_bad(&device, offset)? {
-            if bad && self.seen.insert(offset) {
+            if bad && !self.seen.contains(&offset) {
+                // Seen once it was read: a failure is told again by the next call.
                 self.waiting.extend(self.copy_at(&device, offset)?);
+                self.seen.insert(offset);
             }
             offset += self.block_len;
         }

@@ -26,6 +26,13 @@ pub struct Unerased {
     pub content: Vec<u8>,
 }
 
+impl Unerased {
+    /// The same; a number that none of so many blocks has says nothing of what it is a copy of.
+    pub(crate) fn among(self, lebs: u32) -> Unerased {
+        Unerased { leb: self.leb.filter(|leb| leb.0 < lebs), ..self }
+    }
+}
+
 /// Logical erase blocks. Called from many threads at once; two calls that change the same block come one after the other.
 ///
 /// What a call has done when it returns survives a power cut. A cut during [`Flash::program`] may leave any of the pages

@@ -39,8 +39,14 @@ impl Scan {
         });
         if bad {
             self.uses.push(Use::Bad);
-            if let Found::Header(header) = volume {
-                self.unerased.push(Unerased { leb: Some(Leb(header.leb)), content: content_of(chip, peb)? });
+            let leb = match volume {
+                Found::Header(header) => Some(Leb(header.leb)),
+                // The header goes first when a block is erased, and what stands behind it may stay.
+                _ => None,
+            };
+            let content = content_of(chip, peb)?;
+            if leb.is_some() || content.iter().any(|byte| *byte != content[0]) {
+                self.unerased.push(Unerased { leb, content });
             }
             return Ok(());
         }
@@ -83,7 +89,8 @@ impl Scan {
     pub(crate) fn finish(mut self, chip: &dyn Chip, lebs: u32) -> Result<State> {
         let known: Vec<u64> = self.erasures.iter().flatten().copied().collect();
         // A block whose count is lost counts as worn as the others are on average.
-        let mean = known.iter().sum::<u64>() / known.len().max(1) as u64;
+        let mean = (known.iter().map(|erasures| u128::from(*erasures)).sum::<u128>()
+            / known.len().max(1) as u128) as u64;
         let mut state = State {
             map: vec![None; lebs as usize],
             erasures: self.erasures.iter().map(|erasures| erasures.unwrap_or(mean)).collect(),
@@ -91,7 +98,7 @@ impl Scan {
             free: BTreeSet::new(),
             mapped: BTreeSet::new(),
             queue: self.queue,
-            unerased: self.unerased,
+            unerased: self.unerased.into_iter().map(|copy| copy.among(lebs)).collect(),
             sequence: self.holders.iter().map(|(_, header)| header.sequence).max().unwrap_or(0),
             erased_since_levelling: 0,
             moved: 0,

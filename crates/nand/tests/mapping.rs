@@ -240,6 +240,26 @@ fn the_chip_enforces_its_rules() {
     assert!(chip.is_bad(Peb(3)).unwrap());
 }
 
+/// The header goes first when a block is erased: one that goes bad after that, in an erasure that power cut, still holds something.
+#[test]
+fn what_a_bad_block_without_a_header_holds_is_told() {
+    use lacuna_nand::{Chip, Peb};
+    let medium = chip(Wearing::default(), 1);
+    let (chip, flash) = open(&medium, 1);
+    let data = Random(5).pages(2);
+    let is_free = |peb: &u32| chip.program(Peb(*peb), 5, &data).is_ok();
+    let free = (0..GEOMETRY.blocks).rev().find(is_free).unwrap();
+    chip.erase(Peb(free)).unwrap();
+    chip.program(Peb(free), 5, &data).unwrap();
+    chip.mark_bad(Peb(free)).unwrap();
+    drop(flash);
+    let (_, flash) = open(&medium, 2);
+    assert!(flash.drain_of(&|copy| copy.leb.is_some()).unwrap().is_empty());
+    let told = flash.drain().unwrap();
+    assert_eq!((told.len(), told[0].leb), (1, None));
+    assert!(told[0].content.windows(data.len()).any(|part| part == data));
+}
+
 #[test]
 fn foreign_and_half_erased_flash_is_refused_or_mended() {
     let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
