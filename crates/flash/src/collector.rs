@@ -6,7 +6,7 @@ use crate::leb_table::LebUse;
 use crate::log::{Log, full};
 use crate::numbers::{Place, Target};
 use crate::placer::{Live, Placer};
-use lacuna_core::Result;
+use lacuna_core::{Kind, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -127,15 +127,14 @@ impl Collector {
             for (ordinal, entry) in (0..).zip(header.nodes()) {
                 match entry.target {
                     Target::Block(block) => {
-                        let place = self.index.get(block)?;
+                        let Some(place) = readable(self.index.get(block))? else { continue };
                         let here = place.filter(|place| (place.group, place.ordinal) == (group, ordinal));
                         live.extend(here.map(|place| Live { place, entry: *entry }));
                     }
                     Target::Index(page) => {
                         let place = self.index.place_of(page);
-                        if place.is_some_and(|place: Place| (place.group, place.ordinal) == (group, ordinal))
-                        {
-                            self.index.touch(page)?;
+                        let is_here = |place: Place| (place.group, place.ordinal) == (group, ordinal);
+                        if place.is_some_and(is_here) && readable(self.index.touch(page))?.is_some() {
                             pages.push(page);
                         }
                     }
@@ -153,10 +152,20 @@ impl Collector {
         self.collected.fetch_add(1, Ordering::Relaxed);
         self.copied.fetch_add(live.len() as u64, Ordering::Relaxed);
         if self.log.with_table(|table| table.live(victim)) > 0 {
-            // Something that the index names has no header that can be read. Others may still be read: it stays as it is.
+            // Something is live whose header, or whose page of the index, cannot be read. Others may still be read: it stays as
+            // it is.
             self.log.with_table(|table| table.set_used(victim, LebUse::Damaged));
             return Ok(());
         }
         self.log.release(victim)
+    }
+}
+
+/// What the index says; nothing if the page that says it does not verify. One such page must not end all writing.
+fn readable<T>(said: Result<T>) -> Result<Option<T>> {
+    match said {
+        Ok(said) => Ok(Some(said)),
+        Err(e) if e.kind() == Kind::Corrupt => Ok(None),
+        Err(e) => Err(e),
     }
 }

@@ -115,7 +115,7 @@ impl FlashDisk {
             parts.keys.suspect();
         }
         let lost = replayed.sequence..replayed.sequence + JUMP;
-        let left = leftovers::find(&*flash, &layout, &parts.log, &lost)?;
+        let left = leftovers::find(&*flash, &layout, &parts.log, &lost, &replayed.ends)?;
         if !options.read_only {
             leftovers::erase(&*flash, &left)?;
             let started = parts.log.start(replayed.sequence + JUMP);

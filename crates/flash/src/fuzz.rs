@@ -254,6 +254,9 @@ fn forge(flash: &Arc<RamFlash>, input: &[u8]) -> Result<()> {
             flash.unmap(Leb(first + leb))?;
         }
     }
+    let (at, layout) = (marks.position, params().layout()?);
+    let gone = vec![0xff; ((layout.units - at.unit.min(layout.units)) * layout.unit) as usize];
+    flash.put(first + at.leb, at.unit * layout.unit, &gone);
     forge_groups(flash, &log, marks.position, groups)
 }
 

@@ -1,7 +1,8 @@
-//! What an opening finds in erase blocks of the log that it did not replay and in which nothing is live.
+//! What an opening finds in erase blocks of the log that it did not replay and in which nothing is live, and behind the end of the
+//! replay.
 //!
 //! A power cut leaves there what had been given back, and what an opening wrote that was cut itself. Anything with a sequence number
-//! that follows the end of the replay was in the log after it: then an erase block between them is lost, and the disk would
+//! that follows the end of the replay was in the log after it: then a group or an erase block between them is lost, and the disk would
 //! be opened as it was before.
 
 use crate::leb_table::LebUse;
@@ -11,29 +12,47 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_nand::{Flash, Leb};
 use std::ops::Range;
 
-/// Such blocks. `lost` are the sequence numbers that would follow.
+/// Such blocks. `lost` are the sequence numbers that would follow; `ends` is where the next group would lie, and the places behind
+/// it in the same block.
 ///
-/// Errors: [`Kind::Corrupt`] if one of them holds any of these.
-pub(crate) fn find(flash: &dyn Flash, layout: &Layout, log: &Log, lost: &Range<u64>) -> Result<Vec<Leb>> {
+/// Errors: [`Kind::Corrupt`] if one of them, or any of `ends`, holds any of these.
+pub(crate) fn find(
+    flash: &dyn Flash,
+    layout: &Layout,
+    log: &Log,
+    lost: &Range<u64>,
+    ends: &[(u32, u32)],
+) -> Result<Vec<Leb>> {
+    for (number, unit) in ends.iter().filter(|(number, _)| *number < layout.log.1) {
+        if flash.is_mapped(Leb(layout.log.0 + number))? {
+            // Where a group could begin: on each page.
+            for unit in (*unit..layout.units).step_by(layout.page_units() as usize) {
+                check(log, *number, unit, lost)?;
+            }
+        }
+    }
     let mut found = vec![];
     for number in 0..layout.log.1 {
         let leb = Leb(layout.log.0 + number);
         if log.with_table(|table| table.used(number)) != LebUse::Free || !flash.is_mapped(leb)? {
             continue;
         }
-        let first = log.read_header(log.unit(number, 0))?;
-        if let Some(header) = first.filter(|header| lost.contains(&header.sequence)) {
-            return Err(Error::new(Kind::Corrupt, "a part of the log is lost")
-                .found(format!(
-                    "group {} in erase block {}, and none that leads there",
-                    header.sequence, leb.0
-                ))
-                .expected(format!("group {} before it", lost.start))
-                .remedy("restore the flash from a backup"));
-        }
+        check(log, number, 0, lost)?;
         found.push(leb);
     }
     Ok(found)
+}
+
+/// Errors: [`Kind::Corrupt`] if a group that is lost begins there.
+fn check(log: &Log, number: u32, unit: u32, lost: &Range<u64>) -> Result<()> {
+    let place = log.unit(number, unit);
+    let Some(header) = log.read_header(place)?.filter(|header| lost.contains(&header.sequence)) else {
+        return Ok(());
+    };
+    Err(Error::new(Kind::Corrupt, "a part of the log is lost")
+        .found(format!("group {} in unit {}, and none that leads there", header.sequence, place.0))
+        .expected(format!("group {} before it", lost.start))
+        .remedy("restore the flash from a backup"))
 }
 
 /// Erases them, so that no later opening finds them again.

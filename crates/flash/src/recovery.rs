@@ -24,6 +24,8 @@ pub(crate) struct Replayed {
     pub(crate) purging: bool,
     /// Groups that were replayed.
     pub(crate) groups: u64,
+    /// Where the log ends, by block and unit: if it goes on, then there.
+    pub(crate) ends: [(u32, u32); 2],
 }
 
 /// Replays the log.
@@ -54,6 +56,7 @@ impl Replay<'_> {
             epoch: marks.epoch,
             purging: marks.purging,
             groups: 0,
+            ends: [(0, 0); 2],
         };
         let mut at = marks.position;
         let mut last: Option<(Unit, Header)> = None;
@@ -84,6 +87,7 @@ impl Replay<'_> {
             self.apply(place, &header, &mut found, &mut done)?;
         }
         done.sequence = at.sequence;
+        done.ends = [(at.leb, at.unit), (at.next, 0)];
         self.settle(found, at.next)?;
         Ok(done)
     }
