@@ -35,7 +35,7 @@ fn words() {
         &["serve", "disk.img", "--key-file", "key"],
         &["serve", "disk.img", "--socket", "a", "--cache", "1K", "--key-file", "key"],
         &["info", "rados:pool"],
-        &["info", "nand:image"],
+        &["info", "nand:"],
         &[],
     ] {
         scene.lacuna(args).code(1);
