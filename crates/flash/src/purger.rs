@@ -12,11 +12,12 @@ use crate::index::Index;
 use crate::keys::{KeyCopy, Keys};
 use crate::leb_table::LebUse;
 use crate::log::Log;
+use crate::numbers::{KeyBlock, Unit};
 use crate::params::Layout;
 use crate::placer::Placer;
 use crate::stuck::Stuck;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
-use lacuna_nand::{Flash, Unerased};
+use lacuna_nand::{Flash, Leb, Unerased};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zeroize::Zeroize;
@@ -100,7 +101,8 @@ impl Purger {
             // These keys can be read for ever. None of them is assigned any more, and what they encrypt has to go: live nodes get
             // other keys, and the blocks of the log that hold any are erased.
             caller.make_room()?;
-            self.placer.renew(&copies.iter().map(|copy| copy.block).collect::<Vec<_>>())?;
+            let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
+            self.placer.renew(&blocks.into_iter().collect::<Vec<_>>())?;
             let tainted = self.tainted(&copies)?;
             purged.rewritten += tainted.blocks.len() as u64;
             caller.rewrite(&tainted.blocks)?;
@@ -118,6 +120,13 @@ impl Purger {
     /// Nothing that can be read for ever is readable with keys that can.
     fn check_exposed(&self) -> Result<()> {
         let exposed = self.stuck.exposed()?;
+        if exposed.units > 0 && exposed.blocks.is_empty() {
+            return Err(self.incomplete(format!(
+                "erase blocks that went bad with {} units of the log that have no header, and blocks of keys",
+                exposed.units
+            )));
+        }
+        let exposed = exposed.blocks;
         if exposed.is_empty() {
             return Ok(());
         }
@@ -140,7 +149,15 @@ impl Purger {
         let mut tainted = Tainted::default();
         let mut node = vec![0; BLOCK_SIZE];
         for leb in 0..self.layout.log.1 {
-            for (group, header) in self.log.groups_of(leb)? {
+            let groups = self.log.groups_of(leb)?;
+            let end = groups
+                .last()
+                .map_or(0, |(group, header)| group.0 - self.log.unit(leb, 0).0 + self.log.units_of(header));
+            // Nodes need no header to be decrypted: each has a key that encrypts nothing else.
+            if self.holds_any(leb, end)? {
+                tainted.lebs.insert(leb);
+            }
+            for (group, header) in groups {
                 for (ordinal, entry) in (0..).zip(header.nodes()) {
                     let (Some(block), Some(key)) = (entry.target.block(), entry.key_position()) else {
                         continue;
@@ -164,6 +181,18 @@ impl Purger {
         }
         node.zeroize();
         Ok(tainted)
+    }
+
+    /// Whether anything is programmed in a block of the log from a unit on.
+    fn holds_any(&self, leb: u32, unit: u32) -> Result<bool> {
+        let Unit(first) = self.log.unit(leb, 0);
+        let block = Leb(first / self.layout.units);
+        if unit >= self.layout.units || !self.flash.is_mapped(block)? {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; ((self.layout.units - unit) * self.layout.unit) as usize];
+        self.flash.read(block, unit * self.layout.unit, &mut bytes)?;
+        Ok(bytes.iter().any(|byte| *byte != 0xff))
     }
 
     /// The record that a purge begins.

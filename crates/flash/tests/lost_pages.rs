@@ -1,11 +1,11 @@
-//! Pages of the log that read as zeros: a header behind which the log goes on, and a page of the index. What was flushed is there
-//! or told to be lost, and the disk takes writes and purges.
+//! Pages of the log that read as zeros: a header behind which the log goes on, a page of the index, and headers of nodes of which
+//! the keys can be read for ever. What was flushed is there or told to be lost, and a purge says no more than it did.
 
 mod fixture;
 
 use fixture::{Bed, counter, master};
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
-use lacuna_flash::FlashDisk;
+use lacuna_flash::{FlashDisk, header_lebs};
 use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Unerased, Wearing};
 use lacuna_sim::versions::{content, run};
 use parking_lot::Mutex;
@@ -38,6 +38,13 @@ impl Holed {
 
     fn page(&self) -> u32 {
         self.geometry().page
+    }
+
+    /// What an erase block holds now.
+    fn copy(&self, leb: u32) -> Unerased {
+        let mut content = vec![0; self.geometry().leb_len as usize];
+        self.flash.read(Leb(leb), 0, &mut content).unwrap();
+        Unerased { leb: Some(Leb(leb)), content }
     }
 }
 
@@ -160,5 +167,35 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
         } else {
             assert!(read.is_ok() && found == content(block, 8), "block {block}: {read:?}");
         }
+    }
+}
+
+/// A header cannot be read, and keys of the nodes behind it can be read for ever: no purge says that they are gone, whether
+/// the nodes lie in the log or in an erase block that went bad.
+#[test]
+fn nodes_without_a_header_are_exposed() {
+    for bad in [false, true] {
+        let mut bed = Bed::small(22);
+        let flash = Holed::new(&mut bed);
+        let disk = flash.open(&bed).unwrap();
+        flash.programmed.lock().clear();
+        disk.write(BlockAddr(0), &run(0, 2, 1)).unwrap();
+        disk.flush().unwrap();
+        let (leb, page, _) = *flash.programmed.lock().last().unwrap();
+        let first = header_lebs(bed.params.flash);
+        let keys = first..first + bed.params.key_blocks();
+        let mut copies: Vec<Unerased> = keys.map(|leb| flash.copy(leb)).collect();
+        if bad {
+            let mut copy = flash.copy(leb);
+            copy.content[page as usize * 2048..][..2048].fill(0);
+            copies.push(copy);
+        } else {
+            flash.holes.lock().insert((leb, page));
+        }
+        flash.unerased.lock().extend(copies);
+        let failed = disk.purge().unwrap_err();
+        assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
+        let why = if bad { "units of the log that have no header" } else { "damaged and cannot be emptied" };
+        assert!(failed.to_string().contains(why), "{failed}");
     }
 }
