@@ -20,7 +20,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_nand::{Flash, Leb, Unerased};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
 /// How often a purge begins again because a block of keys went bad with its contents.
 const TRIES: u32 = 8;
@@ -103,9 +103,11 @@ impl Purger {
             caller.make_room()?;
             let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
             self.placer.renew(&blocks.into_iter().collect::<Vec<_>>())?;
-            let tainted = self.tainted(&copies)?;
+            let mut tainted = self.tainted(&copies)?;
             purged.rewritten += tainted.blocks.len() as u64;
             caller.rewrite(&tainted.blocks)?;
+            // Collection may have moved some of them, as they were, before their turn came.
+            tainted.lebs.extend(self.tainted(&copies)?.lebs);
             caller.evict(&tainted.lebs)?;
             let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
             if let Some(leb) = tainted.lebs.into_iter().find(kept) {
@@ -147,7 +149,7 @@ impl Purger {
     /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log, for this is rare.
     fn tainted(&self, copies: &[KeyCopy]) -> Result<Tainted> {
         let mut tainted = Tainted::default();
-        let mut node = vec![0; BLOCK_SIZE];
+        let mut node = Zeroizing::new(vec![0; BLOCK_SIZE]);
         for leb in 0..self.layout.log.1 {
             let groups = self.log.groups_of(leb)?;
             let end = groups
@@ -164,8 +166,8 @@ impl Purger {
                     };
                     for copy in copies {
                         let Some(cipher) = self.keys.cipher_in(copy, key)? else { continue };
-                        self.log.read_nodes(group, ordinal, &mut node)?;
-                        if cipher.open(entry, &mut node) {
+                        self.log.read_nodes(group, ordinal, &mut node[..])?;
+                        if cipher.open(entry, &mut node[..]) {
                             tainted.lebs.insert(leb);
                             if self
                                 .index
@@ -179,7 +181,6 @@ impl Purger {
                 }
             }
         }
-        node.zeroize();
         Ok(tainted)
     }
 
