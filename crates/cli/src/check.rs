@@ -45,7 +45,8 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
     let access = unlock::access(read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verified = volume.parameters.verifies();
-    let opening = Opening { read_only, budget, cover_timeout: Duration::ZERO, ..Opening::default() };
+    let opening =
+        Opening { read_only, budget, cover_timeout: Duration::ZERO, purging: None, ..Opening::default() };
     let disk = unlock::open(volume.into_key(false)?, opening)?;
     let bar = console.progress(disk.all_blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
     let mut named = Vec::new();

@@ -43,7 +43,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         budget,
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
-        purging: Some(args.purging.policy()),
+        purging: args.purging.policy(),
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {

@@ -6,14 +6,15 @@ use crate::size::budget;
 use crate::status;
 use crate::unlock;
 use crate::working;
-use lacuna::{Access, Disk, Error, Holder, Kind, Opening, Result};
+use lacuna::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// `lacuna purge`.
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let what = format!("purging {}", args.location);
-    let servers = status::servers_of(&args.location, console);
+    let mut servers = status::servers_of(&args.location, console);
+    servers.retain(|server| is_of(server, &args.location));
     let items = match servers.first() {
         Some(server) => working::show(console, &what, |_| ask(server))?,
         None => closed(args, console, &what)?,
@@ -36,6 +37,17 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
         ),
     };
     console.done(&format!("purged {}: {gone}", args.location))
+}
+
+/// Whether a server has the disk open that is at this location now: the one that it opened there may have been moved since.
+fn is_of(server: &Value, location: &Location) -> bool {
+    if !matches!(location, Location::Nand(_) | Location::Ubi(_)) {
+        return true;
+    }
+    let Ok(about) = lacuna::about(location, &ClusterOptions::default()) else { return true };
+    // Readers claim nothing. Where the system lets nobody claim a disk, opening it says that it is in use.
+    lacuna::process_of(about.header.uuid).is_some_and(|pid| server["pid"] == pid)
+        || server["read_only"] == true
 }
 
 /// Asks the server that has the disk open.

@@ -49,7 +49,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         budget,
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
-        purging: Some(args.purging.policy()),
+        purging: args.purging.policy(),
     };
     let what = format!("opening {}", args.location);
     background::run(args.fork, key.has_levels(), (console, &what), |ready| {

@@ -80,6 +80,11 @@ fn holder(uuid: Uuid) -> Option<UCred> {
     socket_peercred(&socket).ok()
 }
 
+/// The number of the process of this machine that has the disk with this UUID open for writing, if that can be learned.
+pub fn process_of(uuid: Uuid) -> Option<u32> {
+    holder(uuid).and_then(|holder| u32::try_from(holder.pid.as_raw_nonzero().get()).ok())
+}
+
 fn taken(uuid: Uuid, what: &str) -> Error {
     let holder = holder(uuid);
     let holder = holder.map_or_else(

@@ -182,7 +182,11 @@ impl NewChip {
             let params = Params { blocks, most_blocks: blocks, key_len, flash: chip(count).flash() };
             params.spare().is_some_and(|left| left >= spare)
         };
-        let (mut least, mut most) = (8, MOST_BLOCKS);
+        // From below: what fits a chip does not fit one whose blocks cannot all be numbered.
+        let mut most = 8;
+        while most < MOST_BLOCKS && !fits(most) {
+            most *= 2;
+        }
         if !fits(most) {
             return Err(making
                 .refused()
@@ -190,6 +194,7 @@ impl NewChip {
                 .expected("a disk that fits a chip of 16 million erase blocks, pages of 512 bytes to 64 KiB, 4 to 4096 to a block")
                 .remedy("choose a smaller disk, or another chip"));
         }
+        let mut least = (most / 2).max(8);
         while least < most {
             let middle = least + (most - least) / 2;
             if fits(middle) { most = middle } else { least = middle + 1 }

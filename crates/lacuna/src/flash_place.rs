@@ -69,9 +69,9 @@ pub fn check_forgets(location: &Location) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, format!("cannot purge {location}"))
-        .found("a place that is not flash, and no disk on flash mounted there")
+        .found("a place that is not flash, and no disk of this user on flash mounted there")
         .expected("a location ubi: or nand:, or the mount point of such a disk")
-        .remedy("other media keep what was overwritten: a new disk with new keys, and the old one destroyed, is all there is"))
+        .remedy("give the location, or be the user who opened it; a disk on other media cannot forget"))
 }
 
 /// Flash that is looked at.

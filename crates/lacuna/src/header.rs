@@ -108,6 +108,7 @@ pub fn restore(
     let _claim = Claim::take(public.uuid, &what, observer)?;
     let change = Change::of(&*medium, backup).map_err(naming)?;
     change.check(may_lose, public).map_err(naming)?;
+    change.check_size(&parameters, location).map_err(naming)?;
     ask(&|passphrases| backup.open(passphrases))?;
     change.words(&*medium, public).map_or(Ok(()), |words| agree(&words))?;
     backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)
@@ -218,6 +219,19 @@ impl Change {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a header that makes the disk shorter than it is, where the end of its data does not tell.
+    fn check_size(&self, backup: &Parameters, location: &Location) -> Result<()> {
+        let Change::Older { present } = self else { return Ok(()) };
+        let present = Parameters::of(present, location)?;
+        if present.size() <= backup.size() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::RolledBack, "the disk has grown since the backup was made")
+            .found(format!("{} bytes in the backup, {} now", backup.size(), present.size()))
+            .expected("a backup that was made after the disk was resized")
+            .remedy("make a new one"))
     }
 
     /// What a person is told before it is done. None if nothing can be lost.

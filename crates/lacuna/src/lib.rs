@@ -90,6 +90,7 @@ pub mod snapshots;
 mod unlock;
 
 pub use about::{About, AboutMedium, about};
+pub use claim::process_of;
 pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
 pub use create::create;

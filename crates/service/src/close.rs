@@ -109,6 +109,14 @@ pub(crate) fn control_socket(mountpoint: &Path, run_base: Option<&Path>) -> Resu
     find(mountpoint, run_base).map(|(paths, _)| paths.control())
 }
 
+/// Whether what is mounted at `mountpoint` is the file system of the disk that is open there: something else may be mounted over it,
+/// or it may have been moved away.
+pub(crate) fn shows_its_disk(mountpoint: &Path, run_base: Option<&Path>) -> Result<bool> {
+    let (paths, mountpoint) = find(mountpoint, run_base)?;
+    let devices = loop_device::resting_on(&paths.fuse().join(DISK_NAME));
+    Ok(mount_table::at(&mountpoint)?.is_some_and(|top| rests_on(&top, &devices)))
+}
+
 /// Every disk that a living server of this user has open.
 pub fn running(run_base: Option<&Path>) -> Result<Vec<Record>> {
     Ok(records(&base(run_base)?, true))

@@ -1,5 +1,6 @@
 //! Purging a disk that a server has open, from another process: one word in, one line of JSON out when it is done.
 
+use crate::close;
 use crate::control;
 use crate::outcome;
 use crate::purge_answer::PURGE;
@@ -17,10 +18,20 @@ use std::path::Path;
 /// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a format that cannot forget,
 /// [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if the server does not answer.
 pub fn purge_mounted(mountpoint: &Path, raw: bool, run_base: Option<&Path>) -> Result<Vec<Value>> {
+    check_forgets(mountpoint, run_base)?;
     if !raw {
+        if !close::shows_its_disk(mountpoint, run_base)? {
+            return Err(Error::new(
+                Kind::PurgeIncomplete,
+                format!("cannot purge what is open at {}", mountpoint.display()),
+            )
+            .found("another file system mounted there, or none")
+            .expected("the file system of the disk, whose freed blocks are discarded first")
+            .remedy("unmount what covers it; or `lacuna close` it, which purges as well"));
+        }
         discard_freed(mountpoint)?;
     }
-    let socket = crate::close::control_socket(mountpoint, run_base)?;
+    let socket = close::control_socket(mountpoint, run_base)?;
     read(control::ask(&socket, PURGE), &format!("the server of {}", mountpoint.display()))
 }
 
@@ -47,6 +58,23 @@ fn read(answer: std::io::Result<String>, server: &str) -> Result<Vec<Value>> {
         }
         Err(e) => Err(incomplete(e.to_string())),
     }
+}
+
+/// Refuses a disk that cannot forget, and a server that does not answer, before anything is done to its file system.
+fn check_forgets(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
+    let status = close::status(mountpoint, run_base)?;
+    let items = status["items"].as_array().map_or(&[][..], Vec::as_slice);
+    if items.iter().any(|item| item["name"] == "recoverable") {
+        return Ok(());
+    }
+    if items.is_empty() {
+        return Err(Error::new(Kind::TimedOut, "cannot purge now")
+            .found("a disk that waits for its medium and cannot be asked")
+            .remedy("try again"));
+    }
+    Err(Error::new(Kind::Usage, "the disk cannot be purged")
+        .found("a format that does not forget what was deleted")
+        .expected("a disk of the format flash"))
 }
 
 /// Makes the file system say which blocks it does not use any more.

@@ -197,10 +197,13 @@ pub(crate) struct PurgingArgs {
 }
 
 impl PurgingArgs {
-    /// What is given, or the default.
-    pub(crate) fn policy(&self) -> PurgePolicy {
+    /// What is given, or the default. None to purge on request and before closing alone.
+    pub(crate) fn policy(&self) -> Option<PurgePolicy> {
         let usual = PurgePolicy::default();
-        PurgePolicy {
+        if self.purge_period == Some(0) && self.purge_above.is_none() {
+            return None;
+        }
+        Some(PurgePolicy {
             period: match self.purge_period {
                 // Longer than any machine runs.
                 Some(0) => Duration::from_secs(u32::MAX.into()),
@@ -209,7 +212,7 @@ impl PurgingArgs {
             most_recoverable: self
                 .purge_above
                 .map_or(usual.most_recoverable, |size| size.0 / BLOCK_SIZE as u64),
-        }
+        })
     }
 
     /// One of those given.

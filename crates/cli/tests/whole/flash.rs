@@ -135,6 +135,7 @@ fn a_disk_grows_as_far_as_its_flash_goes() {
     let serving = scene.serve_disk("nand:chip.img", &[]);
     Client::connect(&serving.socket).unwrap().write_at((32 << 20) - 8192, &noise(1, 8192)).unwrap();
     assert_eq!(serving.stop(), 0);
+    scene.lacuna(&["header", "backup", "nand:chip.img", "backup"]).code(0);
     let resize = |size: u64| {
         scene.lacuna(&["resize", "nand:chip.img", "--size", &size.to_string(), "--key-file", "key"])
     };
@@ -150,6 +151,36 @@ fn a_disk_grows_as_far_as_its_flash_goes() {
     let checked = scene.lacuna(&["check", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
     assert_eq!((&checked["good"], &checked["bad"]), (&4.into(), &0.into()));
     assert_eq!(info()["size"], largest);
+    let older = ["header", "restore", "nand:chip.img", "backup", "--key-file", "key", "--yes", "--older"];
+    scene.lacuna(&older).code(11);
+}
+
+#[test]
+fn chips_of_all_kinds_are_made() {
+    let scene = Scene::new();
+    for chip in [
+        "page=512,pages=64",
+        "page=4K,pages=128",
+        "page=8K,pages=128",
+        "page=16K,pages=64",
+        "page=64K,pages=256",
+    ] {
+        scene.create("nand:chip.img", &["--size", "16M", "--chip", chip]).code(0);
+        assert_eq!(scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json()["size"], 16 << 20);
+        fs::remove_file(scene.path("chip.img")).unwrap();
+    }
+}
+
+/// A server keeps the disk that it opened, wherever that is moved. Another one in its place is another disk.
+#[test]
+fn a_purge_is_of_the_disk_that_is_there() {
+    let scene = scene(&[]);
+    let serving = scene.serve_disk("nand:chip.img", &[]);
+    fs::rename(scene.path("chip.img"), scene.path("moved.img")).unwrap();
+    scene.create("nand:chip.img", &["--size", "16M"]).code(0);
+    scene.lacuna(&["purge", "nand:chip.img"]).code(1);
+    scene.lacuna(&["purge", "nand:chip.img", "--key-file", "key"]).code(0);
+    assert_eq!(serving.stop(), 0);
 }
 
 #[test]
@@ -238,6 +269,11 @@ fn no_block_of_a_file_that_was_deleted_on_ext4_is_recoverable_after_a_purge() {
     scene.tool("sync", &["-f", "mnt"]);
     let before = recovered(&scene);
     assert_eq!((count(&secret, &before), count(&kept, &before)), (512, 256));
+    // What is mounted over it is not asked for what it freed.
+    scene.tool("mount", &["-t", "tmpfs", "lacuna-test", "mnt"]);
+    let covered = scene.lacuna(&["purge", "mnt"]);
+    scene.tool("umount", &["mnt"]);
+    assert!(covered.code == 12 && covered.stderr.contains("another file system"), "{}", covered.stderr);
     let purged = scene.lacuna(&["purge", "mnt", "--json"]).code(0).json();
     assert!(purged["items"][0]["value"].as_u64().unwrap() >= 512, "{purged}");
     let after = recovered(&scene);
