@@ -183,7 +183,7 @@ impl FlashArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks on flash")]
 pub(crate) struct PurgingArgs {
-    /// Seconds for which anything deleted stays recoverable at most; 0 to purge on request and before closing alone
+    /// Seconds for which anything deleted stays recoverable at most while the disk is open; 0 to purge on request and before closing alone
     /// [default: 900]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub purge_period: Option<u64>,
