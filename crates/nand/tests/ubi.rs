@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Says that this program is in a guest, and which part of the test it is to do there.
 const PART: &str = "LACUNA_GUEST_PART";
 const VOLUME: &str = "/dev/ubi0_0";
-/// The whole chip below, read as whoever seizes it reads it.
+/// The whole chip below, as an adversary reads it who seizes it.
 const CHIP: &str = "/dev/mtd0";
 const ERASE_BLOCK: u64 = 128 << 10;
 const BAD: &str = "/sys/class/ubi/ubi0/bad_peb_count";

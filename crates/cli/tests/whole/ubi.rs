@@ -255,7 +255,7 @@ fn verify(flushed: u64) {
     drop(server);
 }
 
-/// The flash as whoever seizes it reads it.
+/// The flash as an adversary reads it who seizes it.
 struct Chip {
     bytes: Vec<u8>,
     block_len: usize,
