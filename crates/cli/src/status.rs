@@ -127,7 +127,7 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
 /// The counters of the servers of a disk that this user has; there is one for each mounted level.
 pub(crate) fn items_of(location: &Location, console: Console) -> Vec<Value> {
     let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
-    those_of(all(console), location).into_iter().flat_map(items).collect()
+    servers_of(location, console).into_iter().flat_map(items).collect()
 }
 
 /// The servers of a disk, or of what is mounted there.
