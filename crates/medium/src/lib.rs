@@ -10,7 +10,9 @@
 #![deny(unsafe_code)]
 
 mod block_device;
+mod disk_folder;
 mod file;
+mod folder;
 mod memory;
 mod memory_objects;
 mod memory_pages;
@@ -18,7 +20,9 @@ mod object;
 mod pieces;
 mod striped;
 
+pub use disk_folder::DiskFolder;
 pub use file::{Access, FileMedium, open_to_look};
+pub use folder::{Folder, FolderFile, Space, check_name};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};

@@ -238,6 +238,19 @@ impl CrashMedium {
         self.state().durable.clone()
     }
 
+    /// Puts this content in the place of everything, durably, as an adversary does between two operations.
+    pub(crate) fn replace(&self, image: Image) {
+        let mut state = self.state();
+        state.unsynced.clear();
+        state.durable = image.clone();
+        state.volatile = image;
+    }
+
+    /// Pages that hold bytes, as reads see them.
+    pub(crate) fn resident_pages(&self) -> u64 {
+        self.state().volatile.resident_pages() as u64
+    }
+
     /// A number that stands for the whole state: what is durable, what reads see, and what is owed. The same
     /// seed and the same calls give the same number.
     pub fn digest(&self) -> u64 {

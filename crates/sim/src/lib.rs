@@ -1,4 +1,4 @@
-//! Test doubles for [`lacuna_medium::Medium`]: power cuts, faults, a recorder, and simulated time; the second
+//! Test doubles for [`lacuna_medium::Medium`] and [`lacuna_medium::Folder`]: power cuts, faults, a recorder, and simulated time; the second
 //! reader that checks what a medium holds; a plain model beside a disk; and what tests of formats with levels share.
 //!
 //! Invariants kept here:
@@ -15,6 +15,7 @@ mod crash;
 pub mod cuts;
 mod failed_sync;
 mod fault;
+mod folder;
 pub mod format_page;
 mod guest;
 mod image;
@@ -35,6 +36,7 @@ pub use around::{Around, Surrounded};
 pub use crash::CrashMedium;
 pub use failed_sync::{FailedSync, flush_until_refused, reopens_from_the_medium};
 pub use fault::{Fault, FaultMedium};
+pub use folder::{CrashFolder, FolderImage, FolderOp};
 pub use guest::{Guest, GuestImage};
 pub use image::{Image, PAGE_SIZE};
 pub use latency::{LatencyMedium, LatencyModel, Reads};

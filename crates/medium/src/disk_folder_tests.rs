@@ -1,0 +1,97 @@
+//! The real directory does what [`Folder`] promises, and never leaves itself.
+
+use super::*;
+
+fn folder() -> (tempfile::TempDir, DiskFolder) {
+    let home = tempfile::tempdir().unwrap();
+    let folder = DiskFolder::open(home.path(), Access::Write).unwrap();
+    (home, folder)
+}
+
+/// The kind of a refusal.
+fn refused<T>(result: Result<T>) -> Kind {
+    result.err().expect("a refusal").kind()
+}
+
+#[test]
+fn files_keep_what_is_written() {
+    let (_home, folder) = folder();
+    assert_eq!(refused(folder.open("ab/cd")), Kind::NotFound);
+    let file = folder.create("ab/cd").unwrap();
+    file.write_at(5000, b"words").unwrap();
+    assert_eq!(file.len().unwrap(), 5005);
+    let mut read = [1; 10];
+    folder.open("ab/cd").unwrap().read_at(4998, &mut read).unwrap();
+    assert_eq!(&read, b"\0\0words\0\0\0");
+    file.allocate(0, 1 << 16).unwrap();
+    assert_eq!(file.len().unwrap(), 5005);
+    file.set_len(2).unwrap();
+    file.sync().unwrap();
+    file.forget_cached().unwrap();
+    assert_eq!(file.len().unwrap(), 2);
+    folder.sync_names("ab").unwrap();
+    folder.sync_names("").unwrap();
+    folder.sync_names("zz").unwrap();
+    folder.sync_all().unwrap();
+}
+
+#[test]
+fn names_come_and_go() {
+    let (home, folder) = folder();
+    let old = folder.create("a").unwrap();
+    old.write_at(0, b"old").unwrap();
+    assert_eq!(folder.create("a").unwrap().len().unwrap(), 0);
+    // The file that lost its name is still what it was.
+    assert_eq!(old.len().unwrap(), 3);
+    folder.create("sub/b").unwrap();
+    folder.rename("sub/b", "a").unwrap();
+    assert_eq!(refused(folder.rename("sub/b", "a")), Kind::NotFound);
+    let mut names = folder.list("").unwrap();
+    names.sort();
+    assert_eq!((names, folder.list("sub").unwrap()), (vec!["a".to_owned(), "sub".to_owned()], vec![]));
+    assert!(folder.list("none").unwrap().is_empty());
+    folder.remove("a").unwrap();
+    folder.remove("a").unwrap();
+    folder.remove("none/a").unwrap();
+    // A program that keeps the directory in step may remove an empty subfolder.
+    std::fs::remove_dir(home.path().join("sub")).unwrap();
+    folder.create("sub/c").unwrap();
+    folder.open("sub/c").unwrap();
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let (home, writer) = folder();
+    assert_eq!(refused(DiskFolder::open(home.path(), Access::Write)), Kind::Busy);
+    assert_eq!(refused(DiskFolder::open(home.path(), Access::Read)), Kind::Busy);
+    writer.create("a").unwrap();
+    drop(writer);
+    let readers = [(); 2].map(|()| DiskFolder::open(home.path(), Access::Read).unwrap());
+    assert_eq!(refused(DiskFolder::open(home.path(), Access::Write)), Kind::Busy);
+    let reader = &readers[0];
+    assert!(reader.read_only() && reader.space().unwrap().total_bytes > 0);
+    assert_eq!(refused(reader.create("b")), Kind::ReadOnly);
+    assert_eq!(refused(reader.remove("a")), Kind::ReadOnly);
+    assert_eq!(refused(reader.rename("a", "b")), Kind::ReadOnly);
+    assert!(reader.open("a").unwrap().write_at(0, b"x").is_err());
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    let (home, folder) = folder();
+    let (outside, path) = (tempfile::tempdir().unwrap(), home.path());
+    std::fs::write(outside.path().join("secret"), b"secret").unwrap();
+    std::os::unix::fs::symlink(outside.path().join("secret"), path.join("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), path.join("aa")).unwrap();
+    std::fs::create_dir(path.join("folder")).unwrap();
+    for name in ["link", "aa/secret", "folder"] {
+        assert_eq!(refused(folder.open(name)), Kind::Corrupt, "{name}");
+    }
+    assert!(folder.create("aa/new").is_err());
+    assert!(folder.create("../new").is_err());
+    // A link gives way to a new file; what it led to stays.
+    folder.create("link").unwrap().write_at(0, b"mine").unwrap();
+    assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"secret");
+    assert_eq!(refused(DiskFolder::open(&path.join("link"), Access::Read)), Kind::NotFound);
+    assert_eq!(refused(DiskFolder::open(&path.join("none"), Access::Read)), Kind::NotFound);
+}

@@ -1,0 +1,465 @@
+//! A folder in memory that loses power when told, fails when told, fills up, and lies open to an adversary.
+
+mod image;
+mod names;
+
+pub use image::FolderImage;
+
+use crate::{CrashMedium, Loss, Rng, operation::Digest};
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
+use names::{Names, Removal};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What was asked of a folder or of a file in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FolderOp {
+    /// A file opened.
+    Open,
+    /// A file made.
+    Create,
+    /// A file removed.
+    Remove,
+    /// A file renamed.
+    Rename,
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A change of length.
+    SetLen,
+    /// A file synced.
+    Sync,
+    /// The names of a subfolder synced.
+    SyncNames,
+    /// Everything synced.
+    SyncAll,
+}
+
+impl FolderOp {
+    /// Whether a power cut can fall in it.
+    fn changes(self) -> bool {
+        !matches!(self, FolderOp::Open | FolderOp::Read)
+    }
+}
+
+/// A failure to come.
+struct Fault {
+    op: FolderOp,
+    /// Operations of the kind that still pass.
+    after: u64,
+    kind: Kind,
+    /// Whether all later ones fail as well.
+    forever: bool,
+}
+
+/// A folder of files in memory.
+///
+/// Files are [`CrashMedium`]s: each keeps what was synced, and loses, reorders and tears at 512 bytes what was not. Every
+/// creation, removal and rename that was not synced may be lost alone. Creations, removals, renames, writes, changes of
+/// length and syncs count as one operation each; opening and reading do not.
+pub struct CrashFolder(Arc<Mutex<State>>);
+
+struct State {
+    files: BTreeMap<u64, Arc<CrashMedium>>,
+    next_file: u64,
+    /// How many files there may be before those without names are looked for.
+    sweep_at: usize,
+    names: Names,
+    ops: u64,
+    cut_at: Option<u64>,
+    off: bool,
+    faults: Vec<Fault>,
+    capacity: u64,
+    ignore_syncs: bool,
+    read_only: bool,
+    /// Of all operations.
+    digest: Digest,
+}
+
+fn power_is_off() -> Error {
+    Error::new(Kind::Io, "power is off")
+}
+
+impl State {
+    /// An operation begins. True if it is the one that the power goes in.
+    fn begin(&mut self, op: FolderOp) -> Result<bool> {
+        if self.off {
+            return Err(power_is_off());
+        }
+        if op.changes() {
+            self.digest.word(op as u64);
+            self.ops += 1;
+            self.off = self.cut_at.is_some_and(|at| self.ops > at);
+        }
+        if !self.off {
+            self.fault(op)?;
+        }
+        Ok(self.off)
+    }
+
+    fn fault(&mut self, op: FolderOp) -> Result<()> {
+        for (index, fault) in self.faults.iter_mut().enumerate().filter(|(_, fault)| fault.op == op) {
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            let kind = fault.kind;
+            if !fault.forever {
+                self.faults.remove(index);
+            }
+            return Err(Error::new(kind, format!("{op:?}: a failure that the test asked for")));
+        }
+        Ok(())
+    }
+
+    /// Bytes that files hold.
+    fn used(&self) -> u64 {
+        let named = self.names.current.values().filter_map(|id| self.files.get(id));
+        named.map(|file| file.resident_pages() * crate::PAGE_SIZE).sum()
+    }
+
+    fn read_only(&self) -> Result<()> {
+        if self.read_only { Err(Error::new(Kind::ReadOnly, "the folder is read-only")) } else { Ok(()) }
+    }
+
+    /// Forgets files that have no name and never will again, now and then.
+    fn sweep(&mut self) {
+        if self.files.len() >= self.sweep_at {
+            let named = self.names.all_files();
+            self.files.retain(|id, file| Arc::strong_count(file) > 1 || named.contains(id));
+            self.sweep_at = 2 * self.files.len() + 64;
+        }
+    }
+}
+
+impl CrashFolder {
+    /// An empty folder.
+    pub fn new() -> Self {
+        Self::from_image(&FolderImage::default())
+    }
+
+    /// A folder in which these files are durable.
+    pub fn from_image(image: &FolderImage) -> Self {
+        let mut state = State {
+            files: BTreeMap::new(),
+            next_file: 0,
+            sweep_at: 64,
+            names: Names::default(),
+            ops: 0,
+            cut_at: None,
+            off: false,
+            faults: Vec::new(),
+            capacity: u64::MAX,
+            ignore_syncs: false,
+            read_only: false,
+            digest: Digest::new(),
+        };
+        for (name, content) in &image.files {
+            let id = state.next_file;
+            state.next_file += 1;
+            state.files.insert(id, Arc::new(CrashMedium::from_image(content.clone())));
+            state.names.settle(name, id);
+        }
+        CrashFolder(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
+    pub fn cut_after(&self, n: u64) {
+        let mut state = self.state();
+        state.cut_at = Some(state.ops.saturating_add(n));
+    }
+
+    /// Takes the power away now, between two operations.
+    pub fn cut_now(&self) {
+        self.state().off = true;
+    }
+
+    /// Whether the power has gone.
+    pub fn is_cut(&self) -> bool {
+        self.state().off
+    }
+
+    /// Operations so far, the one in flight at the cut included.
+    pub fn ops(&self) -> u64 {
+        self.state().ops
+    }
+
+    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones with `forever`.
+    pub fn fail(&self, op: FolderOp, after: u64, kind: Kind, forever: bool) {
+        self.state().faults.push(Fault { op, after, kind, forever });
+    }
+
+    /// Takes all failures to come back.
+    pub fn heal(&self) {
+        self.state().faults.clear();
+    }
+
+    /// Lets files hold this many bytes in all. Writes that need more fail with [`Kind::NoSpace`].
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state().capacity = bytes;
+    }
+
+    /// Bytes that files hold.
+    pub fn used(&self) -> u64 {
+        self.state().used()
+    }
+
+    /// Refuses every change from now on, or no longer.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.state().read_only = read_only;
+    }
+
+    /// Makes every later sync a lie. A crash test that still passes with this on does not test the syncs.
+    pub fn ignore_syncs(&self, ignore: bool) {
+        let mut state = self.state();
+        state.ignore_syncs = ignore;
+        state.files.values().for_each(|file| file.ignore_syncs(ignore));
+    }
+
+    /// What an adversarial file system leaves if the power goes now, or left when it went. May be asked many times.
+    pub fn after_cut(&self, rng: &mut Rng) -> FolderImage {
+        let state = self.state();
+        let loss = Loss::pick(rng);
+        let names = state.names.after_cut(loss, rng);
+        let left = names.into_iter().map(|(name, id)| (name, state.files[&id].after_cut_with(loss, rng)));
+        FolderImage { files: left.collect() }
+    }
+
+    /// The files as reads see them: an adversary's copy, or what an orderly shutdown leaves.
+    pub fn snapshot(&self) -> FolderImage {
+        let state = self.state();
+        let seen = state.names.current.iter().map(|(name, id)| (name.clone(), state.files[id].image()));
+        FolderImage { files: seen.collect() }
+    }
+
+    /// Puts all files back as they were at the snapshot, durably, behind the back of who has the folder open: open files of
+    /// a name that is there read the content that is put back.
+    pub fn restore(&self, image: &FolderImage) {
+        let gone = |name: &String| !image.files.contains_key(name);
+        let names: Vec<String> = self.state().names.current.keys().cloned().collect();
+        names.iter().filter(|name| gone(name)).for_each(|name| self.put(name, None));
+        image.files.iter().for_each(|(name, content)| self.put(name, Some(content)));
+    }
+
+    /// Replaces or removes one file, durably, behind the back of who has it open.
+    pub fn put(&self, name: &str, content: Option<&crate::Image>) {
+        let mut state = self.state();
+        let known = state.names.current.get(name).copied();
+        match (known, content) {
+            (Some(id), Some(content)) => {
+                state.files[&id].replace(content.clone());
+                state.names.settle(name, id);
+            }
+            (None, Some(content)) => {
+                let id = state.next_file;
+                state.next_file += 1;
+                state.files.insert(id, Arc::new(CrashMedium::from_image(content.clone())));
+                state.names.settle(name, id);
+            }
+            (_, None) => state.names.forget(name),
+        }
+        state.sweep();
+    }
+
+    /// A number that stands for every operation so far and for what is in the files.
+    pub fn digest(&self) -> u64 {
+        let state = self.state();
+        let mut digest = Digest::new();
+        digest.word(state.digest.0);
+        digest.word(state.ops);
+        for (name, id) in &state.names.current {
+            digest.bytes(name.as_bytes());
+            digest.word(state.files[id].digest());
+        }
+        digest.word(state.names.unsynced() as u64);
+        digest.0
+    }
+
+    /// A change of names.
+    fn rename_entry(&self, op: FolderOp, changes: &[(&str, Option<u64>)]) -> Result<()> {
+        let mut state = self.state();
+        state.read_only()?;
+        let cut = state.begin(op)?;
+        state.names.change(changes, cut);
+        state.sweep();
+        if cut { Err(power_is_off()) } else { Ok(()) }
+    }
+}
+
+impl Default for CrashFolder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for CrashFolder {
+    /// Another handle of the same folder.
+    fn clone(&self) -> Self {
+        CrashFolder(self.0.clone())
+    }
+}
+
+impl Folder for CrashFolder {
+    fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
+        check_name(name)?;
+        let mut state = self.state();
+        state.begin(FolderOp::Open)?;
+        let id = state.names.current.get(name);
+        let id = id.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {name}")))?;
+        Ok(Arc::new(File { folder: self.0.clone(), file: state.files[id].clone() }))
+    }
+
+    fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
+        check_name(name)?;
+        let file = Arc::new(CrashMedium::new(0));
+        let id = {
+            let mut state = self.state();
+            file.ignore_syncs(state.ignore_syncs);
+            let id = state.next_file;
+            state.next_file += 1;
+            state.files.insert(id, file.clone());
+            id
+        };
+        self.rename_entry(FolderOp::Create, &[(name, Some(id))])?;
+        Ok(Arc::new(File { folder: self.0.clone(), file }))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let there = self.state().names.current.contains_key(name);
+        let change = [(name, Removal)];
+        self.rename_entry(FolderOp::Remove, &change[..usize::from(there)])
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(from).and(check_name(to))?;
+        let known = self.state().names.current.get(from).copied();
+        let id = known.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no {from}")))?;
+        self.rename_entry(FolderOp::Rename, &[(from, Removal), (to, Some(id))])
+    }
+
+    fn list(&self, subfolder: &str) -> Result<Vec<String>> {
+        let mut state = self.state();
+        state.begin(FolderOp::Open)?;
+        Ok(state.names.list(subfolder))
+    }
+
+    fn sync_names(&self, subfolder: &str) -> Result<()> {
+        let mut state = self.state();
+        if state.begin(FolderOp::SyncNames)? {
+            return Err(power_is_off());
+        }
+        if !state.ignore_syncs {
+            state.names.sync(Some(subfolder));
+            state.sweep();
+        }
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let mut state = self.state();
+        let cut = state.begin(FolderOp::SyncAll)?;
+        for file in state.files.values() {
+            if cut {
+                file.cut_after(0);
+            }
+            // At the cut it fails, and everything owed is in flight.
+            let _synced = file.sync();
+        }
+        if cut {
+            return Err(power_is_off());
+        }
+        if !state.ignore_syncs {
+            state.names.sync(None);
+            state.sweep();
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space> {
+        let state = self.state();
+        let total_bytes = state.capacity.min(1 << 40);
+        let free_bytes = total_bytes.saturating_sub(state.used());
+        Ok(Space { total_bytes, free_bytes, total_files: 1 << 20, free_files: 1 << 19 })
+    }
+
+    fn read_only(&self) -> bool {
+        self.state().read_only
+    }
+}
+
+/// One of the changes of its medium that a change of a file consists of.
+type Step<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
+
+/// An open file of a [`CrashFolder`].
+struct File {
+    folder: Arc<Mutex<State>>,
+    file: Arc<CrashMedium>,
+}
+
+impl File {
+    /// Does what changes the file, in the middle of which the power may go: then the `n`th operation of its medium is in
+    /// flight, and those before it were given to the medium.
+    fn change(&self, op: FolderOp, steps: &[Step<'_>]) -> Result<()> {
+        let mut state = self.folder.lock();
+        state.read_only()?;
+        if state.begin(op)? {
+            let during = state.ops % steps.len() as u64;
+            self.file.cut_after(during);
+        }
+        state.digest.word(self.file.len());
+        steps.iter().try_for_each(|step| step(&self.file))
+    }
+}
+
+impl FolderFile for File {
+    fn len(&self) -> Result<u64> {
+        let state = self.folder.lock();
+        if state.off { Err(power_is_off()) } else { Ok(self.file.len()) }
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut state = self.folder.lock();
+        state.begin(FolderOp::Read)?;
+        let there = self.file.len().saturating_sub(offset).min(buf.len() as u64);
+        let (seen, beyond) = buf.split_at_mut(there as usize);
+        beyond.fill(0);
+        if seen.is_empty() { Ok(()) } else { self.file.read_at(offset, seen) }
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset.checked_add(data.len() as u64);
+        let end = end.ok_or_else(|| Error::new(Kind::Usage, "a write past the largest offset"))?;
+        {
+            let state = self.folder.lock();
+            let grows = end.saturating_sub(self.file.len().max(offset));
+            if grows > 0 && state.capacity < u64::MAX && state.used() + grows > state.capacity {
+                return Err(Error::new(Kind::NoSpace, "the simulated file system is full"));
+            }
+        }
+        let write = |file: &CrashMedium| file.write_at(offset, data);
+        let grow = |file: &CrashMedium| file.set_len(end);
+        let steps: [Step<'_>; 2] = [&grow, &write];
+        let only_write = self.file.len() >= end;
+        self.change(FolderOp::Write, &steps[usize::from(only_write)..])
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.change(FolderOp::SetLen, &[&|file| file.set_len(len)])
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.folder.lock().read_only()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.change(FolderOp::Sync, &[&|file| file.sync()])
+    }
+}

@@ -1,0 +1,37 @@
+//! All files of a simulated folder at one moment.
+
+use crate::{Image, operation::Digest};
+use std::collections::BTreeMap;
+
+/// Names and contents. Copies share pages, so a snapshot costs little.
+#[derive(Clone, Default)]
+pub struct FolderImage {
+    /// Contents by name.
+    pub files: BTreeMap<String, Image>,
+}
+
+impl FolderImage {
+    /// Names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// Alters bytes of a file with `change`, which gets all of them. False if there is no such file.
+    pub fn alter(&mut self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(file) = self.files.get_mut(name) else { return false };
+        let mut bytes = file.to_vec();
+        change(&mut bytes);
+        *file = Image::from(bytes);
+        true
+    }
+
+    /// A number that stands for names and contents.
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest::new();
+        for (name, image) in &self.files {
+            digest.bytes(name.as_bytes());
+            digest.word(image.digest());
+        }
+        digest.0
+    }
+}

@@ -1,0 +1,122 @@
+//! Which file each name of a simulated folder names: now, durably, and after a power cut.
+
+use crate::{Loss, Rng};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A name that names nothing from now on.
+#[allow(non_upper_case_globals)]
+pub(super) const Removal: Option<u64> = None;
+
+/// A change that nobody synced yet: every part of it lands, or none.
+struct Change {
+    parts: Vec<(String, Option<u64>)>,
+}
+
+/// The names of a folder.
+#[derive(Default)]
+pub(super) struct Names {
+    pub(super) current: BTreeMap<String, u64>,
+    durable: BTreeMap<String, u64>,
+    unsynced: Vec<Change>,
+}
+
+fn apply(names: &mut BTreeMap<String, u64>, change: &Change) {
+    for (name, file) in &change.parts {
+        match file {
+            Some(id) => drop(names.insert(name.clone(), *id)),
+            None => drop(names.remove(name)),
+        }
+    }
+}
+
+fn folder_of(name: &str) -> &str {
+    name.split_once('/').map_or("", |(folder, _)| folder)
+}
+
+impl Names {
+    /// Makes a change. One that was in flight when the power went is seen by nobody and may land.
+    pub(super) fn change(&mut self, parts: &[(&str, Option<u64>)], in_flight: bool) {
+        let parts = parts.iter().map(|(name, file)| ((*name).to_owned(), *file)).collect();
+        let change = Change { parts };
+        if !in_flight {
+            apply(&mut self.current, &change);
+        }
+        if !change.parts.is_empty() {
+            self.unsynced.push(change);
+        }
+    }
+
+    /// Makes the changes in a subfolder durable, or all.
+    pub(super) fn sync(&mut self, subfolder: Option<&str>) {
+        let durable = &mut self.durable;
+        self.unsynced.retain(|change| {
+            let here = change.parts.iter().any(|(name, _)| subfolder.is_none_or(|f| folder_of(name) == f));
+            if here {
+                apply(durable, change);
+            }
+            !here
+        });
+    }
+
+    /// Makes one name durable as it is now to be.
+    pub(super) fn settle(&mut self, name: &str, file: u64) {
+        self.forget(name);
+        self.current.insert(name.to_owned(), file);
+        self.durable.insert(name.to_owned(), file);
+    }
+
+    /// Removes one name durably.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.current.remove(name);
+        self.durable.remove(name);
+        self.unsynced.iter_mut().for_each(|change| change.parts.retain(|(known, _)| known != name));
+        self.unsynced.retain(|change| !change.parts.is_empty());
+    }
+
+    /// The files that have a name, now or after a cut.
+    pub(super) fn all_files(&self) -> BTreeSet<u64> {
+        let owed = self.unsynced.iter().flat_map(|change| &change.parts).filter_map(|(_, file)| *file);
+        self.current.values().chain(self.durable.values()).copied().chain(owed).collect()
+    }
+
+    /// Changes that a cut now could lose.
+    pub(super) fn unsynced(&self) -> usize {
+        self.unsynced.len()
+    }
+
+    /// Names of the files and subfolders in a subfolder.
+    pub(super) fn list(&self, subfolder: &str) -> Vec<String> {
+        let within = |name: &String| match (subfolder, name.split_once('/')) {
+            ("", Some((folder, _))) => Some(folder.to_owned()),
+            ("", None) => Some(name.clone()),
+            (wanted, Some((folder, file))) if folder == wanted => Some(file.to_owned()),
+            _ => None,
+        };
+        self.current.keys().filter_map(within).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// What a power cut leaves.
+    pub(super) fn after_cut(&self, loss: Loss, rng: &mut Rng) -> BTreeMap<String, u64> {
+        let mut names = self.durable.clone();
+        let n = self.unsynced.len() as u64;
+        if n == 0 {
+            return names;
+        }
+        let (one, odds) = (rng.below(n), *rng.pick(&[1, 4, 7]));
+        for (at, change) in (0..).zip(&self.unsynced) {
+            let lands = match loss {
+                Loss::DropAll => false,
+                Loss::KeepAll | Loss::Reverse | Loss::TearInFlight => true,
+                Loss::Prefix => at < one,
+                Loss::Suffix => at >= one,
+                Loss::DropOne => at != one,
+                Loss::KeepOne => at == one,
+                Loss::Subset | Loss::Sectors => rng.chance(odds, 8),
+            };
+            if lands {
+                apply(&mut names, change);
+            }
+        }
+        names
+    }
+}
