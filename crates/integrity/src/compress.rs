@@ -1,0 +1,78 @@
+//! `compress` and `decompress` of COMP-EINT (paper 002, section 5.3): room in a block for its tag, made by compressing no more
+//! of the block than that takes.
+//!
+//! A packed block is: bytes of the block that were compressed (u16) | bytes they became (u16) | the compressed bytes |
+//! the rest of the block as it is | zeros up to the end of the room. Numbers are little-endian.
+
+use std::cell::RefCell;
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+
+/// Bytes of a packed block in front of the compressed ones.
+pub const PACKED_HEADER: usize = 4;
+
+/// The prefixes of a block that are compressed, in turn, until one saves enough; the whole block is the last.
+const PREFIXES: [usize; 2] = [512, 2048];
+
+/// The largest block that is packed: its length fits the header.
+const LARGEST_PACKED: usize = 32 * 1024;
+
+/// What compressing needs again and again: the compressor's table and room for its output.
+struct Scratch {
+    table: CompressTable,
+    output: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        RefCell::new(Scratch { table: CompressTable::small(), output: Vec::new() });
+}
+
+/// Packs `block` into `out` if compressing it saves at least `save` bytes, [`PACKED_HEADER`] among them; the rest of `out`
+/// becomes zeros. Returns the bytes used, at most `block.len() - save + PACKED_HEADER`. `None` if the block does not
+/// compress enough or `out` is shorter than the bytes used; `out` may then hold anything.
+pub fn compress(block: &[u8], out: &mut [u8], save: usize) -> Option<usize> {
+    if block.len() > LARGEST_PACKED {
+        return None;
+    }
+    let shorter = PREFIXES.into_iter().filter(|prefix| *prefix < block.len());
+    shorter.chain([block.len()]).find_map(|prefix| compress_prefix(block, prefix, out, save))
+}
+
+fn compress_prefix(block: &[u8], prefix: usize, out: &mut [u8], save: usize) -> Option<usize> {
+    let (head, rest) = block.split_at(prefix);
+    SCRATCH.with_borrow_mut(|Scratch { table, output }| {
+        let most = get_maximum_output_size(head.len());
+        if output.len() < most {
+            output.resize(most, 0);
+        }
+        let compressed = compress_into_with_table(head, output, table).ok()?;
+        if compressed + save > prefix {
+            return None;
+        }
+        let used = PACKED_HEADER + compressed + rest.len();
+        let (packed, padding) = out.split_at_mut_checked(used)?;
+        packed[..2].copy_from_slice(&(prefix as u16).to_le_bytes());
+        packed[2..PACKED_HEADER].copy_from_slice(&(compressed as u16).to_le_bytes());
+        packed[PACKED_HEADER..][..compressed].copy_from_slice(&output[..compressed]);
+        packed[PACKED_HEADER + compressed..].copy_from_slice(rest);
+        padding.fill(0);
+        Some(used)
+    })
+}
+
+/// Unpacks what [`compress`] made of a block of `block.len()` bytes. `None`, and anything in `block`, if `packed` is not such
+/// a thing; nothing is allocated.
+pub fn decompress(packed: &[u8], block: &mut [u8]) -> Option<()> {
+    let (header, bytes) = packed.split_first_chunk::<PACKED_HEADER>()?;
+    let prefix = usize::from(u16::from_le_bytes([header[0], header[1]]));
+    let compressed = usize::from(u16::from_le_bytes([header[2], header[3]]));
+    let (head, rest) = block.split_at_mut_checked(prefix)?;
+    let (compressed, raw) = bytes.split_at_checked(compressed)?;
+    let raw = raw.get(..rest.len())?;
+    if decompress_into(compressed, head).ok()? != head.len() {
+        return None;
+    }
+    rest.copy_from_slice(raw);
+    Some(())
+}

@@ -1,0 +1,164 @@
+//! `IsRand` (paper 002, section 3.3): tells the contents of a block from uniformly random bytes, which is what a
+//! wide-block cipher makes of a ciphertext that was altered, moved or replayed.
+//!
+//! The statistic of a run of n bytes is T = Σ t\[c\] over its 256 byte values, c the number of times that a value occurs and
+//! t\[c\] = ⌊c · log2(c) · 2^12⌋: an integer that grows as the empirical entropy, log2(n) - T / (n · 2^12) bits, falls. A
+//! run is told from random bytes when T reaches the threshold of its size. [`crate::entropy_bound`] and
+//! docs/integrity.md derive the thresholds: a uniformly random run of n bytes reaches it with probability at most 2^-101.
+//! A block is judged by a quarter of it, taken from all over it, which decides most blocks either way; then whole. It is said
+//! not to look random by one of two tests, so with probability at most 2^-100 together.
+//!
+//! Integers alone are used, so every machine gives the same verdict on the same block for ever.
+
+/// Bits after the binary point of the statistic.
+pub const STATISTIC_BITS: u32 = 12;
+
+/// The largest run of bytes that is judged.
+pub const LARGEST_BLOCK: usize = 4096;
+
+/// The smallest run of bytes that is judged; shorter blocks count as random-looking.
+pub const SMALLEST_BLOCK: usize = 128;
+
+/// The false-accept bound of one run: 2 to the power of minus this.
+pub const RUN_BOUND: i32 = 101;
+
+/// Blocks of this size and more are judged by a sample, a quarter of them, before they are judged whole.
+const SAMPLED_FROM: usize = 512;
+
+/// The sample is the first quarter of each of so many equal parts of the block.
+const SAMPLED_PARTS: usize = 16;
+
+/// By size of the sample in bytes: with a lower statistic than this a block counts as random-looking without another look, and
+/// 999 of 1000 uniformly random samples have a lower one. A wrong verdict of this kind costs a tag and no security.
+const RANDOM_SAMPLES: [(usize, u64); 4] =
+    [(128, 352_500), (256, 1_043_000), (512, 3_184_000), (1024, 9_431_000)];
+
+/// Thresholds by size in bytes. `crate::entropy_bound` proves each; the one below it would not be proven.
+const THRESHOLDS: [(usize, u64); 6] = [
+    (128, 807_768),
+    (256, 1_674_010),
+    (512, 4_008_369),
+    (1024, 10_369_950),
+    (2048, 27_116_126),
+    (4096, 69_027_892),
+];
+
+/// t\[c\] for every count of a byte value in a run of at most [`LARGEST_BLOCK`] bytes.
+static TERMS: [u32; LARGEST_BLOCK + 1] = terms();
+
+const fn terms() -> [u32; LARGEST_BLOCK + 1] {
+    let mut terms = [0; LARGEST_BLOCK + 1];
+    let mut count = 1;
+    while count <= LARGEST_BLOCK {
+        terms[count] = term(count as u64);
+        count += 1;
+    }
+    terms
+}
+
+/// ⌊c · log2(c) · 2^12⌋, by repeated squaring of the mantissa in integers: 24 bits of the logarithm.
+const fn term(count: u64) -> u32 {
+    let whole = count.ilog2();
+    let mut mantissa = count << (62 - whole);
+    let mut fraction: u64 = 0;
+    let mut bit = 0;
+    while bit < 24 {
+        let square = (mantissa as u128 * mantissa as u128) >> 62;
+        let carry = (square >> 63) as u64;
+        mantissa = (square >> carry) as u64;
+        fraction = fraction << 1 | carry;
+        bit += 1;
+    }
+    let logarithm = (whole as u64) << 24 | fraction;
+    ((count * logarithm) >> (24 - STATISTIC_BITS)) as u32
+}
+
+/// t\[c\], the part that a byte value which occurs `count` times has in the statistic.
+///
+/// # Panics
+/// If `count` is above [`LARGEST_BLOCK`].
+pub fn statistic_term(count: usize) -> u32 {
+    TERMS[count]
+}
+
+/// The least statistic by which a run of `len` bytes is told from random ones; `None` for sizes that are not judged.
+pub fn threshold(len: usize) -> Option<u64> {
+    find(&THRESHOLDS, len)
+}
+
+/// The statistic T of `bytes`, in units of 2^-12 bits.
+///
+/// # Panics
+/// If there are more than [`LARGEST_BLOCK`] bytes.
+pub fn statistic(bytes: &[u8]) -> u64 {
+    assert!(bytes.len() <= LARGEST_BLOCK, "a run of {} bytes is too long to judge", bytes.len());
+    let mut histogram = Histogram::default();
+    histogram.add(bytes);
+    histogram.statistic()
+}
+
+/// IsRand: whether `block` looks like uniformly random bytes. A uniformly random block of a size that is judged (128,
+/// 256, ... 4096 bytes) is said not to look random with probability at most 2^-100; a block of another size always counts
+/// as random-looking.
+pub fn is_random_looking(block: &[u8]) -> bool {
+    let Some(whole) = threshold(block.len()) else { return true };
+    let mut histogram = Histogram::default();
+    if block.len() < SAMPLED_FROM {
+        histogram.add(block);
+        return histogram.statistic() < whole;
+    }
+    let sampled = block.len() / 4;
+    let (part, first) = (block.len() / SAMPLED_PARTS, sampled / SAMPLED_PARTS);
+    block.chunks_exact(part).for_each(|part| histogram.add(&part[..first]));
+    let statistic = histogram.statistic();
+    if find(&RANDOM_SAMPLES, sampled).is_some_and(|random| statistic < random) {
+        return true;
+    }
+    if threshold(sampled).is_some_and(|threshold| statistic >= threshold) {
+        return false;
+    }
+    block.chunks_exact(part).for_each(|part| histogram.add(&part[first..]));
+    histogram.statistic() < whole
+}
+
+fn find(table: &[(usize, u64)], len: usize) -> Option<u64> {
+    table.iter().find(|(size, _)| *size == len).map(|(_, value)| *value)
+}
+
+/// How often each byte value occurs, in four tables that take turns, so that equal bytes in a row do not wait for one
+/// another's counts.
+struct Histogram([[u16; 256]; 4]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram([[0; 256]; 4])
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, bytes: &[u8]) {
+        let [a, b, c, d] = &mut self.0;
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            let word = u64::from_le_bytes(*word);
+            a[usize::from(word as u8)] += 1;
+            b[usize::from((word >> 8) as u8)] += 1;
+            c[usize::from((word >> 16) as u8)] += 1;
+            d[usize::from((word >> 24) as u8)] += 1;
+            a[usize::from((word >> 32) as u8)] += 1;
+            b[usize::from((word >> 40) as u8)] += 1;
+            c[usize::from((word >> 48) as u8)] += 1;
+            d[usize::from((word >> 56) as u8)] += 1;
+        }
+        rest.iter().for_each(|byte| a[usize::from(*byte)] += 1);
+    }
+
+    fn statistic(&self) -> u64 {
+        let mut counts = [0_u16; 256];
+        for table in &self.0 {
+            counts.iter_mut().zip(table).for_each(|(sum, count)| *sum += count);
+        }
+        // No more than 4096 · 12 · 2^12, which fits 32 bits.
+        counts.iter().map(|count| TERMS[usize::from(*count).min(LARGEST_BLOCK)]).sum::<u32>().into()
+    }
+}

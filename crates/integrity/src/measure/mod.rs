@@ -1,0 +1,14 @@
+//! Measuring what the schemes cost, for `lacuna bench integrity` and the benchmarks: the metrics of paper 002, section 2. No
+//! product code depends on it.
+
+mod figures;
+mod memory;
+mod replay;
+mod subject;
+mod trace;
+
+pub use figures::{Figures, measure_files};
+pub use memory::CountingMemory;
+pub use replay::{Contents, replay};
+pub use subject::{CacheKind, Driven, Subject};
+pub use trace::{Access, Request, Trace};

@@ -1,0 +1,180 @@
+//! Access traces in a text format (docs/integrity.md): which blocks of which files are written, read and cut off.
+
+use lacuna_core::{Error, Kind, Result};
+use std::collections::HashMap;
+use std::fmt::Write;
+
+/// The first line of a trace.
+const MAGIC: &str = "lacuna access trace 1";
+/// The most blocks of one request: 256 MiB.
+const MOST_BLOCKS: u64 = 65_536;
+/// The most blocks of a file: 1 TiB.
+const MOST_LENGTH: u64 = 1 << 28;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Writes blocks.
+    Write,
+    /// Reads blocks.
+    Read,
+    /// Makes the file end at `first`.
+    Truncate,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What it does.
+    pub access: Access,
+    /// Which file of [`Trace::files`].
+    pub file: usize,
+    /// The first block.
+    pub first: u64,
+    /// How many blocks; zero for [`Access::Truncate`].
+    pub count: u64,
+}
+
+/// A trace: its files, and the requests in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// What people should know of it: comments of the text.
+    pub about: Vec<String>,
+    /// The names of the files, and how many blocks each has before the first request.
+    pub files: Vec<(String, u64)>,
+    /// The requests.
+    pub requests: Vec<Request>,
+}
+
+impl Trace {
+    /// The text of the trace.
+    pub fn text(&self) -> String {
+        let mut text = format!("{MAGIC}\n");
+        self.about.iter().for_each(|line| writeln!(text, "# {line}").expect("a string takes everything"));
+        for (name, blocks) in &self.files {
+            writeln!(text, "file {name} {blocks}").expect("a string takes everything");
+        }
+        for Request { access, file, first, count } in &self.requests {
+            let name = &self.files[*file].0;
+            let line = match access {
+                Access::Write => format!("w {name} {first} {count}\n"),
+                Access::Read => format!("r {name} {first} {count}\n"),
+                Access::Truncate => format!("t {name} {first}\n"),
+            };
+            text.push_str(&line);
+        }
+        text
+    }
+
+    /// Reads a trace. What it keeps is no more than a few times as large as the text. Errors: [`Kind::Usage`].
+    pub fn parse(text: &str) -> Result<Trace> {
+        let mut lines = (1..).zip(text.lines());
+        if lines.next().is_none_or(|(_, line)| line.trim_end() != MAGIC) {
+            return Err(refused(1, "another first line", &format!("`{MAGIC}`")));
+        }
+        let mut reader = Reader::default();
+        for (number, line) in lines {
+            reader.line(number, line)?;
+        }
+        Ok(reader.trace)
+    }
+
+    /// Blocks that all requests of this kind write or read.
+    pub fn blocks(&self, access: Access) -> u64 {
+        self.requests.iter().filter(|request| request.access == access).map(|request| request.count).sum()
+    }
+}
+
+fn refused(line: usize, found: &str, expected: &str) -> Error {
+    Error::new(Kind::Usage, format!("line {line} of a trace makes no sense")).found(found).expected(expected)
+}
+
+/// A trace under reading, and the files by name.
+#[derive(Default)]
+struct Reader {
+    trace: Trace,
+    names: HashMap<String, usize>,
+}
+
+impl Reader {
+    fn line(&mut self, number: usize, line: &str) -> Result<()> {
+        if let Some(about) = line.strip_prefix('#') {
+            self.trace.about.push(about.trim().to_owned());
+            return Ok(());
+        }
+        let words: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
+        let number_of = |word: &str, most: u64| {
+            let value = word.parse::<u64>().ok().filter(|value| *value <= most);
+            value.ok_or_else(|| refused(number, word, &format!("a number up to {most}")))
+        };
+        match words[..] {
+            [] => {}
+            ["file", name, blocks] => {
+                let blocks = number_of(blocks, MOST_LENGTH)?;
+                let file = self.file(name);
+                self.trace.files[file].1 = blocks;
+            }
+            ["t", name, first] => {
+                let (first, file) = (number_of(first, MOST_LENGTH)?, self.file(name));
+                self.trace.requests.push(Request { access: Access::Truncate, file, first, count: 0 });
+            }
+            [what @ ("w" | "r"), name, first, count] => {
+                let (first, count) = (number_of(first, MOST_LENGTH)?, number_of(count, MOST_BLOCKS)?);
+                let access = if what == "w" { Access::Write } else { Access::Read };
+                let file = self.file(name);
+                self.trace.requests.push(Request { access, file, first, count });
+            }
+            _ => {
+                let known =
+                    "`file NAME BLOCKS`, `w NAME FIRST COUNT`, `r NAME FIRST COUNT` or `t NAME BLOCKS`";
+                return Err(refused(number, line, known));
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of this name, which is empty if nothing was said of it before.
+    fn file(&mut self, name: &str) -> usize {
+        if let Some(file) = self.names.get(name) {
+            return *file;
+        }
+        self.trace.files.push((name.to_owned(), 0));
+        self.names.insert(name.to_owned(), self.trace.files.len() - 1);
+        self.trace.files.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_trace_is_read_as_it_was_written() {
+        let request = |access, first, count| Request { access, file: 1, first, count };
+        let requests = [(Access::Write, 7, 3), (Access::Read, 8, 1), (Access::Truncate, 2, 0)];
+        let trace = Trace {
+            about: vec!["synthetic".into()],
+            files: vec![("a".into(), 5), ("b".into(), 0)],
+            requests: requests.map(|(access, first, count)| request(access, first, count)).to_vec(),
+        };
+        assert_eq!(Trace::parse(&trace.text()).unwrap(), trace);
+        assert_eq!(trace.blocks(Access::Write), 3);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for bad in ["", "w a 0 1", "lacuna access trace 1\nw a 0", "lacuna access trace 1\nr a 0 -1"] {
+            assert_eq!(Trace::parse(bad).unwrap_err().kind(), Kind::Usage, "{bad}");
+        }
+        let long = "lacuna access trace 1\nw a 0 65537";
+        assert!(Trace::parse(long).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_text_is_refused_or_read(lines in "(lacuna access trace 1\n)?([wrt] [ab] [0-9]{1,12} [0-9]{1,7}\n|\\PC*\n){0,9}") {
+            let _ = Trace::parse(&lines);
+        }
+    }
+}

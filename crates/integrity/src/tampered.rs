@@ -1,0 +1,19 @@
+//! What is said of blocks and pages that do not verify.
+
+use crate::untrusted::Part;
+use lacuna_core::{Error, Kind};
+
+/// A page of US that does not verify.
+pub(crate) fn tampered(part: Part, page: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("page {page} of {part:?} does not verify"))
+        .expected("the page that was written there last")
+        .remedy("restore the file from a backup, or write its blocks anew")
+}
+
+/// A block that does not verify.
+pub(crate) fn altered(block: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("block {block} does not verify"))
+        .found("data or counters that were altered, moved or are not the latest")
+        .expected("what was written there last")
+        .remedy("restore this block from a backup; a check lists all such blocks")
+}

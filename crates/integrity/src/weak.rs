@@ -1,0 +1,49 @@
+//! The checks of the schemes by name, so that tests can show that each of them is needed: the replay game must fail as soon as
+//! one is left out. Outside of this crate's own unit tests all of them are always made.
+
+/// A check that a scheme makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The tag of a page of a tree.
+    PageTag,
+    /// The tag of a block that has a leaf in a tree.
+    LeafTag,
+    /// The tag inside of a block (COMP-EINT).
+    InnerTag,
+    /// IsRand of a block without a tag (RAND-EINT).
+    Entropy,
+    /// The hashes of IntStart and CtrVal (Figure 6).
+    ArrayHash,
+}
+
+/// Whether the check is made.
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn enforced(_: Check) -> bool {
+    true
+}
+
+#[cfg(test)]
+pub(crate) use switch::{enforced, without};
+
+#[cfg(test)]
+mod switch {
+    use super::Check;
+    use std::cell::Cell;
+
+    thread_local! {
+        static LEFT_OUT: Cell<Option<Check>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn enforced(check: Check) -> bool {
+        LEFT_OUT.get() != Some(check)
+    }
+
+    /// Runs `game` on this thread without one check.
+    pub(crate) fn without<R>(check: Check, game: impl FnOnce() -> R) -> R {
+        LEFT_OUT.set(Some(check));
+        let result = game();
+        LEFT_OUT.set(None);
+        result
+    }
+}

@@ -1,0 +1,51 @@
+//! A record of every (key, initialisation vector) and (key, tweak) that blocks were encrypted under, kept by tests of this crate
+//! to see that none is used twice for different content. Outside of them nothing is recorded.
+
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn gcm(_: [u8; 12], _: u64, _: &[u8]) {}
+
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn wide(_: &[u8; 20], _: &[u8]) {}
+
+#[cfg(test)]
+pub(crate) use record::{gcm, start, take, wide};
+
+#[cfg(test)]
+mod record {
+    use std::cell::RefCell;
+
+    /// What was given to a cipher: the vector or tweak, the block, the content.
+    pub(crate) type Use = (Vec<u8>, u64, Vec<u8>);
+
+    thread_local! {
+        static USES: RefCell<Option<Vec<Use>>> = const { RefCell::new(None) };
+    }
+
+    fn record(vector: &[u8], block: u64, content: &[u8]) {
+        USES.with_borrow_mut(|uses| {
+            if let Some(uses) = uses {
+                uses.push((vector.to_vec(), block, content.to_vec()));
+            }
+        });
+    }
+
+    pub(crate) fn gcm(vector: [u8; 12], block: u64, content: &[u8]) {
+        record(&vector, block, content);
+    }
+
+    pub(crate) fn wide(tweak: &[u8; 20], content: &[u8]) {
+        record(tweak, u64::MAX, content);
+    }
+
+    /// Starts recording on this thread.
+    pub(crate) fn start() {
+        USES.set(Some(vec![]));
+    }
+
+    /// Ends recording.
+    pub(crate) fn take() -> Vec<Use> {
+        USES.take().unwrap_or_default()
+    }
+}

@@ -1,0 +1,73 @@
+//! `docs/format/integrity.md` and the code agree: files are written by one and read by the other.
+
+mod by_page;
+mod fixture;
+
+use by_page::SecondReader;
+use fixture::{Bed, Model, Step};
+use lacuna_core::Budget;
+use lacuna_integrity::{
+    Choice, LARGEST_BLOCK, PACKED_HEADER, PART_PAGE, Part, SMALLEST_BLOCK, Scheme, Trusted,
+};
+use lacuna_sim::Rng;
+use lacuna_sim::format_page::FormatPage;
+
+#[test]
+fn constants_are_those_of_the_page() {
+    let page = FormatPage::read("integrity");
+    let named = [
+        ("most of TS", Trusted::MAX),
+        ("page", PART_PAGE),
+        ("level of RTree", usize::from(Part::RTREE)),
+        ("packed header", PACKED_HEADER),
+        ("least block", SMALLEST_BLOCK),
+        ("most block", LARGEST_BLOCK),
+    ];
+    for (name, value) in named {
+        assert_eq!(page.constant(name), value as u64, "{name}");
+    }
+}
+
+/// Compares all that a file should hold with what the second reader finds by the page.
+fn compare(bed: &Bed, model: &Model, what: &str) {
+    let stored = bed.us.stored.lock().clone();
+    let reader = SecondReader::new(&bed.trusted.to_bytes(), &stored, 1);
+    assert_eq!(reader.blocks(), model.blocks, "{what}");
+    let near = model.data.keys().flat_map(|block| [block.saturating_sub(1), *block, block + 1]);
+    for block in near.filter(|block| *block < model.blocks) {
+        let found = reader.block(block).unwrap_or_else(|| panic!("{what}: block {block} does not verify"));
+        assert!(found == model.block(block, bed.us.block_size), "{what}: block {block}");
+    }
+    assert_eq!(
+        reader.pages_met(),
+        stored.pages.keys().copied().collect(),
+        "{what}: pages that the page does not explain"
+    );
+}
+
+#[test]
+fn files_are_read_by_the_page() {
+    let schemes = [Scheme::Mt, Scheme::Rand, Scheme::Comp, Scheme::None];
+    for seed in 0..32 {
+        let mut rng = Rng::new(seed);
+        let scheme = schemes[(seed % 4) as usize];
+        let block_size = [128, 512, 4096][(seed % 3) as usize];
+        let mut bed = Bed::new(Choice::Fixed(scheme), block_size, Budget::bytes(0));
+        let mut model = Model::default();
+        for number in 0..80 {
+            let step = Step::random(&mut rng, &model, 300, block_size);
+            // What was punched leaves pages of counters behind until all of their blocks are holes: the second reader meets them.
+            bed.step(&step).unwrap();
+            match &step {
+                Step::Update(first, plain) if !plain.is_empty() => model.update(*first, plain, block_size),
+                Step::Resize(blocks) => model.resize(*blocks),
+                Step::Punch(first, count) => model.punch(*first, *count),
+                _ => {}
+            }
+            if number % 4 == 0 {
+                bed.commit().unwrap();
+                compare(&bed, &model, &format!("seed {seed}, {scheme:?}, {block_size} bytes, step {number}"));
+            }
+        }
+    }
+}
