@@ -1,0 +1,236 @@
+//! What a file, a directory or another node of a vault is: its kind, its attributes, what may be changed of them, and the
+//! time that stamps them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The number of the root directory.
+pub const ROOT: u64 = 1;
+/// Bytes of a block, the unit of encryption and verification.
+pub const BLOCK: usize = 4096;
+/// Longest name of an entry, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_MAX: usize = 64 << 10;
+/// Most names of one file.
+pub const LINK_MAX: u32 = 65_000;
+/// Longest file, in bytes: ext4's limit at blocks of 4096 bytes.
+pub const FILE_MAX: u64 = (1 << 44) - 4096;
+
+/// A moment: seconds since 1970 and nanoseconds within the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Whole seconds since 1970-01-01 00:00 UTC, negative before.
+    pub secs: i64,
+    /// Nanoseconds after that second, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// The clock of the wall: what time stamps are made of. It may jump, both ways.
+pub trait WallClock: Send + Sync {
+    /// The present moment.
+    fn now(&self) -> Time;
+}
+
+/// The system's real-time clock.
+pub struct SystemWallClock;
+
+impl WallClock for SystemWallClock {
+    fn now(&self) -> Time {
+        SystemTime::now().into()
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(at: SystemTime) -> Time {
+        match at.duration_since(UNIX_EPOCH) {
+            Ok(since) => Time { secs: since.as_secs() as i64, nanos: since.subsec_nanos() },
+            Err(before) => {
+                let before = before.duration();
+                let part = u32::from(before.subsec_nanos() != 0);
+                let nanos = part * 1_000_000_000 - before.subsec_nanos();
+                Time { secs: -(before.as_secs() as i64) - i64::from(part), nanos }
+            }
+        }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A socket.
+    Socket = 5,
+    /// A character device.
+    CharDevice = 6,
+    /// A block device.
+    BlockDevice = 7,
+}
+
+impl FileKind {
+    /// The kind that this byte stands for in the database.
+    pub(crate) fn from_byte(byte: u8) -> Option<FileKind> {
+        Some(match byte {
+            1 => FileKind::File,
+            2 => FileKind::Directory,
+            3 => FileKind::Symlink,
+            4 => FileKind::Fifo,
+            5 => FileKind::Socket,
+            6 => FileKind::CharDevice,
+            7 => FileKind::BlockDevice,
+            _ => return None,
+        })
+    }
+}
+
+/// The attributes of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Number of the node, never used twice.
+    pub ino: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Units of 512 bytes that its content takes; holes take none.
+    pub blocks512: u64,
+    /// When its content was last read (as with ext4's `relatime`).
+    pub atime: Time,
+    /// When its content was last changed.
+    pub mtime: Time,
+    /// When its attributes or content were last changed.
+    pub ctime: Time,
+    /// When it was made.
+    pub crtime: Time,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with set-user-ID, set-group-ID and sticky: the lower 12 bits.
+    pub mode: u16,
+    /// How many names it has; for a directory two and one for each directory in it.
+    pub nlink: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Number of the device that it stands for.
+    pub rdev: u32,
+}
+
+/// What to change of a node's attributes; `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner. A change of owner or group clears set-user-ID and set-group-ID as Linux does.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes: what is cut is gone, what is added reads as zeros.
+    pub size: Option<u64>,
+    /// Time of last access.
+    pub atime: Option<Time>,
+    /// Time of last change of content.
+    pub mtime: Option<Time>,
+    /// Time of last change; without it, now.
+    pub ctime: Option<Time>,
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewNode<'a> {
+    /// An empty regular file.
+    File,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link to this target.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device of this number.
+    CharDevice(u32),
+    /// A block device of this number.
+    BlockDevice(u32),
+}
+
+impl NewNode<'_> {
+    /// The kind of the node to be made.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            NewNode::File => FileKind::File,
+            NewNode::Directory => FileKind::Directory,
+            NewNode::Symlink(_) => FileKind::Symlink,
+            NewNode::Fifo => FileKind::Fifo,
+            NewNode::Socket => FileKind::Socket,
+            NewNode::CharDevice(_) => FileKind::CharDevice,
+            NewNode::BlockDevice(_) => FileKind::BlockDevice,
+        }
+    }
+}
+
+/// What a rename does with an entry of the new name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced.
+    Replace,
+    /// It is an error: EEXIST.
+    NoReplace,
+    /// The two change places; it must be there.
+    Exchange,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirEntry<'a> {
+    /// The place in the directory's order: reading goes on after it. Never 0.
+    pub cookie: u64,
+    /// Its name.
+    pub name: &'a [u8],
+    /// The node that it names.
+    pub ino: u64,
+    /// What that is.
+    pub kind: FileKind,
+}
+
+/// What `allocate` does with a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Asks for space, the length stays.
+    Keep,
+    /// Asks for space, the length grows to the range's end.
+    Grow,
+    /// Makes the range a hole; the length stays.
+    Punch,
+    /// The range reads as zeros and the length grows to its end.
+    ZeroRange,
+    /// The range reads as zeros; the length stays.
+    ZeroKeep,
+}
+
+/// What `seek` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next byte in a hole; the end of the file is one.
+    Hole,
+}
+
+/// How an extended attribute is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Made or replaced.
+    Any,
+    /// Made; EEXIST if it is there.
+    Create,
+    /// Replaced; ENODATA if it is not there.
+    Replace,
+}

@@ -1,0 +1,172 @@
+//! Changing attributes and extended attributes.
+
+use crate::contents::{Contents, check_is_file};
+use crate::fs_error::errno;
+use crate::ground::Ground;
+use crate::inodes::{Body, Inode};
+use crate::length;
+use crate::namespace::tables::{self, Table};
+use crate::{Attr, Changes, FileKind, FsError, FsResult, NAME_MAX, SetXattr, XATTR_MAX};
+use lacuna_integrity::Choice;
+use std::sync::Arc;
+
+/// The extended attribute that names the scheme of a file, or of what is made in a directory.
+pub const INTEGRITY_XATTR: &[u8] = b"user.lacuna.integrity";
+/// Bytes of all names of a node's extended attributes together, as Linux has it.
+const LIST_MAX: usize = 64 << 10;
+
+/// Changes attributes.
+pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<Attr> {
+    let ground = &contents.ground;
+    let inode = ground.inodes.get(ino)?;
+    let mut body = inode.body.write();
+    body.alive()?;
+    let now = ground.now();
+    if let Some(size) = changes.size {
+        check_is_file(&body.record)?;
+        let result = length::truncate(contents, &inode, &mut body, size);
+        if result.is_err() {
+            // It may have been done in part.
+            ground.inodes.touch(&inode, &mut body);
+        }
+        result?;
+        body.record.mtime = now;
+    }
+    let record = &mut body.record;
+    let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+    record.uid = changes.uid.unwrap_or(record.uid);
+    record.gid = changes.gid.unwrap_or(record.gid);
+    if owner_changes && record.kind != FileKind::Directory {
+        record.clear_set_ids();
+    }
+    record.mode = changes.mode.map_or(record.mode, |mode| mode & 0o7777);
+    record.atime = changes.atime.unwrap_or(record.atime);
+    record.mtime = changes.mtime.unwrap_or(record.mtime);
+    record.ctime = changes.ctime.unwrap_or(now);
+    ground.inodes.touch(&inode, &mut body);
+    Ok(body.record.attr(ino))
+}
+
+/// Clears set-user-ID and set-group-ID as a write by an ordinary user does.
+pub(crate) fn clear_set_ids(ground: &Ground, ino: u64) -> FsResult<()> {
+    change(ground, ino, |body| {
+        if body.record.clear_set_ids() {
+            body.changed_at(ground.now(), false);
+            return Ok(true);
+        }
+        Ok(false)
+    })
+}
+
+/// ENODATA if there is none.
+pub(crate) fn get_xattr(ground: &Ground, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+    let inode = ground.inodes.get(ino)?;
+    let body = inode.body.read();
+    let record = body.alive()?;
+    if name == INTEGRITY_XATTR {
+        let set = record.choice.ok_or(FsError::Errno(libc::ENODATA))?;
+        return Ok(set.name().as_bytes().to_vec());
+    }
+    if !record.has_xattrs {
+        return errno(libc::ENODATA);
+    }
+    ground.namespace.get(&tables::xattr(ino, name))?.ok_or(FsError::Errno(libc::ENODATA))
+}
+
+/// EEXIST and ENODATA as `how` says, ERANGE and E2BIG for what is too long.
+pub(crate) fn set_xattr(ground: &Ground, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return errno(libc::ERANGE);
+    }
+    if value.len() > XATTR_MAX {
+        return errno(libc::E2BIG);
+    }
+    change(ground, ino, |body| {
+        let there = has_xattr(ground, ino, body, name)?;
+        match how {
+            SetXattr::Create if there => return errno(libc::EEXIST),
+            SetXattr::Replace if !there => return errno(libc::ENODATA),
+            _ => {}
+        }
+        if name == INTEGRITY_XATTR {
+            let choice = Choice::from_name(value).ok_or(FsError::Errno(libc::EINVAL))?;
+            set_choice(body, Some(choice), choice)?;
+        } else {
+            let listed = list(ground, ino, body)?.iter().map(|name| name.len() + 1).sum::<usize>();
+            if !there && listed + name.len() + 1 > LIST_MAX {
+                return errno(libc::ENOSPC);
+            }
+            ground.namespace.put(&tables::xattr(ino, name), Some(value));
+            body.record.has_xattrs = true;
+        }
+        body.changed_at(ground.now(), false);
+        Ok(true)
+    })
+}
+
+/// ENODATA if there is none.
+pub(crate) fn remove_xattr(ground: &Ground, ino: u64, name: &[u8]) -> FsResult<()> {
+    change(ground, ino, |body| {
+        if !has_xattr(ground, ino, body, name)? {
+            return errno(libc::ENODATA);
+        }
+        if name == INTEGRITY_XATTR {
+            set_choice(body, None, ground.choice)?;
+        } else {
+            ground.namespace.put(&tables::xattr(ino, name), None);
+        }
+        body.changed_at(ground.now(), false);
+        Ok(true)
+    })
+}
+
+/// All names.
+pub(crate) fn list_xattrs(ground: &Ground, ino: u64) -> FsResult<Vec<Vec<u8>>> {
+    let inode = ground.inodes.get(ino)?;
+    let body = inode.body.read();
+    body.alive()?;
+    list(ground, ino, &body)
+}
+
+fn list(ground: &Ground, ino: u64, body: &Body) -> FsResult<Vec<Vec<u8>>> {
+    let mut names = vec![];
+    if body.record.has_xattrs {
+        let prefix = tables::of_inode(Table::Xattrs, ino);
+        let pairs = ground.namespace.scan(&prefix, &prefix, LIST_MAX)?;
+        names.extend(pairs.into_iter().map(|(key, _)| key[prefix.len()..].to_vec()));
+    }
+    if body.record.choice.is_some() {
+        names.push(INTEGRITY_XATTR.to_vec());
+    }
+    Ok(names)
+}
+
+fn has_xattr(ground: &Ground, ino: u64, body: &Body, name: &[u8]) -> FsResult<bool> {
+    if name == INTEGRITY_XATTR {
+        return Ok(body.record.choice.is_some());
+    }
+    Ok(body.record.has_xattrs && ground.namespace.get(&tables::xattr(ino, name))?.is_some())
+}
+
+/// What a file's blocks are to be protected by from now on. Only files and directories can be asked.
+fn set_choice(body: &mut Body, choice: Option<Choice>, effective: Choice) -> FsResult<()> {
+    if !matches!(body.record.kind, FileKind::File | FileKind::Directory) {
+        return errno(libc::EPERM);
+    }
+    body.record.choice = choice;
+    if let Some(open) = body.file.as_mut() {
+        open.protected.set_choice(effective);
+    }
+    Ok(())
+}
+
+/// Works on an inode; true: it changed.
+fn change(ground: &Ground, ino: u64, work: impl FnOnce(&mut Body) -> FsResult<bool>) -> FsResult<()> {
+    let inode: Arc<Inode> = ground.inodes.get(ino)?;
+    let mut body = inode.body.write();
+    body.alive()?;
+    if work(&mut body)? {
+        ground.inodes.touch(&inode, &mut body);
+    }
+    Ok(())
+}

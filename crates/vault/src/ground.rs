@@ -1,0 +1,45 @@
+//! What all parts of an open vault stand on: the store, the namespace, the inodes, keys, clock and log.
+
+use crate::inodes::Inodes;
+use crate::namespace::Namespace;
+use crate::options::Log;
+use crate::store::Store;
+use crate::{Time, WallClock};
+use lacuna_core::{Budget, Error, FailStop, Kind, Secret};
+use lacuna_integrity::{Choice, Session};
+use std::sync::Arc;
+
+/// The shared parts of an open vault.
+pub(crate) struct Ground {
+    pub(crate) store: Arc<Store>,
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) inodes: Inodes,
+    pub(crate) master: Secret<32>,
+    pub(crate) session: Session,
+    pub(crate) clock: Arc<dyn WallClock>,
+    pub(crate) log: Log,
+    /// The scheme of files whose directory names none.
+    pub(crate) choice: Choice,
+    pub(crate) read_only: bool,
+    pub(crate) budget: Budget,
+    /// After a failure that may have left something half done, nothing is changed any more.
+    pub(crate) health: FailStop,
+}
+
+impl Ground {
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Takes note of a failure of a change: those that leave nothing half done pass.
+    pub(crate) fn failed(&self, e: Error) -> Error {
+        match e.kind() {
+            Kind::NoSpace | Kind::Corrupt | Kind::Usage | Kind::Busy => e,
+            _ => self.health.fail(e),
+        }
+    }
+
+    pub(crate) fn say(&self, line: &str) {
+        (self.log)(line);
+    }
+}

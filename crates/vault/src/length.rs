@@ -1,0 +1,118 @@
+//! The length of files, and ranges that become holes: truncating both ways, `fallocate`, and looking for data and holes.
+
+use crate::contents::{Contents, Work, holes, update};
+use crate::fs_error::errno;
+use crate::inodes::{Body, Inode};
+use crate::open_file::FileSpace;
+use crate::store::ObjectId;
+use crate::{Allocate, BLOCK, FILE_MAX, FsResult, SeekTo};
+use std::sync::Arc;
+
+const LONG: u64 = BLOCK as u64;
+
+/// Sets the length of a file whose inode is locked. What is cut is gone, what is added is a hole.
+pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body, size: u64) -> FsResult<()> {
+    if size > FILE_MAX {
+        return errno(libc::EFBIG);
+    }
+    if size >= body.record.size || body.record.object == 0 {
+        body.record.size = size;
+        return Ok(());
+    }
+    contents.change_locked(inode, body, |contents, inode, work| {
+        // The last block's rest first: it alone can fail for want of a block that verifies.
+        zero_part(contents, inode, work, size, size.next_multiple_of(LONG))?;
+        let blocks = size.div_ceil(LONG);
+        let old = work.open.protected.blocks();
+        if old > blocks {
+            let cut = old - blocks;
+            let data = cut - holes(work, blocks, cut)?;
+            work.open.protected.resize(&work.space, blocks)?;
+            work.record.data_blocks = work.record.data_blocks.saturating_sub(data);
+            contents.ground.store.truncate(ObjectId(work.record.object), blocks)?;
+        }
+        work.record.size = size;
+        Ok(())
+    })
+}
+
+/// As `fallocate`.
+pub(crate) fn allocate(contents: &Contents, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
+    let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return errno(libc::EINVAL) };
+    if end > FILE_MAX {
+        return errno(libc::EFBIG);
+    }
+    if matches!(how, Allocate::Keep | Allocate::Grow) && contents.ground.store.space()?.free_bytes < len {
+        return errno(libc::ENOSPC);
+    }
+    contents.change(ino, |contents, inode, work| {
+        if !matches!(how, Allocate::Keep | Allocate::Grow) {
+            zero(contents, inode, work, offset, end)?;
+        }
+        if matches!(how, Allocate::Grow | Allocate::ZeroRange) {
+            work.record.size = work.record.size.max(end);
+        }
+        Ok(())
+    })
+}
+
+/// As `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
+pub(crate) fn seek(contents: &Contents, ino: u64, offset: u64, to: SeekTo) -> FsResult<u64> {
+    let inode = contents.ground.inodes.get(ino)?;
+    let (body, _) = contents.for_reading(&inode)?;
+    let size = body.record.size;
+    if offset >= size {
+        return errno(libc::ENXIO);
+    }
+    let found = match &body.file {
+        Some(open) if offset / LONG < open.protected.blocks() => {
+            let space = FileSpace::new(&contents.ground, ino, &body.record);
+            let blocks = open.protected.blocks();
+            let found = open.protected.seek(&space, offset / LONG, to == SeekTo::Data)?;
+            // Past the file's blocks there is nothing but a hole.
+            found.or_else(|| (to == SeekTo::Hole).then_some(blocks)).map(|block| offset.max(block * LONG))
+        }
+        _ => (to == SeekTo::Hole).then_some(offset),
+    };
+    match (found, to) {
+        (Some(at), _) if at < size => Ok(at),
+        (_, SeekTo::Hole) => Ok(size),
+        (_, SeekTo::Data) => errno(libc::ENXIO),
+    }
+}
+
+/// Makes a range read as zeros: whole blocks become holes.
+fn zero(contents: &Contents, inode: &Inode, work: &mut Work<'_>, offset: u64, end: u64) -> FsResult<()> {
+    let end = end.min(work.record.size);
+    if offset >= end {
+        return Ok(());
+    }
+    // The rest of the last block after the end of the file is zeros already: the block may go whole.
+    let whole_end = if end == work.record.size { end.div_ceil(LONG) } else { end / LONG };
+    let first = offset.div_ceil(LONG);
+    if first > whole_end {
+        return zero_part(contents, inode, work, offset, end);
+    }
+    zero_part(contents, inode, work, offset, end.min(first * LONG))?;
+    zero_part(contents, inode, work, (whole_end * LONG).max(offset), end)?;
+    let count = whole_end.min(work.open.protected.blocks()).saturating_sub(first);
+    if count > 0 {
+        let data = count - holes(work, first, count)?;
+        work.open.protected.punch(&work.space, first, count)?;
+        work.record.data_blocks = work.record.data_blocks.saturating_sub(data);
+    }
+    Ok(())
+}
+
+/// Zeros bytes within one block, if there are any and the block is no hole.
+fn zero_part(contents: &Contents, inode: &Inode, work: &mut Work<'_>, from: u64, to: u64) -> FsResult<()> {
+    let block = from / LONG;
+    if from >= to || block >= work.open.protected.blocks() || holes(work, block, 1)? == 1 {
+        return Ok(());
+    }
+    let mut bytes = [0; BLOCK];
+    contents.old_block(inode, work, block, &mut bytes)?;
+    let (from, to) = ((from - block * LONG) as usize, (to - block * LONG) as usize);
+    bytes[from..to].fill(0);
+    update(work, block, &bytes).1
+}

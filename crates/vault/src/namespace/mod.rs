@@ -1,0 +1,277 @@
+//! The namespace: what the vault knows of its files beside their content, in tables of keys and values.
+//!
+//! Recent changes lie in memory above the database and in the batch of the next commit, which makes them durable for the price of
+//! one record. A checkpoint brings them into the database. So a change costs an insertion into a map, and a file that is made
+//! and removed soon never reaches the database.
+
+mod database;
+mod objects;
+mod puts;
+mod shelf;
+pub(crate) mod tables;
+
+pub(crate) use database::Pair;
+
+/// Reads the input as a batch of changes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz_puts(input: &[u8]) {
+    let _refused = Puts::read(input, |_, _| ());
+}
+
+use crate::store::Store;
+use database::{Database, Snapshot};
+use lacuna_core::{Budget, Error, Kind, Result, Secret};
+use parking_lot::{Mutex, RwLock};
+use puts::Puts;
+use shelf::Shelf;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Changes that one transaction of the database takes, and changes above the database from which on they are brought into it.
+const CHUNK: usize = 2048;
+/// Bytes of changes above the database from which on they are brought into it.
+const RECENT: usize = 4 << 20;
+/// Bytes of the database in memory from which on a checkpoint is due: the store's journal must hold them.
+const WAITING: usize = 8 << 20;
+/// Bytes that a checkpoint leaves free.
+const SPARE: u64 = 256 << 10;
+/// What a change takes in memory beside its bytes, about.
+const OVERHEAD: usize = 96;
+
+struct Layers {
+    recent: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Bytes that `recent` takes.
+    bytes: usize,
+    below: Arc<Snapshot>,
+}
+
+/// The namespace of an open vault.
+pub(crate) struct Namespace {
+    store: Arc<Store>,
+    shelf: Arc<Shelf>,
+    database: Database,
+    layers: RwLock<Layers>,
+    /// Changes since the last commit.
+    pending: Mutex<Puts>,
+    /// Held by who brings changes into the database.
+    applying: Mutex<()>,
+    /// The store may hold pages of the database that no commit has a root for: the next one must bring it.
+    unrooted: Mutex<bool>,
+}
+
+impl Namespace {
+    /// That of a new vault, empty.
+    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, budget: Budget) -> Result<Namespace> {
+        let shelf = Arc::new(Shelf::create(store, master)?);
+        let database = Database::open(shelf.clone(), budget)?;
+        database.create_tables()?;
+        Namespace::new(store.clone(), shelf, database)
+    }
+
+    /// That of a root and of the batches committed after it.
+    pub(crate) fn open(
+        store: &Arc<Store>,
+        master: &Secret<32>,
+        root: &[u8],
+        puts: &[Vec<u8>],
+        budget: Budget,
+    ) -> Result<Namespace> {
+        let shelf = Arc::new(Shelf::open(store, master, root, budget.share(1, 4))?);
+        let database = Database::open(shelf.clone(), budget.share(3, 4))?;
+        let namespace = Namespace::new(store.clone(), shelf, database)?;
+        let mut layers = namespace.layers.write();
+        for batch in puts {
+            Puts::read(batch, |key, value| layers.put(key, value))?;
+        }
+        drop(layers);
+        Ok(namespace)
+    }
+
+    fn new(store: Arc<Store>, shelf: Arc<Shelf>, database: Database) -> Result<Namespace> {
+        let below = Arc::new(database.snapshot()?);
+        let layers = RwLock::new(Layers { recent: BTreeMap::new(), bytes: 0, below });
+        let (pending, applying, unrooted) = (Mutex::default(), Mutex::new(()), Mutex::new(false));
+        Ok(Namespace { store, shelf, database, layers, pending, applying, unrooted })
+    }
+
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let below = {
+            let layers = self.layers.read();
+            if let Some(value) = layers.recent.get(key) {
+                return Ok(value.clone());
+            }
+            layers.below.clone()
+        };
+        below.get(key).map_err(|e| self.failed(&e))
+    }
+
+    /// Sets or removes a value.
+    pub(crate) fn put(&self, key: &[u8], value: Option<&[u8]>) {
+        self.layers.write().put(key, value);
+        self.pending.lock().add(key, value);
+    }
+
+    /// At most `most` pairs whose keys are at least `from` and begin with `prefix`, in order.
+    pub(crate) fn scan(&self, from: &[u8], prefix: &[u8], most: usize) -> Result<Vec<Pair>> {
+        let layers = self.layers.read();
+        let above = layers.recent.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        let mut above = above.take_while(|(key, _)| key.starts_with(prefix)).peekable();
+        let mut pairs: Vec<Pair> = vec![];
+        let mut take_above = |pairs: &mut Vec<Pair>, before: Option<&[u8]>| {
+            while pairs.len() < most {
+                let next = above.next_if(|(key, _)| before.is_none_or(|before| key.as_slice() < before));
+                let Some((key, value)) = next else { break };
+                pairs.extend(value.as_ref().map(|value| (key.clone(), value.clone())));
+            }
+            // Whether the key itself was changed since.
+            above.peek().is_some_and(|(key, _)| Some(key.as_slice()) == before)
+        };
+        let scanned = layers.below.scan(from, prefix, &mut |key, value| {
+            let changed = take_above(&mut pairs, Some(key));
+            if pairs.len() < most && !changed {
+                pairs.push((key.to_vec(), value.to_vec()));
+            }
+            pairs.len() < most
+        });
+        if scanned.is_ok() {
+            take_above(&mut pairs, None);
+        }
+        drop(layers);
+        scanned.map_err(|e| self.failed(&e))?;
+        Ok(pairs)
+    }
+
+    /// Removes every pair whose key begins with `prefix`.
+    pub(crate) fn remove_all(&self, prefix: &[u8]) -> Result<()> {
+        loop {
+            let pairs = self.scan(prefix, prefix, 1024)?;
+            pairs.iter().for_each(|(key, _)| self.put(key, None));
+            if pairs.len() < 1024 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes of the next commit's batch.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending.lock().len()
+    }
+
+    /// Whether changes should be brought into the database soon, with [`Namespace::apply`].
+    pub(crate) fn wants_apply(&self) -> bool {
+        let layers = self.layers.read();
+        layers.recent.len() >= CHUNK || layers.bytes >= RECENT
+    }
+
+    /// Whether a checkpoint is due: the database has much in memory, or the next commit must bring a root.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        self.shelf.waiting() >= WAITING || *self.unrooted.lock()
+    }
+
+    /// Brings changes into the database, which keeps them in memory until the next checkpoint. Others may change the
+    /// namespace meanwhile.
+    pub(crate) fn apply(&self) -> Result<()> {
+        let _alone = self.applying.lock();
+        while self.wants_apply() {
+            self.apply_chunk()?;
+        }
+        Ok(())
+    }
+
+    /// Commits the changes since the last commit. The caller keeps everybody else from changing the namespace until `commit`
+    /// returns or has failed before anything is durable.
+    pub(crate) fn commit(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        commit(pending.bytes()).inspect_err(|_| self.pending.lock().put_before(pending))
+    }
+
+    /// Brings all changes into the database and commits its root, under the same condition as [`Namespace::commit`]. After an
+    /// error nothing is lost, and the next commit must bring a root as well.
+    pub(crate) fn checkpoint(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let _alone = self.applying.lock();
+        while !self.layers.read().recent.is_empty() {
+            self.apply_chunk()?;
+        }
+        self.check_space()?;
+        *self.unrooted.lock() = true;
+        let root = self.shelf.flush()?;
+        let pending = std::mem::take(&mut *self.pending.lock());
+        commit(&root).inspect_err(|_| self.pending.lock().put_before(pending))?;
+        *self.unrooted.lock() = false;
+        Ok(())
+    }
+
+    /// Verifies the database itself; `bad` is told of each of its blocks that fails. Returns how many there are.
+    pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> u64 {
+        self.shelf.verify(bad)
+    }
+
+    /// Name of the backing file of the database.
+    pub(crate) fn backing(&self) -> String {
+        self.shelf.backing()
+    }
+
+    /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed.
+    fn check_space(&self) -> Result<()> {
+        let (free, needed) = (self.store.space()?.free_bytes, 2 * self.shelf.waiting() as u64 + SPARE);
+        if free >= needed || *self.unrooted.lock() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::NoSpace, "cannot write a checkpoint of the namespace")
+            .found(format!("{free} bytes free on the file system that holds the vault's directory"))
+            .expected(format!("{needed} bytes"))
+            .remedy("free space there"))
+    }
+
+    /// Whether the next commit must bring a root.
+    pub(crate) fn needs_root(&self) -> bool {
+        *self.unrooted.lock()
+    }
+
+    fn apply_chunk(&self) -> Result<()> {
+        let chunk: Vec<(Vec<u8>, Option<Vec<u8>>)> = {
+            let layers = self.layers.read();
+            layers.recent.iter().take(CHUNK).map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        self.database.apply(chunk.iter().map(|(key, value)| (key.as_slice(), value.as_deref())))?;
+        // The database reuses pages only when nobody reads what they held: the new snapshot lets go of the old one.
+        let below = Arc::new(self.database.snapshot()?);
+        let mut layers = self.layers.write();
+        layers.below = below;
+        for (key, value) in chunk {
+            // What changed meanwhile stays.
+            if layers.recent.get(&key) == Some(&value) {
+                layers.bytes -= weight(&key, value.as_deref());
+                layers.recent.remove(&key);
+            }
+        }
+        Ok(())
+    }
+
+    /// After a read of the database failed: why. The next reads use it anew.
+    fn failed(&self, e: &redb::StorageError) -> Error {
+        let error = self.database.failed(e);
+        if let Ok(below) = self.database.snapshot() {
+            self.layers.write().below = Arc::new(below);
+        }
+        if error.kind() == Kind::NotFound { error.with_kind(Kind::Corrupt) } else { error }
+    }
+}
+
+impl Layers {
+    fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.bytes += weight(key, value);
+        if let Some(held) = self.recent.get_mut(key) {
+            self.bytes -= weight(key, held.as_deref());
+            *held = value.map(<[u8]>::to_vec);
+        } else {
+            self.recent.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+        }
+    }
+}
+
+fn weight(key: &[u8], value: Option<&[u8]>) -> usize {
+    OVERHEAD + key.len() + value.map_or(0, <[u8]>::len)
+}

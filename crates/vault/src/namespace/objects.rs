@@ -1,0 +1,135 @@
+//! Where the namespace's own database rests: one object of the store for its blocks, and one for each part of its untrusted
+//! storage, a page of a part in a page of the object.
+//!
+//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was never written.
+
+use crate::parts::{part_code, part_of};
+use crate::store::{ObjectId, PAGE, Store};
+use lacuna_core::{Error, Kind, Result};
+use lacuna_integrity::{PART_PAGE, Part, Untrusted};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The objects of the namespace's database.
+pub(crate) struct NamespaceObjects {
+    store: Arc<Store>,
+    data: ObjectId,
+    /// By the numbers of parts.
+    parts: Mutex<BTreeMap<u8, ObjectId>>,
+    /// Pages of parts that the store does not have yet: a full one must not fail the protected file half way.
+    held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
+}
+
+impl NamespaceObjects {
+    /// The objects of a new database.
+    pub(crate) fn create(store: Arc<Store>) -> Result<NamespaceObjects> {
+        let data = store.new_object()?;
+        Ok(NamespaceObjects { store, data, parts: Mutex::default(), held: Mutex::default() })
+    }
+
+    /// The objects that [`NamespaceObjects::encode`] wrote down, and what follows them.
+    pub(crate) fn parse(store: Arc<Store>, bytes: &[u8]) -> Result<(NamespaceObjects, &[u8])> {
+        let take = |bytes: &[u8]| Some((u64::from_le_bytes(*bytes.first_chunk()?), bytes.len()));
+        let parsed = || {
+            let (data, _) = take(bytes)?;
+            let (&count, mut rest) = bytes[8..].split_first()?;
+            let mut parts = BTreeMap::new();
+            for _ in 0..count {
+                let (&code, object) = rest.split_first()?;
+                part_of(code)?;
+                parts.insert(code, ObjectId(take(object)?.0));
+                rest = &object[8..];
+            }
+            Some((ObjectId(data), parts, rest))
+        };
+        let (data, parts, rest) = parsed().ok_or_else(|| {
+            Error::new(Kind::Corrupt, "cannot read the root of the namespace")
+                .found(format!("{} bytes", bytes.len()))
+        })?;
+        Ok((NamespaceObjects { store, data, parts: Mutex::new(parts), held: Mutex::default() }, rest))
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.data.0.to_le_bytes());
+        let parts = self.parts.lock();
+        out.push(parts.len() as u8);
+        for (code, object) in parts.iter() {
+            out.push(*code);
+            out.extend(object.0.to_le_bytes());
+        }
+    }
+
+    /// Hands the pages of parts to the store. On an error those that it does not have are still here.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let mut held = self.held.lock();
+        while let Some(entry) = held.first_entry() {
+            let (code, page) = *entry.key();
+            self.store.write(self.object(code)?, page, entry.get())?;
+            entry.remove();
+        }
+        Ok(())
+    }
+
+    /// The object of a part, made if there is none.
+    fn object(&self, code: u8) -> Result<ObjectId> {
+        let known = self.parts.lock().get(&code).copied();
+        if let Some(object) = known {
+            return Ok(object);
+        }
+        let object = self.store.new_object()?;
+        self.parts.lock().insert(code, object);
+        Ok(object)
+    }
+
+    /// Cuts the object of the blocks to this many.
+    pub(crate) fn truncate(&self, blocks: u64) -> Result<()> {
+        self.store.truncate(self.data, blocks)
+    }
+
+    /// Name of the backing file of the blocks.
+    pub(crate) fn name(&self) -> String {
+        self.store.object_name(self.data)
+    }
+}
+
+impl Untrusted for NamespaceObjects {
+    fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        self.store.read(self.data, first, out)
+    }
+
+    fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
+        self.store.write(self.data, first, sealed)
+    }
+
+    fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
+        let code = part_code(part);
+        let held = self.held.lock().get(&(code, page)).cloned();
+        let mut bytes = if let Some(held) = held {
+            held
+        } else {
+            let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
+            let mut bytes = vec![0; PAGE];
+            self.store.read(object, page, &mut bytes)?;
+            bytes
+        };
+        let len = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+        if len == 0 {
+            return Ok(None);
+        }
+        bytes.drain(..2);
+        // What does not verify is noticed by the reader; a length that is none is not even a page.
+        bytes.truncate((len - 1).min(PART_PAGE));
+        Ok(Some(bytes))
+    }
+
+    fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
+        let mut padded = vec![0; PAGE];
+        if let Some(bytes) = bytes {
+            padded[..2].copy_from_slice(&(bytes.len() as u16 + 1).to_le_bytes());
+            padded[2..2 + bytes.len()].copy_from_slice(bytes);
+        }
+        self.held.lock().insert((part_code(part), page), padded);
+        Ok(())
+    }
+}

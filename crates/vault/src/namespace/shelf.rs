@@ -1,0 +1,253 @@
+//! The bytes of the namespace's database: a protected file, with what the database wrote since the last checkpoint before it in
+//! memory.
+//!
+//! The database is told that everything is durable at once. It becomes so only by [`Shelf::flush`], which hands all that was
+//! written to the store and gives the root of the next commit; a crash before that commit leaves the database as it was at
+//! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
+
+use super::objects::NamespaceObjects;
+use crate::BLOCK;
+use crate::store::Store;
+use lacuna_core::{Budget, Error, Kind, Result, Secret};
+use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Scheme, Session, Trusted};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+const VERSION: u8 = 1;
+/// The number of the namespace's database among the files of a vault; inodes begin at 1.
+const FILE: u64 = 0;
+/// Blocks that are handed over in one piece.
+const RUN: usize = 256;
+
+struct State {
+    file: ProtectedFile,
+    /// Bytes of the database.
+    len: u64,
+    /// Blocks from here on were cut since the last flush: those that are not in `written` read as zeros.
+    cut: u64,
+    written: HashMap<u64, Box<[u8; BLOCK]>>,
+}
+
+/// The bytes of the database.
+pub(crate) struct Shelf {
+    objects: NamespaceObjects,
+    state: RwLock<State>,
+    /// Why the last read failed, in full: the database passes on less.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Shelf {
+    /// Of a new vault.
+    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>) -> Result<Shelf> {
+        let keys = FileKeys::derive(master, FILE)?;
+        let file = ProtectedFile::init(keys, Choice::Fixed(Scheme::Mt), Session(store.session()));
+        Ok(Shelf::new(NamespaceObjects::create(store.clone())?, file, 0))
+    }
+
+    /// Of a root that [`Shelf::flush`] gave.
+    pub(crate) fn open(
+        store: &Arc<Store>,
+        master: &Secret<32>,
+        root: &[u8],
+        budget: Budget,
+    ) -> Result<Shelf> {
+        let bad =
+            |found: String| Error::new(Kind::Corrupt, "cannot read the root of the namespace").found(found);
+        let (&version, rest) = root.split_first().ok_or_else(|| bad("no root".into()))?;
+        if version != VERSION {
+            return Err(bad(format!("version {version}")).expected(format!("version {VERSION}")));
+        }
+        let (len, rest) = rest.split_first_chunk().ok_or_else(|| bad(format!("{} bytes", root.len())))?;
+        let (objects, trusted) = NamespaceObjects::parse(store.clone(), rest)?;
+        let keys = FileKeys::derive(master, FILE)?;
+        let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
+        Ok(Shelf::new(objects, file, u64::from_le_bytes(*len)))
+    }
+
+    fn new(objects: NamespaceObjects, file: ProtectedFile, len: u64) -> Shelf {
+        let state = State { file, len, cut: u64::MAX, written: HashMap::new() };
+        Shelf { objects, state: RwLock::new(state), failure: Mutex::default() }
+    }
+
+    /// Bytes that wait for a flush.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.read().written.len() * BLOCK
+    }
+
+    /// Why the last operation failed, once.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        self.failure.lock().take()
+    }
+
+    /// Name of the backing file.
+    pub(crate) fn backing(&self) -> String {
+        self.objects.name()
+    }
+
+    /// Hands everything to the store and gives the root. On an error everything is still here, for another try.
+    pub(crate) fn flush(&self) -> Result<Vec<u8>> {
+        let mut state = self.state.write();
+        let State { file, len, cut, written } = &mut *state;
+        let blocks = len.div_ceil(BLOCK as u64);
+        let kept = (*cut).min(blocks);
+        if file.blocks() > kept {
+            file.resize(&self.objects, kept)?;
+            self.objects.truncate(kept)?;
+        }
+        *cut = u64::MAX;
+        let mut numbers: Vec<u64> = written.keys().copied().collect();
+        numbers.sort_unstable();
+        let mut run = Vec::with_capacity(RUN * BLOCK);
+        for together in numbers.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(RUN)) {
+            run.clear();
+            together.iter().for_each(|block| run.extend_from_slice(&written[block][..]));
+            file.update(&self.objects, together[0], &run)?;
+            together.iter().for_each(|block| drop(written.remove(block)));
+        }
+        if file.blocks() < blocks {
+            file.resize(&self.objects, blocks)?;
+        }
+        let trusted = file.commit(&self.objects)?;
+        self.objects.flush()?;
+        let mut root = vec![VERSION];
+        root.extend(len.to_le_bytes());
+        self.objects.encode(&mut root);
+        root.extend(trusted.to_bytes());
+        Ok(root)
+    }
+
+    /// Reads and verifies every block, as [`Shelf::read`] would.
+    pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> u64 {
+        let state = self.state.read();
+        let mut block = [0; BLOCK];
+        for number in 0..state.file.blocks() {
+            if let Err(failed) = state.file.check(&self.objects, number, &mut block) {
+                bad(number, &failed.error);
+            }
+        }
+        state.file.blocks()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let state = self.state.read();
+        let end = offset + out.len() as u64;
+        if end > state.len {
+            return Err(Error::new(Kind::Other, "cannot read the namespace past its end")
+                .found(format!("byte {end}"))
+                .expected(format!("at most {}", state.len)));
+        }
+        let (mut at, mut out) = (offset, out);
+        while !out.is_empty() {
+            let (block, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
+            // Runs of whole blocks that are only in the file are read at once.
+            let whole = if within == 0 { state.unwritten_run(block, out.len() / BLOCK) } else { 0 };
+            let take = if whole > 0 { whole * BLOCK } else { (BLOCK - within).min(out.len()) };
+            let (now, later) = out.split_at_mut(take);
+            if whole > 0 {
+                state.file.check(&self.objects, block, now).map_err(|failed| failed.error)?;
+            } else {
+                now.copy_from_slice(&state.block(&self.objects, block)?[within..within + take]);
+            }
+            (at, out) = (at + take as u64, later);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut state = self.state.write();
+        state.len = state.len.max(offset + data.len() as u64);
+        let (mut at, mut data) = (offset, data);
+        while !data.is_empty() {
+            let (block, within) = (at / BLOCK as u64, (at % BLOCK as u64) as usize);
+            let take = (BLOCK - within).min(data.len());
+            if !state.written.contains_key(&block) {
+                let whole = take == BLOCK;
+                let old = if whole { Box::new([0; BLOCK]) } else { state.block(&self.objects, block)? };
+                state.written.insert(block, old);
+            }
+            let held = state.written.get_mut(&block).expect("it was just put there");
+            held[within..within + take].copy_from_slice(&data[..take]);
+            (at, data) = (at + take as u64, &data[take..]);
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        let mut state = self.state.write();
+        if len < state.len {
+            let (kept, within) = (len.div_ceil(BLOCK as u64), (len % BLOCK as u64) as usize);
+            if within > 0 {
+                let mut last = state.block(&self.objects, kept - 1)?;
+                last[within..].fill(0);
+                state.written.insert(kept - 1, last);
+            }
+            state.written.retain(|block, _| *block < kept);
+            state.cut = state.cut.min(kept);
+        }
+        state.len = len;
+        Ok(())
+    }
+
+    fn keep<T>(&self, result: Result<T>) -> io::Result<T> {
+        result.map_err(|e| {
+            let words = io::Error::other(e.to_string());
+            *self.failure.lock() = Some(e);
+            words
+        })
+    }
+}
+
+impl State {
+    /// How many blocks from here on, at most `most`, can be read from the file itself.
+    fn unwritten_run(&self, first: u64, most: usize) -> usize {
+        let end = self.file.blocks().min(self.cut);
+        let inside = |block: &u64| *block < end && !self.written.contains_key(block);
+        (first..first + most as u64).take_while(inside).count()
+    }
+
+    fn block(&self, objects: &NamespaceObjects, block: u64) -> Result<Box<[u8; BLOCK]>> {
+        if let Some(held) = self.written.get(&block) {
+            return Ok(held.clone());
+        }
+        let mut bytes = Box::new([0; BLOCK]);
+        if block < self.file.blocks().min(self.cut) {
+            self.file.check(objects, block, &mut bytes[..]).map_err(|failed| failed.error)?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// The shelf as the database sees it.
+#[derive(Clone)]
+pub(crate) struct Backend(pub(crate) Arc<Shelf>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.state.read().len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.keep(self.0.read(offset, out))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.keep(self.0.set_len(len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.keep(self.0.write(offset, data))
+    }
+}

@@ -1,0 +1,93 @@
+//! Who has what open: a node without a name lives until its last opening ends.
+
+use crate::contents::Contents;
+use crate::ground::Ground;
+use crate::inodes::{Body, Inode};
+use crate::namespace::tables::{self, Table};
+use crate::{FsError, FsResult};
+use lacuna_core::Result;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The openings of a vault's nodes.
+pub(crate) struct Openings {
+    ground: Arc<Ground>,
+    contents: Arc<Contents>,
+    counts: Mutex<HashMap<u64, u32>>,
+}
+
+impl Openings {
+    pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Openings {
+        Openings { ground, contents, counts: Mutex::default() }
+    }
+
+    /// ENOENT if there is no such node.
+    pub(crate) fn opened(&self, ino: u64) -> FsResult<()> {
+        let inode = self.ground.inodes.get(ino)?;
+        let body = inode.body.read();
+        body.alive()?;
+        // Under the inode's lock: who removes its last name looks at the count under the same lock.
+        *self.counts.lock().entry(ino).or_default() += 1;
+        Ok(())
+    }
+
+    /// Whether the last opening of a node ended by this.
+    pub(crate) fn closed(&self, ino: u64) -> bool {
+        let mut counts = self.counts.lock();
+        let Some(count) = counts.get_mut(&ino) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&ino);
+            return true;
+        }
+        false
+    }
+
+    /// After the last opening ended: what has no name goes, and what changed is brought into the inode.
+    pub(crate) fn tidy(&self, ino: u64) -> FsResult<()> {
+        let inode = match self.ground.inodes.get(ino) {
+            Ok(inode) => inode,
+            Err(FsError::Errno(_)) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let mut body = inode.body.write();
+        if body.gone || self.counts.lock().contains_key(&ino) {
+            return Ok(());
+        }
+        if body.record.nlink == 0 {
+            self.ground.namespace.put(&tables::orphan(ino), None);
+            return Ok(self.contents.remove(&inode, &mut body)?);
+        }
+        self.contents.finish(&inode, &mut body)?;
+        Ok(())
+    }
+
+    /// A node has lost its last name.
+    pub(crate) fn unnamed(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<()> {
+        if self.counts.lock().contains_key(&inode.ino) {
+            self.ground.namespace.put(&tables::orphan(inode.ino), Some(&[]));
+            return Ok(());
+        }
+        Ok(self.contents.remove(inode, body)?)
+    }
+
+    /// How many nodes are open.
+    pub(crate) fn count(&self) -> usize {
+        self.counts.lock().len()
+    }
+
+    /// Removes what had no name and was open when the vault was last used.
+    pub(crate) fn remove_orphans(&self) -> Result<u64> {
+        let prefix = [Table::Orphans as u8];
+        let orphans = self.ground.namespace.scan(&prefix, &prefix, usize::MAX)?;
+        for (key, _) in &orphans {
+            match self.tidy(tables::inode_of(key)) {
+                Ok(()) => self.ground.namespace.put(key, None),
+                Err(FsError::Storage(e)) => return Err(e),
+                Err(FsError::Errno(_)) => {}
+            }
+        }
+        Ok(orphans.len() as u64)
+    }
+}

@@ -1,0 +1,112 @@
+//! Renaming: one entry moves, replaces another, or changes places with it.
+
+use crate::directories::check_name;
+use crate::fs_error::errno;
+use crate::inodes::Inode;
+use crate::tree::Tree;
+use crate::{FileKind, FsError, FsResult, ROOT, RenameMode};
+use std::sync::Arc;
+
+/// A name in a directory.
+struct Place<'a> {
+    directory: Arc<Inode>,
+    name: &'a [u8],
+}
+
+/// What a name stands for.
+struct Node {
+    inode: Arc<Inode>,
+    kind: FileKind,
+}
+
+impl Node {
+    fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+/// Renames `(parent, name)`.
+pub(crate) fn rename(tree: &Tree, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> FsResult<()> {
+    let _changes = tree.changes.lock();
+    let (from, to) = (place(tree, from)?, place(tree, to)?);
+    let moved = node(tree, &from)?.ok_or(FsError::Errno(libc::ENOENT))?;
+    let there = node(tree, &to)?;
+    if moved.is_directory() && is_within(tree, to.directory.ino, moved.inode.ino)? {
+        return errno(libc::EINVAL);
+    }
+    match (mode, there) {
+        (RenameMode::NoReplace, Some(_)) => errno(libc::EEXIST),
+        (RenameMode::Exchange, None) => errno(libc::ENOENT),
+        (RenameMode::Exchange, Some(there)) => exchange(tree, (&from, &moved), (&to, &there)),
+        (RenameMode::Replace, Some(there)) if there.inode.ino == moved.inode.ino => Ok(()),
+        (_, there) => replace(tree, &from, &moved, &to, there),
+    }
+}
+
+fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: Option<Node>) -> FsResult<()> {
+    if let Some(there) = &there {
+        match (moved.is_directory(), there.is_directory()) {
+            (true, false) => return errno(libc::ENOTDIR),
+            (false, true) => return errno(libc::EISDIR),
+            (true, true) => tree.check_removable(&there.inode)?,
+            (false, false) => {}
+        }
+    }
+    let now = tree.ground.now();
+    // The one that can fail for want of room comes first.
+    tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
+    tree.directories.remove(from.directory.ino, from.name)?;
+    let moves = i64::from(moved.is_directory());
+    let replaced = i64::from(there.as_ref().is_some_and(Node::is_directory));
+    tree.changed(&from.directory, now, -moves);
+    tree.changed(&to.directory, now, moves - replaced);
+    settle(tree, moved, to);
+    there.map_or(Ok(()), |there| tree.unnamed(&there.inode, now))
+}
+
+fn exchange(tree: &Tree, one: (&Place<'_>, &Node), other: (&Place<'_>, &Node)) -> FsResult<()> {
+    let ((from, moved), (to, there)) = (one, other);
+    if there.is_directory() && is_within(tree, from.directory.ino, there.inode.ino)? {
+        return errno(libc::EINVAL);
+    }
+    let now = tree.ground.now();
+    tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
+    tree.directories.set(from.directory.ino, from.name, there.inode.ino, there.kind)?;
+    let gained = i64::from(there.is_directory()) - i64::from(moved.is_directory());
+    tree.changed(&from.directory, now, gained);
+    tree.changed(&to.directory, now, -gained);
+    settle(tree, moved, to);
+    settle(tree, there, from);
+    Ok(())
+}
+
+/// A node is under its new name.
+fn settle(tree: &Tree, node: &Node, at: &Place<'_>) {
+    let mut body = node.inode.body.write();
+    body.record.parent = at.directory.ino;
+    body.changed_at(tree.ground.now(), false);
+    tree.ground.inodes.touch(&node.inode, &mut body);
+}
+
+fn place<'a>(tree: &Tree, (parent, name): (u64, &'a [u8])) -> FsResult<Place<'a>> {
+    let directory = tree.directory(parent)?;
+    check_name(name)?;
+    if matches!(name, b"." | b"..") {
+        return errno(libc::EBUSY);
+    }
+    Ok(Place { directory, name })
+}
+
+fn node(tree: &Tree, at: &Place<'_>) -> FsResult<Option<Node>> {
+    let Some((ino, kind)) = tree.directories.find(at.directory.ino, at.name)? else { return Ok(None) };
+    Ok(Some(Node { inode: tree.ground.inodes.get(ino)?, kind }))
+}
+
+/// Whether a directory is `above` or lies in it.
+fn is_within(tree: &Tree, directory: u64, above: u64) -> FsResult<bool> {
+    let mut at = directory;
+    while at != above && at != ROOT {
+        at = tree.ground.inodes.get(at)?.body.read().alive()?.parent;
+    }
+    Ok(at == above)
+}

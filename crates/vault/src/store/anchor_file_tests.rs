@@ -1,0 +1,63 @@
+//! The file remembers the last advance, whatever a power cut leaves of the slot that was being written.
+
+use super::*;
+
+const UUID: [u8; 16] = [5; 16];
+
+fn state(number: u64) -> AnchorState {
+    AnchorState {
+        uuid: UUID,
+        machine: [1; 16],
+        number,
+        digest: [number as u8; 32],
+        time: 1_700_000_000 + number,
+    }
+}
+
+#[test]
+fn it_remembers_and_never_goes_back() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("deep/er/anchor");
+    let anchor = FileAnchor::open(&path, UUID, false).unwrap();
+    assert_eq!(anchor.load().unwrap(), None);
+    anchor.advance(None, &state(1)).unwrap();
+    assert_eq!(anchor.advance(None, &state(2)).unwrap_err().kind(), Kind::Changed);
+    assert_eq!(anchor.advance(Some(&state(1)), &state(1)).unwrap_err().kind(), Kind::Usage);
+    for number in 2..6 {
+        anchor.advance(Some(&state(number - 1)), &state(number)).unwrap();
+    }
+    assert_eq!(FileAnchor::open(&path, UUID, false).err().map(|e| e.kind()), Some(Kind::Busy));
+    let looking = FileAnchor::open(&path, UUID, true).unwrap();
+    assert_eq!(looking.load().unwrap(), Some(state(5)));
+    assert_eq!(looking.advance(Some(&state(5)), &state(6)).unwrap_err().kind(), Kind::ReadOnly);
+    drop(anchor);
+    let about = std::fs::metadata(&path).unwrap();
+    assert_eq!((about.mode() & 0o777, about.len()), (0o600, 1024));
+    assert_eq!(FileAnchor::open(&path, [6; 16], false).err().map(|e| e.kind()), Some(Kind::Usage));
+    assert_eq!(FileAnchor::open(&path, UUID, false).unwrap().load().unwrap(), Some(state(5)));
+}
+
+#[test]
+fn a_torn_slot_leaves_the_other() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("anchor");
+    let anchor = FileAnchor::open(&path, UUID, false).unwrap();
+    anchor.advance(None, &state(1)).unwrap();
+    anchor.advance(Some(&state(1)), &state(2)).unwrap();
+    drop(anchor);
+    let good = std::fs::read(&path).unwrap();
+    for at in 0..SLOT {
+        let mut torn = good.clone();
+        // Slot 0 holds state 2.
+        torn[at..SLOT].iter_mut().for_each(|byte| *byte ^= 0x55);
+        std::fs::write(&path, &torn).unwrap();
+        let found = FileAnchor::open(&path, UUID, true).unwrap().load().unwrap();
+        assert_eq!(found, Some(state(if at < SAID + 32 { 1 } else { 2 })), "{at}");
+    }
+    for bad in [&b""[..], b"short", &[7; 1024]] {
+        std::fs::write(&path, bad).unwrap();
+        assert_eq!(FileAnchor::open(&path, UUID, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
+    }
+    std::fs::write(&path, [0; 1024]).unwrap();
+    assert_eq!(FileAnchor::open(&path, UUID, true).unwrap().load().unwrap(), None);
+}

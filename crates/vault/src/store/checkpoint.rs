@@ -1,0 +1,123 @@
+//! Checkpoints: the pages of one journal file go to their places while the other file takes what comes.
+
+use super::PAGE;
+use super::commit::sync_objects;
+use super::content::{Commit, Facts};
+use super::engine::Engine;
+use super::journal::Place;
+use super::object::Layer;
+use lacuna_core::{Kind, Result};
+use lacuna_medium::FolderFile;
+use std::sync::atomic::Ordering;
+
+/// Pages that are written with one call.
+const AT_ONCE: usize = 64;
+
+/// What a checkpoint brings to its place, and what its superblock says.
+pub(super) struct Frozen {
+    pub(super) objects: Vec<u64>,
+    /// The journal file that holds it.
+    pub(super) left: u8,
+    /// The commit that began it.
+    pub(super) commit: Commit,
+    pub(super) facts: Facts,
+    pub(super) root: Option<Vec<u8>>,
+}
+
+/// Finishes a checkpoint, if one began. Called by one thread at a time, which holds `frozen`.
+///
+/// Errors: [`Kind::NoSpace`] leaves it begun, and it may be tried again; anything else is fail-stop.
+pub(super) fn finish(engine: &Engine, frozen: &mut Option<Frozen>) -> Result<()> {
+    let Some(begun) = frozen.as_ref() else { return Ok(()) };
+    engine.health.check()?;
+    bring(engine, begun).map_err(|e| if e.kind() == Kind::NoSpace { e } else { engine.health.fail(e) })?;
+    release(engine, begun).map_err(|e| engine.health.fail(e))?;
+    *frozen = None;
+    Ok(())
+}
+
+/// Brings the pages to their places and writes the superblock that says so.
+fn bring(engine: &Engine, begun: &Frozen) -> Result<()> {
+    // A recovery that begins at the new superblock does not see these removals.
+    engine.unlink_leaving()?;
+    let epoch = engine.epoch.load(Ordering::Acquire);
+    let mut brought = Vec::new();
+    for &id in &begun.objects {
+        let Some(object) = engine.objects.get(id) else { continue };
+        let (layer, file) = {
+            let mut object = object.write();
+            object.turn(epoch);
+            let Some(layer) = object.frozen.clone().filter(|_| !object.gone) else { continue };
+            let file = if layer.pages.is_empty() {
+                engine.objects.file(id)?
+            } else {
+                Some(engine.file_or_make(id, &mut object)?)
+            };
+            (layer, file)
+        };
+        if let Some(file) = file {
+            bring_object(engine, &layer, &*file)?;
+            brought.push(id);
+        }
+    }
+    let names = std::mem::take(&mut *engine.names.lock());
+    let synced = sync_objects(engine, &brought).and_then(|()| sync_names(engine, &names));
+    if let Err(e) = synced {
+        engine.names.lock().extend(names);
+        return Err(e);
+    }
+    let state = (&begun.commit, &begun.facts);
+    let mut superblock = engine.superblock.lock();
+    superblock.write(&engine.keys, &*engine.random, state, begun.root.as_deref(), 1 - begun.left)
+}
+
+fn sync_names(engine: &Engine, names: &std::collections::BTreeSet<String>) -> Result<()> {
+    if names.len() > super::commit::SYNCS {
+        return engine.folder.sync_all();
+    }
+    names.iter().try_for_each(|folder| engine.folder.sync_names(folder))
+}
+
+/// Brings one object's pages to their places. Nobody writes to these places meanwhile, and an object that is cut is written
+/// nowhere but to the journal.
+fn bring_object(engine: &Engine, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
+    if let Some(cut) = layer.cut
+        && file.len()? > cut * PAGE as u64
+    {
+        file.set_len(cut * PAGE as u64)?;
+    }
+    let mut pages = layer.pages.iter().peekable();
+    let mut run = Vec::with_capacity(AT_ONCE * PAGE);
+    while let Some((&first, entry)) = pages.next() {
+        run.clear();
+        append(engine, entry.place, &mut run)?;
+        let mut next = first + 1;
+        while run.len() < AT_ONCE * PAGE
+            && let Some((_, entry)) = pages.next_if(|(page, _)| **page == next)
+        {
+            append(engine, entry.place, &mut run)?;
+            next += 1;
+        }
+        file.write_at(first * PAGE as u64, &run)?;
+    }
+    Ok(())
+}
+
+fn append(engine: &Engine, place: Place, run: &mut Vec<u8>) -> Result<()> {
+    let from = run.len();
+    run.resize(from + PAGE, 0);
+    engine.journal.read(place, &mut run[from..])
+}
+
+/// Forgets what is in its place now, and gives the journal file back.
+fn release(engine: &Engine, begun: &Frozen) -> Result<()> {
+    for id in &begun.objects {
+        if let Some(object) = engine.objects.get(*id) {
+            object.write().frozen = None;
+        }
+    }
+    engine.journal.shrink(begun.left, false)?;
+    let _alone = engine.gate.write();
+    engine.objects.forget_idle(&begun.objects, engine.commit.load(Ordering::Acquire));
+    Ok(())
+}

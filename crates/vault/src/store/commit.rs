@@ -1,0 +1,279 @@
+//! Commits: what changed becomes durable whole, and the anchor advances.
+//!
+//! The order is the security argument and the crash argument in one: (1) what was written in place, (2) the record, which is
+//! the new state and the signed intent to advance, (3) the anchor, (4) only then what the old state alone refers to goes.
+
+use super::anchor::AnchorState;
+use super::checkpoint::Frozen;
+use super::content::{
+    APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, ROOT_MAX, record_to_bytes,
+};
+use super::engine::{Engine, History, Interval};
+use super::journal::Place;
+use super::object::{COPIED, Source};
+use super::objects::subfolder;
+use super::{PAGE, record};
+use lacuna_core::{Error, Kind, OnPanic, Result, defect};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Files and names that are synced one by one; beyond, everything is synced with one call.
+pub(super) const SYNCS: usize = 16;
+
+/// Object numbers that may be given before the first commits; bursts get more.
+const NUMBERS: std::ops::RangeInclusive<u64> = 1024..=16384;
+
+/// What a commit was asked for.
+pub(super) struct Request<'a> {
+    pub(super) puts: &'a [u8],
+    pub(super) root: Option<&'a [u8]>,
+    /// Whether a record is written even if nothing changed.
+    pub(super) anyway: bool,
+}
+
+/// What a commit says, noted while nothing could change.
+struct Noted {
+    number: u64,
+    facts: Facts,
+    /// The text of the record, and its place.
+    plain: Vec<u8>,
+    place: Place,
+    /// Objects that must be durable before the record is.
+    placed: Vec<u64>,
+    touched: Vec<u64>,
+    removed: Vec<u64>,
+}
+
+/// Commits. With a root, gives what the checkpoint must bring to its place; `frozen` is empty then. `noted` is called as soon as
+/// changes belong to the next commit.
+pub(super) fn commit(
+    engine: &Engine,
+    asked: &Request<'_>,
+    noted: &mut dyn FnMut(),
+) -> Result<Option<Frozen>> {
+    engine.may_change()?;
+    if let Some(root) = asked.root.filter(|root| root.len() > ROOT_MAX) {
+        return Err(Error::new(Kind::Usage, "the root of a commit is too long")
+            .found(format!("{} bytes", root.len()))
+            .expected(format!("at most {ROOT_MAX} bytes")));
+    }
+    let _cut_short = OnPanic::new(|| drop(engine.health.fail(defect())));
+    let mut history = engine.history.lock();
+    // It may have failed while this waited.
+    engine.health.check()?;
+    let said = note(engine, &history, asked);
+    let said = said.map_err(|e| if e.kind() == Kind::NoSpace { e } else { engine.health.fail(e) })?;
+    noted();
+    let Some((noted, frozen)) = said else { return Ok(None) };
+    let done = publish(engine, &mut history, &noted);
+    let last = done.map_err(|e| engine.health.fail(e))?;
+    drop(history);
+    release(engine, &noted).map_err(|e| engine.health.fail(e))?;
+    Ok(frozen.map(|(objects, left)| Frozen {
+        objects,
+        left,
+        commit: last,
+        facts: noted.facts,
+        root: asked.root.map(<[u8]>::to_vec),
+    }))
+}
+
+/// Objects that are frozen, and the journal file that was left.
+type Switched = (Vec<u64>, u8);
+
+/// Notes what the commit says. Until it returns nobody changes anything; from then on changes belong to the next commit.
+fn note(
+    engine: &Engine,
+    history: &History,
+    asked: &Request<'_>,
+) -> Result<Option<(Noted, Option<Switched>)>> {
+    let _alone = engine.gate.write();
+    let mut interval = engine.interval.lock();
+    interval.touched.sort_unstable();
+    interval.removed.sort_unstable();
+    let nothing = interval.touched.is_empty() && interval.removed.is_empty();
+    if nothing && asked.puts.is_empty() && asked.root.is_none() && !asked.anyway {
+        return Ok(None);
+    }
+    let copied = copy_few(engine, &interval)?;
+    let number = engine.commit.load(Ordering::Acquire);
+    let mut changes = Changes { removals: interval.removed.clone(), ..Changes::default() };
+    match asked.root {
+        Some(root) => changes.root = Some(root.to_vec()),
+        None => changes.puts = asked.puts.to_vec(),
+    }
+    let (mut appendable, mut placed) = (Vec::new(), Vec::new());
+    for &id in &interval.touched {
+        let Some(object) = engine.objects.get(id) else { continue };
+        let object = object.read();
+        if object.removed {
+            continue;
+        }
+        changes.cuts.extend(object.fresh.cut.map(|cut| (id, cut)));
+        changes.pages.extend(object.listed().into_iter().map(|(page, entry)| JournaledPage {
+            object: id,
+            page,
+            place: entry.place.page,
+            sequence: entry.sequence,
+            tag: entry.tag,
+        }));
+        let fresh = &object.fresh;
+        if !copied && (fresh.placed > 0 || fresh.shrunk) {
+            placed.push(id);
+        }
+        let many = fresh.placed.max(fresh.journaled.len() as u64) > COPIED;
+        if many && !object.is_cut() && appendable.len() < APPENDABLE {
+            appendable.push((id, object.stable.unwrap_or(0).max(object.end)));
+        }
+    }
+    let facts = facts_of(engine, history, appendable);
+    let plain = record_to_bytes(&facts, &changes);
+    let place = engine.journal.take_record(record::pages_of(plain.len()))?;
+    // Nothing fails from here on.
+    let Interval { touched, removed } = std::mem::take(&mut *interval);
+    for id in &touched {
+        let Some(object) = engine.objects.get(*id) else { continue };
+        let mut object = object.write();
+        let listed = facts.appendable.binary_search_by_key(id, |(listed, _)| *listed).is_ok();
+        // What was in no record, or in the last one's list, is cut by a recovery that does not find this record.
+        let known = engine.is_new(*id) || object.appendable.is_some();
+        object.said(listed.then_some(if known { 0 } else { number }));
+    }
+    forget_appendable(engine, history, &facts);
+    engine.numbers.new_from.store(facts.next_object, Ordering::Release);
+    engine.commit.store(number + 1, Ordering::Release);
+    let switched = asked.root.is_some().then(|| {
+        engine.epoch.fetch_add(1, Ordering::AcqRel);
+        let objects = std::mem::take(&mut *engine.journaled.lock());
+        (objects.into_iter().collect(), engine.journal.switch())
+    });
+    Ok(Some((Noted { number, facts, plain, place, placed, touched, removed }, switched)))
+}
+
+/// Objects of the last list that are not in this one go to the journal again.
+fn forget_appendable(engine: &Engine, history: &History, facts: &Facts) {
+    for (id, _) in &history.facts.appendable {
+        let listed = facts.appendable.binary_search_by_key(id, |(listed, _)| *listed).is_ok();
+        if let Some(object) = engine.objects.get(*id)
+            && !listed
+        {
+            object.write().appendable = None;
+        }
+    }
+}
+
+/// What is true after the commit.
+fn facts_of(engine: &Engine, history: &History, appendable: Vec<(u64, u64)>) -> Facts {
+    let next_object = engine.numbers.next.load(Ordering::Acquire);
+    let made = next_object - engine.numbers.new_from.load(Ordering::Acquire);
+    let reserve = (8 * made).clamp(*NUMBERS.start(), *NUMBERS.end());
+    let mut table: Vec<Commit> = history.facts.table.clone();
+    table.retain(|commit| commit.machine != history.last.machine);
+    table.push(history.last.clone());
+    table.retain(|commit| commit.machine != history.machine);
+    if table.len() > MACHINES {
+        table.sort_by_key(|commit| commit.number);
+        table.remove(0);
+    }
+    Facts {
+        machine: history.machine,
+        time: (engine.now)(),
+        next_object,
+        object_limit: next_object + reserve,
+        table,
+        appendable,
+    }
+}
+
+/// If few pages were written in place, copies them to the journal: then nothing but the journal must be synced. Whether it
+/// did.
+fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
+    let objects = || interval.touched.iter().filter_map(|id| Some((*id, engine.objects.get(*id)?)));
+    let mut total = 0;
+    for (_, object) in objects() {
+        let object = object.read();
+        if !object.removed {
+            total += object.fresh.placed;
+            if object.fresh.shrunk || total > COPIED {
+                return Ok(false);
+            }
+        }
+    }
+    let mut page = vec![0; PAGE];
+    for (id, object) in objects() {
+        let mut object = object.write();
+        if object.removed {
+            continue;
+        }
+        let pages: BTreeSet<u64> = object.fresh.runs.iter().cloned().flatten().collect();
+        for number in pages {
+            if number < object.end && object.source(number) == Source::Own {
+                engine.read_known(&object, id, number..number + 1, &mut page)?;
+                let place = match engine.journal.take(1) {
+                    // They are synced where they are.
+                    Err(e) if e.kind() == Kind::NoSpace => return Ok(false),
+                    place => place?,
+                };
+                engine.write_journal(&mut object, number, place, &page)?;
+                engine.journaled.lock().insert(id);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Steps 1 to 3: makes the commit durable. Gives it.
+fn publish(engine: &Engine, history: &mut History, noted: &Noted) -> Result<Commit> {
+    sync_objects(engine, &noted.placed)?;
+    let link = (noted.number, &history.last.digest);
+    let (bytes, digest) = record::seal(&engine.keys, engine.session, noted.place, link, &noted.plain)?;
+    engine.journal.write(noted.place, &bytes)?;
+    engine.journal.sync(noted.place.area)?;
+    let machine = history.machine;
+    let last = Commit { machine, number: noted.number, digest, before: history.last.digest };
+    let anchored =
+        AnchorState { uuid: engine.uuid, machine, number: noted.number, digest, time: noted.facts.time };
+    engine.anchor.advance(history.anchor.as_ref(), &anchored)?;
+    history.anchor = Some(anchored);
+    history.last = last.clone();
+    history.facts = noted.facts.clone();
+    engine.numbers.limit.store(noted.facts.object_limit, Ordering::Release);
+    engine.durable.store(noted.number, Ordering::Release);
+    Ok(last)
+}
+
+/// Makes objects durable, and the names of those whose files are new.
+pub(super) fn sync_objects(engine: &Engine, objects: &[u64]) -> Result<()> {
+    let named = |id: u64| engine.objects.get(id).is_some_and(|object| object.read().name_unsynced);
+    let new: Vec<u64> = objects.iter().copied().filter(|id| named(*id)).collect();
+    let folders: BTreeSet<String> =
+        new.iter().map(|id| subfolder(&engine.objects.name(*id)).to_owned()).collect();
+    if objects.len() + folders.len() > SYNCS {
+        engine.folder.sync_all()?;
+    } else {
+        for id in objects {
+            // One that somebody removed behind our back is missed when it is read.
+            if let Some(file) = engine.objects.file(*id)? {
+                file.sync()?;
+            }
+        }
+        folders.iter().try_for_each(|folder| engine.folder.sync_names(folder))?;
+    }
+    for id in new {
+        if let Some(object) = engine.objects.get(id) {
+            object.write().name_unsynced = false;
+        }
+    }
+    Ok(())
+}
+
+/// Step 4: the files of removed objects go, at once or by the thread, and what is known of idle objects is forgotten.
+fn release(engine: &Engine, noted: &Noted) -> Result<()> {
+    engine.leaving.lock().extend(&noted.removed);
+    if !engine.background {
+        engine.unlink_leaving()?;
+    }
+    let _alone = engine.gate.write();
+    engine.objects.forget_idle(&noted.touched, engine.commit.load(Ordering::Acquire));
+    Ok(())
+}

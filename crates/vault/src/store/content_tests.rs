@@ -1,0 +1,76 @@
+//! What is written is read, and no bytes from outside bring the parsers down.
+
+use super::*;
+use lacuna_sim::Rng;
+use proptest::prelude::*;
+
+fn commit(n: u8) -> Commit {
+    Commit { machine: [n; 16], number: u64::from(n), digest: [n + 1; 32], before: [n + 2; 32] }
+}
+
+fn facts() -> Facts {
+    Facts {
+        machine: [3; 16],
+        time: 1_700_000_000,
+        next_object: 77,
+        object_limit: 1101,
+        table: vec![commit(1), commit(5)],
+        appendable: vec![(4, 100), (9, 0)],
+    }
+}
+
+fn changes(root: Option<Vec<u8>>) -> Changes {
+    let page = JournaledPage { object: 4, page: 1 << 40, place: 9, sequence: 12, tag: [8; 16] };
+    let (cuts, removals) = (vec![(4, 2)], vec![5, 6, 7]);
+    Changes { cuts, removals, pages: vec![page; 3], root, puts: b"puts".to_vec() }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for root in [None, Some(vec![]), Some(b"root".to_vec())] {
+        let bytes = record_to_bytes(&facts(), &changes(root.clone()));
+        assert_eq!(record_from_bytes(&bytes).unwrap(), (facts(), changes(root.clone())));
+        let bytes = super_to_bytes(&commit(3), &facts(), root.as_deref(), 1);
+        let found = super_from_bytes(&bytes).unwrap();
+        assert_eq!((found.root, found.area, found.facts), (root, 1, facts()));
+        assert_eq!(found.commit, commit(3));
+    }
+}
+
+#[test]
+fn shorter_and_longer_is_refused() {
+    let record = record_to_bytes(&facts(), &changes(None));
+    let superblock = super_to_bytes(&commit(3), &facts(), Some(b"root"), 0);
+    for len in 0..record.len() {
+        assert!(record_from_bytes(&record[..len]).is_err(), "{len}");
+    }
+    for len in 0..superblock.len() {
+        assert!(super_from_bytes(&superblock[..len]).is_err(), "{len}");
+    }
+    assert!(record_from_bytes(&[&record[..], &[0]].concat()).is_err());
+    assert!(super_from_bytes(&[&superblock[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn altered_bytes_never_panic() {
+    let mut rng = Rng::new(1);
+    let record = record_to_bytes(&facts(), &changes(Some(vec![1; 20])));
+    let superblock = super_to_bytes(&commit(3), &facts(), Some(b"root"), 0);
+    for _ in 0..20_000 {
+        let (mut a, mut b) = (record.clone(), superblock.clone());
+        for bytes in [&mut a, &mut b] {
+            for _ in 0..=rng.below(4) {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] = *rng.pick(&[0, 1, 0x7f, 0xff, rng.clone().next_u64() as u8]);
+            }
+        }
+        let _ = (record_from_bytes(&a), super_from_bytes(&b));
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let _ = (record_from_bytes(&bytes), super_from_bytes(&bytes));
+    }
+}

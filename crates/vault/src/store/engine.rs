@@ -1,0 +1,402 @@
+//! An open store: its parts, and what many threads do with it at once: read, write, cut and remove.
+
+use super::anchor::{Anchor, AnchorState};
+use super::checkpoint::Frozen;
+use super::content::{Commit, Facts};
+use super::journal::{Journal, Place};
+use super::keys::{PageTags, StoreKeys};
+use super::object::{Entry, Layer, Object, Source, Target};
+use super::objects::{Objects, subfolder};
+use super::superblock::SuperFile;
+use super::{Now, ObjectId, PAGE};
+use lacuna_core::{Error, FailStop, Kind, Result};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::{Folder, FolderFile};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Files that are removed before others may go on.
+const UNLINKED: usize = 256;
+
+/// What changed since the last record.
+#[derive(Default)]
+pub(super) struct Interval {
+    /// Objects that were written or cut.
+    pub(super) touched: Vec<u64>,
+    /// Objects that were removed.
+    pub(super) removed: Vec<u64>,
+}
+
+/// Where the history of commits stands.
+pub(super) struct History {
+    /// The last durable commit, and what is true after it.
+    pub(super) last: Commit,
+    pub(super) facts: Facts,
+    /// What the anchor remembers.
+    pub(super) anchor: Option<AnchorState>,
+    pub(super) machine: [u8; 16],
+}
+
+/// The numbers of objects.
+pub(super) struct Numbers {
+    pub(super) next: AtomicU64,
+    /// Objects from here on are in no record.
+    pub(super) new_from: AtomicU64,
+    /// Objects from here on may not be made before the next commit: a recovery would not find them.
+    pub(super) limit: AtomicU64,
+}
+
+/// An open store.
+pub(super) struct Engine {
+    pub(super) folder: Arc<dyn Folder>,
+    pub(super) keys: Arc<StoreKeys>,
+    pub(super) anchor: Arc<dyn Anchor>,
+    pub(super) random: Arc<dyn RandomSource>,
+    pub(super) now: Now,
+    pub(super) uuid: [u8; 16],
+    pub(super) read_only: bool,
+    pub(super) session: u64,
+    pub(super) tags: PageTags,
+    pub(super) sequence: AtomicU64,
+    pub(super) health: FailStop,
+    /// Shared by everything that changes objects; a commit takes it alone while it notes what it says.
+    pub(super) gate: RwLock<()>,
+    /// Number of the commit that will say what changes now.
+    pub(super) commit: AtomicU64,
+    /// Number of the last durable commit.
+    pub(super) durable: AtomicU64,
+    /// Checkpoints that began.
+    pub(super) epoch: AtomicU64,
+    pub(super) interval: Mutex<Interval>,
+    pub(super) numbers: Numbers,
+    pub(super) objects: Objects,
+    pub(super) journal: Journal,
+    /// Taken by one commit at a time.
+    pub(super) history: Mutex<History>,
+    /// Objects that have something in the journal since the last checkpoint began.
+    pub(super) journaled: Mutex<BTreeSet<u64>>,
+    /// Subfolders whose names changed and are not durable yet.
+    pub(super) names: Mutex<BTreeSet<String>>,
+    /// Objects whose removal is durable and whose files are still there.
+    pub(super) leaving: Mutex<Vec<u64>>,
+    /// Whether a thread finishes what commits leave to it.
+    pub(super) background: bool,
+    /// Taken by one checkpoint at a time: what it brings to its place.
+    pub(super) frozen: Mutex<Option<Frozen>>,
+    pub(super) superblock: Mutex<SuperFile>,
+}
+
+fn pages_of(bytes: usize) -> Result<u64> {
+    if bytes.is_multiple_of(PAGE) {
+        return Ok((bytes / PAGE) as u64);
+    }
+    Err(Error::new(Kind::Usage, "cannot read or write part of a page of an object")
+        .found(format!("{bytes} bytes"))
+        .expected(format!("a multiple of {PAGE}")))
+}
+
+/// The pages from `first` on, or an error where they have no offsets.
+fn range(first: u64, count: u64) -> Result<Range<u64>> {
+    let end = first.checked_add(count).filter(|end| *end <= i64::MAX as u64 / PAGE as u64);
+    end.map(|end| first..end).ok_or_else(|| {
+        Error::new(Kind::Usage, "an object cannot be this long")
+            .found(format!("{count} pages from page {first} on"))
+    })
+}
+
+impl Engine {
+    /// Refuses changes of a store that takes none.
+    pub(super) fn may_change(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(Kind::ReadOnly, "the vault is open for reading alone"));
+        }
+        self.health.check()
+    }
+
+    /// A failure on the write path ends all writing; a full file system does not, as nothing that is committed was touched.
+    fn refused(&self, e: Error) -> Error {
+        if e.kind() == Kind::NoSpace { e } else { self.health.fail(e) }
+    }
+
+    pub(super) fn is_new(&self, object: u64) -> bool {
+        object >= self.numbers.new_from.load(Ordering::Acquire)
+    }
+
+    /// See [`super::Store::new_object`].
+    pub(super) fn new_object(&self) -> Result<ObjectId> {
+        self.may_change()?;
+        let _shared = self.gate.read();
+        let limit = self.numbers.limit.load(Ordering::Acquire);
+        let given = self
+            .numbers
+            .next
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| (next < limit).then_some(next + 1));
+        given.map(ObjectId).map_err(|next| {
+            Error::new(Kind::Busy, "no more objects can be made before the next commit")
+                .found(format!("object {next}"))
+                .expected("a commit before, as `needs_commit` said")
+        })
+    }
+
+    /// See [`super::Store::read`].
+    pub(super) fn read(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
+        let pages = range(first, pages_of(out.len())?)?;
+        match self.objects.get(object) {
+            Some(known) => self.read_known(&known.read(), object, pages, out),
+            None => self.read_own(object, first, out),
+        }
+    }
+
+    /// Reads an object of which something is known.
+    pub(super) fn read_known(
+        &self,
+        known: &Object,
+        object: u64,
+        pages: Range<u64>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        if known.gone {
+            out.fill(0);
+            return Ok(());
+        }
+        let mut page = pages.start;
+        let mut rest = out;
+        while page < pages.end {
+            let source = known.source(page);
+            let mut count = 1;
+            while page + count < pages.end && follows(source, count, known.source(page + count)) {
+                count += 1;
+            }
+            let (now, later) = rest.split_at_mut(count as usize * PAGE);
+            match source {
+                Source::Own => self.read_own(object, page, now)?,
+                Source::Journal(place) => self.journal.read(place, now)?,
+                Source::Zeros => now.fill(0),
+            }
+            rest = later;
+            page += count;
+        }
+        Ok(())
+    }
+
+    fn read_own(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
+        if let Some(file) = self.objects.file(object)? {
+            return file.read_at(first * PAGE as u64, out);
+        }
+        out.fill(0);
+        Ok(())
+    }
+
+    /// Before a change of an object: notes that there is one.
+    fn begin(&self, number: u64, object: &mut Object) -> Result<()> {
+        if object.removed {
+            return Err(Error::new(Kind::NotFound, "the object of the vault was removed")
+                .found(format!("object {number}")));
+        }
+        let commit = self.commit.load(Ordering::Acquire);
+        if object.begin(commit, self.epoch.load(Ordering::Acquire)) {
+            self.interval.lock().touched.push(number);
+        }
+        if object.stable.is_none() {
+            let file = if self.is_new(number) { None } else { self.objects.file(number)? };
+            let written = file.map_or(Ok(0), |file| file.len())?.div_ceil(PAGE as u64);
+            object.stable = Some(written.max(object.end));
+        }
+        Ok(())
+    }
+
+    /// See [`super::Store::write`].
+    pub(super) fn write(&self, number: u64, first: u64, bytes: &[u8]) -> Result<()> {
+        self.may_change()?;
+        let pages = range(first, pages_of(bytes.len())?)?;
+        let _shared = self.gate.read();
+        let shared = self.objects.get_or_make(number);
+        let mut object = shared.write();
+        self.begin(number, &mut object)?;
+        let (durable, new) = (self.durable.load(Ordering::Acquire), self.is_new(number));
+        let mut pieces = Vec::new();
+        let mut page = pages.start;
+        while page < pages.end {
+            let target = object.target(page, durable, new);
+            let grows = page >= object.end;
+            let mut count = 1;
+            if !matches!(target, Target::Again(_)) {
+                while page + count < pages.end
+                    && (page + count >= object.end) == grows
+                    && object.target(page + count, durable, new) == target
+                {
+                    count += 1;
+                }
+            }
+            pieces.push((page, count, target));
+            page += count;
+        }
+        // What can find no space comes first, from the end on: then a failure for want of space has changed nothing.
+        let taken = pieces.iter().map(|(_, count, target)| match target {
+            Target::Append => self.journal.take(*count).map(Some),
+            _ => Ok(None),
+        });
+        let places = taken.collect::<Result<Vec<_>>>().map_err(|e| self.refused(e))?;
+        let bytes_of = |page: u64, count: u64| {
+            let from = (page - pages.start) as usize * PAGE;
+            &bytes[from..from + count as usize * PAGE]
+        };
+        for &(page, count, _) in pieces.iter().rev().filter(|(_, _, target)| *target == Target::Own) {
+            self.write_own(number, &mut object, page, bytes_of(page, count))?;
+        }
+        for (&(page, count, target), taken) in pieces.iter().zip(places) {
+            if let Target::Again(place) = target {
+                self.write_journal(&mut object, page, place, bytes_of(page, count))?;
+            } else if let Some(place) = taken {
+                self.write_journal(&mut object, page, place, bytes_of(page, count))?;
+                self.journaled.lock().insert(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes pages to their place.
+    fn write_own(&self, number: u64, object: &mut Object, first: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.file_or_make(number, object).map_err(|e| self.refused(e))?;
+        let count = (bytes.len() / PAGE) as u64;
+        if let Err(e) = file.write_at(first * PAGE as u64, bytes) {
+            self.take_back(&*file, object);
+            return Err(self.refused(e));
+        }
+        object.note_placed(first..first + count);
+        Ok(())
+    }
+
+    /// After a write that failed: what it left past the end goes, so that nothing is read there.
+    fn take_back(&self, file: &dyn FolderFile, object: &mut Object) {
+        object.fresh.shrunk = true;
+        let end = object.stable.unwrap_or(0).max(object.end) * PAGE as u64;
+        let taken = file.len().and_then(|len| if len > end { file.set_len(end) } else { Ok(()) });
+        if let Err(e) = taken {
+            self.health.fail(e);
+        }
+    }
+
+    /// A new object has none before it is made: nothing is gained by looking.
+    fn may_have_file(&self, number: u64, object: &Object) -> bool {
+        !self.is_new(number) || object.name_unsynced
+    }
+
+    /// The file of an object, which is made if there is none.
+    pub(super) fn file_or_make(&self, number: u64, object: &mut Object) -> Result<Arc<dyn FolderFile>> {
+        if self.may_have_file(number, object)
+            && let Some(file) = self.objects.file(number)?
+        {
+            return Ok(file);
+        }
+        let file = self.objects.make_file(number)?;
+        object.name_unsynced = true;
+        Ok(file)
+    }
+
+    /// Writes pages to the journal, where their places were taken.
+    pub(super) fn write_journal(
+        &self,
+        object: &mut Object,
+        first: u64,
+        place: Place,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let commit = self.commit.load(Ordering::Acquire);
+        self.journal.write(place, bytes).map_err(|e| self.refused(e))?;
+        for (nth, page) in (0..).zip(bytes.chunks_exact(PAGE)) {
+            let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+            let tag = self.tags.tag(sequence, page);
+            let place = Place { page: place.page + nth, ..place };
+            object.note_journaled(first + u64::from(nth), Entry { place, sequence, tag, commit });
+        }
+        Ok(())
+    }
+
+    /// See [`super::Store::truncate`].
+    pub(super) fn truncate(&self, number: u64, pages: u64) -> Result<()> {
+        self.may_change()?;
+        let pages = pages.min(i64::MAX as u64 / PAGE as u64);
+        let _shared = self.gate.read();
+        let shared = self.objects.get_or_make(number);
+        let mut object = shared.write();
+        self.begin(number, &mut object)?;
+        if !object.cut(pages) {
+            self.journaled.lock().insert(number);
+            return Ok(());
+        }
+        if self.may_have_file(number, &object)
+            && let Some(file) = self.objects.file(number)?
+            && file.len()? > pages * PAGE as u64
+        {
+            object.fresh.shrunk = true;
+            file.set_len(pages * PAGE as u64).map_err(|e| self.refused(e))?;
+        }
+        Ok(())
+    }
+
+    /// See [`super::Store::remove`].
+    pub(super) fn remove(&self, number: u64) -> Result<()> {
+        self.may_change()?;
+        let _shared = self.gate.read();
+        let shared = self.objects.get_or_make(number);
+        let mut object = shared.write();
+        if object.removed {
+            return Ok(());
+        }
+        self.begin(number, &mut object)?;
+        object.removed = true;
+        object.live = Layer::default();
+        let has_file = self.may_have_file(number, &object);
+        if has_file {
+            self.interval.lock().removed.push(number);
+        }
+        // No commit knows of a new one.
+        if self.is_new(number) { self.unlink(number, &mut object, has_file) } else { Ok(()) }
+    }
+
+    /// Removes the files of objects whose removal is durable.
+    pub(super) fn unlink_leaving(&self) -> Result<()> {
+        // Held until it is done: a checkpoint that finds nothing here may go on.
+        let mut leaving = self.leaving.lock();
+        while !leaving.is_empty() {
+            let from = leaving.len().saturating_sub(UNLINKED);
+            let some = leaving.split_off(from);
+            for id in &some {
+                let object = self.objects.get_or_make(*id);
+                let mut object = object.write();
+                if !object.gone {
+                    self.unlink(*id, &mut object, true)?;
+                }
+            }
+            let _alone = self.gate.write();
+            self.objects.forget_idle(&some, self.commit.load(Ordering::Acquire));
+        }
+        Ok(())
+    }
+
+    /// Removes the file of an object that no commit refers to any more.
+    fn unlink(&self, number: u64, object: &mut Object, has_file: bool) -> Result<()> {
+        object.gone = true;
+        object.name_unsynced = false;
+        object.appendable = None;
+        if has_file {
+            self.names.lock().insert(subfolder(&self.objects.name(number)).to_owned());
+            self.objects.remove_file(number).map_err(|e| self.refused(e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether what lies `count` pages after a source continues it.
+fn follows(source: Source, count: u64, next: Source) -> bool {
+    match (source, next) {
+        (Source::Journal(first), Source::Journal(next)) => {
+            first.area == next.area && u64::from(first.page) + count == u64::from(next.page)
+        }
+        _ => source == next,
+    }
+}

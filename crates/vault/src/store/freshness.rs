@@ -1,0 +1,91 @@
+//! Whether a state of the folder is one that this machine may go on from: the judgement that tells a crash and another
+//! machine's turn from a rollback.
+
+use super::CommitInfo;
+use super::anchor::AnchorState;
+use super::content::{Commit, Facts};
+use lacuna_core::{Error, Kind, Result};
+
+/// What a state is to this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing is remembered here.
+    Unknown,
+    /// The last one.
+    Same,
+    /// The one after it, by this machine: a crash came before the anchor advanced.
+    Next,
+    /// A later one by another machine, which knows of this machine's last commit.
+    Newer,
+}
+
+/// Judges the newest state in the folder.
+///
+/// Errors: [`Kind::RolledBack`] for whatever does not descend from what the anchor remembers, [`Kind::Usage`] for the anchor of
+/// another vault.
+pub(super) fn judge(
+    uuid: &[u8; 16],
+    anchor: Option<&AnchorState>,
+    last: &Commit,
+    facts: &Facts,
+) -> Result<Standing> {
+    let Some(known) = anchor else { return Ok(Standing::Unknown) };
+    if known.uuid != *uuid {
+        return Err(Error::new(Kind::Usage, "the anchor is that of another vault")
+            .remedy("name the anchor of this vault, or let lacuna choose it"));
+    }
+    if (last.number, last.digest) == (known.number, known.digest) {
+        return Ok(Standing::Same);
+    }
+    let is_known = |commit: &Commit| (commit.number, commit.digest) == (known.number, known.digest);
+    let follows = |commit: &Commit| commit.number == known.number + 1 && commit.before == known.digest;
+    if last.machine == known.machine {
+        if follows(last) {
+            return Ok(Standing::Next);
+        }
+    } else if last.number > known.number {
+        let own = facts.table.iter().find(|commit| commit.machine == known.machine);
+        // The second: a crash came before the anchor advanced, and then another machine's turn.
+        if own.is_some_and(|own| is_known(own) || follows(own)) {
+            return Ok(Standing::Newer);
+        }
+    }
+    Err(rolled_back(known, last, facts))
+}
+
+fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
+    let (found, expected) = (
+        CommitInfo { number: last.number, time: facts.time },
+        CommitInfo { number: known.number, time: known.time },
+    );
+    let (what, why) = if last.number < known.number {
+        ("the vault is older than what this machine committed last", "")
+    } else {
+        (
+            "the vault has another history than the one this machine knows",
+            ", which is not what this machine knows",
+        )
+    };
+    let by = if last.machine == known.machine { "this machine" } else { "another machine" };
+    Error::new(Kind::RolledBack, what)
+        .found(format!("{found}, made by {by}{why}"))
+        .expected(format!("{expected}, made by this machine, or one that follows it"))
+        .remedy(
+            "bring the newest copy of the directory back; if an older one was restored on purpose, or two machines wrote at \
+             once and this copy is the one to keep, `lacuna vault accept` takes it",
+        )
+}
+
+impl std::fmt::Display for CommitInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let moment = i64::try_from(self.time).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
+        match moment {
+            Some(at) => write!(f, "state {} of {}", self.number, at.strftime("%Y-%m-%d %H:%M:%S UTC")),
+            None => write!(f, "state {}", self.number),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "freshness_tests.rs"]
+mod tests;

@@ -1,0 +1,67 @@
+//! Every standing, and what the refusal says.
+
+use super::*;
+
+const UUID: [u8; 16] = [9; 16];
+const HERE: [u8; 16] = [1; 16];
+const THERE: [u8; 16] = [2; 16];
+
+fn commit(machine: [u8; 16], number: u64, before: u8) -> Commit {
+    Commit { machine, number, digest: [number as u8; 32], before: [before; 32] }
+}
+
+fn known(number: u64) -> AnchorState {
+    AnchorState { uuid: UUID, machine: HERE, number, digest: [number as u8; 32], time: 1_700_000_000 }
+}
+
+fn standing(last: &Commit, table: Vec<Commit>) -> Result<Standing> {
+    judge(&UUID, Some(&known(7)), last, &Facts { table, time: 1_600_000_000, ..Facts::default() })
+}
+
+#[test]
+fn what_descends_is_taken() {
+    assert_eq!(judge(&UUID, None, &commit(HERE, 3, 2), &Facts::default()).unwrap(), Standing::Unknown);
+    assert_eq!(standing(&commit(HERE, 7, 6), vec![]).unwrap(), Standing::Same);
+    assert_eq!(standing(&commit(HERE, 8, 7), vec![]).unwrap(), Standing::Next);
+    assert_eq!(standing(&commit(THERE, 8, 7), vec![commit(HERE, 7, 6)]).unwrap(), Standing::Newer);
+    assert_eq!(standing(&commit(THERE, 12, 11), vec![commit(HERE, 8, 7)]).unwrap(), Standing::Newer);
+}
+
+#[test]
+fn what_does_not_is_refused() {
+    let other = |number, digest: u8| Commit { digest: [digest; 32], ..commit(HERE, number, 0) };
+    let cases = [
+        (commit(HERE, 6, 5), vec![]),
+        (other(7, 99), vec![]),
+        (commit(HERE, 8, 6), vec![]),
+        (commit(HERE, 9, 8), vec![commit(HERE, 7, 6)]),
+        (commit(THERE, 8, 7), vec![]),
+        (commit(THERE, 9, 8), vec![commit(HERE, 6, 5)]),
+        (commit(THERE, 9, 8), vec![other(7, 98)]),
+        (commit(THERE, 9, 8), vec![other(8, 98)]),
+        (Commit { digest: [99; 32], ..commit(THERE, 7, 6) }, vec![commit(HERE, 7, 6)]),
+    ];
+    for (last, table) in cases {
+        let refused = standing(&last, table.clone()).unwrap_err();
+        assert_eq!(refused.kind(), Kind::RolledBack, "{last:?} {table:?}");
+    }
+    assert_eq!(
+        judge(&[8; 16], Some(&known(7)), &commit(HERE, 7, 6), &Facts::default()).unwrap_err().kind(),
+        Kind::Usage
+    );
+}
+
+#[test]
+fn the_refusal_says_what_to_do() {
+    let words = standing(&commit(HERE, 6, 5), vec![]).unwrap_err().to_string();
+    for part in [
+        "older than what this machine committed last",
+        "found: state 6 of 2020-09-13 12:26:40 UTC",
+        "expected: state 7 of 2023-11-14 22:13:20 UTC",
+        "`lacuna vault accept`",
+    ] {
+        assert!(words.contains(part), "{words}");
+    }
+    let words = standing(&commit(THERE, 9, 8), vec![]).unwrap_err().to_string();
+    assert!(words.contains("another history") && words.contains("another machine"), "{words}");
+}

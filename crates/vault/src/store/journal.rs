@@ -1,0 +1,207 @@
+//! The journal: two files, of which one grows while the pages of the other go to their places.
+//!
+//! A file is written with zeros before it is used, a piece at a time, and overwritten in place ever after: a sync of it then
+//! has nothing to do but write the bytes.
+
+use super::PAGE;
+use lacuna_core::{Error, Kind, Result};
+use lacuna_medium::{Folder, FolderFile};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The files.
+pub(super) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
+
+/// A page of a journal file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) area: u8,
+    pub(super) page: u32,
+}
+
+impl Place {
+    fn offset(self) -> u64 {
+        u64::from(self.page) * PAGE as u64
+    }
+}
+
+/// How large the journal may become.
+#[derive(Clone, Copy, Debug)]
+pub struct JournalSize {
+    /// Bytes in one file after which a checkpoint is due.
+    pub due: u64,
+    /// Bytes in one file after which writes are refused.
+    pub most: u64,
+}
+
+impl Default for JournalSize {
+    fn default() -> Self {
+        JournalSize { due: 24 << 20, most: 64 << 20 }
+    }
+}
+
+impl JournalSize {
+    /// Pages that are prepared at once.
+    fn prepared(self) -> u64 {
+        (self.due / 24 / PAGE as u64).clamp(1, 256)
+    }
+}
+
+struct Cursor {
+    active: u8,
+    /// The next free page.
+    tail: u64,
+    /// Pages of each file that were written at least once.
+    prepared: [u64; 2],
+}
+
+/// Both files, and where the next page goes.
+pub(super) struct Journal {
+    files: [Option<Arc<dyn FolderFile>>; 2],
+    cursor: Mutex<Cursor>,
+    size: JournalSize,
+}
+
+impl Journal {
+    /// Two new, empty files.
+    pub(super) fn create(folder: &dyn Folder, size: JournalSize) -> Result<Journal> {
+        let [first, second] = NAMES;
+        let files = [folder.create(first)?, folder.create(second)?];
+        let zeros = vec![0; size.prepared() as usize * PAGE];
+        files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
+        let cursor = Cursor { active: 0, tail: 0, prepared: [size.prepared(); 2] };
+        Ok(Journal { files: files.map(Some), cursor: Mutex::new(cursor), size })
+    }
+
+    /// The files that are there; where the journal may be written, what is read of it is durable, and a file that is lost is
+    /// made anew: what was in it is missed by the anchor.
+    pub(super) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
+        let mut prepared = [0; 2];
+        let mut open = |area: usize| -> Result<Option<Arc<dyn FolderFile>>> {
+            let file = match folder.open(NAMES[area]) {
+                Err(e) if e.kind() == Kind::NotFound && writable => folder.create(NAMES[area])?,
+                Err(e) if e.kind() == Kind::NotFound => return Ok(None),
+                other => other?,
+            };
+            if writable {
+                file.forget_cached()?;
+            }
+            prepared[area] = file.len()? / PAGE as u64;
+            Ok(Some(file))
+        };
+        let files = [open(0)?, open(1)?];
+        Ok(Journal { files, cursor: Mutex::new(Cursor { active: 0, tail: 0, prepared }), size })
+    }
+
+    fn file(&self, area: u8) -> Result<&Arc<dyn FolderFile>> {
+        let file = self.files[usize::from(area)].as_ref();
+        file.ok_or_else(|| Error::new(Kind::NotFound, "a file of the vault's journal is lost"))
+    }
+
+    /// Goes on at this place.
+    pub(super) fn go_on(&self, area: u8, tail: u64) {
+        let mut cursor = self.cursor.lock();
+        (cursor.active, cursor.tail) = (area, tail);
+    }
+
+    /// Pages that may hold something in a file.
+    pub(super) fn pages_in(&self, area: u8) -> u64 {
+        self.cursor.lock().prepared[usize::from(area)].min(self.size.most / PAGE as u64)
+    }
+
+    /// Whether a checkpoint is due.
+    pub(super) fn is_due(&self) -> bool {
+        self.cursor.lock().tail * PAGE as u64 >= self.size.due
+    }
+
+    /// Bytes in use.
+    pub(super) fn used(&self) -> u64 {
+        self.cursor.lock().tail * PAGE as u64
+    }
+
+    /// Takes pages that follow each other, and leaves prepared ones behind them for a record: a full file system must not keep
+    /// what makes space from being committed.
+    ///
+    /// Errors: [`Kind::NoSpace`] if the file system, or the journal, is full: nothing is taken then.
+    pub(super) fn take(&self, pages: u64) -> Result<Place> {
+        self.take_before(pages, self.size.prepared())
+    }
+
+    /// The same for a record, which may use what [`Journal::take`] leaves.
+    pub(super) fn take_record(&self, pages: u64) -> Result<Place> {
+        let place = self.take_before(pages, 0)?;
+        let mut cursor = self.cursor.lock();
+        let end = cursor.tail + self.size.prepared();
+        match self.prepare(&mut cursor, end) {
+            Err(e) if e.kind() != Kind::NoSpace => Err(e),
+            _ => Ok(place),
+        }
+    }
+
+    fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
+        let mut cursor = self.cursor.lock();
+        let end = cursor.tail + pages;
+        if end * PAGE as u64 > self.size.most {
+            return Err(Error::new(Kind::NoSpace, "the journal of the vault is full")
+                .found(format!("{} bytes in use", cursor.tail * PAGE as u64))
+                .expected(format!("at most {} bytes between two checkpoints", self.size.most))
+                .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written"));
+        }
+        self.prepare(&mut cursor, end + reserve)?;
+        let place = Place { area: cursor.active, page: cursor.tail as u32 };
+        cursor.tail = end;
+        Ok(place)
+    }
+
+    /// Writes zeros to the active file up to a page.
+    fn prepare(&self, cursor: &mut Cursor, end: u64) -> Result<()> {
+        let area = usize::from(cursor.active);
+        while cursor.prepared[area] < end {
+            let from = cursor.prepared[area];
+            let to = from + self.size.prepared();
+            // Not with `allocate`: the first write to what was only allocated changes metadata, which a sync must write too.
+            let zeros = vec![0; (to - from) as usize * PAGE];
+            self.file(cursor.active)?.write_at(from * PAGE as u64, &zeros)?;
+            cursor.prepared[area] = to;
+        }
+        Ok(())
+    }
+
+    /// Writes pages from a place on that was taken.
+    pub(super) fn write(&self, place: Place, bytes: &[u8]) -> Result<()> {
+        self.file(place.area)?.write_at(place.offset(), bytes)
+    }
+
+    /// Reads from a place on; what was never written is zeros.
+    pub(super) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
+        if let Some(file) = &self.files[usize::from(place.area)] {
+            return file.read_at(place.offset(), out);
+        }
+        out.fill(0);
+        Ok(())
+    }
+
+    /// Returns when a file is durable.
+    pub(super) fn sync(&self, area: u8) -> Result<()> {
+        self.file(area)?.sync()
+    }
+
+    /// The next page goes to the start of the other file. Gives the file that was left.
+    pub(super) fn switch(&self) -> u8 {
+        let mut cursor = self.cursor.lock();
+        let left = cursor.active;
+        (cursor.active, cursor.tail) = (1 - left, 0);
+        left
+    }
+
+    /// Gives back what a file has more than it usually needs: nothing in it is used any more. `empty` gives back all.
+    pub(super) fn shrink(&self, area: u8, empty: bool) -> Result<()> {
+        let keep = if empty { 0 } else { (self.size.due + self.size.due / 3) / PAGE as u64 };
+        let mut cursor = self.cursor.lock();
+        if cursor.prepared[usize::from(area)] > keep {
+            self.file(area)?.set_len(keep * PAGE as u64)?;
+            cursor.prepared[usize::from(area)] = keep;
+        }
+        Ok(())
+    }
+}

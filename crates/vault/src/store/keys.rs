@@ -1,0 +1,115 @@
+//! The keys of a store, and what they do: seal, digest, tag and name.
+
+use lacuna_core::{Error, Kind, Result, Secret};
+use lacuna_crypto::{AesBlock, GcmKey, XaesKey, constant_time_eq, derive, keyed_hash};
+
+/// Bytes of a nonce of a sealed structure.
+pub(super) const NONCE: usize = lacuna_crypto::XAES_NONCE;
+
+/// Bytes of a tag.
+pub(super) const TAG: usize = 16;
+
+/// The keys of a store, all from the vault's master key and its UUID.
+pub struct StoreKeys {
+    /// Of the names of objects: a permutation of their numbers, so no two have one name.
+    names: AesBlock,
+    /// Of records and superblocks.
+    seal: XaesKey,
+    /// Of the tags of the headers of records.
+    headers: Secret<32>,
+    /// Of the digests that chain records.
+    chain: Secret<32>,
+    /// Of the tags of journaled pages, one key for each session.
+    pages: Secret<32>,
+}
+
+impl StoreKeys {
+    /// Derives them from the vault's master key.
+    pub fn derive(master: &Secret<32>, uuid: &[u8; 16]) -> StoreKeys {
+        StoreKeys {
+            names: AesBlock::new(&derive(master, "vault object names", uuid)),
+            seal: XaesKey::new(&derive(master, "vault commits", uuid)),
+            headers: derive(master, "vault record headers", uuid),
+            chain: derive(master, "vault commit chain", uuid),
+            pages: derive(master, "vault journaled pages", uuid),
+        }
+    }
+
+    /// The name of an object's file: a subfolder of two hexadecimal digits, and thirty more.
+    pub(super) fn object_name(&self, object: u64) -> String {
+        let number = u128::from_be_bytes(self.names.encrypt(u128::from(object).to_le_bytes()));
+        let digits = format!("{number:032x}");
+        let (folder, file) = digits.split_at(2);
+        format!("{folder}/{file}")
+    }
+
+    /// Encrypts what a commit says; the tag follows it.
+    pub(super) fn seal(&self, nonce: &[u8; NONCE], bound: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
+        let mut sealed = vec![0; plain.len() + TAG];
+        let (text, tag) = sealed.split_at_mut(plain.len());
+        tag.copy_from_slice(&self.seal.seal(nonce, bound, plain, text)?);
+        Ok(sealed)
+    }
+
+    /// Undoes [`StoreKeys::seal`]; nothing if it does not verify.
+    pub(super) fn open(&self, nonce: &[u8; NONCE], bound: &[u8], sealed: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some((text, tag)) = sealed.split_last_chunk::<TAG>() else { return Ok(None) };
+        let mut plain = text.to_vec();
+        let verified = self.seal.open_in_place(nonce, bound, &mut plain, tag)?;
+        Ok(verified.is_ok().then_some(plain))
+    }
+
+    /// The tag of a record's header.
+    pub(super) fn header_tag(&self, header: &[u8]) -> [u8; TAG] {
+        *keyed_hash(&self.headers, &[header]).first_chunk().expect("a hash is longer")
+    }
+
+    /// Whether a record's header is ours.
+    pub(super) fn is_header(&self, header: &[u8], tag: &[u8]) -> bool {
+        constant_time_eq(&self.header_tag(header), tag)
+    }
+
+    /// The digest of a sealed record, which the next one names.
+    pub(super) fn digest(&self, header: &[u8], sealed: &[u8]) -> [u8; 32] {
+        keyed_hash(&self.chain, &[header, sealed])
+    }
+
+    /// What tags the pages that a session journals.
+    pub(super) fn page_tags(&self, session: u64) -> Result<PageTags> {
+        GcmKey::new(&derive(&self.pages, "session", &session.to_le_bytes())).map(PageTags)
+    }
+}
+
+/// Tags the pages that one session journals: each under a sequence number of its own.
+pub(super) struct PageTags(GcmKey);
+
+impl PageTags {
+    /// The tag of a page. A sequence number is used once in a session.
+    pub(super) fn tag(&self, sequence: u64, page: &[u8]) -> [u8; TAG] {
+        let mut nonce = [0; 12];
+        nonce[..8].copy_from_slice(&sequence.to_le_bytes());
+        self.0.seal(&nonce, page, &[], &mut [])
+    }
+
+    /// Whether a page is what was journaled.
+    pub(super) fn fits(&self, sequence: u64, page: &[u8], tag: &[u8; TAG]) -> bool {
+        constant_time_eq(&self.tag(sequence, page), tag)
+    }
+}
+
+/// The error for what no version of lacuna wrote.
+pub(super) fn malformed(what: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("{what} of the vault cannot be used"))
+        .found("content that verifies and makes no sense")
+        .expected("what this version of lacuna writes")
+        .remedy("use the version of lacuna that wrote it")
+}
+
+/// The nonce of a record: a session seals each number once.
+pub(super) fn nonce_of_record(session: u64, number: u64) -> [u8; NONCE] {
+    let mut nonce = [0; NONCE];
+    nonce[..8].copy_from_slice(&session.to_le_bytes());
+    nonce[8..16].copy_from_slice(&number.to_le_bytes());
+    nonce[16..22].copy_from_slice(b"record");
+    nonce
+}

@@ -1,0 +1,331 @@
+//! Where a vault's ciphertext rests: backing objects in a folder, changed by commits that are durable whole or not at all, and
+//! an anchor by which an older state of the folder is noticed.
+//!
+//! Objects are arrays of pages. What no commit refers to is written to its place at once; what the last commit refers to is
+//! never overwritten before the next is durable: its new version goes to the journal, and a checkpoint brings it to its place.
+//! `docs/format/vault.md` has the bytes and the argument for every crash.
+//!
+//! Invariants kept here:
+//! - After a crash the folder is exactly as at the last commit that returned, or at one that was under way.
+//! - A commit has returned only if the anchor remembers it; a state that does not descend from what the anchor remembers is
+//!   [`lacuna_core::Kind::RolledBack`]. A crash never is.
+//! - Pages are given in as ciphertext and come out unverified: who reads them verifies them. Records and superblocks are
+//!   sealed and verified here.
+//! - Memory is bounded by the journal, not by the vault.
+
+mod anchor;
+mod anchor_file;
+mod checkpoint;
+mod commit;
+mod content;
+mod engine;
+mod freshness;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
+mod journal;
+mod keys;
+mod object;
+mod objects;
+mod record;
+mod recovery;
+mod replay;
+mod superblock;
+mod worker;
+
+pub use anchor::{Anchor, AnchorState, MemoryAnchor};
+pub use anchor_file::{FileAnchor, default_anchor_path};
+pub use content::ROOT_MAX;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz::{fuzz_commits, fuzz_journal};
+pub use journal::JournalSize;
+pub use keys::StoreKeys;
+
+use commit::Request;
+use content::{Commit, Facts};
+use engine::Engine;
+use lacuna_core::{Error, Kind, Result, Status, StatusItem, closed};
+use lacuna_crypto::RandomSource;
+use lacuna_medium::{Folder, Space};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use worker::Worker;
+
+/// Bytes of a page of an object.
+pub const PAGE: usize = 4096;
+
+/// The number of a backing object. It is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId(pub u64);
+
+/// Tells the time: seconds since 1970, for what people read of commits.
+pub type Now = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What a store rests on.
+#[derive(Clone)]
+pub struct StoreBase {
+    /// The directory of ciphertext.
+    pub folder: Arc<dyn Folder>,
+    /// Where this machine remembers its last commit.
+    pub anchor: Arc<dyn Anchor>,
+    /// Where randomness comes from.
+    pub random: Arc<dyn RandomSource>,
+    /// What time it is.
+    pub now: Now,
+    /// The vault's UUID.
+    pub uuid: [u8; 16],
+}
+
+/// How a store is opened.
+#[derive(Clone, Copy, Default)]
+pub struct StoreOptions {
+    /// Refuses every change. The anchor is compared with and stays as it is.
+    pub read_only: bool,
+    /// Takes the state that is there, although it does not descend from what the anchor remembers, and commits it anew.
+    pub accept: bool,
+    /// Checkpoints are finished, and files of removed objects are removed, by a thread, while commits go on. Without it, by the
+    /// commit.
+    pub background: bool,
+    /// How large the journal may become.
+    pub journal: JournalSize,
+}
+
+/// The number and time of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitInfo {
+    /// Commits are numbered from 1; an accepted state leaves a gap.
+    pub number: u64,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+/// What an opened store found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// The root given with the last checkpoint.
+    pub root: Option<Vec<u8>>,
+    /// The batches committed since, oldest first, without empty ones.
+    pub puts: Vec<Vec<u8>>,
+    /// No anchor was there: nobody can tell whether this is the newest state.
+    pub first_opening: bool,
+    /// The state does not descend from what the anchor remembered, and was accepted.
+    pub accepted: bool,
+    /// The state.
+    pub state: CommitInfo,
+    /// Commits that were read from the journal; none after an orderly end.
+    pub records: u64,
+}
+
+/// An open store. Called from many threads at once.
+pub struct Store {
+    engine: Arc<Engine>,
+    worker: Mutex<Option<Worker>>,
+}
+
+impl Store {
+    fn new(engine: Engine) -> Store {
+        let engine = Arc::new(engine);
+        let worker = engine.background.then(|| Worker::start(engine.clone()));
+        let store = Store { engine, worker: Mutex::new(worker) };
+        if store.engine.frozen.lock().is_some() {
+            store.wake();
+        }
+        store
+    }
+
+    /// Makes a store in a folder that has none. Files of one that is there are gone.
+    ///
+    /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
+    pub fn create(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<Store> {
+        if base.anchor.load()?.is_some() {
+            return Err(Error::new(Kind::Exists, "cannot make a vault")
+                .found("an anchor that remembers one")
+                .expected("an anchor of its own"));
+        }
+        let commit = Commit {
+            machine: recovery::draw(&base),
+            number: 1,
+            digest: recovery::draw(&base),
+            before: [0; 32],
+        };
+        let facts = Facts {
+            machine: commit.machine,
+            time: (base.now)(),
+            next_object: 1,
+            object_limit: 1025,
+            ..Facts::default()
+        };
+        let first = AnchorState {
+            uuid: base.uuid,
+            machine: commit.machine,
+            number: 1,
+            digest: commit.digest,
+            time: facts.time,
+        };
+        journal::Journal::create(&*base.folder, options.journal)?;
+        let mut superblock = superblock::SuperFile::create(&*base.folder)?;
+        superblock.write(&keys, &*base.random, (&commit, &facts), None, 0)?;
+        base.folder.sync_names("")?;
+        base.anchor.advance(None, &first)?;
+        recovery::open(base, keys, options).map(|(engine, _)| Store::new(engine))
+    }
+
+    /// Opens the store of a folder, in its newest state.
+    ///
+    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if there
+    /// is no superblock that verifies.
+    pub fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Store, Recovered)> {
+        recovery::open(base, keys, options).map(|(engine, found)| (Store::new(engine), found))
+    }
+
+    /// Random, new at each opening.
+    pub fn session(&self) -> u64 {
+        self.engine.session
+    }
+
+    /// A number for a new object, which has no pages.
+    ///
+    /// Errors: [`Kind::Busy`] if too many were made since the last commit; [`Store::needs_commit`] says so in time.
+    pub fn new_object(&self) -> Result<ObjectId> {
+        self.engine.new_object()
+    }
+
+    /// Reads whole pages from page `first` on; absent ones are zeros.
+    pub fn read(&self, object: ObjectId, first: u64, out: &mut [u8]) -> Result<()> {
+        self.engine.read(object.0, first, out)
+    }
+
+    /// Writes whole pages from page `first` on. Durable after the next commit.
+    ///
+    /// Errors: [`Kind::NoSpace`] if there is no space, or none in the journal: all pages are as they were, and the store goes on.
+    /// Anything else is fail-stop.
+    pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
+        self.engine.write(object.0, first, pages)
+    }
+
+    /// Cuts an object: pages from `pages` on are zeros from now on, until they are written.
+    pub fn truncate(&self, object: ObjectId, pages: u64) -> Result<()> {
+        self.engine.truncate(object.0, pages)
+    }
+
+    /// Removes an object. What it held is there until the next commit is durable.
+    pub fn remove(&self, object: ObjectId) -> Result<()> {
+        self.engine.remove(object.0)
+    }
+
+    /// Returns when everything that returned before is durable and the anchor has advanced. `puts` is an opaque batch, which
+    /// may be empty: a later opening gives it back. With a root, at most [`ROOT_MAX`] bytes, all batches so far are forgotten,
+    /// this one as well, and a checkpoint begins.
+    ///
+    /// Errors: [`Kind::NoSpace`] before anything was committed; the store goes on. Anything else is fail-stop.
+    pub fn commit(&self, puts: &[u8], root: Option<&[u8]>) -> Result<()> {
+        self.commit_then(puts, root, &mut || ())
+    }
+
+    /// The same; `noted` is called as soon as changes belong to the next commit, before this one is durable. It is not called
+    /// if there is no space.
+    pub fn commit_then(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
+        let asked = Request { puts, root, anyway: false };
+        if root.is_none() {
+            commit::commit(&self.engine, &asked, noted)?;
+            if !self.engine.leaving.lock().is_empty() {
+                self.wake();
+            }
+            return Ok(());
+        }
+        let mut frozen = self.engine.frozen.lock();
+        checkpoint::finish(&self.engine, &mut frozen)?;
+        *frozen = commit::commit(&self.engine, &asked, noted)?;
+        if self.engine.background {
+            drop(frozen);
+            self.wake();
+            return Ok(());
+        }
+        match checkpoint::finish(&self.engine, &mut frozen) {
+            // The commit is durable; the checkpoint is tried again before the next.
+            Err(e) if e.kind() != Kind::NoSpace => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finishes a checkpoint that began, so that the next commit with a root need not.
+    pub fn finish_checkpoint(&self) -> Result<()> {
+        checkpoint::finish(&self.engine, &mut self.engine.frozen.lock())
+    }
+
+    fn wake(&self) {
+        if let Some(worker) = &*self.worker.lock() {
+            worker.wake();
+        }
+    }
+
+    /// Whether the next commit should come soon: many objects were made since the last. Ask before making objects.
+    pub fn needs_commit(&self) -> bool {
+        let numbers = &self.engine.numbers;
+        let (next, from) = (numbers.next.load(Ordering::Acquire), numbers.new_from.load(Ordering::Acquire));
+        let limit = numbers.limit.load(Ordering::Acquire);
+        next - from > limit.saturating_sub(from) / 2
+    }
+
+    /// Whether the next commit should come soon and with a root. Ask before each write; what is written meanwhile still fits.
+    pub fn needs_checkpoint(&self) -> bool {
+        self.engine.journal.is_due()
+    }
+
+    /// Space of the file system that holds the folder.
+    pub fn space(&self) -> Result<Space> {
+        self.engine.folder.space()
+    }
+
+    /// Name of an object's file in the folder.
+    pub fn object_name(&self, object: ObjectId) -> String {
+        self.engine.objects.name(object.0)
+    }
+
+    /// Bytes of the journal that were used since the last checkpoint.
+    pub fn journal_bytes(&self) -> u64 {
+        self.engine.journal.used()
+    }
+
+    /// The last durable commit.
+    pub fn last_commit(&self) -> CommitInfo {
+        let history = self.engine.history.lock();
+        CommitInfo { number: history.last.number, time: history.facts.time }
+    }
+
+    /// Why the store takes no more changes, if it does not.
+    pub fn failure(&self) -> Option<Error> {
+        self.engine.health.cause()
+    }
+
+    /// Counters for people.
+    pub fn status(&self) -> Status {
+        let engine = &self.engine;
+        let items = vec![
+            StatusItem::new("commits", engine.durable.load(Ordering::Acquire), "commits"),
+            StatusItem::new("checkpoints", engine.epoch.load(Ordering::Acquire), "checkpoints"),
+            StatusItem::new("journal_used", engine.journal.used(), "bytes"),
+            StatusItem::new("objects_changed", engine.objects.len() as u64, "objects"),
+        ];
+        Status { items }
+    }
+
+    /// Finishes a checkpoint that is under way, gives the journal's space back if nothing was committed since, and refuses
+    /// whatever follows. Commits nothing: commit with a root before.
+    pub fn close(&self) -> Result<()> {
+        drop(self.worker.lock().take());
+        let engine = &self.engine;
+        if engine.read_only || !engine.health.is_alive() {
+            return engine.health.cause().map_or(Ok(()), Err);
+        }
+        let mut frozen = engine.frozen.lock();
+        checkpoint::finish(engine, &mut frozen)?;
+        engine.unlink_leaving()?;
+        if engine.journal.used() == 0 {
+            engine.journal.shrink(0, true)?;
+            engine.journal.shrink(1, true)?;
+        }
+        engine.health.fail(closed());
+        Ok(())
+    }
+}

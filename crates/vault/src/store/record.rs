@@ -1,0 +1,129 @@
+//! Records: the commits in the journal, each sealed and chained to the one before.
+
+use super::PAGE;
+use super::content::{Changes, Commit, Facts, MOST_NUMBER, record_from_bytes};
+use super::journal::{Journal, Place};
+use super::keys::{StoreKeys, TAG, nonce_of_record};
+use lacuna_core::{Record, RecordMut, Result};
+
+/// Bytes before the sealed part: the header and its tag.
+pub(super) const HEADER: usize = 96;
+
+const MAGIC: &[u8; 8] = b"lacunarc";
+
+/// Where the header's tag stands.
+const HEADER_TAG: usize = HEADER - TAG;
+
+/// Pages that are looked at with one read.
+const AT_ONCE: usize = 64;
+
+/// Pages that a record takes.
+pub(super) fn pages_of(plain: usize) -> u64 {
+    (HEADER + plain + TAG).div_ceil(PAGE) as u64
+}
+
+/// A record, ready to be written at `place`, and its digest.
+pub(super) fn seal(
+    keys: &StoreKeys,
+    session: u64,
+    place: Place,
+    (number, before): (u64, &[u8; 32]),
+    plain: &[u8],
+) -> Result<(Vec<u8>, [u8; 32])> {
+    let mut bytes = vec![0; HEADER];
+    RecordMut(&mut bytes)
+        .put(0, MAGIC)
+        .u64(8, number)
+        .u64(16, session)
+        .put(24, before)
+        .u32(56, place.page)
+        .u32(60, (plain.len() + TAG) as u32)
+        .u32(64, u32::from(place.area));
+    let tag = keys.header_tag(&bytes[..HEADER_TAG]);
+    RecordMut(&mut bytes).put(HEADER_TAG, &tag);
+    let sealed = keys.seal(&nonce_of_record(session, number), &bytes, plain)?;
+    let digest = keys.digest(&bytes, &sealed);
+    bytes.extend(sealed);
+    bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
+    Ok((bytes, digest))
+}
+
+/// A record that was read.
+pub(super) struct Found {
+    pub(super) commit: Commit,
+    pub(super) session: u64,
+    pub(super) facts: Facts,
+    pub(super) changes: Changes,
+    /// The first page behind it.
+    pub(super) end: u64,
+}
+
+/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled stand before it.
+pub(super) fn find(
+    keys: &StoreKeys,
+    journal: &Journal,
+    (area, mut tail): (u8, u64),
+    last: &Commit,
+) -> Result<Option<Found>> {
+    let pages = journal.pages_in(area);
+    let mut look = vec![0; AT_ONCE * PAGE];
+    while tail < pages {
+        let count = (pages - tail).min(AT_ONCE as u64);
+        let look = &mut look[..count as usize * PAGE];
+        journal.read(Place { area, page: tail as u32 }, look)?;
+        for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
+            let place = Place { area, page: page as u32 };
+            if let Some(len) = follows(keys, bytes, place, last)
+                && let Some(found) = read(keys, journal, place, len, pages)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        tail += count;
+    }
+    Ok(None)
+}
+
+/// The length of the sealed part, if this is the header of the record that follows.
+fn follows(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<usize> {
+    let header = Record(bytes);
+    let good = header.array::<8>(0) == *MAGIC
+        && header.u64(8) > last.number
+        && header.u64(8) <= MOST_NUMBER
+        && header.array::<32>(24) == last.digest
+        && header.u32(56) == place.page
+        && header.u32(64) == u32::from(place.area)
+        && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
+    good.then(|| header.u32(60) as usize)
+}
+
+/// The record whose header was found; nothing if the rest of it is torn.
+fn read(keys: &StoreKeys, journal: &Journal, place: Place, len: usize, pages: u64) -> Result<Option<Found>> {
+    let end = u64::from(place.page) + (HEADER + len).div_ceil(PAGE) as u64;
+    if end > pages {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; HEADER + len];
+    journal.read(place, &mut bytes)?;
+    let (header, sealed) = bytes.split_at(HEADER);
+    let fields = Record(header);
+    let (number, session) = (fields.u64(8), fields.u64(16));
+    let Some(plain) = keys.open(&nonce_of_record(session, number), header, sealed)? else { return Ok(None) };
+    let (facts, changes) = record_from_bytes(&plain)?;
+    let digest = keys.digest(header, sealed);
+    let commit = Commit { machine: facts.machine, number, digest, before: fields.array(24) };
+    Ok(Some(Found { commit, session, facts, changes, end }))
+}
+
+/// Whether every page that a record lists is in the journal as it was written.
+pub(super) fn is_whole(keys: &StoreKeys, journal: &Journal, area: u8, found: &Found) -> Result<bool> {
+    let tags = keys.page_tags(found.session)?;
+    let mut page = vec![0; PAGE];
+    for listed in &found.changes.pages {
+        journal.read(Place { area, page: listed.place }, &mut page)?;
+        if !tags.fits(listed.sequence, &page, &listed.tag) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

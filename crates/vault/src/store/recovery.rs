@@ -1,0 +1,202 @@
+//! Opening: the newest state that superblock and journal give, judged by the anchor, and rid of what a crash left half done.
+
+use super::checkpoint::{self, Frozen};
+use super::commit::{Request, commit};
+use super::content::Commit;
+use super::engine::{Engine, History, Interval, Numbers};
+use super::freshness::{Standing, judge};
+use super::journal::Journal;
+use super::keys::StoreKeys;
+use super::object::Object;
+use super::objects::{Objects, subfolder};
+use super::replay::Replay;
+use super::superblock::SuperFile;
+use super::{AnchorState, CommitInfo, PAGE, Recovered, StoreBase, StoreOptions};
+use lacuna_core::{FailStop, Result};
+use lacuna_medium::FolderFile;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Numbers drawn at random.
+pub(super) fn draw<const N: usize>(base: &StoreBase) -> [u8; N] {
+    let mut bytes = [0; N];
+    base.random.fill(&mut bytes);
+    bytes
+}
+
+/// Opens a store.
+pub(super) fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Engine, Recovered)> {
+    let writable = !options.read_only;
+    let keys = Arc::new(keys);
+    let known = base.anchor.load()?;
+    let journal = Journal::open(&*base.folder, options.journal, writable)?;
+    let (superblock, newest) = SuperFile::open(&*base.folder, &keys, writable)?;
+    let replay = Replay::read(&keys, &journal, newest, |commit| is_durable(known.as_ref(), commit))?;
+    let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
+    let (standing, accepted) = match judged {
+        Ok(standing) => (standing, false),
+        Err(e) if options.accept && e.kind() == lacuna_core::Kind::RolledBack => (Standing::Newer, true),
+        Err(e) => return Err(e),
+    };
+    let recovered = Recovered {
+        root: replay.root.clone(),
+        puts: replay.puts.clone(),
+        first_opening: standing == Standing::Unknown,
+        accepted,
+        state: CommitInfo { number: replay.last.number, time: replay.facts.time },
+        records: replay.records,
+    };
+    let (engine, mut frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
+    if writable {
+        tidy(&engine, &removed)?;
+        if matches!(standing, Standing::Unknown | Standing::Newer) {
+            // Another program may have brought these files here a moment ago.
+            engine.folder.sync_all()?;
+        }
+        take_up(&engine, standing)?;
+        // The thread finishes it while the vault is in use.
+        if !engine.background {
+            checkpoint::finish(&engine, &mut frozen).or_else(|e| {
+                // It is tried again before the next one.
+                if e.kind() == lacuna_core::Kind::NoSpace { Ok(()) } else { Err(e) }
+            })?;
+        }
+    }
+    *engine.frozen.lock() = frozen;
+    Ok((engine, recovered))
+}
+
+/// Whether the anchor says that a commit was durable.
+fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
+    known.is_some_and(|known| (known.number, known.digest) == (commit.number, commit.digest))
+}
+
+/// The parts of the engine, in the state that was found. Also the checkpoint that was not finished, and objects that were
+/// removed.
+fn assemble(
+    base: StoreBase,
+    keys: Arc<StoreKeys>,
+    options: StoreOptions,
+    (journal, superblock): (Journal, SuperFile),
+    replay: Replay,
+    known: Option<AnchorState>,
+) -> Result<(Engine, Option<Frozen>, BTreeSet<u64>)> {
+    let session = u64::from_le_bytes(draw(&base));
+    let machine = known.as_ref().map_or_else(|| draw(&base), |known| known.machine);
+    let number = replay.last.number;
+    // An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes back.
+    let next = number.max(known.as_ref().map_or(0, |known| known.number)) + 1;
+    let objects = Objects::new(base.folder.clone(), keys.clone());
+    let (mut journaled, mut frozen_objects) = (BTreeSet::new(), Vec::new());
+    for (id, replayed) in replay.objects {
+        let shared = objects.get_or_make(id);
+        let mut object = shared.write();
+        if replayed.frozen.is_some() {
+            frozen_objects.push(id);
+        }
+        if replayed.live.cut.is_some() || !replayed.live.pages.is_empty() {
+            journaled.insert(id);
+        }
+        *object = Object::replayed(replayed.live, replayed.frozen, u64::from(replay.unfinished.is_some()));
+    }
+    for (id, pages) in &replay.facts.appendable {
+        objects.get_or_make(*id).write().trimmed_to(*pages, options.read_only);
+    }
+    journal.go_on(replay.area, replay.tail);
+    let frozen = replay.unfinished.map(|begun| Frozen {
+        objects: frozen_objects,
+        left: begun.left,
+        commit: begun.commit,
+        facts: begun.facts,
+        root: begun.root,
+    });
+    let numbers = Numbers {
+        next: AtomicU64::new(replay.facts.next_object),
+        new_from: AtomicU64::new(replay.facts.next_object),
+        limit: AtomicU64::new(replay.facts.object_limit),
+    };
+    let history = History { last: replay.last, facts: replay.facts, anchor: known, machine };
+    let engine = Engine {
+        tags: keys.page_tags(session)?,
+        folder: base.folder,
+        keys,
+        anchor: base.anchor,
+        random: base.random,
+        now: base.now,
+        uuid: base.uuid,
+        read_only: options.read_only,
+        session,
+        sequence: AtomicU64::new(0),
+        health: FailStop::on("backing directory"),
+        gate: RwLock::new(()),
+        commit: AtomicU64::new(next),
+        durable: AtomicU64::new(number),
+        epoch: AtomicU64::new(u64::from(frozen.is_some())),
+        interval: Mutex::new(Interval::default()),
+        numbers,
+        objects,
+        journal,
+        history: Mutex::new(history),
+        journaled: Mutex::new(journaled),
+        names: Mutex::default(),
+        leaving: Mutex::default(),
+        background: options.background && !options.read_only,
+        frozen: Mutex::new(None),
+        superblock: Mutex::new(superblock),
+    };
+    Ok((engine, frozen, replay.removed))
+}
+
+/// Removes what the last commit does not refer to: objects that it removed, objects made since, and pages past the ends of
+/// those that may be appended to in place.
+fn tidy(engine: &Engine, removed: &BTreeSet<u64>) -> Result<()> {
+    let facts = engine.history.lock().facts.clone();
+    let mut folders = BTreeSet::new();
+    for id in removed.iter().copied().chain(facts.next_object..facts.object_limit) {
+        let name = engine.objects.name(id);
+        if engine.folder.open(&name).is_ok() {
+            engine.folder.remove(&name)?;
+            folders.insert(subfolder(&name).to_owned());
+        }
+    }
+    let mut trimmed: Vec<Arc<dyn FolderFile>> = Vec::new();
+    for (id, pages) in &facts.appendable {
+        if let Some(file) = engine.objects.file(*id)?
+            && file.len()? > pages * PAGE as u64
+        {
+            file.set_len(pages * PAGE as u64)?;
+            trimmed.push(file);
+        }
+    }
+    if folders.len() + trimmed.len() > super::commit::SYNCS {
+        return engine.folder.sync_all();
+    }
+    trimmed.iter().try_for_each(|file| file.sync())?;
+    folders.iter().try_for_each(|folder| engine.folder.sync_names(folder))
+}
+
+/// Makes the anchor remember the state that was found. A state that is not by this machine is followed by a commit of its
+/// own, so that what the anchor remembers is always this machine's last commit, and other machines find it in the table.
+fn take_up(engine: &Engine, standing: Standing) -> Result<()> {
+    match standing {
+        Standing::Same => Ok(()),
+        Standing::Next => {
+            let mut history = engine.history.lock();
+            let next = AnchorState {
+                uuid: engine.uuid,
+                machine: history.machine,
+                number: history.last.number,
+                digest: history.last.digest,
+                time: history.facts.time,
+            };
+            engine.anchor.advance(history.anchor.as_ref(), &next)?;
+            history.anchor = Some(next);
+            Ok(())
+        }
+        Standing::Unknown | Standing::Newer => {
+            commit(engine, &Request { puts: &[], root: None, anyway: true }, &mut || ()).map(drop)
+        }
+    }
+}

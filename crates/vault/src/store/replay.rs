@@ -1,0 +1,131 @@
+//! Reading the journal after the superblock: what every commit since the checkpoint changed.
+
+use super::content::{Changes, Commit, Facts, Super};
+use super::journal::{Journal, Place};
+use super::keys::{StoreKeys, malformed};
+use super::object::{Entry, Layer};
+use super::record::{self, Found};
+use lacuna_core::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What the journal says of an object.
+#[derive(Default)]
+pub(super) struct Replayed {
+    pub(super) live: Layer,
+    pub(super) frozen: Option<Arc<Layer>>,
+}
+
+/// A checkpoint that began and was not finished.
+pub(super) struct Unfinished {
+    pub(super) commit: Commit,
+    pub(super) facts: Facts,
+    pub(super) root: Option<Vec<u8>>,
+    pub(super) left: u8,
+}
+
+/// The state that superblock and journal give together.
+pub(super) struct Replay {
+    pub(super) last: Commit,
+    pub(super) facts: Facts,
+    pub(super) root: Option<Vec<u8>>,
+    pub(super) puts: Vec<Vec<u8>>,
+    pub(super) objects: BTreeMap<u64, Replayed>,
+    /// Objects whose removal may not have been carried out.
+    pub(super) removed: BTreeSet<u64>,
+    pub(super) unfinished: Option<Unfinished>,
+    /// Where the journal goes on.
+    pub(super) area: u8,
+    pub(super) tail: u64,
+    pub(super) records: u64,
+}
+
+impl Replay {
+    fn new(from: Super) -> Replay {
+        Replay {
+            last: from.commit,
+            facts: from.facts,
+            root: from.root,
+            puts: Vec::new(),
+            objects: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            unfinished: None,
+            area: from.area,
+            tail: 0,
+            records: 0,
+        }
+    }
+
+    /// Reads every record that follows the superblock. `is_durable` says of a commit whether it is known to have been durable:
+    /// then pages of it that do not verify were altered later, and are errors of these pages alone.
+    pub(super) fn read(
+        keys: &StoreKeys,
+        journal: &Journal,
+        from: Super,
+        is_durable: impl Fn(&Commit) -> bool,
+    ) -> Result<Replay> {
+        let mut replay = Replay::new(from);
+        let mut next = record::find(keys, journal, (replay.area, replay.tail), &replay.last)?;
+        while let Some(found) = next {
+            // A record is written after the one before is durable with its pages: only the last can be without some.
+            let switches = found.changes.root.is_some();
+            let then = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
+            let after = record::find(keys, journal, then, &found.commit)?;
+            let certain = after.is_some()
+                || is_durable(&found.commit)
+                || record::is_whole(keys, journal, replay.area, &found)?;
+            if !certain {
+                break;
+            }
+            replay.apply(found)?;
+            next = after;
+        }
+        Ok(replay)
+    }
+
+    fn apply(&mut self, found: Found) -> Result<()> {
+        let Found { commit, facts, changes, end, .. } = found;
+        let number = commit.number;
+        let Changes { cuts, removals, pages, root, puts } = changes;
+        for (object, cut) in cuts {
+            let layer = &mut self.objects.entry(object).or_default().live;
+            drop(layer.pages.split_off(&cut));
+            layer.cut = Some(layer.cut.map_or(cut, |before| before.min(cut)));
+        }
+        for page in pages {
+            let place = Place { area: self.area, page: page.place };
+            let entry = Entry { place, sequence: page.sequence, tag: page.tag, commit: number };
+            self.objects.entry(page.object).or_default().live.pages.insert(page.page, entry);
+        }
+        for object in removals {
+            self.objects.remove(&object);
+            self.removed.insert(object);
+        }
+        self.records += 1;
+        self.last = commit;
+        self.facts = facts;
+        self.tail = end;
+        if let Some(root) = root {
+            self.switch(root)?;
+        } else if !puts.is_empty() {
+            self.puts.push(puts);
+        }
+        Ok(())
+    }
+
+    /// A checkpoint began.
+    fn switch(&mut self, root: Vec<u8>) -> Result<()> {
+        if self.unfinished.is_some() {
+            return Err(malformed("the journal"));
+        }
+        for object in self.objects.values_mut() {
+            object.frozen = Some(Arc::new(std::mem::take(&mut object.live)));
+        }
+        self.root = Some(root.clone());
+        self.puts.clear();
+        let (commit, facts, root) = (self.last.clone(), self.facts.clone(), Some(root));
+        self.unfinished = Some(Unfinished { commit, facts, root, left: self.area });
+        (self.area, self.tail) = (1 - self.area, 0);
+        Ok(())
+    }
+}

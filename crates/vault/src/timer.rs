@@ -1,0 +1,52 @@
+//! The timer that commits what changed when nobody asks for it.
+
+use crate::commits::Commits;
+use crate::options::Log;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A thread that commits now and then, until it is dropped.
+pub(crate) struct Timer {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Timer {
+    pub(crate) fn start(commits: Arc<Commits>, period: Duration, log: Log) -> std::io::Result<Timer> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let seen = stop.clone();
+        let thread = std::thread::Builder::new().name("lacuna commits".into()).spawn(move || {
+            let mut told = false;
+            while !wait(&seen, period) {
+                let failed = if commits.has_changes() { commits.commit().err() } else { continue };
+                if let Some(e) = failed.as_ref().filter(|_| !told) {
+                    log(&format!("cannot commit: {e}"));
+                }
+                told = failed.is_some();
+            }
+        })?;
+        Ok(Timer { stop, thread: Some(thread) })
+    }
+}
+
+/// Waits for the period to pass. Whether the timer is to stop.
+fn wait((stopped, changed): &(Mutex<bool>, Condvar), period: Duration) -> bool {
+    let mut stopped = stopped.lock();
+    if !*stopped {
+        changed.wait_for(&mut stopped, period);
+    }
+    *stopped
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told where it happened.
+            let _ended = thread.join();
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The tree of directories: what names stand for, and the operations that make, link and remove them.
+//!
+//! Changes of the tree exclude each other, so what one of them found stays true until it is done. Looking up does not wait
+//! for them. At most one inode is locked at a time.
+
+use crate::directories::{Directories, check_name};
+use crate::fs_error::errno;
+use crate::ground::Ground;
+use crate::inodes::Inode;
+use crate::openings::Openings;
+use crate::record::Record;
+use crate::{Attr, DirEntry, FileKind, FsError, FsResult, LINK_MAX, NewNode, ROOT, SYMLINK_MAX, Time};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Permission bits with set-user-ID, set-group-ID and sticky.
+const MODE: u16 = 0o7777;
+const SET_GROUP_ID: u16 = 0o2000;
+
+/// The tree of an open vault.
+pub(crate) struct Tree {
+    pub(crate) ground: Arc<Ground>,
+    pub(crate) directories: Directories,
+    pub(crate) openings: Arc<Openings>,
+    pub(crate) changes: Mutex<()>,
+}
+
+impl Tree {
+    pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> FsResult<Attr> {
+        if name.len() > crate::NAME_MAX {
+            return errno(libc::ENAMETOOLONG);
+        }
+        let ino = match name {
+            b"." => parent,
+            b".." => self.ground.inodes.get(parent)?.body.read().alive()?.parent,
+            _ => match self.directories.find(parent, name)? {
+                Some((ino, _)) => ino,
+                None => return self.directory(parent).and(errno(libc::ENOENT)),
+            },
+        };
+        self.attr(ino)
+    }
+
+    pub(crate) fn attr(&self, ino: u64) -> FsResult<Attr> {
+        let inode = self.ground.inodes.get(ino)?;
+        let body = inode.body.read();
+        Ok(body.alive()?.attr(ino))
+    }
+
+    pub(crate) fn make(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new: NewNode<'_>,
+        mode: u16,
+        (uid, gid): (u32, u32),
+    ) -> FsResult<Attr> {
+        let _changes = self.changes.lock();
+        let directory = self.directory(parent)?;
+        self.check_free(parent, name)?;
+        let now = self.ground.now();
+        let mut record = Record::new(new.kind(), now);
+        (record.mode, record.uid, record.gid, record.parent) = (mode & MODE, uid, gid, parent);
+        match new {
+            NewNode::Symlink(target) if target.len() > SYMLINK_MAX => return errno(libc::ENAMETOOLONG),
+            NewNode::Symlink([]) => return errno(libc::ENOENT),
+            NewNode::Symlink(target) => record.target = target.to_vec(),
+            NewNode::CharDevice(rdev) | NewNode::BlockDevice(rdev) => record.rdev = rdev,
+            NewNode::Directory => record.nlink = 2,
+            NewNode::File | NewNode::Fifo | NewNode::Socket => {}
+        }
+        {
+            let body = directory.body.read();
+            let above = body.alive()?;
+            if above.mode & SET_GROUP_ID != 0 {
+                record.gid = above.gid;
+                record.mode |= if new.kind() == FileKind::Directory { SET_GROUP_ID } else { 0 };
+            }
+            if matches!(new, NewNode::File | NewNode::Directory) {
+                record.choice = above.choice;
+            }
+        }
+        let inode = self.ground.inodes.create(record);
+        if let Err(e) = self.directories.set(parent, name, inode.ino, new.kind()) {
+            self.ground.inodes.remove(&inode, &mut inode.body.write());
+            return Err(e);
+        }
+        self.changed(&directory, now, i64::from(new.kind() == FileKind::Directory));
+        let body = inode.body.read();
+        Ok(body.record.attr(inode.ino))
+    }
+
+    pub(crate) fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
+        let _changes = self.changes.lock();
+        let inode = self.ground.inodes.get(ino)?;
+        {
+            let body = inode.body.read();
+            let record = body.alive()?;
+            match record.kind {
+                FileKind::Directory => return errno(libc::EPERM),
+                _ if record.nlink == 0 => return errno(libc::ENOENT),
+                _ if record.nlink >= LINK_MAX => return errno(libc::EMLINK),
+                _ => {}
+            }
+        }
+        let directory = self.directory(parent)?;
+        self.check_free(parent, name)?;
+        let now = self.ground.now();
+        let kind = inode.body.read().record.kind;
+        self.directories.set(parent, name, ino, kind)?;
+        self.changed(&directory, now, 0);
+        let mut body = inode.body.write();
+        body.record.nlink += 1;
+        body.record.parent = parent;
+        body.changed_at(now, false);
+        self.ground.inodes.touch(&inode, &mut body);
+        Ok(body.record.attr(ino))
+    }
+
+    pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        let _changes = self.changes.lock();
+        let directory = self.directory(parent)?;
+        let inode = self.found(parent, name)?;
+        if inode.body.read().record.kind == FileKind::Directory {
+            return errno(libc::EISDIR);
+        }
+        let now = self.ground.now();
+        self.directories.remove(parent, name)?;
+        self.changed(&directory, now, 0);
+        self.unnamed(&inode, now)
+    }
+
+    pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        match name {
+            b"." => return errno(libc::EINVAL),
+            b".." => return errno(libc::ENOTEMPTY),
+            _ => {}
+        }
+        let _changes = self.changes.lock();
+        let directory = self.directory(parent)?;
+        let inode = self.found(parent, name)?;
+        self.check_removable(&inode)?;
+        let now = self.ground.now();
+        self.directories.remove(parent, name)?;
+        self.changed(&directory, now, -1);
+        self.unnamed(&inode, now)
+    }
+
+    pub(crate) fn read_link(&self, ino: u64) -> FsResult<Vec<u8>> {
+        let inode = self.ground.inodes.get(ino)?;
+        let body = inode.body.read();
+        let record = body.alive()?;
+        if record.kind == FileKind::Symlink { Ok(record.target.clone()) } else { errno(libc::EINVAL) }
+    }
+
+    pub(crate) fn read_dir(
+        &self,
+        ino: u64,
+        after: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> FsResult<()> {
+        let parent = self.ground.inodes.get(ino)?.body.read().alive()?.parent;
+        self.directory(ino)?;
+        self.directories.read(ino, parent, after, each)
+    }
+
+    /// A directory that new names may be put in. ENOTDIR, and ENOENT for one that was removed.
+    pub(crate) fn directory(&self, ino: u64) -> FsResult<Arc<Inode>> {
+        let inode = self.ground.inodes.get(ino)?;
+        {
+            let body = inode.body.read();
+            let record = body.alive()?;
+            if record.kind != FileKind::Directory {
+                return errno(libc::ENOTDIR);
+            }
+            if record.nlink == 0 {
+                return errno(libc::ENOENT);
+            }
+        }
+        Ok(inode)
+    }
+
+    /// What a name stands for. ENOENT.
+    pub(crate) fn found(&self, parent: u64, name: &[u8]) -> FsResult<Arc<Inode>> {
+        check_name(name)?;
+        let (ino, _) = self.directories.find(parent, name)?.ok_or(FsError::Errno(libc::ENOENT))?;
+        self.ground.inodes.get(ino)
+    }
+
+    /// Refuses a directory that cannot be removed: one with entries, and what is none.
+    pub(crate) fn check_removable(&self, inode: &Inode) -> FsResult<()> {
+        if inode.body.read().record.kind != FileKind::Directory {
+            return errno(libc::ENOTDIR);
+        }
+        if inode.ino == ROOT {
+            return errno(libc::EBUSY);
+        }
+        if self.directories.is_empty(inode.ino)? { Ok(()) } else { errno(libc::ENOTEMPTY) }
+    }
+
+    /// A directory's entries changed, and as many more directories are in it.
+    pub(crate) fn changed(&self, directory: &Arc<Inode>, now: Time, more: i64) {
+        let mut body = directory.body.write();
+        body.changed_at(now, true);
+        body.record.nlink = body.record.nlink.saturating_add_signed(more as i32);
+        self.ground.inodes.touch(directory, &mut body);
+    }
+
+    /// A node has lost a name; it goes with its last one, or when nobody has it open any more.
+    pub(crate) fn unnamed(&self, inode: &Arc<Inode>, now: Time) -> FsResult<()> {
+        let mut body = inode.body.write();
+        let directory = body.record.kind == FileKind::Directory;
+        body.record.nlink = if directory { 0 } else { body.record.nlink.saturating_sub(1) };
+        body.changed_at(now, false);
+        self.ground.inodes.touch(inode, &mut body);
+        if body.record.nlink == 0 { self.openings.unnamed(inode, &mut body) } else { Ok(()) }
+    }
+
+    fn check_free(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        check_name(name)?;
+        let taken = matches!(name, b"." | b"..") || self.directories.find(parent, name)?.is_some();
+        if taken { errno(libc::EEXIST) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,393 @@
+//! A vault: the one object that front ends hold, and the way to make, open and close it.
+
+use crate::attributes;
+use crate::check;
+use crate::commits::{Commits, tidy_after};
+use crate::contents::Contents;
+use crate::directories::Directories;
+use crate::entries::NameHash;
+use crate::ground::Ground;
+use crate::inodes::Inodes;
+use crate::length;
+use crate::namespace::{Namespace, tables};
+use crate::openings::Openings;
+use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
+use crate::paths;
+use crate::record::{Record, choice_code, choice_of};
+use crate::rename;
+use crate::store::{Anchor, CommitInfo, Recovered, Store, StoreBase, StoreKeys, StoreOptions};
+use crate::timer::Timer;
+use crate::tree::Tree;
+use crate::{
+    Allocate, Attr, Changes, DirEntry, FileKind, FsResult, NewNode, ROOT, RenameMode, SeekTo, SetXattr,
+    WallClock,
+};
+use lacuna_core::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
+use lacuna_crypto::RandomSource;
+use lacuna_integrity::{Choice, Session};
+use lacuna_medium::{Folder, Space};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The version of the namespace's layout.
+const VERSION: u8 = 1;
+
+/// An open vault. Called from many threads at once.
+pub struct Vault {
+    ground: Arc<Ground>,
+    contents: Arc<Contents>,
+    openings: Arc<Openings>,
+    tree: Tree,
+    commits: Arc<Commits>,
+    found: Found,
+    timer: Mutex<Option<Timer>>,
+}
+
+/// What opening found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The vault was never opened on this machine before: nobody could tell whether this is its newest state.
+    pub first_opening: bool,
+    /// The state does not descend from what the anchor remembered, and was accepted.
+    pub accepted: bool,
+    /// The state.
+    pub state: CommitInfo,
+    /// Commits that were read from the journal; none after an orderly end.
+    pub records: u64,
+}
+
+/// What a vault rests on.
+pub struct Base {
+    /// The backing directory.
+    pub folder: Arc<dyn Folder>,
+    /// Where the last commit is remembered.
+    pub anchor: Arc<dyn Anchor>,
+    /// Where randomness comes from.
+    pub random: Arc<dyn RandomSource>,
+    /// What time stamps are made of.
+    pub clock: Arc<dyn WallClock>,
+}
+
+impl Vault {
+    /// Makes a vault in a directory that has none, beside its header.
+    ///
+    /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
+    pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
+        let (rests, choices) = store_base(&base, uuid, &options.open);
+        let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), choices)?);
+        let namespace = Namespace::create(&store, master, options.open.budget.share(1, 4))?;
+        namespace.put(&tables::meta("version"), Some(&[VERSION]));
+        namespace.put(&tables::meta("choice"), Some(&[choice_code(options.choice)]));
+        let found = Found { first_opening: false, accepted: false, state: store.last_commit(), records: 0 };
+        let vault = Vault::assemble(base, master, uuid, (store, namespace), &options.open, found)?;
+        let mut root = Record::new(FileKind::Directory, vault.ground.now());
+        (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
+        (root.nlink, root.parent) = (2, ROOT);
+        let root = vault.ground.inodes.create(root);
+        debug_assert_eq!(root.ino, ROOT);
+        vault.commits.checkpoint()?;
+        vault.start(&options.open)?;
+        Ok(vault)
+    }
+
+    /// Opens a vault in its newest state.
+    ///
+    /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if what
+    /// holds everything together does not verify.
+    pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
+        let (rests, choices) = store_base(&base, uuid, options);
+        let (store, recovered) = Store::open(rests, StoreKeys::derive(master, &uuid), choices)?;
+        let store = Arc::new(store);
+        let Recovered { root, puts, first_opening, accepted, state, records } = recovered;
+        let root = root.ok_or_else(|| {
+            Error::new(Kind::Corrupt, "cannot open the vault")
+                .found("a store without a namespace")
+                .expected("one that was made whole")
+                .remedy("make the vault anew: nothing was ever written to it")
+        })?;
+        let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4))?;
+        let found = Found { first_opening, accepted, state, records };
+        let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;
+        if !options.read_only && vault.openings.remove_orphans()? > 0 {
+            vault.commits.checkpoint()?;
+        }
+        vault.start(options)?;
+        Ok(vault)
+    }
+
+    fn assemble(
+        base: Base,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        (store, namespace): (Arc<Store>, Namespace),
+        options: &OpenOptions,
+        found: Found,
+    ) -> Result<Vault> {
+        let namespace = Arc::new(namespace);
+        let setting = |name: &str| -> Result<Option<u8>> {
+            Ok(namespace.get(&tables::meta(name))?.and_then(|bytes| bytes.first().copied()))
+        };
+        if setting("version")? != Some(VERSION) {
+            return Err(Error::new(Kind::Corrupt, "cannot open the vault")
+                .found("a namespace of another version")
+                .expected(format!("version {VERSION}"))
+                .remedy("open it with a newer lacuna"));
+        }
+        let choice = setting("choice")?.and_then(choice_of).unwrap_or(Choice::Auto);
+        let ground = Arc::new(Ground {
+            inodes: Inodes::new(namespace.clone(), options.budget.share(1, 8))?,
+            session: Session(store.session()),
+            store,
+            namespace: namespace.clone(),
+            master: master.clone(),
+            clock: base.clock,
+            log: options.log.clone(),
+            choice,
+            read_only: options.read_only,
+            budget: options.budget,
+            health: FailStop::on("backing directory"),
+        });
+        let contents = Arc::new(Contents::new(ground.clone()));
+        let openings = Arc::new(Openings::new(ground.clone(), contents.clone()));
+        let tree = Tree {
+            ground: ground.clone(),
+            directories: Directories::new(namespace, NameHash::new(master, &uuid)),
+            openings: openings.clone(),
+            changes: Mutex::new(()),
+        };
+        let commits = Arc::new(Commits::new(ground.clone(), contents.clone()));
+        Ok(Vault { ground, contents, openings, tree, commits, found, timer: Mutex::new(None) })
+    }
+
+    fn start(&self, options: &OpenOptions) -> Result<()> {
+        let Some(period) = options.commit_period.filter(|_| !options.read_only) else { return Ok(()) };
+        let timer = Timer::start(self.commits.clone(), period, options.log.clone());
+        *self.timer.lock() = Some(timer.map_err(|e| Error::io("cannot start a thread", &e))?);
+        Ok(())
+    }
+
+    /// What opening found.
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// The last commit.
+    pub fn last_commit(&self) -> CommitInfo {
+        self.ground.store.last_commit()
+    }
+
+    /// Whether it was never opened on this machine before, so that its freshness could not be judged.
+    pub fn first_opening(&self) -> bool {
+        self.found.first_opening
+    }
+
+    /// Commits everything, writes a checkpoint and refuses whatever follows.
+    pub fn close(&self) -> Result<()> {
+        drop(self.timer.lock().take());
+        self.commits.close()?;
+        self.ground.store.close()
+    }
+
+    /// The entry of this name in a directory.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> FsResult<Attr> {
+        self.tree.lookup(parent, name)
+    }
+
+    /// Attributes.
+    pub fn attr(&self, ino: u64) -> FsResult<Attr> {
+        self.tree.attr(ino)
+    }
+
+    /// Changes attributes.
+    pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
+        let _turn = self.commits.enter()?;
+        attributes::set(&self.contents, ino, changes)
+    }
+
+    /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary user does.
+    pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        attributes::clear_set_ids(&self.ground, ino)
+    }
+
+    /// Makes a node. In a directory with set-group-ID it gets the directory's group.
+    pub fn make(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new: NewNode<'_>,
+        mode: u16,
+        uid: u32,
+        gid: u32,
+    ) -> FsResult<Attr> {
+        let _turn = self.commits.enter()?;
+        self.tree.make(parent, name, new, mode, (uid, gid))
+    }
+
+    /// Target of a symbolic link.
+    pub fn read_link(&self, ino: u64) -> FsResult<Vec<u8>> {
+        self.tree.read_link(ino)
+    }
+
+    /// Another name for a node that is no directory.
+    pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
+        let _turn = self.commits.enter()?;
+        self.tree.link(ino, parent, name)
+    }
+
+    /// Removes a name of what is no directory.
+    pub fn unlink(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        self.tree.unlink(parent, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: u64, name: &[u8]) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        self.tree.rmdir(parent, name)
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        rename::rename(&self.tree, (parent, name), (new_parent, new_name), mode)
+    }
+
+    /// Entries after a cookie (0: from the start), "." and ".." among them, until `each` returns false: the entry that it
+    /// refused is given again next time.
+    pub fn read_dir(&self, ino: u64, after: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> FsResult<()> {
+        self.tree.read_dir(ino, after, each)
+    }
+
+    /// A node is open now: if its last name is removed it lives until closed as often.
+    pub fn opened(&self, ino: u64) -> FsResult<()> {
+        self.openings.opened(ino)
+    }
+
+    /// An opening ends.
+    pub fn closed(&self, ino: u64) {
+        if self.openings.closed(ino) {
+            tidy_after(&self.commits, &self.openings, ino);
+        }
+    }
+
+    /// Reads; short only at the end of the file or before a block that does not verify.
+    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
+        self.contents.read(ino, offset, buf)
+    }
+
+    /// Writes.
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let _turn = self.commits.enter()?;
+        self.contents.write(ino, offset, data)
+    }
+
+    /// As `fallocate`.
+    pub fn allocate(&self, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        length::allocate(&self.contents, ino, how, offset, len)
+    }
+
+    /// As `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
+    pub fn seek(&self, ino: u64, offset: u64, to: SeekTo) -> FsResult<u64> {
+        length::seek(&self.contents, ino, offset, to)
+    }
+
+    /// Returns when everything acknowledged so far of this node is durable.
+    pub fn fsync(&self, ino: u64) -> FsResult<()> {
+        self.ground.inodes.get(ino)?;
+        self.commits.sync()
+    }
+
+    /// Returns when everything acknowledged so far is durable.
+    pub fn sync(&self) -> FsResult<()> {
+        self.commits.sync()
+    }
+
+    /// Value of an extended attribute. ENODATA if there is none.
+    pub fn get_xattr(&self, ino: u64, name: &[u8]) -> FsResult<Vec<u8>> {
+        attributes::get_xattr(&self.ground, ino, name)
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        attributes::set_xattr(&self.ground, ino, name, value, how)
+    }
+
+    /// Names of all extended attributes.
+    pub fn list_xattrs(&self, ino: u64) -> FsResult<Vec<Vec<u8>>> {
+        attributes::list_xattrs(&self.ground, ino)
+    }
+
+    /// Removes an extended attribute. ENODATA if there is none.
+    pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> FsResult<()> {
+        let _turn = self.commits.enter()?;
+        attributes::remove_xattr(&self.ground, ino, name)
+    }
+
+    /// Space of the backing file system.
+    pub fn space(&self) -> FsResult<Space> {
+        Ok(self.ground.store.space()?)
+    }
+
+    /// How a file is protected.
+    pub fn file_stat(&self, ino: u64) -> FsResult<FileStat> {
+        check::file_stat(&self.contents, ino)
+    }
+
+    /// Plain path of a node, for the log.
+    pub fn path_of(&self, ino: u64) -> String {
+        paths::path_of(&self.ground, ino)
+    }
+
+    /// Reads and verifies everything; `progress` is told how many files are done, and of how many.
+    pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+        if !self.ground.read_only {
+            self.commits.commit()?;
+        }
+        check::check(&self.contents, progress)
+    }
+
+    /// Counters for people.
+    pub fn status(&self) -> Status {
+        let (bad, open) = self.contents.counts();
+        let mut items = vec![
+            StatusItem::new("commits_made", self.commits.count(), "commits"),
+            StatusItem::new("changed_inodes", self.ground.inodes.changed() as u64, "inodes"),
+            StatusItem::new("open_nodes", self.openings.count() as u64, "nodes"),
+            StatusItem::new("cached_files", open, "files"),
+            StatusItem::new("bad_blocks", bad, "blocks"),
+            StatusItem::new("inodes_made", self.ground.inodes.made(), "inodes"),
+        ];
+        items.extend(self.ground.store.status().items);
+        Status { items }
+    }
+}
+
+/// What the store rests on, and how it is opened.
+fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> (StoreBase, StoreOptions) {
+    let clock = base.clock.clone();
+    let rests = StoreBase {
+        folder: base.folder.clone(),
+        anchor: base.anchor.clone(),
+        random: base.random.clone(),
+        now: Arc::new(move || clock.now().secs.max(0) as u64),
+        uuid,
+    };
+    let choices = StoreOptions {
+        read_only: options.read_only,
+        accept: options.accept,
+        // Without a timer there are no threads: a test decides what happens when.
+        background: options.commit_period.is_some(),
+        journal: options.journal,
+    };
+    (rests, choices)
+}

@@ -1,0 +1,335 @@
+//! What the anchor and the seals notice: older states, lost and altered files, forks; and what they let pass: a crash, another
+//! machine's turn, a state that was accepted.
+
+mod store_world;
+
+use lacuna_core::{Error, Kind, Result};
+use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
+use lacuna_vault::store::{Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions};
+use std::sync::Arc;
+use store_world::{base, keys, options, page};
+
+/// One machine that uses copies of a folder.
+struct Machine {
+    anchor: Arc<MemoryAnchor>,
+    seed: u64,
+}
+
+impl Machine {
+    fn new(seed: u64) -> Machine {
+        Machine { anchor: Arc::default(), seed }
+    }
+
+    fn create(&self, folder: &CrashFolder) -> Store {
+        Store::create(base(folder, &self.anchor, self.seed), keys(), options()).unwrap()
+    }
+
+    fn open_as(&mut self, folder: &CrashFolder, options: StoreOptions) -> Result<(Store, Recovered)> {
+        self.seed += 100;
+        Store::open(base(folder, &self.anchor, self.seed), keys(), options)
+    }
+
+    fn open(&mut self, folder: &CrashFolder) -> Result<(Store, Recovered)> {
+        self.open_as(folder, options())
+    }
+
+    /// The refusal of a folder.
+    fn refused(&mut self, folder: &CrashFolder) -> Error {
+        self.open(folder).err().expect("a refusal")
+    }
+
+    fn number(&self) -> u64 {
+        self.anchor.load().unwrap().unwrap().number
+    }
+}
+
+fn copy(image: &FolderImage) -> CrashFolder {
+    CrashFolder::from_image(image)
+}
+
+/// A store with some objects of which states 1 to `states` write page 0 of the first.
+fn grown(states: u64) -> (Machine, CrashFolder, Store, ObjectId) {
+    let (machine, folder) = (Machine::new(1), CrashFolder::new());
+    let store = machine.create(&folder);
+    let object = store.new_object().unwrap();
+    for state in 1..=states {
+        write(&store, object, state);
+        commit(&store, state);
+    }
+    (machine, folder, store, object)
+}
+
+fn write(store: &Store, object: ObjectId, stamp: u64) {
+    store.write(object, 0, &page(stamp)).unwrap();
+}
+
+fn commit(store: &Store, stamp: u64) {
+    store.commit(&stamp.to_le_bytes(), None).unwrap();
+}
+
+fn content(store: &Store, object: ObjectId) -> u64 {
+    let mut bytes = vec![0; PAGE];
+    store.read(object, 0, &mut bytes).unwrap();
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+#[test]
+fn every_older_state_is_named() {
+    let (mut machine, folder, store, object) = grown(0);
+    let mut kept = vec![folder.snapshot()];
+    for state in 1..30 {
+        write(&store, object, state);
+        let said = state.to_le_bytes();
+        if state % 7 == 0 {
+            store.commit(&[], Some(&said)).unwrap();
+        } else {
+            store.commit(&said, None).unwrap();
+        }
+        kept.push(folder.snapshot());
+    }
+    store.close().unwrap();
+    let today = machine.number();
+    for (state, image) in (0..).zip(&kept[..kept.len() - 1]) {
+        let refused = machine.refused(&copy(image));
+        let words = refused.to_string();
+        assert_eq!(refused.kind(), Kind::RolledBack, "{state}: {words}");
+        assert!(words.contains("older than what this machine committed last"), "{words}");
+        assert!(words.contains(&format!("found: state {} of 2023-11-14", state + 1)), "{words}");
+        assert!(words.contains(&format!("expected: state {today} of 2023-11-14")), "{words}");
+    }
+    let (store, found) = machine.open(&folder).unwrap();
+    assert_eq!((content(&store, object), found.first_opening, found.accepted), (29, false, false));
+}
+
+#[test]
+fn a_crash_before_the_anchor_advanced_is_none() {
+    let (_, folder, store, object) = grown(3);
+    let behind = MemoryAnchor::default();
+    behind.advance(None, &store_anchor(&store, &folder, 3)).unwrap();
+    drop(store);
+    let mut machine = Machine { anchor: Arc::new(behind), seed: 5 };
+    assert_eq!(machine.number(), 3);
+    let (store, found) = machine.open(&folder).unwrap();
+    assert_eq!((content(&store, object), found.first_opening, machine.number()), (3, false, 4));
+}
+
+/// What the anchor was at an earlier state: found by going there.
+fn store_anchor(store: &Store, folder: &CrashFolder, number: u64) -> lacuna_vault::store::AnchorState {
+    assert!(store.last_commit().number > number && !folder.is_cut());
+    let (machine, _folder, _store, _) = grown(number - 1);
+    machine.anchor.load().unwrap().unwrap()
+}
+
+#[test]
+fn without_an_anchor_the_first_opening_is_said() {
+    let (_, folder, store, object) = grown(3);
+    drop(store);
+    let old = folder.snapshot();
+    let mut fresh = Machine::new(9);
+    let (store, found) = fresh.open(&folder).unwrap();
+    assert!(found.first_opening && !found.accepted);
+    assert_eq!(content(&store, object), 3);
+    // From now on it knows.
+    drop(store);
+    assert!(!fresh.open(&folder).unwrap().1.first_opening);
+    assert_eq!(fresh.refused(&copy(&old)).kind(), Kind::RolledBack);
+}
+
+#[test]
+fn an_older_state_that_is_accepted_goes_on() {
+    let (mut machine, folder, store, object) = grown(3);
+    let backup = folder.snapshot();
+    for state in 4..9 {
+        write(&store, object, state);
+        commit(&store, state);
+    }
+    drop(store);
+    let (newest, before) = (folder.snapshot(), machine.number());
+    folder.restore(&backup);
+    assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
+    assert_eq!(machine.number(), before);
+    let (store, found) = machine.open_as(&folder, StoreOptions { accept: true, ..options() }).unwrap();
+    assert!(found.accepted);
+    assert_eq!((content(&store, object), found.state.number), (3, 4));
+    assert!(machine.number() > before);
+    write(&store, object, 50);
+    commit(&store, 50);
+    drop(store);
+    assert_eq!(content(&machine.open(&folder).unwrap().0, object), 50);
+    // What was there before it was accepted is another history now.
+    let words = machine.refused(&copy(&newest)).to_string();
+    assert!(words.contains("older") || words.contains("another history"), "{words}");
+    assert_eq!(machine.refused(&copy(&backup)).kind(), Kind::RolledBack);
+}
+
+#[test]
+fn two_machines_take_turns() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let mut two = Machine::new(40);
+    let mut shared = folder.snapshot();
+    for turn in 0..8u64 {
+        let machine = if turn % 2 == 0 { &mut two } else { &mut one };
+        let folder = copy(&shared);
+        let (store, found) = machine.open(&folder).unwrap();
+        assert_eq!(found.first_opening, turn == 0);
+        assert_eq!(content(&store, object), turn + 2);
+        write(&store, object, turn + 3);
+        let said = turn.to_le_bytes();
+        if turn % 3 == 0 {
+            store.commit(&[], Some(&said)).unwrap();
+        } else {
+            store.commit(&said, None).unwrap();
+        }
+        drop(store);
+        shared = folder.snapshot();
+    }
+}
+
+#[test]
+fn a_machine_that_only_looks_changes_nothing() {
+    let (mut machine, folder, store, object) = grown(3);
+    drop(store);
+    folder.set_read_only(true);
+    let (before, looking) = (folder.snapshot().digest(), StoreOptions { read_only: true, ..options() });
+    let (store, _) = machine.open_as(&folder, looking).unwrap();
+    assert_eq!(content(&store, object), 3);
+    assert_eq!(store.write(object, 0, &page(9)).unwrap_err().kind(), Kind::ReadOnly);
+    assert_eq!(store.commit(b"x", None).unwrap_err().kind(), Kind::ReadOnly);
+    store.close().unwrap();
+    assert_eq!(folder.snapshot().digest(), before);
+}
+
+#[test]
+fn a_fork_is_noticed_by_both() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let mut two = Machine::new(40);
+    let (store, _) = two.open(&folder).unwrap();
+    commit(&store, 3);
+    drop(store);
+    let shared = folder.snapshot();
+    let (mine, yours) = (copy(&shared), copy(&shared));
+    for (machine, folder, states) in [(&mut one, &mine, 3), (&mut two, &yours, 6)] {
+        let (store, _) = machine.open(folder).unwrap();
+        for state in 0..states {
+            write(&store, object, state);
+            commit(&store, state);
+        }
+    }
+    for (machine, folder) in [(&mut one, &yours), (&mut two, &mine)] {
+        let refused = machine.refused(&copy(&folder.snapshot()));
+        assert_eq!(refused.kind(), Kind::RolledBack, "{refused}");
+        machine.open(&copy(&shared)).err().expect("the state before the fork is older");
+    }
+    // One of them is kept, and the other machine accepts it.
+    let (store, found) = two.open_as(&mine, StoreOptions { accept: true, ..options() }).unwrap();
+    assert!(found.accepted);
+    commit(&store, 99);
+    drop(store);
+    assert!(!one.open(&mine).unwrap().1.accepted);
+}
+
+/// A third machine forks from a state that a second one has left: what the first has seen of the second is missed.
+#[test]
+fn what_a_machine_has_seen_of_another_is_missed() {
+    let (mut one, folder, store, object) = grown(2);
+    drop(store);
+    let (mut two, mut three) = (Machine::new(40), Machine::new(70));
+    drop(three.open(&folder).unwrap());
+    let before = folder.snapshot();
+    let (store, _) = two.open(&folder).unwrap();
+    write(&store, object, 7);
+    commit(&store, 7);
+    drop(store);
+    // The first only opens it, and has seen the second's write.
+    drop(one.open(&folder).unwrap());
+    let forked = copy(&before);
+    let (store, _) = three.open(&forked).unwrap();
+    for state in 0..20 {
+        commit(&store, state);
+    }
+    drop(store);
+    assert_eq!(one.refused(&forked).kind(), Kind::RolledBack);
+}
+
+/// Whatever an adversary does to the files of the store itself: the newest state or an error, and never a panic. Objects are
+/// not sealed by the store; its users verify them.
+#[test]
+fn altered_files_are_refused() {
+    let mut seen = std::collections::BTreeMap::<String, u64>::new();
+    for seed in 0..600 {
+        let mut rng = Rng::new(seed);
+        let (mut machine, folder, store, object) = grown(1 + rng.below(4));
+        if rng.chance(1, 2) {
+            store.commit(&[], Some(b"rootroot")).unwrap();
+            write(&store, object, 77);
+            commit(&store, 77);
+        }
+        let newest = content(&store, object);
+        drop(store);
+        let mut image = folder.snapshot();
+        let name = *rng.pick(&["super", "journal.0", "journal.1"]);
+        match rng.below(5) {
+            0 => drop(image.files.remove(name)),
+            1 => drop(image.files.insert(name.into(), Image::new(rng.below(100_000)))),
+            2 => drop(image.alter(name, |bytes| {
+                let len = rng.below(bytes.len() as u64 + 1) as usize;
+                bytes.truncate(len);
+            })),
+            3 => drop(image.alter(name, |bytes| {
+                let pages = bytes.len() / PAGE;
+                if pages > 1 {
+                    let (from, to) = (rng.below(pages as u64) as usize, rng.below(pages as u64) as usize);
+                    bytes.copy_within(from * PAGE..(from + 1) * PAGE, to * PAGE);
+                }
+            })),
+            _ => drop(image.alter(name, |bytes| {
+                // Most of a file is empty: what is not, is hit.
+                let full: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+                for _ in 0..=rng.below(3) {
+                    if !full.is_empty() {
+                        bytes[*rng.pick(&full)] ^= 1 << rng.below(8);
+                    }
+                }
+            })),
+        }
+        let outcome = match machine.open(&copy(&image)) {
+            // The journaled page itself may be what was altered.
+            Ok((store, _)) if content(&store, object) == newest => "newest".to_owned(),
+            Ok((_, found)) => {
+                assert_eq!(found.state.number, machine.number(), "seed {seed}");
+                "altered page of the newest".to_owned()
+            }
+            Err(e) => {
+                assert!(matches!(e.kind(), Kind::Corrupt | Kind::RolledBack), "seed {seed}: {e}");
+                format!("{:?}", e.kind())
+            }
+        };
+        *seen.entry(outcome).or_default() += 1;
+    }
+    println!("{seen:?}");
+    assert!(
+        ["newest", "Corrupt", "RolledBack"].iter().all(|outcome| seen.contains_key(*outcome)),
+        "{seen:?}"
+    );
+}
+
+/// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.
+#[test]
+fn one_altered_page_in_the_journal_is_one_bad_page() {
+    let (mut machine, folder, store, object) = grown(2);
+    drop(store);
+    let mut image = folder.snapshot();
+    let mark = page(2);
+    assert!(image.alter("journal.0", |bytes| {
+        let at =
+            bytes.chunks_exact(PAGE).position(|found| found == mark).expect("the page is in the journal");
+        bytes[at * PAGE + 100] ^= 1;
+    }));
+    let (store, found) = machine.open(&copy(&image)).unwrap();
+    assert_eq!(found.state.number, 3);
+    let mut bytes = vec![0; PAGE];
+    store.read(object, 0, &mut bytes).unwrap();
+    assert!(bytes != mark && bytes[8..100] == mark[8..100]);
+}
