@@ -138,6 +138,7 @@ impl Opened {
             pid: std::process::id(),
             raw: request.raw,
             read_only,
+            vault: false,
         };
         // Written before there is anything to clean up, and again when the loop device is known.
         run.write_record(&record)?;

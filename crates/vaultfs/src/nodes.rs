@@ -1,0 +1,77 @@
+//! What the front end remembers of nodes that the vault does not: who writes, and what deleted ones looked like.
+
+use lacuna_vault::Attr;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+
+/// Nodes that the kernel knows and that need an answer of ours.
+#[derive(Default)]
+pub(crate) struct Nodes {
+    /// Open handles that may write, by node: only such a node has written pages in the kernel that the vault lacks.
+    writers: Mutex<HashMap<u64, u64>>,
+    /// The last attributes of nodes without a name. A process may be in a directory that is gone, or hold a path to a node
+    /// (`O_PATH`) without having it open. Each stays until the kernel forgets the node, which it does as soon as nobody
+    /// uses it.
+    deleted: Mutex<HashMap<u64, Attr>>,
+    /// Replaced nodes, which count as open until the kernel forgets them.
+    kept: Mutex<HashSet<u64>>,
+}
+
+impl Nodes {
+    /// A handle that may write was opened.
+    pub(crate) fn writer_opened(&self, ino: u64) {
+        *self.writers.lock().entry(ino).or_default() += 1;
+    }
+
+    /// A handle that may write was closed; the kernel has sent all its pages before.
+    pub(crate) fn writer_closed(&self, ino: u64) {
+        let mut writers = self.writers.lock();
+        if let Some(count) = writers.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                writers.remove(&ino);
+            }
+        }
+    }
+
+    /// Whether the kernel may hold written pages of the node.
+    pub(crate) fn may_be_dirty(&self, ino: u64) -> bool {
+        self.writers.lock().contains_key(&ino)
+    }
+
+    /// The node of these attributes is about to lose its last name.
+    pub(crate) fn bury(&self, attr: &Attr) {
+        self.deleted.lock().insert(attr.ino, Attr { nlink: 0, ..*attr });
+    }
+
+    /// The kernel has forgotten these nodes, or they kept their name after all.
+    pub(crate) fn forget(&self, nodes: impl IntoIterator<Item = u64>) {
+        let mut deleted = self.deleted.lock();
+        if deleted.is_empty() {
+            return;
+        }
+        for ino in nodes {
+            deleted.remove(&ino);
+        }
+    }
+
+    /// A node was replaced and counts as open.
+    pub(crate) fn keep(&self, ino: u64) {
+        self.kept.lock().insert(ino);
+    }
+
+    /// Whether a node counted as open, which it does no more.
+    pub(crate) fn let_go(&self, ino: u64) -> bool {
+        self.kept.lock().remove(&ino)
+    }
+
+    /// All nodes that counted as open.
+    pub(crate) fn let_all_go(&self) -> HashSet<u64> {
+        std::mem::take(&mut self.kept.lock())
+    }
+
+    /// The last attributes of a deleted node.
+    pub(crate) fn buried(&self, ino: u64) -> Option<Attr> {
+        self.deleted.lock().get(&ino).copied()
+    }
+}

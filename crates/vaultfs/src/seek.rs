@@ -1,0 +1,52 @@
+//! `SEEK_DATA` and `SEEK_HOLE` in files that are being written.
+//!
+//! The kernel passes such a seek on without sending the pages that it holds back (Linux 6.18), so the vault would call data
+//! a hole and `cp` would lose it. The answer therefore waits until the kernel was asked to give up its pages. That asking
+//! returns when they are written, which takes threads that serve: a thread of its own asks.
+
+use fuser::{INodeNo, Notifier, ReplyLseek};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+/// A seek that waits for the pages of its file.
+pub(crate) struct Waiting {
+    /// The file.
+    pub ino: u64,
+    /// Answers when the pages are written.
+    pub answer: Box<dyn FnOnce(ReplyLseek) + Send>,
+    /// The way to the one who asked.
+    pub reply: ReplyLseek,
+}
+
+/// Way to the kernel, known once the session is there.
+pub(crate) type Way = Arc<OnceLock<Notifier>>;
+
+/// The thread that asks. It ends when this is dropped.
+pub(crate) struct Seeks {
+    queue: Sender<Waiting>,
+}
+
+impl Seeks {
+    /// Starts the thread.
+    pub(crate) fn start(way: Way) -> std::io::Result<Self> {
+        let (queue, waiting) = channel();
+        std::thread::Builder::new().name("lacuna-seek".to_owned()).spawn(move || serve(&waiting, &way))?;
+        Ok(Seeks { queue })
+    }
+
+    /// Answers once the kernel has written the pages of the file.
+    pub(crate) fn ask(&self, waiting: Waiting) {
+        // The thread lives as long as the queue; without it the seek fails, as a reply that is dropped does.
+        let _ = self.queue.send(waiting);
+    }
+}
+
+fn serve(queue: &Receiver<Waiting>, way: &Way) {
+    while let Ok(Waiting { ino, answer, reply }) = queue.recv() {
+        if let Some(kernel) = way.get() {
+            // If the kernel does not agree, the answer is what the vault knows.
+            let _ = kernel.inval_inode(INodeNo(ino), 0, 0);
+        }
+        answer(reply);
+    }
+}

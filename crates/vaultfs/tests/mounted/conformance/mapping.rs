@@ -1,0 +1,69 @@
+//! A mapping of a file into memory.
+#![allow(unsafe_code)]
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use std::ffi::c_void;
+use std::fs::File;
+use std::ptr;
+
+/// A part of a file in memory. Reading or writing a page past the file's end kills the process, so callers stay below it.
+pub(crate) struct Mapping {
+    at: *mut c_void,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps for reading and writing; what is written reaches the file.
+    pub(crate) fn shared(file: &File, offset: u64, len: usize) -> rustix::io::Result<Self> {
+        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
+    }
+
+    /// Maps for reading and writing; what is written stays here.
+    pub(crate) fn private(file: &File, offset: u64, len: usize) -> rustix::io::Result<Self> {
+        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }
+
+    /// Maps for reading.
+    pub(crate) fn reading(file: &File, offset: u64, len: usize) -> rustix::io::Result<Self> {
+        Self::new(file, offset, len, ProtFlags::READ, MapFlags::SHARED)
+    }
+
+    fn new(
+        file: &File,
+        offset: u64,
+        len: usize,
+        access: ProtFlags,
+        kind: MapFlags,
+    ) -> rustix::io::Result<Self> {
+        // SAFETY: the kernel chooses the place, so no other memory is touched.
+        let at = unsafe { mmap(ptr::null_mut(), len, access, kind, file, offset) }?;
+        Ok(Mapping { at, len })
+    }
+
+    pub(crate) fn read(&self, from: usize, len: usize) -> Vec<u8> {
+        assert!(from + len <= self.len);
+        let mut out = vec![0; len];
+        // SAFETY: the range is mapped, by the check above; nobody else writes to it meanwhile.
+        unsafe { ptr::copy_nonoverlapping(self.at.cast::<u8>().add(from), out.as_mut_ptr(), len) };
+        out
+    }
+
+    pub(crate) fn write(&self, to: usize, data: &[u8]) {
+        assert!(to + data.len() <= self.len);
+        // SAFETY: the range is mapped, by the check above; nobody else reads or writes it meanwhile.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.at.cast::<u8>().add(to), data.len()) };
+    }
+
+    /// `msync` until it is on the storage.
+    pub(crate) fn sync(&self) -> rustix::io::Result<()> {
+        // SAFETY: the range is this mapping.
+        unsafe { msync(self.at, self.len, MsyncFlags::SYNC) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping, which nobody uses any more.
+        let _ = unsafe { munmap(self.at, self.len) };
+    }
+}

@@ -1,0 +1,263 @@
+//! Renaming beyond the matrix of kinds: the same name, links of one file, directories into each other, open files, and many
+//! who rename at once.
+
+use super::at::{At, fails, fails_among, stat, stored};
+use super::{Check, checks};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(super) const CHECKS: &[Check] = checks![
+    to_the_same_name,
+    links_of_one_file_both_stay,
+    exchange_with_itself,
+    directory_into_itself,
+    directory_over_its_parent,
+    exchange_with_what_lies_inside,
+    directory_through_a_symlink,
+    symlink_moves_itself,
+    flags_that_contradict,
+    replaced_file_loses_a_link,
+    link_counts_of_directories_follow,
+    open_file_is_not_disturbed,
+    replaced_open_file_lives,
+    replaced_open_directory_lives,
+    written_file_keeps_its_pages,
+    directory_in_use_moves,
+    long_chain_of_moves,
+    reader_never_misses_a_replaced_name,
+    two_directories_never_hold_each_other,
+    many_rename_over_one_name,
+];
+
+fn to_the_same_name(at: &At) {
+    let file = at.file("file", b"kept");
+    let dir = at.dir("dir");
+    let before = (stat(&file).st_ino, stat(&dir).st_ino);
+    fs::rename(&file, &file).unwrap();
+    fs::rename(&dir, &dir).unwrap();
+    fails(renameat_with(CWD, &file, CWD, &file, RenameFlags::NOREPLACE), Errno::EXIST);
+    assert_eq!((stat(&file).st_ino, stat(&dir).st_ino), before);
+    assert_eq!(fs::read(&file).unwrap(), b"kept");
+}
+
+fn links_of_one_file_both_stay(at: &At) {
+    let one = at.file("one", b"kept");
+    let two = at.path("two");
+    fs::hard_link(&one, &two).unwrap();
+    fs::rename(&one, &two).unwrap();
+    assert_eq!((stat(&one).st_ino, stat(&one).st_nlink), (stat(&two).st_ino, 2));
+}
+
+fn exchange_with_itself(at: &At) {
+    let one = at.file("one", b"kept");
+    renameat_with(CWD, &one, CWD, &one, RenameFlags::EXCHANGE).unwrap();
+    let two = at.path("two");
+    fs::hard_link(&one, &two).unwrap();
+    renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((stat(&one).st_nlink, stat(&two).st_nlink), (2, 2));
+}
+
+fn directory_into_itself(at: &At) {
+    let dir = at.dir("dir");
+    at.dir("dir/sub");
+    fails(fs::rename(&dir, at.path("dir/new")), Errno::INVAL);
+    fails(fs::rename(&dir, at.path("dir/sub")), Errno::INVAL);
+    fails(fs::rename(&dir, at.path("dir/sub/new")), Errno::INVAL);
+    assert!(at.path("dir/sub").exists());
+}
+
+fn directory_over_its_parent(at: &At) {
+    at.dir("dir");
+    at.dir("dir/sub");
+    at.dir("dir/sub/deep");
+    fails(fs::rename(at.path("dir/sub"), at.path("dir")), Errno::NOTEMPTY);
+    fails(fs::rename(at.path("dir/sub/deep"), at.path("dir")), Errno::NOTEMPTY);
+}
+
+fn exchange_with_what_lies_inside(at: &At) {
+    let dir = at.dir("dir");
+    at.dir("dir/sub");
+    fails(renameat_with(CWD, &dir, CWD, at.path("dir/sub"), RenameFlags::EXCHANGE), Errno::INVAL);
+    fails(renameat_with(CWD, at.path("dir/sub"), CWD, &dir, RenameFlags::EXCHANGE), Errno::INVAL);
+}
+
+fn directory_through_a_symlink(at: &At) {
+    at.dir("dir");
+    at.dir("other");
+    symlink("other", at.path("link")).unwrap();
+    fs::rename(at.path("dir"), at.path("link/moved")).unwrap();
+    assert!(at.path("other/moved").is_dir());
+    // The symlink itself is no directory.
+    fails(fs::rename(at.path("other/moved"), at.path("link")), Errno::NOTDIR);
+}
+
+fn symlink_moves_itself(at: &At) {
+    at.file("target", b"kept");
+    symlink("target", at.path("link")).unwrap();
+    fs::rename(at.path("link"), at.path("moved")).unwrap();
+    assert_eq!(fs::read_link(at.path("moved")).unwrap().to_str(), Some("target"));
+    fs::rename(at.path("moved"), at.path("target")).unwrap();
+    fails(fs::read(at.path("target")), Errno::LOOP);
+}
+
+fn flags_that_contradict(at: &At) {
+    let (one, two) = (at.file("one", b""), at.path("two"));
+    let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
+    fails(renameat_with(CWD, &one, CWD, &two, both), Errno::INVAL);
+    if at.vault {
+        fails(renameat_with(CWD, &one, CWD, &two, RenameFlags::WHITEOUT), Errno::INVAL);
+    }
+    assert!(one.exists() && !two.exists());
+}
+
+fn replaced_file_loses_a_link(at: &At) {
+    let old = at.file("old", b"old");
+    fs::hard_link(&old, at.path("other name")).unwrap();
+    let new = at.file("new", b"new");
+    fs::rename(&new, &old).unwrap();
+    assert_eq!((stat(at.path("other name")).st_nlink, stat(&old).st_nlink), (1, 1));
+    assert_eq!((fs::read(&old).unwrap(), stored(at.path("other name"))), (b"new".to_vec(), b"old".to_vec()));
+}
+
+fn link_counts_of_directories_follow(at: &At) {
+    for name in ["a", "b", "a/one", "a/two", "b/empty"] {
+        at.dir(name);
+    }
+    let counts = || (stat(at.path("a")).st_nlink, stat(at.path("b")).st_nlink);
+    if counts() == (1, 1) {
+        // A file system that does not count.
+        return;
+    }
+    assert_eq!(counts(), (4, 3));
+    fs::rename(at.path("a/one"), at.path("b/one")).unwrap();
+    assert_eq!(counts(), (3, 4));
+    fs::rename(at.path("a/two"), at.path("b/empty")).unwrap();
+    assert_eq!(counts(), (2, 4));
+    at.file("a/file", b"");
+    renameat_with(CWD, at.path("a/file"), CWD, at.path("b/one"), RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(counts(), (3, 3));
+}
+
+fn open_file_is_not_disturbed(at: &At) {
+    let file = at.handle("file", b"before");
+    at.dir("dir");
+    fs::rename(at.path("file"), at.path("dir/moved")).unwrap();
+    file.write_all_at(b"AFTER!", 0).unwrap();
+    assert_eq!(stored(at.path("dir/moved")), b"AFTER!");
+}
+
+fn replaced_open_file_lives(at: &At) {
+    let old = at.handle("old", b"old content");
+    let new = at.file("new", b"new");
+    fs::rename(new, at.path("old")).unwrap();
+    assert_eq!(rustix::fs::fstat(&old).unwrap().st_nlink, 0);
+    old.write_all_at(b"OLD", 0).unwrap();
+    old.sync_all().unwrap();
+    let mut content = [0; 11];
+    old.read_exact_at(&mut content, 0).unwrap();
+    assert_eq!((&content, stored(at.path("old"))), (b"OLD content", b"new".to_vec()));
+}
+
+fn replaced_open_directory_lives(at: &At) {
+    at.dir("old");
+    at.dir("new");
+    let old = at.open("old", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+    fs::rename(at.path("new"), at.path("old")).unwrap();
+    assert_eq!(rustix::fs::fstat(&old).unwrap().st_nlink, 0);
+    let made = rustix::fs::mkdirat(&old, "inside", rustix::fs::Mode::RWXU);
+    fails(made, Errno::NOENT);
+}
+
+fn written_file_keeps_its_pages(at: &At) {
+    let content = super::at::pattern(5, 300_000);
+    for round in 0..10 {
+        let new = at.file("new", &content[round..]);
+        fs::rename(new, at.path("name")).unwrap();
+        assert_eq!(stored(at.path("name")), &content[round..]);
+    }
+}
+
+fn directory_in_use_moves(at: &At) {
+    at.dir("dir");
+    at.file("dir/file", b"kept");
+    let dir = at.open("dir", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
+    at.dir("other");
+    fs::rename(at.path("dir"), at.path("other/moved")).unwrap();
+    let up = rustix::fs::statat(&dir, "..", rustix::fs::AtFlags::empty()).unwrap();
+    assert_eq!(up.st_ino, stat(at.path("other")).st_ino);
+    assert!(rustix::fs::statat(&dir, "file", rustix::fs::AtFlags::empty()).is_ok());
+}
+
+fn long_chain_of_moves(at: &At) {
+    let ino = stat(at.file("0", b"moved")).st_ino;
+    for n in 0..500 {
+        if n % 50 == 0 {
+            at.dir(format!("dir{}", n + 1));
+        }
+        let from = if n == 0 { at.path("0") } else { at.path(format!("dir{}/{n}", (n - 1) / 50 * 50 + 1)) };
+        fs::rename(from, at.path(format!("dir{}/{}", n / 50 * 50 + 1, n + 1))).unwrap();
+    }
+    let last = at.path("dir451/500");
+    assert_eq!((stat(&last).st_ino, stored(&last)), (ino, b"moved".to_vec()));
+}
+
+fn reader_never_misses_a_replaced_name(at: &At) {
+    let name = at.file("name", &[b'0'; 5000]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..200u32 {
+                let new = at.file("new", &[b'0' + (n % 10) as u8; 5000]);
+                fs::rename(new, &name).unwrap();
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        while !done.load(Ordering::SeqCst) {
+            let mut content = vec![];
+            at.open("name", OFlags::RDONLY).unwrap().read_to_end(&mut content).unwrap();
+            assert!(content.len() == 5000 && content.iter().all(|byte| *byte == content[0]), "a mixture");
+        }
+    });
+}
+
+fn two_directories_never_hold_each_other(at: &At) {
+    at.dir("a");
+    at.dir("b");
+    std::thread::scope(|scope| {
+        for (one, two) in [("a", "b"), ("b", "a")] {
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    let inside = at.path(format!("{two}/{one}"));
+                    if fs::rename(at.path(one), &inside).is_ok() {
+                        fs::rename(&inside, at.path(one)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert!(at.path("a").is_dir() && at.path("b").is_dir());
+    assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 2);
+    fs::remove_dir(at.path("a")).unwrap();
+    fs::remove_dir(at.path("b")).unwrap();
+}
+
+fn many_rename_over_one_name(at: &At) {
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            scope.spawn(move || {
+                for n in 0..60u8 {
+                    let mine = at.file(format!("{thread}-{n}"), &[thread, n]);
+                    fs::rename(mine, at.path("name")).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(&at.dir).unwrap().count(), 1);
+    let last = stored(at.path("name"));
+    assert!(last[0] < 4 && last[1] == 59, "{last:?}");
+    fails_among(fs::remove_dir(at.path("name")), &[Errno::NOTDIR]);
+}

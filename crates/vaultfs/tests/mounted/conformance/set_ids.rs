@@ -1,0 +1,229 @@
+//! Set-user-ID and set-group-ID: what clears them, and directories that hand their group down.
+
+use super::at::{ALICE, At, BOB, STAFF, as_user, chmod, give, mode, open, stat};
+use super::mapping::Mapping;
+use super::{Check, checks};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use std::fs;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::PathBuf;
+
+pub(super) const CHECKS: &[Check] = checks![
+    write_by_a_user_clears,
+    write_by_root_keeps,
+    truncation_by_a_user_clears,
+    opening_with_truncation_by_a_user_clears,
+    mapped_write_by_a_user,
+    allocation_by_a_user_clears,
+    chown_clears,
+    chown_of_a_directory_keeps,
+    chmod_of_a_foreign_group_clears,
+    reading_keeps,
+    group_without_execution_is_no_set_id,
+    directory_hands_down_its_group,
+    directory_hands_down_to_directories,
+    directory_without_the_bit_does_not,
+    directory_hands_down_to_every_kind,
+    moved_into_the_directory_keeps_its_group,
+    linked_into_the_directory_keeps_its_group,
+    new_file_of_a_foreign_group_loses_the_bit,
+    deep_tree_of_one_group,
+];
+
+/// A file that BOB may write and that is run as its owner and its group.
+fn program(at: &At) -> PathBuf {
+    let file = at.file("program", b"content");
+    give(&file, ALICE, STAFF);
+    chmod(&file, 0o6777);
+    file
+}
+
+fn write_by_a_user_clears(at: &At) {
+    let file = program(at);
+    as_user(BOB, &[], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap());
+    assert_eq!(mode(&file), 0o777);
+    chmod(&file, 0o6777);
+    // The owner's own write clears as well.
+    as_user(ALICE, &[], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"Y", 0).unwrap());
+    assert_eq!(mode(&file), 0o777);
+    assert_eq!(super::at::stored(&file), b"Yontent");
+    assert_eq!(mode(&file), 0o777);
+}
+
+fn write_by_root_keeps(at: &At) {
+    let file = program(at);
+    open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap();
+    assert_eq!(super::at::stored(&file), b"Xontent");
+    assert_eq!(mode(&file), 0o6777);
+}
+
+fn truncation_by_a_user_clears(at: &At) {
+    let file = program(at);
+    as_user(BOB, &[], || open(&file, OFlags::WRONLY).unwrap().set_len(3).unwrap());
+    assert_eq!(mode(&file), 0o777);
+}
+
+fn opening_with_truncation_by_a_user_clears(at: &At) {
+    let file = program(at);
+    as_user(BOB, &[], || drop(open(&file, OFlags::WRONLY | OFlags::TRUNC).unwrap()));
+    assert_eq!((mode(&file), stat(&file).st_size), (0o777, 0));
+}
+
+fn mapped_write_by_a_user(at: &At) {
+    // Linux leaves the bits alone here; what counts is that the write arrives.
+    let file = program(at);
+    as_user(BOB, &[], || {
+        let handle = open(&file, OFlags::RDWR).unwrap();
+        let map = Mapping::shared(&handle, 0, 7).unwrap();
+        map.write(0, b"mapped!");
+        map.sync().unwrap();
+    });
+    assert_eq!(super::at::stored(&file), b"mapped!");
+}
+
+fn allocation_by_a_user_clears(at: &At) {
+    let file = program(at);
+    as_user(BOB, &[], || {
+        let handle = open(&file, OFlags::WRONLY).unwrap();
+        rustix::fs::fallocate(&handle, rustix::fs::FallocateFlags::empty(), 0, 10_000).unwrap();
+    });
+    assert_eq!((mode(&file), stat(&file).st_size), (0o777, 10_000));
+}
+
+fn chown_clears(at: &At) {
+    let file = program(at);
+    give(&file, BOB, BOB);
+    assert_eq!(mode(&file), 0o777);
+    let file = program(at);
+    as_user(ALICE, &[STAFF], || std::os::unix::fs::chown(&file, None, Some(ALICE))).unwrap();
+    assert_eq!(mode(&file), 0o777);
+}
+
+fn chown_of_a_directory_keeps(at: &At) {
+    let dir = at.dir("dir");
+    chmod(&dir, 0o6755);
+    give(&dir, ALICE, STAFF);
+    assert_eq!(mode(&dir), 0o6755);
+}
+
+fn chmod_of_a_foreign_group_clears(at: &At) {
+    let file = program(at);
+    as_user(ALICE, &[], || rustix::fs::chmod(&file, Mode::from_raw_mode(0o6755))).unwrap();
+    assert_eq!(mode(&file), 0o4755);
+    as_user(ALICE, &[STAFF], || rustix::fs::chmod(&file, Mode::from_raw_mode(0o6755))).unwrap();
+    assert_eq!(mode(&file), 0o6755);
+}
+
+fn reading_keeps(at: &At) {
+    let file = program(at);
+    as_user(BOB, &[], || {
+        fs::read(&file).unwrap();
+        let handle = open(&file, OFlags::RDWR).unwrap();
+        handle.write_all_at(b"", 0).unwrap();
+        handle.sync_all().unwrap();
+    });
+    assert_eq!(mode(&file), 0o6777);
+}
+
+fn group_without_execution_is_no_set_id(at: &At) {
+    // Set-group-ID without the group's right to execute means something else and stays where the writer is of the group.
+    let file = program(at);
+    chmod(&file, 0o2766);
+    as_user(BOB, &[STAFF], || open(&file, OFlags::WRONLY).unwrap().write_all_at(b"X", 0).unwrap());
+    assert_eq!(mode(&file), 0o2766);
+}
+
+/// A directory of the group STAFF that hands it down; everybody may write there.
+fn shared(at: &At) -> PathBuf {
+    let dir = at.dir("shared");
+    give(&dir, 0, STAFF);
+    chmod(&dir, 0o2777);
+    dir
+}
+
+fn directory_hands_down_its_group(at: &At) {
+    let dir = shared(at);
+    as_user(ALICE, &[], || fs::write(dir.join("file"), b"")).unwrap();
+    fs::write(dir.join("of root"), b"").unwrap();
+    let stat_of = |name| stat(dir.join(name));
+    assert_eq!((stat_of("file").st_uid, stat_of("file").st_gid), (ALICE, STAFF));
+    assert_eq!((stat_of("of root").st_uid, stat_of("of root").st_gid), (0, STAFF));
+    assert_eq!(mode(dir.join("file")), 0o644);
+}
+
+fn directory_hands_down_to_directories(at: &At) {
+    let dir = shared(at);
+    as_user(ALICE, &[], || fs::create_dir(dir.join("sub"))).unwrap();
+    assert_eq!((stat(dir.join("sub")).st_gid, mode(dir.join("sub"))), (STAFF, 0o2755));
+    as_user(ALICE, &[], || fs::write(dir.join("sub/file"), b"")).unwrap();
+    assert_eq!(stat(dir.join("sub/file")).st_gid, STAFF);
+    chmod(dir.join("sub"), 0o755);
+    as_user(ALICE, &[], || fs::write(dir.join("sub/later"), b"")).unwrap();
+    assert_eq!(stat(dir.join("sub/later")).st_gid, ALICE);
+}
+
+fn directory_without_the_bit_does_not(at: &At) {
+    let dir = shared(at);
+    chmod(&dir, 0o777);
+    as_user(ALICE, &[STAFF], || fs::write(dir.join("file"), b"")).unwrap();
+    assert_eq!(stat(dir.join("file")).st_gid, ALICE);
+}
+
+fn directory_hands_down_to_every_kind(at: &At) {
+    let dir = shared(at);
+    as_user(ALICE, &[], || {
+        symlink("x", dir.join("link")).unwrap();
+        rustix::fs::mknodat(CWD, dir.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(CWD, dir.join("socket"), FileType::Socket, Mode::RUSR, 0).unwrap();
+    });
+    for name in ["link", "fifo", "socket"] {
+        assert_eq!((stat(dir.join(name)).st_uid, stat(dir.join(name)).st_gid), (ALICE, STAFF), "{name}");
+    }
+}
+
+fn moved_into_the_directory_keeps_its_group(at: &At) {
+    let dir = shared(at);
+    let file = at.file("file", b"");
+    fs::rename(file, dir.join("file")).unwrap();
+    fs::rename(at.dir("sub"), dir.join("sub")).unwrap();
+    assert_eq!(
+        (stat(dir.join("file")).st_gid, stat(dir.join("sub")).st_gid, mode(dir.join("sub"))),
+        (0, 0, 0o755)
+    );
+}
+
+fn linked_into_the_directory_keeps_its_group(at: &At) {
+    let dir = shared(at);
+    let file = at.file("file", b"");
+    fs::hard_link(&file, dir.join("file")).unwrap();
+    assert_eq!(stat(&file).st_gid, 0);
+}
+
+fn new_file_of_a_foreign_group_loses_the_bit(at: &At) {
+    let dir = shared(at);
+    let make = |name: &str| {
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        drop(rustix::fs::open(dir.join(name), flags, Mode::from_raw_mode(0o2755)).unwrap());
+    };
+    as_user(ALICE, &[], || make("foreign"));
+    as_user(ALICE, &[STAFF], || make("member"));
+    assert_eq!((mode(dir.join("foreign")), mode(dir.join("member"))), (0o755, 0o2755));
+}
+
+fn deep_tree_of_one_group(at: &At) {
+    let dir = shared(at);
+    as_user(ALICE, &[STAFF], || {
+        let mut path = dir.clone();
+        for n in 0..10 {
+            path.push(format!("{n}"));
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), b"").unwrap();
+        }
+    });
+    let mut path = dir;
+    for n in 0..10 {
+        path.push(format!("{n}"));
+        assert_eq!((stat(&path).st_gid, stat(path.join("file")).st_gid), (STAFF, STAFF));
+        assert_eq!(mode(&path), 0o2755);
+    }
+}

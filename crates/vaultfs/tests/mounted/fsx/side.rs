@@ -1,0 +1,268 @@
+//! One of the two file systems, and what it answers to an operation.
+
+use super::act::{Act, Kind, SLOTS, Way};
+use super::tree;
+use crate::conformance::Mapping;
+use lacuna_sim::Rng;
+use rustix::fs::{Advice, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
+use rustix::io::{Errno, Result};
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+/// What came of an operation, as far as the two must agree.
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer {
+    Done,
+    /// Its number.
+    Failed(Errno),
+    /// That many bytes, with this digest.
+    Bytes(usize, u64),
+    /// Whatever else it says.
+    Words(String),
+    /// There is nothing open, or nothing to be done.
+    Nothing,
+}
+
+pub(super) struct Side {
+    root: PathBuf,
+    slots: [Option<File>; SLOTS],
+    /// A plain directory may refuse direct input and output that is not aligned, so it does without.
+    direct: bool,
+}
+
+impl Side {
+    pub(super) fn new(root: &Path, direct: bool) -> Self {
+        Side { root: root.to_owned(), slots: Default::default(), direct }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.slots = Default::default();
+    }
+
+    pub(super) fn apply(&mut self, act: &Act) -> Answer {
+        let answer = match act {
+            Act::Open { slot, path, flags } => self.open(*slot, path, *flags),
+            Act::Close { slot } => {
+                self.slots[*slot] = None;
+                Ok(Answer::Done)
+            }
+            Act::SyncAll => rustix::fs::open(&self.root, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+                .and_then(rustix::fs::syncfs)
+                .map(|()| Answer::Done),
+            act => match self.on_open(act) {
+                Some(answer) => answer,
+                None => self.on_names(act),
+            },
+        };
+        answer.unwrap_or_else(Answer::Failed)
+    }
+
+    fn open(&mut self, slot: usize, path: &str, flags: OFlags) -> Result<Answer> {
+        // The old one ends first, as it would in a program that has a variable for it.
+        self.slots[slot] = None;
+        let file = rustix::fs::open(self.root.join(path), flags, Mode::from_raw_mode(0o644))?;
+        self.slots[slot] = Some(File::from(file));
+        Ok(Answer::Done)
+    }
+
+    fn on_names(&self, act: &Act) -> Result<Answer> {
+        let at = |path: &String| self.root.join(path);
+        let bits = |mode: &u32| Mode::from_raw_mode(*mode);
+        match act {
+            Act::Create { path, mode, exclusive } => {
+                let exclusive = if *exclusive { OFlags::EXCL } else { OFlags::empty() };
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | exclusive;
+                rustix::fs::open(at(path), flags, bits(mode)).map(drop)?;
+            }
+            Act::MakeDirectory { path, mode } => rustix::fs::mkdir(at(path), bits(mode))?,
+            Act::MakePipe { path } => rustix::fs::mknodat(CWD, at(path), FileType::Fifo, Mode::RUSR, 0)?,
+            Act::Symlink { path, target } => rustix::fs::symlink(target.as_str(), at(path))?,
+            Act::Link { from, to } => rustix::fs::link(at(from), at(to))?,
+            Act::Unlink { path } => rustix::fs::unlink(at(path))?,
+            Act::RemoveDirectory { path } => rustix::fs::rmdir(at(path))?,
+            Act::Rename { from, to, how } => rustix::fs::renameat_with(CWD, at(from), CWD, at(to), *how)?,
+            Act::Chmod { path, mode } => rustix::fs::chmod(at(path), bits(mode))?,
+            Act::Chown { path, uid, gid } => {
+                let (uid, gid) = (rustix::fs::Uid::from_raw(*uid), rustix::fs::Gid::from_raw(*gid));
+                rustix::fs::chownat(CWD, at(path), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Act::SetTimes { path, secs, nanos } => return set_times(&at(path), *secs, *nanos),
+            Act::SetAttribute { path, name, len, seed } => {
+                let value = Rng::new(*seed).bytes(*len);
+                rustix::fs::lsetxattr(at(path), *name, &value, XattrFlags::empty())?;
+            }
+            Act::RemoveAttribute { path, name } => rustix::fs::lremovexattr(at(path), *name)?,
+            Act::Stat { path } => {
+                return rustix::fs::lstat(at(path)).map(|s| Answer::Words(tree::attributes(&s)));
+            }
+            Act::List { path } => return tree::list(&at(path)).map(|names| Answer::Words(names.join(", "))),
+            Act::ReadLink { path } => {
+                return rustix::fs::readlink(at(path), vec![])
+                    .map(|target| Answer::Words(format!("{target:?}")));
+            }
+            other => unreachable!("{other:?} is not about names"),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// What an operation on an open file comes to; none for other operations.
+    fn on_open(&self, act: &Act) -> Option<Result<Answer>> {
+        let slot = match act {
+            Act::Read { slot, .. }
+            | Act::Write { slot, .. }
+            | Act::SetLength { slot, .. }
+            | Act::Allocate { slot, .. }
+            | Act::Copy { from: slot, .. }
+            | Act::CheckHoles { slot }
+            | Act::Sync { slot }
+            | Act::Settle { slot }
+            | Act::StatOpen { slot } => *slot,
+            _ => return None,
+        };
+        let Some(file) = &self.slots[slot] else { return Some(Ok(Answer::Nothing)) };
+        Some(match act {
+            Act::Read { offset, len, way, .. } => self.read(file, *offset, *len, *way),
+            Act::Write { offset, len, way, kind, seed, .. } => {
+                self.write(file, *offset, &content(*kind, *seed, *len), *way)
+            }
+            Act::SetLength { len, .. } => rustix::fs::ftruncate(file, *len).map(|()| Answer::Done),
+            Act::Allocate { how, offset, len, .. } => {
+                rustix::fs::fallocate(file, *how, *offset, *len).map(|()| Answer::Done)
+            }
+            Act::Copy { from_at, to, to_at, len, .. } => match &self.slots[*to] {
+                Some(target) => copy(file, *from_at, target, *to_at, *len),
+                None => Ok(Answer::Nothing),
+            },
+            Act::CheckHoles { .. } => check_holes(file),
+            Act::Sync { .. } => rustix::fs::fsync(file).map(|()| Answer::Done),
+            Act::Settle { .. } => rustix::fs::fdatasync(file)
+                .and_then(|()| rustix::fs::fadvise(file, 0, NonZeroU64::new(u64::MAX >> 1), Advice::DontNeed))
+                .map(|()| Answer::Done),
+            _ => rustix::fs::fstat(file).map(|stat| Answer::Words(tree::attributes(&stat))),
+        })
+    }
+
+    fn read(&self, file: &File, offset: u64, len: usize, way: Way) -> Result<Answer> {
+        if way == Way::Mapped {
+            let Some((start, within, len)) = mappable(file, offset, len)? else { return Ok(Answer::Nothing) };
+            let map = Mapping::reading(file, start, within + len)?;
+            return Ok(bytes(&map.read(within, len)));
+        }
+        let mut out = vec![0; len];
+        let mut done = 0;
+        self.directly(file, way, || {
+            while done < len {
+                match rustix::io::pread(file, &mut out[done..], offset + done as u64)? {
+                    0 => break,
+                    read => done += read,
+                }
+            }
+            Ok(())
+        })?;
+        Ok(bytes(&out[..done]))
+    }
+
+    fn write(&self, file: &File, offset: u64, data: &[u8], way: Way) -> Result<Answer> {
+        if way == Way::Mapped {
+            let Some((start, within, len)) = mappable(file, offset, data.len())? else {
+                return Ok(Answer::Nothing);
+            };
+            Mapping::shared(file, start, within + len)?.write(within, &data[..len]);
+            return Ok(Answer::Done);
+        }
+        self.directly(file, way, || {
+            let mut done = 0;
+            while done < data.len() {
+                done += rustix::io::pwrite(file, &data[done..], offset + done as u64)?;
+            }
+            Ok(Answer::Done)
+        })
+    }
+
+    /// Works with the kernel's cache left out, if that is the way.
+    fn directly<T>(&self, file: &File, way: Way, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let flags = rustix::fs::fcntl_getfl(file)?;
+        let regular = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::RegularFile;
+        let direct = self.direct && way == Way::Direct && regular;
+        if direct {
+            rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?;
+        }
+        let result = work();
+        if direct {
+            rustix::fs::fcntl_setfl(file, flags)?;
+        }
+        result
+    }
+}
+
+/// The page from which a range is mapped, where it begins there, and how much of it the file has; none if nothing.
+fn mappable(file: &File, offset: u64, len: usize) -> Result<Option<(u64, usize, usize)>> {
+    let stat = rustix::fs::fstat(file)?;
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let len = (stat.st_size as u64).saturating_sub(offset).min(len as u64) as usize;
+    let within = (offset % 4096) as usize;
+    Ok((regular && len > 0).then_some((offset - within as u64, within, len)))
+}
+
+fn bytes(data: &[u8]) -> Answer {
+    Answer::Bytes(data.len(), tree::digest(data))
+}
+
+fn content(kind: Kind, seed: u64, len: usize) -> Vec<u8> {
+    match kind {
+        Kind::Noise => Rng::new(seed).bytes(len),
+        Kind::Text => format!("{seed:x} is the number of these words; ")
+            .into_bytes()
+            .into_iter()
+            .cycle()
+            .take(len)
+            .collect(),
+        Kind::Zeros => vec![0; len],
+    }
+}
+
+fn set_times(path: &Path, secs: i64, nanos: i64) -> Result<Answer> {
+    let time = Timespec { tv_sec: secs, tv_nsec: nanos };
+    let times = Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    let stat = rustix::fs::lstat(path)?;
+    Ok(Answer::Words(format!(
+        "{}.{} {}.{}",
+        stat.st_atime, stat.st_atime_nsec, stat.st_mtime, stat.st_mtime_nsec
+    )))
+}
+
+fn copy(from: &File, mut from_at: u64, to: &File, mut to_at: u64, len: usize) -> Result<Answer> {
+    let mut done = 0;
+    while done < len {
+        match rustix::fs::copy_file_range(from, Some(&mut from_at), to, Some(&mut to_at), len - done)? {
+            0 => break,
+            copied => done += copied,
+        }
+    }
+    Ok(Answer::Bytes(done, 0))
+}
+
+/// What the file system calls a hole must read as zeros. Where holes are is its own affair.
+fn check_holes(file: &File) -> Result<Answer> {
+    let stat = rustix::fs::fstat(file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(Answer::Nothing);
+    }
+    let (mut at, size) = (0, stat.st_size as u64);
+    while at < size {
+        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => size,
+            other => other?,
+        };
+        let mut hole = vec![0; (data - at) as usize];
+        // A handle that only writes cannot look.
+        rustix::io::pread(file, &mut hole, at)?;
+        if hole.iter().any(|byte| *byte != 0) {
+            return Ok(Answer::Words(format!("data in the hole from {at} to {data}")));
+        }
+        at = if data < size { rustix::fs::seek(file, SeekFrom::Hole(data))? } else { size };
+    }
+    Ok(Answer::Done)
+}
