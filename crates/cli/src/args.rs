@@ -4,6 +4,7 @@ mod groups;
 mod header;
 mod keys;
 mod snapshots;
+mod vault;
 
 pub(crate) use groups::{
     ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, PurgingArgs,
@@ -12,6 +13,9 @@ pub(crate) use groups::{
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
+pub(crate) use vault::{
+    AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultStatArgs, VaultVerb,
+};
 
 use crate::settings;
 use crate::size::Size;
@@ -28,7 +32,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passph
 ///
 /// A LOCATION is the path of a file or block device, rados:POOL/NAME for a disk in a pool of Ceph RADOS, of
 /// which rados:POOL/NAME@SNAPSHOT is a snapshot, ubi:/dev/ubi0_0 for a UBI volume on raw flash, or nand:PATH for a simulated
-/// flash chip in a file. Sizes take the suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB
+/// flash chip in a file. A vault is a directory. Sizes take the suffixes K, M, G and T (powers of 1024), or KB, MB, GB and TB
 /// (powers of 1000).
 #[derive(Parser)]
 #[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
@@ -50,7 +54,7 @@ pub(crate) enum Verb {
     /// Make a new encrypted disk
     #[command(alias = "format")]
     Create(CreateArgs),
-    /// Open a disk and mount its file system, until `lacuna close`
+    /// Open a disk or a vault and mount its file system, until `lacuna close`
     #[command(alias = "mount")]
     Open(OpenArgs),
     /// Unmount what `open` mounted, and wait until everything is on the medium
@@ -58,9 +62,10 @@ pub(crate) enum Verb {
     Close(CloseArgs),
     /// Serve a disk to NBD clients until INT or TERM
     Serve(ServeArgs),
-    /// Show what a disk says about itself without a passphrase
+    /// Show what a disk or a vault says about itself without a passphrase
     Info(InfoArgs),
-    /// Show the counters of running servers
+    /// Show the counters of running servers: what is open, and where
+    #[command(alias = "list")]
     Status(StatusArgs),
     /// Read and verify every block; exit code 10 if any is bad
     Check(CheckArgs),
@@ -77,6 +82,9 @@ pub(crate) enum Verb {
     /// Keep states of a disk in RADOS, and go back to them
     #[command(subcommand)]
     Snapshot(SnapshotVerb),
+    /// File systems in a directory that nobody trusts
+    #[command(subcommand)]
+    Vault(VaultVerb),
     /// Remove a disk in RADOS with its snapshots and all its data
     Delete(DeleteArgs),
     /// Measure the ciphers and the passphrase cost on this machine
@@ -165,7 +173,7 @@ pub(crate) enum Format {
 #[derive(Args)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct OpenArgs {
-    /// The disk
+    /// The disk, or the directory of a vault
     #[arg(value_parser = location)]
     pub location: Location,
     /// Existing directories: one, or for the levels of a disk from 0 up one each
@@ -208,6 +216,12 @@ pub(crate) struct OpenArgs {
     /// When a disk on flash is purged.
     #[command(flatten)]
     pub purging: PurgingArgs,
+    /// Where the state of a vault is remembered.
+    #[command(flatten)]
+    pub anchor: AnchorArgs,
+    /// How a vault is mounted.
+    #[command(flatten)]
+    pub vault: VaultMountArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -289,7 +303,7 @@ pub(crate) enum Tls {
 /// `info`.
 #[derive(Args)]
 pub(crate) struct InfoArgs {
-    /// The disk
+    /// The disk, or the directory of a vault
     #[arg(value_parser = location)]
     pub location: Location,
     /// Print JSON
@@ -302,6 +316,9 @@ pub(crate) struct InfoArgs {
     /// Where the cluster is.
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    /// Where the state of a vault is remembered.
+    #[command(flatten)]
+    pub anchor: AnchorArgs,
 }
 
 /// `status`.

@@ -8,6 +8,7 @@ use crate::cost;
 use crate::forgetting::Forgetting;
 use crate::info_levels::{self, LevelFacts};
 use crate::observer::damaged_copy;
+use crate::vault_info;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -24,6 +25,14 @@ struct Facts {
 
 /// `lacuna info`.
 pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
+    if let Some(dir) = args.location.path().filter(|path| path.is_dir()) {
+        return vault_info::run(dir, args, console);
+    }
+    if let Some(anchor) = &args.anchor.anchor {
+        return Err(Error::new(Kind::Usage, "cannot use --anchor here")
+            .found(format!("{} for what is no vault", anchor.display()))
+            .expected("the directory of a vault"));
+    }
     let about = about(&args.location, &args.cluster.of(&args.location)?)?;
     let is_flash = matches!(about.parameters, Parameters::Flash(_));
     let forgetting = if is_flash { Forgetting::gather(args, console)? } else { None };
@@ -138,7 +147,7 @@ impl Facts {
             Parameters::Oblivious(params) => format!(" version {}", params.format_version()),
             Parameters::Objects(params) => format!(" version {}", params.format_version()),
             Parameters::Flash(_) => format!(" version {}", lacuna::FLASH_VERSION),
-            Parameters::Flat(_) => String::new(),
+            Parameters::Flat(_) | Parameters::Vault(_) => String::new(),
         };
         rows.push(("format", format!("{}{version}, header version {}", header.format, header.version)));
         rows.push(("size", exact(parameters.size())));

@@ -36,6 +36,8 @@ mod manual;
 mod manual_text;
 #[cfg(feature = "fuse")]
 mod mount;
+#[cfg(feature = "fuse")]
+mod mount_point;
 mod network;
 mod observer;
 mod passphrase;
@@ -49,9 +51,14 @@ mod snapshot;
 mod status;
 mod unlock;
 mod utc;
+mod vault;
+mod vault_info;
+#[cfg(feature = "fuse")]
+mod vault_mount;
+mod vault_refused;
 mod working;
 
-use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, Verb};
+use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, VaultVerb, Verb};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use console::Console;
@@ -99,10 +106,14 @@ fn refuse_borrowed_rights() -> Result<()> {
 }
 
 fn run(verb: Verb, console: Console) -> Result<()> {
+    vault_refused::check(&verb)?;
     match verb {
         Verb::Create(args) => create::run(&args, console),
         #[cfg(feature = "fuse")]
-        Verb::Open(args) => mount::open(args, console),
+        Verb::Open(args) => match vault_mount::directory(&args.location) {
+            Some(dir) => vault_mount::open(&dir, &args, console),
+            None => mount::open(args, console),
+        },
         #[cfg(not(feature = "fuse"))]
         Verb::Open(_) => lacks::mounting(),
         Verb::Close(args) => close::close(&args, console),
@@ -123,6 +134,10 @@ fn run(verb: Verb, console: Console) -> Result<()> {
         Verb::Snapshot(SnapshotVerb::List(args)) => snapshot::list(&args),
         Verb::Snapshot(SnapshotVerb::Remove(args)) => snapshot::remove(&args, console),
         Verb::Snapshot(SnapshotVerb::Rollback(args)) => snapshot::rollback(&args, console),
+        Verb::Vault(VaultVerb::Init(args)) => vault::init(&args, console),
+        Verb::Vault(VaultVerb::Check(args)) => vault::check(&args, console),
+        Verb::Vault(VaultVerb::Accept(args)) => vault::accept(&args, console),
+        Verb::Vault(VaultVerb::Stat(args)) => vault::stat(&args, console),
         Verb::Delete(args) => create::delete(&args, console),
         Verb::Bench(args) => bench::run(&args, console),
         Verb::Completions(args) => manual::completions(&args),

@@ -88,7 +88,8 @@ mod tests {
         let Sections { examples, .. } = manual_text::of(&name(command));
         assert_eq!(
             examples.is_empty(),
-            ["lacuna-key", "lacuna-header", "lacuna-snapshot"].contains(&name(command).as_str())
+            ["lacuna-key", "lacuna-header", "lacuna-snapshot", "lacuna-vault"]
+                .contains(&name(command).as_str())
         );
         for (example, _) in examples {
             let words = example.split(" >").next().unwrap().replace("'/mnt/b c'", "/mnt/b");

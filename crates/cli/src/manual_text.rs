@@ -16,6 +16,11 @@ const RUN: (&str, &str) = (
     "What is open, of root and of other users: locks, and the sockets by which close and status reach a server. Nothing in \
      it outlives the servers.",
 );
+const ANCHORS: (&str, &str) = (
+    "/var/lib/lacuna/anchors, ~/.local/state/lacuna/anchors",
+    "What this machine remembers of vaults, by UUID, of root and of other users: the last state of each. Not to be copied with a \
+     vault. $XDG_STATE_HOME, if set, takes the place of /var/lib and ~/.local/state.",
+);
 const ENDS: (&str, &str) = (
     "INT, TERM, and HUP unless it is ignored at the start",
     "Everything acknowledged goes to the medium, then the server ends with code 0. On a disk with levels, what is hidden \
@@ -46,6 +51,7 @@ pub(crate) fn of(page: &str) -> Sections {
             examples: OPEN,
             files: &[
                 RUN,
+                ANCHORS,
                 (
                     "MOUNTPOINT/disk, MOUNTPOINT/status",
                     "With --raw: the disk as a file, and its counters as text.",
@@ -81,6 +87,9 @@ pub(crate) fn of(page: &str) -> Sections {
             ],
             signals: &[ENDS, KILL],
         },
+        "lacuna-vault-init" | "lacuna-vault-accept" => {
+            Sections { examples: short(page), files: &[ANCHORS], ..Sections::default() }
+        }
         other => Sections { examples: short(other), ..Sections::default() },
     }
 }
@@ -104,6 +113,7 @@ const OPEN: &[(&str, &str)] = &[
     ("lacuna open disk.img /mnt --mkfs ext4", "For the first time: make a file system, and mount it."),
     ("lacuna open disk.img /mnt", "Afterwards."),
     ("lacuna open d.img /mnt/public /mnt/hidden", "A disk with levels, with the passphrase of level 1."),
+    ("lacuna open ~/synced/photos /mnt/photos", "A vault, which is a directory."),
     ("lacuna open disk.img /mnt --raw", "Without root: the disk as the file /mnt/disk."),
     ("lacuna open disk.img /mnt --read-only --mount-options noload", "Read an ext4 that was not unmounted."),
 ];
@@ -176,6 +186,21 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
         "lacuna-snapshot-list" => &[("lacuna snapshot list rados:pool/vm1", "What is kept.")],
         "lacuna-snapshot-remove" => &[("lacuna snapshot remove rados:pool/vm1 monday", "Keep it no longer.")],
         "lacuna-snapshot-rollback" => &[("lacuna snapshot rollback rados:pool/vm1 monday", "Go back to it.")],
+        "lacuna-vault-init" => &[
+            (
+                "lacuna vault init ~/synced/photos",
+                "Make a vault; `lacuna open ~/synced/photos DIR` mounts it.",
+            ),
+            ("lacuna vault init /srv/v --integrity mt", "With a tree of tags for each file."),
+        ],
+        "lacuna-vault-check" => {
+            &[("lacuna vault check ~/synced/photos", "Read and verify everything in it.")]
+        }
+        "lacuna-vault-accept" => &[(
+            "lacuna vault accept ~/synced/photos",
+            "After a backup was restored: take the state that is there as the newest.",
+        )],
+        "lacuna-vault-stat" => &[("lacuna vault stat /mnt/photos/a.jpg", "How one file is protected.")],
         "lacuna-delete" => {
             &[("lacuna delete rados:pool/vm1", "Remove the disk, its snapshots and all its data.")]
         }

@@ -3,6 +3,7 @@
 use crate::args::OpenArgs;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
+use crate::mount_point;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -18,6 +19,7 @@ use std::sync::mpsc;
 
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
+    check_of_vaults(&args)?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
@@ -59,31 +61,25 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
             .remedy("leave one of them away"));
     }
     for at in 0..args.mountpoints.len() {
-        // The path by which it will be known when other mounts have come and gone.
-        let given = &args.mountpoints[at];
-        let mountpoint = lacuna_service::check_mountpoint(given, None).map_err(|e| match e.kind() {
-            Kind::Busy => e.remedy(format!(
-                "end it with `lacuna close {}` if it is lacuna's, which also clears away what a dead server left; or choose \
-                 another directory",
-                shell_word(given)
-            )),
-            _ => e,
-        })?;
-        let shown = mountpoint.display();
+        let mountpoint = mount_point::check(&args.mountpoints[at], (!secretive).then_some(console))?;
         if args.mountpoints[..at].contains(&mountpoint) {
             return Err(Error::new(Kind::Usage, "cannot mount two levels in one place")
-                .found(format!("{shown} twice"))
+                .found(format!("{} twice", mountpoint.display()))
                 .remedy("give each level a directory of its own"));
-        }
-        let is_full = || std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some());
-        if !secretive && is_full() {
-            let word = shell_word(&mountpoint);
-            console
-                .note(&format!("{shown} is not empty: what is in it is hidden until `lacuna close {word}`"));
         }
         args.mountpoints[at] = mountpoint;
     }
     Ok(())
+}
+
+/// Refuses options of vaults for a disk.
+fn check_of_vaults(args: &OpenArgs) -> Result<()> {
+    let given = [("--anchor", args.anchor.anchor.is_some()), ("--allow-other", args.vault.allow_other)];
+    let Some((option, _)) = given.iter().find(|(_, given)| *given) else { return Ok(()) };
+    Err(Error::new(Kind::Usage, format!("cannot open {}", args.location))
+        .found(format!("{option}, which means nothing for a disk"))
+        .expected("the directory of a vault with it")
+        .remedy("leave it away"))
 }
 
 /// Refuses more mount points than there are open levels.

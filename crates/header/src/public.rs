@@ -49,10 +49,12 @@ impl FormatId {
     pub const OBLIVIOUS: FormatId = FormatId(4);
     /// A disk on flash that forgets what was deleted (DNEFS).
     pub const FLASH: FormatId = FormatId(5);
+    /// A file system in a directory that nobody trusts (MT-, RAND- and COMP-EINT).
+    pub const VAULT: FormatId = FormatId(6);
 
     /// Whether a disk of this format may have hidden levels. What is not known here may.
     pub fn has_levels(self) -> bool {
-        !matches!(self, FormatId::SEALED | FormatId::SEALED_OBJECTS | FormatId::FLASH)
+        !matches!(self, FormatId::SEALED | FormatId::SEALED_OBJECTS | FormatId::FLASH | FormatId::VAULT)
     }
 }
 
@@ -64,6 +66,7 @@ impl fmt::Display for FormatId {
             FormatId::DENIABLE => f.write_str("deniable"),
             FormatId::OBLIVIOUS => f.write_str("oblivious"),
             FormatId::FLASH => f.write_str("flash"),
+            FormatId::VAULT => f.write_str("vault"),
             FormatId(number) => write!(f, "unknown-{number}"),
         }
     }

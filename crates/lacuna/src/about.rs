@@ -58,7 +58,7 @@ pub enum AboutMedium {
 /// What a disk, or a snapshot of one, says without a passphrase. Nothing of it is authenticated.
 pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
     match Site::of(location, cluster) {
-        Site::File(path) => of_file(location, path),
+        Site::File(path) => of_file(location, &path),
         Site::Flash(place) => on_flash(location, place),
         Site::Pool(target) => in_pool(location, &target),
     }

@@ -12,11 +12,13 @@
 
 use crate::flash_place::FlashPlace;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
+use crate::vault_place::header_file;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
 use parking_lot::{Mutex, MutexGuard};
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,8 +46,8 @@ pub struct Holder {
 
 /// Where a location leads.
 pub enum Site<'l> {
-    /// To a file or block device.
-    File(&'l Path),
+    /// To a file or block device; to a vault by the file of its header.
+    File(Cow<'l, Path>),
     /// To flash.
     Flash(FlashPlace<'l>),
     /// To a disk in RADOS.
@@ -56,7 +58,7 @@ impl<'l> Site<'l> {
     /// Where a location leads.
     pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
         match location {
-            Location::Path(path) => Site::File(path),
+            Location::Path(path) => Site::File(header_file(path)),
             Location::Nand(path) => Site::Flash(FlashPlace::Nand(path)),
             Location::Ubi(path) => Site::Flash(FlashPlace::Ubi(path)),
             Location::Rados { pool, name, snapshot } => Site::Pool(Target {

@@ -25,7 +25,7 @@ pub fn create(
     let making = Making { options, observer };
     let (parameters, header) = match Site::of(&options.location, &options.holder.cluster) {
         Site::Pool(target) => create_rados::run(&making, &target, passphrases)?,
-        Site::File(path) => create_file::run(&making, path, passphrases)?,
+        Site::File(path) => create_file::run(&making, options.location.path().unwrap_or(&path), passphrases)?,
         Site::Flash(place) => create_flash::run(&making, place, passphrases)?,
     };
     Ok(Created { parameters, header })

@@ -236,7 +236,7 @@ fn lay(medium: &Arc<FileMedium>, parameters: &Parameters, unlocked: &Unlocked) -
         Parameters::Flat(params) => Sealed::create(&**medium, params, &unlocked.master_keys[0]),
         Parameters::Deniable(params) => lay_levels(params, medium, unlocked),
         Parameters::Oblivious(params) => lay_levels(params, medium, unlocked),
-        Parameters::Objects(_) | Parameters::Flash(_) => {
+        Parameters::Objects(_) | Parameters::Flash(_) | Parameters::Vault(_) => {
             unreachable!("{parameters:?} is not planned for a file")
         }
     }

@@ -8,6 +8,7 @@ use crate::observer::Observer;
 use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use crate::unlock::{Opened, Opener, unlock};
+use crate::vault_place;
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use lacuna_flash::HeaderMedium;
 pub use lacuna_header::HeaderBackup;
@@ -28,7 +29,7 @@ pub fn backup(
     refuse_snapshot(location, "back up the header of")?;
     let taken = match Site::of(location, cluster) {
         Site::File(path) => {
-            let look = Look::at(path)?;
+            let look = Look::at(&path)?;
             HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
         }
         Site::Flash(place) => taken_from(&HeaderMedium::new(place.look()?.flash)),
@@ -98,6 +99,9 @@ pub fn restore(
     refuse_snapshot(location, "restore the header of")?;
     let public = backup.public();
     let parameters = Parameters::of(public, location).map_err(naming)?;
+    if let (Parameters::Vault(_), Location::Path(dir)) = (&parameters, location) {
+        vault_place::make_header_file(dir)?;
+    }
     let (medium, _connection) = medium(location, holder)?;
     if medium.len() < parameters.end() {
         return Err(Error::new(Kind::Usage, what)
@@ -138,7 +142,7 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
 fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
     match Site::of(location, &holder.cluster) {
         Site::File(path) => {
-            let medium = FileMedium::open(path, Access::Write)?;
+            let medium = FileMedium::open(&path, Access::Write)?;
             medium.forget_cached()?;
             Ok((Arc::new(medium), None))
         }

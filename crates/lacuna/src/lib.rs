@@ -43,9 +43,11 @@
 //!   gives a [`Volume`], which becomes a [`Key`], which opens the disk.
 //! - [`OpenDisk`] is a disk that is open: [`levels`](OpenDisk::levels) for front ends, [`check`](OpenDisk::check),
 //!   [`on_objects`](OpenDisk::on_objects) for snapshots, [`purge`](Disk::purge) to forget what was deleted.
+//! - [`vault`] makes, opens and checks vaults: file systems in directories that nobody trusts.
 //! - [`about`] says what anybody can see of a disk.
 //! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
-//! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else.
+//! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else, and of `lacuna-vaultfs`, which
+//!   mounts a [`vault::Vault`].
 //!
 //! # Features
 //!
@@ -88,6 +90,10 @@ mod resize;
 mod shape;
 pub mod snapshots;
 mod unlock;
+pub mod vault;
+mod vault_anchor;
+mod vault_params;
+mod vault_place;
 
 pub use about::{About, AboutMedium, about};
 pub use claim::process_of;

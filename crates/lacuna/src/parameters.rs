@@ -1,6 +1,7 @@
 //! What a header says of its disk, whichever of the formats of this build it has.
 
 use crate::human;
+use crate::vault_params::VaultParams;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
@@ -26,6 +27,8 @@ pub enum Parameters {
     Oblivious(ObliviousParams),
     /// Of a disk on flash.
     Flash(FlashParams),
+    /// Of a vault, which is no disk: it has no size of its own.
+    Vault(VaultParams),
 }
 
 impl Parameters {
@@ -39,6 +42,7 @@ impl Parameters {
             (Location::Path(_), FormatId::OBLIVIOUS) => {
                 ObliviousParams::parse(&header.params).map(Parameters::Oblivious)
             }
+            (Location::Path(_), FormatId::VAULT) => VaultParams::parse(&header.params).map(Parameters::Vault),
             (Location::Nand(_) | Location::Ubi(_), FormatId::FLASH) => {
                 FlashParams::parse(&header.params).map(Parameters::Flash)
             }
@@ -49,7 +53,7 @@ impl Parameters {
                 .found(format!("the format {found}"))
                 .expected(match location {
                     Location::Path(_) => {
-                        "a format that this build knows in a file: sealed, deniable, oblivious"
+                        "a format that this build knows in a file: sealed, deniable, oblivious; in a directory: vault"
                     }
                     Location::Nand(_) | Location::Ubi(_) => {
                         "the format that this build knows on flash: flash"
@@ -60,14 +64,14 @@ impl Parameters {
         }
     }
 
-    /// The first byte of the medium behind all that the disk needs. In a pool and on flash the medium holds the header
-    /// alone.
+    /// The first byte of the medium behind all that the disk needs. In a pool, on flash and of a vault the
+    /// medium holds the header alone.
     pub fn end(&self) -> u64 {
         match self {
             Parameters::Flat(params) => params.geometry().medium_len(),
             Parameters::Deniable(params) => params.medium_len(),
             Parameters::Oblivious(params) => params.medium_len(),
-            Parameters::Objects(_) | Parameters::Flash(_) => HEADER_AREA,
+            Parameters::Objects(_) | Parameters::Flash(_) | Parameters::Vault(_) => HEADER_AREA,
         }
     }
 
@@ -79,6 +83,7 @@ impl Parameters {
             Parameters::Deniable(_) => FormatId::DENIABLE,
             Parameters::Oblivious(_) => FormatId::OBLIVIOUS,
             Parameters::Flash(_) => FormatId::FLASH,
+            Parameters::Vault(_) => FormatId::VAULT,
         }
     }
 
@@ -88,7 +93,10 @@ impl Parameters {
             Parameters::Flat(Params { cipher, .. }) | Parameters::Objects(ObjectParams { cipher, .. }) => {
                 cipher.authenticates()
             }
-            Parameters::Deniable(_) | Parameters::Oblivious(_) | Parameters::Flash(_) => true,
+            Parameters::Deniable(_)
+            | Parameters::Oblivious(_)
+            | Parameters::Flash(_)
+            | Parameters::Vault(_) => true,
         }
     }
 
@@ -102,7 +110,9 @@ impl Parameters {
     pub fn hidden_sizes(&self) -> Vec<u64> {
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK_SIZE as u64);
         match self {
-            Parameters::Flat(_) | Parameters::Objects(_) | Parameters::Flash(_) => Vec::new(),
+            Parameters::Flat(_) | Parameters::Objects(_) | Parameters::Flash(_) | Parameters::Vault(_) => {
+                Vec::new()
+            }
             Parameters::Deniable(params) => {
                 (1..=params.hidden_levels()).map(|level| bytes(params.most_blocks(level))).collect()
             }
@@ -129,7 +139,7 @@ impl Parameters {
             .expected(format!("at most {most} on a disk of this format and shape, level 0 among them")))
     }
 
-    /// Length of the disk in bytes.
+    /// Length of the disk in bytes; of a vault 0.
     pub fn size(&self) -> u64 {
         let blocks = match self {
             Parameters::Flat(params) => params.blocks,
@@ -137,17 +147,19 @@ impl Parameters {
             Parameters::Deniable(params) => params.blocks,
             Parameters::Oblivious(params) => params.blocks,
             Parameters::Flash(params) => params.blocks,
+            Parameters::Vault(_) => 0,
         };
         // A record of a snapshot that nobody verified may say anything.
         blocks.saturating_mul(BLOCK_SIZE as u64)
     }
 
-    /// How blocks are encrypted.
+    /// How blocks are encrypted; of a vault, how they are verified.
     pub fn cipher(&self) -> &'static str {
         match self {
             Parameters::Flat(params) => params.cipher.name(),
             Parameters::Objects(params) => params.cipher.name(),
             Parameters::Deniable(_) | Parameters::Oblivious(_) | Parameters::Flash(_) => Cipher::Gcm.name(),
+            Parameters::Vault(params) => params.integrity.name(),
         }
     }
 
@@ -173,6 +185,7 @@ impl Parameters {
                 human(params.flash.leb_len.into()),
                 u32::from(params.key_len) * 8
             ),
+            Parameters::Vault(_) => "one backing file for each file".to_owned(),
         }
     }
 
@@ -184,6 +197,7 @@ impl Parameters {
             Parameters::Deniable(params) => params.blocks,
             Parameters::Oblivious(params) => params.blocks,
             Parameters::Flash(params) => params.most_blocks,
+            Parameters::Vault(_) => 0,
         };
         blocks * BLOCK_SIZE as u64
     }
@@ -195,6 +209,11 @@ impl Parameters {
                 .found(format!("a size of {} bytes", blocks.saturating_mul(BLOCK_SIZE as u64)))
         };
         let wanted = blocks.saturating_mul(BLOCK_SIZE as u64);
+        if matches!(self, Parameters::Vault(_)) {
+            return Err(
+                refused().expected("a disk: a vault has no size, it grows and shrinks with what is in it")
+            );
+        }
         if wanted < self.size() {
             return Err(refused()
                 .expected(format!("at least its present size, {} bytes", self.size()))
@@ -208,6 +227,7 @@ impl Parameters {
                 Parameters::Deniable(_) => "its log has room for that",
                 Parameters::Oblivious(_) => "its cells have room for that",
                 Parameters::Flash(_) => "its keys and its log are laid out for that",
+                Parameters::Vault(_) => "it has none",
             };
             let most = self.largest();
             return Err(refused()
@@ -228,6 +248,7 @@ impl Parameters {
             }
             Parameters::Deniable(params) => Parameters::Deniable(DeniableParams { blocks, ..*params }),
             Parameters::Flash(params) => Parameters::Flash(FlashParams { blocks, ..*params }),
+            Parameters::Vault(params) => Parameters::Vault(*params),
             Parameters::Oblivious(params) => {
                 let mut resized = *params;
                 resized.blocks = blocks;
@@ -244,6 +265,7 @@ impl Parameters {
             Parameters::Deniable(params) => params.encode().to_vec(),
             Parameters::Oblivious(params) => params.encode().to_vec(),
             Parameters::Flash(params) => params.encode().to_vec(),
+            Parameters::Vault(params) => params.encode().to_vec(),
         }
     }
 }

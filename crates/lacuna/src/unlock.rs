@@ -79,7 +79,7 @@ pub fn unlock(
     let mut flash = None;
     let (header, connection) = match Site::of(location, &holder.cluster) {
         Site::File(path) => {
-            let medium = FileMedium::open(path, access)?;
+            let medium = FileMedium::open(&path, access)?;
             // After a failed sync the system's cache may hold a header that the medium does not.
             medium.forget_cached()?;
             touches = medium.touches_access_times();
@@ -224,6 +224,11 @@ impl Volume {
         cluster::refuse_snapshot(&self.location, verb)
     }
 
+    /// What a vault needs of it: the medium of the header, the open header, and the claim.
+    pub(crate) fn into_held(self) -> (Arc<dyn Medium>, Unlocked, Option<Arc<Claim>>) {
+        (self.header, self.unlocked, self.claim)
+    }
+
     /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
     pub fn into_key(self, forks: bool) -> Result<Key> {
         let Volume {
@@ -247,10 +252,19 @@ impl Volume {
             (Parameters::Flash(params), _) => {
                 Place::Flash { flash: flash.expect("a disk on flash is unlocked on flash"), params }
             }
+            (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
         Ok(Key { place, claim, has_levels, masters, uuid })
     }
+}
+
+/// The refusal to use a vault as a disk.
+fn not_a_disk(location: &Location) -> Error {
+    Error::new(Kind::Usage, format!("cannot use {location} as a disk"))
+        .found("a vault, which is a file system and has no blocks to serve")
+        .expected("a disk")
+        .remedy("open it as a vault: it is mounted then")
 }
 
 /// Why a disk with levels acknowledges no write only when it is durable: in the same words whatever levels there are.

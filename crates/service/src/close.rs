@@ -104,6 +104,26 @@ pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::
     serde_json::from_str(&answer).map_err(|e| failed(format!("an answer that is not JSON: {e}")))
 }
 
+/// Asks the server of what is open at `mountpoint` a question that it alone understands
+/// ([`Subject::answer`](crate::Subject::answer)).
+///
+/// Errors: what the server says; [`Kind::NotFound`] if nothing of lacuna is open there or its server does not know the
+/// question, [`Kind::TimedOut`] if it does not answer.
+pub fn ask(mountpoint: &Path, question: &str, run_base: Option<&Path>) -> Result<serde_json::Value> {
+    let (paths, mountpoint) = find(mountpoint, run_base)?;
+    let failed = |found: &str| {
+        Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
+            .found(found)
+    };
+    let answer = control::ask(&paths.control(), question).map_err(|e| match e.kind() {
+        ErrorKind::TimedOut => failed("silence for 5 seconds").with_kind(Kind::TimedOut),
+        _ => failed(&e.to_string()),
+    })?;
+    let answer =
+        outcome::decode_items(&answer).unwrap_or_else(|| Err(failed("no answer that makes sense")))?;
+    answer.into_iter().next().ok_or_else(|| failed("an empty answer"))
+}
+
 /// Where the server of the disk listens that is open at `mountpoint`.
 pub(crate) fn control_socket(mountpoint: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
     find(mountpoint, run_base).map(|(paths, _)| paths.control())
@@ -131,7 +151,7 @@ pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
 pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> bool {
     let Ok(base) = base(run_base) else { return false };
     let paths = RunPaths::of(&base, mountpoint);
-    let raw = || paths.record().is_some_and(|record| record.raw) && top.is_our_fuse();
+    let raw = || paths.record().is_some_and(|record| record.fuse_at_mountpoint()) && top.is_our_fuse();
     let backing = paths.fuse().join(DISK_NAME);
     is_alive(&paths) == Some(false) && (rests_on(top, &loop_device::resting_on(&backing)) || raw())
 }
@@ -174,7 +194,7 @@ pub fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
             if !finished.success() {
                 return Err(busy_or_failed(at, &finished));
             }
-        } else if record.as_ref().is_some_and(|r| r.raw) && top.is_our_fuse() {
+        } else if record.as_ref().is_some_and(Record::fuse_at_mountpoint) && top.is_our_fuse() {
             unmount_dead(at)?;
         }
     }

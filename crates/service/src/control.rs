@@ -3,8 +3,9 @@
 use crate::counters::Counters;
 use crate::outcome;
 use crate::purge_answer::{self, PURGE};
+use crate::subject::Subject;
 use crate::watch::Watch;
-use lacuna_core::{ByteDisk, Error, Naming, Result};
+use lacuna_core::{Error, Naming, Result};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -60,10 +61,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`; `naming` gives names to the settings in advice that clients get. Errors: whatever the system says.
+    /// Listens at `path` for those who ask of `subject`; `naming` gives names to the settings in advice that clients get. Errors: whatever the system says.
     pub fn start(
         path: &Path,
-        disk: ByteDisk,
+        subject: impl Subject,
         watch: Arc<Watch>,
         events: Sender<Event>,
         naming: Naming,
@@ -73,7 +74,8 @@ impl Control {
         let _ = std::fs::remove_file(path);
         let listener = Arc::new(UnixListener::bind(path).map_err(failed)?);
         let ending = Arc::new(AtomicBool::new(false));
-        let counters = Counters::of(vec![disk.clone()]);
+        let subject: Arc<dyn Subject> = Arc::new(subject);
+        let counters = Counters::shared(vec![Arc::clone(&subject)]);
         let (theirs, told) = (Arc::clone(&listener), Arc::clone(&ending));
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
@@ -81,7 +83,7 @@ impl Control {
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
-                        Ok((stream, _)) => _ = serve(stream, (&disk, &counters), &watch, &events, naming),
+                        Ok((stream, _)) => _ = serve(stream, (&subject, &counters), &watch, &events, naming),
                         Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
@@ -103,7 +105,7 @@ impl Drop for Control {
 
 fn serve(
     mut stream: UnixStream,
-    (disk, counters): (&ByteDisk, &Counters),
+    (subject, counters): (&Arc<dyn Subject>, &Counters),
     watch: &Watch,
     events: &Sender<Event>,
     naming: Naming,
@@ -118,7 +120,7 @@ fn serve(
             stream.write_all(outcome::HEARD)?;
             events.send(Event::Close(Waiting(stream, naming))).map_err(io::Error::other)
         }
-        PURGE => purge_answer::answer(stream, disk.clone(), naming),
+        PURGE => purge_answer::answer(stream, Arc::clone(subject), naming),
         STATUS => {
             let last_error = watch.last_failure().map(|e| e.named(naming));
             let answer = serde_json::json!({
@@ -130,7 +132,10 @@ fn serve(
             text.push('\n');
             stream.write_all(text.as_bytes())
         }
-        _ => Err(io::ErrorKind::InvalidData.into()),
+        question => match subject.answer(question) {
+            Some(answer) => stream.write_all(outcome::encode_value(&answer, naming).as_bytes()),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        },
     }
 }
 

@@ -1,8 +1,10 @@
 //! The counters of a disk, for people who ask while the disk may be stuck: it can hold its locks while it waits for its
 //! medium, above all when it is being closed, and that is when people ask.
 
-use lacuna_core::{ByteDisk, StatusItem};
+use crate::subject::Subject;
+use lacuna_core::StatusItem;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -11,14 +13,18 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 /// The counters of a disk, or of its levels.
 pub struct Counters {
-    levels: Vec<ByteDisk>,
+    levels: Vec<Arc<dyn Subject>>,
     /// An answer that was not there in time; nothing more is asked until it is.
     late: Mutex<Option<Receiver<Vec<StatusItem>>>>,
 }
 
 impl Counters {
     /// Of these levels.
-    pub fn of(levels: Vec<ByteDisk>) -> Self {
+    pub fn of<S: Subject>(levels: Vec<S>) -> Self {
+        Self::shared(levels.into_iter().map(|level| Arc::new(level) as Arc<dyn Subject>).collect())
+    }
+
+    pub(crate) fn shared(levels: Vec<Arc<dyn Subject>>) -> Self {
         Counters { levels, late: Mutex::default() }
     }
 
@@ -51,9 +57,8 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_core::Status;
+    use lacuna_core::{ByteDisk, Status};
     use lacuna_sim::Unasked;
-    use std::sync::Arc;
 
     #[test]
     fn a_disk_that_is_stuck_keeps_nobody_waiting() {

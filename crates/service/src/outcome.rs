@@ -45,6 +45,14 @@ pub(crate) fn encode_items(result: &Result<Status>, naming: Naming) -> String {
     }
 }
 
+/// The line of a server that was asked a question of its own.
+pub(crate) fn encode_value(answer: &Result<serde_json::Value>, naming: Naming) -> String {
+    match answer {
+        Ok(value) => text(&Line { ok: true, items: vec![value.clone()], ..Line::default() }),
+        Err(e) => text(&line(&Err(e.clone()), naming)),
+    }
+}
+
 /// What such a line says, or `None` if it is not one.
 pub(crate) fn decode_items(line: &str) -> Option<Result<Vec<serde_json::Value>>> {
     let done = decode(line)?;

@@ -41,6 +41,16 @@ pub struct Record {
     pub raw: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether it is a vault: then the FUSE file system at the mount point is what was opened, and no disk is behind it.
+    #[serde(default)]
+    pub vault: bool,
+}
+
+impl Record {
+    /// Whether FUSE is mounted at the mount point itself.
+    pub(crate) fn fuse_at_mountpoint(&self) -> bool {
+        self.raw || self.vault
+    }
 }
 
 /// The directory that holds the run directories of this user: `/run/lacuna` for root, otherwise below
@@ -247,6 +257,7 @@ mod tests {
             pid: 1,
             raw: true,
             read_only: false,
+            vault: false,
         };
         first.write_record(&record).unwrap();
         assert_eq!(RunPaths::of(base.path(), at).record(), Some(record));

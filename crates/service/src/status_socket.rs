@@ -103,7 +103,7 @@ fn serve(
     let mut word = String::new();
     let said = BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word);
     if said.is_ok() && word.trim_end() == PURGE {
-        return purge_answer::answer(stream, disk.clone(), naming);
+        return purge_answer::answer(stream, Arc::new(disk.clone()), naming);
     }
     stream.write_all(account().to_string().as_bytes())
 }

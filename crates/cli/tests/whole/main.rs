@@ -39,4 +39,8 @@ mod scene;
 mod traces;
 mod typist;
 mod ubi;
+mod vault;
+mod vault_places;
+mod vault_rollback;
+mod vault_scene;
 mod write_through;

@@ -79,6 +79,7 @@ impl Scene {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lacuna"));
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.dir.path()).env_remove("LISTEN_FDS");
+        command.env("XDG_STATE_HOME", self.dir.path().join("state"));
         command
     }
 

@@ -1,0 +1,243 @@
+//! `vault init|check|accept|stat`: what is asked and said around the operations of [`lacuna::vault`].
+
+use crate::args::{VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs};
+use crate::console::{self, Console};
+use crate::cost;
+use crate::passphrase;
+use crate::settings;
+use crate::size::budget;
+use crate::working;
+use lacuna::vault::{self, BadFile, CheckReport, NewVault, OpenVault, VaultKey, VaultOpening};
+use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human};
+use lacuna_service::Record;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bad blocks named in a JSON answer. The count beside them is always whole.
+const NAMED: usize = 65536;
+
+/// What is said where this machine remembers nothing of a vault.
+const FIRST_OPENING: &str = "this machine has not opened this vault before: it remembers no state, so nobody can tell whether this is the newest one";
+
+/// `lacuna vault init`.
+pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
+    let dir = &args.dir;
+    let new = NewVault {
+        dir: dir.clone(),
+        integrity: args.integrity,
+        anchor: args.anchor.anchor.clone(),
+        cost: cost::from_args(&args.cost)?.unwrap_or_default(),
+    };
+    let given = || {
+        let given = passphrase::to_create(&args.passphrase, &dir.display().to_string(), 1)?;
+        let [passphrase] = given.try_into().map_err(|given: Vec<_>| {
+            Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
+                .found(format!("{} passphrases", given.len()))
+                .expected("one to begin with")
+                .remedy("add others with `lacuna key add` afterwards")
+        })?;
+        Ok(passphrase)
+    };
+    // To be there already is a wrong use, as with `create`.
+    let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
+    let made = vault::create(&new, &console, given).map_err(usage)?;
+    console.done(&format!(
+        "made a vault in {}, integrity {}, UUID {}\nits last state is remembered in {}\ntrying a passphrase costs {}",
+        dir.display(),
+        args.integrity.name(),
+        made.header.uuid,
+        made.anchor.display(),
+        cost::words(&made.header.cost)
+    ))
+}
+
+/// Takes hold of a vault and opens its header, with the passphrase that options give or a person types.
+pub(crate) fn key(
+    dir: &Path,
+    access: Access,
+    args: &crate::args::PassphraseArgs,
+    console: Console,
+) -> Result<VaultKey> {
+    let shown = dir.display().to_string();
+    let ask = |_: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &shown, open);
+    vault::unlock(dir, access, &console, ask)
+}
+
+/// Says what a person should know who has just opened a vault.
+pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
+    if open.is_first_opening() {
+        // A look leaves nothing behind that later ones could be compared with.
+        let later = if read_only { "" } else { "; from now on it remembers" };
+        console.note(&format!("{FIRST_OPENING}{later}"));
+    }
+}
+
+/// `lacuna vault check`.
+pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
+    let budget = budget(args.cache)?;
+    // A vault that is only looked at stays as it is: a new state of it might be in conflict with one of another machine.
+    let key = key(&args.dir, Access::Read, &args.passphrase, console)?;
+    let opening = VaultOpening {
+        read_only: true,
+        budget,
+        anchor: args.anchor.anchor.clone(),
+        ..VaultOpening::default()
+    };
+    let opening_it = format!("opening {}", args.dir.display());
+    let open = working::show(console, &opening_it, |_| key.open(opening));
+    let open = open?;
+    notes(&open, true, console);
+    let bar = console.progress(0, "{per_sec} files");
+    let report = open.vault().check(&mut |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let closed = open.close();
+    let report = report?;
+    if args.json {
+        console::json(&check_json(&args.dir, &report))?;
+    } else {
+        report.bad.iter().try_for_each(|bad| console::line(&bad_words(bad)))?;
+        console::line(&format!(
+            "{} and {} verified, {} bad",
+            many(report.files, "file"),
+            many(report.blocks, "block"),
+            report.bad.len()
+        ))?;
+    }
+    if report.bad.is_empty() {
+        return closed;
+    }
+    Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
+        .found(format!("{} that cannot be read", many(report.bad.len() as u64, "place")))
+        .remedy(
+            "bring the backing files that are named above back as they were, or write these files anew from another copy; \
+             everything else can be read",
+        ))
+}
+
+fn check_json(dir: &Path, report: &CheckReport) -> Value {
+    let named = report.bad.iter().take(NAMED).map(|BadFile { path, backing, block, why }| {
+        json!({ "path": path, "backing": backing, "block": block, "error": why })
+    });
+    json!({
+        "location": dir.display().to_string(),
+        "files": report.files,
+        "blocks": report.blocks,
+        "bad": report.bad.len(),
+        "bad_blocks": named.collect::<Vec<_>>(),
+        "bad_blocks_truncated": report.bad.len() > NAMED,
+    })
+}
+
+fn bad_words(BadFile { path, backing, block, why }: &BadFile) -> String {
+    let mut words = path.clone();
+    if let Some(block) = block {
+        let _ = write!(words, ", block {block}");
+    }
+    if !backing.is_empty() {
+        let _ = write!(words, " (backing file {backing})");
+    }
+    let _ = write!(words, ": {why}");
+    words
+}
+
+/// `lacuna vault accept`.
+pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
+    let (dir, shown) = (&args.dir, args.dir.display());
+    let refused =
+        |what: &str| Error::new(Kind::Usage, format!("cannot accept the state of {shown}")).found(what);
+    if !args.yes && !console::can_ask() {
+        return Err(
+            refused("no terminal to ask whether to go on").remedy("if that is what you want, give --yes")
+        );
+    }
+    let key = key(dir, Access::Write, &args.passphrase, console)?;
+    let opening = VaultOpening { anchor: args.anchor.anchor.clone(), ..VaultOpening::default() };
+    let looking = VaultOpening { read_only: true, ..opening.clone() };
+    match key.open(looking).map(|open| (open.is_first_opening(), open.close())) {
+        Ok((first, closed)) => {
+            closed?;
+            let why = if first { "this machine remembers no other" } else { "this machine remembers it" };
+            return console
+                .done(&format!("nothing to accept: the state of {shown} is as it should be; {why}"));
+        }
+        Err(e) if e.kind() == Kind::RolledBack => console.note(&settings::words(&e)),
+        Err(e) => return Err(e),
+    }
+    console.note(
+        "accepting it makes the state that is there the newest one: what was written to the vault in states that are not in its \
+         history is gone",
+    );
+    if !args.yes {
+        console::confirm()?;
+    }
+    let open = working::show(console, &format!("accepting {shown}"), |_| {
+        key.open(VaultOpening { accept: true, ..opening })
+    })?;
+    open.close()?;
+    console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
+}
+
+/// `lacuna vault stat`.
+pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
+    let shown = args.file.display();
+    let failed = |e: &std::io::Error| Error::io(format!("cannot look at {shown}"), e);
+    let about = std::fs::metadata(&args.file).map_err(|e| failed(&e))?;
+    let record = mount_of(about.dev()).ok_or_else(|| {
+        Error::new(Kind::NotFound, format!("cannot tell how {shown} is protected"))
+            .found("a file that is in no vault which this user has open")
+            .expected("a path below the mount point of a vault")
+    })?;
+    if about.is_file() {
+        // What the kernel has not written back yet counts as well.
+        let synced = std::fs::File::open(&args.file).and_then(|file| file.sync_all());
+        synced.unwrap_or_else(|e| console.detail(&format!("cannot sync {shown}: {e}")));
+    }
+    let mut found = lacuna_service::ask(&record.mountpoint, &format!("stat {}", about.ino()), None)?;
+    found["path"] = json!(args.file.to_string_lossy());
+    found["mountpoint"] = json!(record.mountpoint.to_string_lossy());
+    if args.json { console::json(&found) } else { console::bytes(stat_words(&found).as_bytes()) }
+}
+
+/// The vault that is mounted as this device.
+fn mount_of(device: u64) -> Option<Record> {
+    let running = lacuna_service::running(None).unwrap_or_default();
+    let is_it = |record: &Record| std::fs::metadata(&record.mountpoint).is_ok_and(|top| top.dev() == device);
+    running.into_iter().filter(|record| record.vault).find(is_it)
+}
+
+fn stat_words(found: &Value) -> String {
+    let number = |field: &str| found[field].as_u64().unwrap_or(0);
+    let text = |field: &str| found[field].as_str().unwrap_or("none yet").to_owned();
+    let (blocks, random) = (number("blocks"), number("random_looking"));
+    let share = if blocks == 0 { 0.0 } else { random as f64 / blocks as f64 * 100.0 };
+    let rows = [
+        ("file", text("path")),
+        ("scheme", format!("{} (asked for: {})", text("scheme"), text("integrity"))),
+        ("blocks", format!("{blocks}, {random} of them random-looking ({share:.1}%)")),
+        ("trusted", human(number("trusted_bytes"))),
+        ("untrusted", format!("{} beside the blocks", human(number("untrusted_bytes")))),
+        ("counters", many(number("intervals"), "interval")),
+        ("backing file", text("backing")),
+    ];
+    rows.iter().fold(String::new(), |mut words, (name, value)| {
+        let _ = writeln!(words, "{name:<16} {value}");
+        words
+    })
+}
+
+/// So many of something, in words.
+fn many(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Where the findings of a running vault go: to the log of its server.
+pub(crate) fn log(say: &lacuna_service::Log) -> vault::Log {
+    let say = Arc::clone(say);
+    Arc::new(move |line: &str| say(&Error::new(Kind::Corrupt, line)))
+}

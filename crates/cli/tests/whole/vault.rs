@@ -1,0 +1,213 @@
+//! Vaults from the command line: made, opened, checked, their passphrases, and what is refused.
+
+use crate::scene::{noise, send, wait_until};
+use crate::vault_scene::VaultScene;
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+#[test]
+fn files_are_there_when_a_vault_is_opened_again() {
+    let Some(scene) = VaultScene::new(&["--integrity", "comp"]) else { return };
+    let lacuna = |args: &[&str]| scene.0.lacuna(args);
+    let opened = scene.open().code(0);
+    assert!(opened.stdout.starts_with("opened v at ") && opened.stderr.is_empty(), "{}", opened.stderr);
+    let (long, text) = (noise(1, 100_000), "plain words, again and again\n".repeat(1000));
+    scene.write("long", &long);
+    fs::create_dir(scene.0.path("mnt/dir")).unwrap();
+    scene.write("dir/text", text.as_bytes());
+    let stat = lacuna(&["vault", "stat", "mnt/long", "--json"]).code(0).json();
+    assert_eq!(
+        (&stat["scheme"], &stat["integrity"], &stat["blocks"]),
+        (&"comp".into(), &"comp".into(), &25.into())
+    );
+    assert!(
+        stat["trusted_bytes"].as_u64().unwrap() <= 200 && stat["random_looking"].as_u64().unwrap() >= 24,
+        "{stat}"
+    );
+    assert!(lacuna(&["vault", "stat", "mnt/dir/text"]).code(0).stdout.contains("scheme           comp"));
+    lacuna(&["vault", "stat", "key"]).code(4);
+
+    let status = lacuna(&["status", "v", "--json"]).code(0).json();
+    assert_eq!((&status["servers"][0]["vault"], &status["servers"][0]["raw"]), (&true.into(), &false.into()));
+    assert!(lacuna(&["list"]).code(0).stdout.contains("/v at "));
+    assert_eq!(lacuna(&["info", "v", "--json"]).code(0).json()["medium"]["in_use"], true);
+    // A second mount, and everything else that needs the vault for itself.
+    fs::create_dir(scene.0.path("mnt2")).unwrap();
+    let second = scene.keyed(&["open", "v", "mnt2"]).code(5);
+    assert!(second.stderr.contains("in use by another process"), "{}", second.stderr);
+    scene.keyed(&["vault", "check", "v"]).code(5);
+    lacuna(&["close", "v"]).code(0);
+
+    // Nothing of names or contents is to be seen.
+    let mut seen = 0;
+    for file in walk(&scene.0.path("v")) {
+        let bytes = fs::read(&file).unwrap();
+        assert!(!bytes.windows(11).any(|at| at == b"plain words"), "{}", file.display());
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} files");
+
+    scene.keyed(&["open", "v", "mnt", "--read-only"]).code(0);
+    assert!(scene.read("long").unwrap() == long && scene.read("dir/text").unwrap() == text.as_bytes());
+    assert_eq!(fs::write(scene.0.path("mnt/new"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert_eq!(lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["read_only"], true);
+    scene.close().code(0);
+    let checked = scene.keyed(&["vault", "check", "v"]).code(0);
+    assert!(checked.stdout.contains(", 0 bad"), "{}", checked.stdout);
+    let json = scene.keyed(&["vault", "check", "v", "--json"]).code(0).json();
+    assert_eq!((&json["bad"], &json["bad_blocks"]), (&0.into(), &serde_json::json!([])));
+}
+
+fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn passphrases_and_headers_of_vaults_are_those_of_disks() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    let lacuna = |args: &[&str]| scene.0.lacuna(args);
+    fs::write(scene.0.path("second"), "another").unwrap();
+    let wrong = lacuna(&["open", "v", "mnt", "--key-file", "second"]).code(2);
+    assert!(wrong.stderr.contains("wrong passphrase"), "{}", wrong.stderr);
+    scene.keyed(&["key", "add", "v", "--new-key-file", "second"]).code(0);
+    lacuna(&["header", "backup", "v", "v.hdr"]).code(0);
+    scene.keyed(&["key", "remove", "v", "--remove-key-file", "second"]).code(0);
+    lacuna(&["vault", "check", "v", "--key-file", "second"]).code(2);
+
+    let info = lacuna(&["info", "v", "--json"]).code(0).json();
+    assert_eq!((&info["header"]["format"], &info["integrity"]), (&"vault".into(), &"auto".into()));
+    assert!(info["anchor"]["number"].as_u64().is_some_and(|number| number > 0), "{info}");
+    assert!(info["anchor"]["path"].as_str().unwrap().ends_with(info["header"]["uuid"].as_str().unwrap()));
+    let words = lacuna(&["info", "v"]).code(0).stdout;
+    assert!(
+        words.contains("format           vault version 1") && words.contains("remembered       state "),
+        "{words}"
+    );
+
+    // A vault whose header is gone says so, and gets it back.
+    fs::remove_file(scene.0.path("v/lacuna.vault")).unwrap();
+    let lost = scene.open().code(4);
+    assert!(lost.stderr.contains("without its header"), "{}", lost.stderr);
+    lacuna(&["header", "restore", "v", "v.hdr", "--key-file", "second", "--yes"]).code(0);
+    lacuna(&["vault", "check", "v", "--key-file", "second"]).code(0);
+}
+
+#[test]
+fn what_makes_no_sense_for_a_vault_is_refused_with_what_does() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    let keyed = |args: &[&str]| scene.keyed(args);
+    for (args, instead) in [
+        (&["serve", "v", "--socket", "s"][..], "`lacuna open v MOUNTPOINT`"),
+        (&["check", "v"], "`lacuna vault check v`"),
+        (&["resize", "v", "--size", "1G"], "grows and shrinks"),
+        (&["purge", "v"], "deleted with `rm`"),
+        (&["create", "v", "--size", "64M", "--force"], "choose another path"),
+    ] {
+        let refused = keyed(args).code(1);
+        assert!(refused.stderr.contains("a vault") && refused.stderr.contains(instead), "{}", refused.stderr);
+    }
+    let snapshots = scene.0.lacuna(&["snapshot", "list", "v"]).code(1);
+    assert!(snapshots.stderr.contains("`lacuna vault accept v`"), "{}", snapshots.stderr);
+    for options in [&["--mkfs", "ext4"][..], &["--raw"], &["--write-through"], &["--purge-period", "5"]] {
+        let refused = keyed(&[&["open", "v", "mnt"], options].concat()).code(1);
+        assert!(refused.stderr.contains(options[0]), "{}", refused.stderr);
+    }
+    // Places where no vault can be, or its anchor, or its mount point.
+    let again = scene.init("v", &[]).code(1);
+    assert!(again.stderr.contains("found: a vault"), "{}", again.stderr);
+    scene.init(".", &[]).code(1);
+    scene.init("no/where", &[]).code(4);
+    scene.init("w", &["--anchor", "w/anchor"]).code(1);
+    assert!(!scene.0.path("w").exists());
+    keyed(&["open", "v", "v"]).code(1);
+    for nothing in ["mnt", "key", "missing"] {
+        keyed(&["vault", "check", nothing]).code(4);
+    }
+    keyed(&["open", "mnt", "mnt"]).code(1);
+    fs::create_dir(scene.0.path("empty")).unwrap();
+    let no_vault = keyed(&["open", "empty", "mnt"]).code(4);
+    assert!(no_vault.stderr.contains("is not a vault"), "{}", no_vault.stderr);
+}
+
+#[test]
+fn an_altered_block_is_an_error_that_names_it_and_all_else_is_there() {
+    let Some(scene) = VaultScene::new(&["--integrity", "mt"]) else { return };
+    let content = noise(5, 10 * 4096);
+    scene.open().code(0);
+    fs::create_dir(scene.0.path("mnt/dir")).unwrap();
+    scene.write("dir/altered", &content);
+    scene.write("good", &content);
+    let backing = scene.backing("dir/altered");
+    scene.close().code(0);
+    let mut bytes = fs::read(&backing).unwrap();
+    bytes[7 * 4096 + 100] ^= 1;
+    fs::write(&backing, bytes).unwrap();
+    let named = backing.strip_prefix(scene.0.path("v")).unwrap().to_str().unwrap();
+
+    let server = scene.open_in_foreground(&[]);
+    let failed = scene.read("dir/altered").map(|read| read.len());
+    assert_eq!(failed.map_err(|e| e.raw_os_error()), Err(Some(libc::EIO)));
+    let file = fs::File::open(scene.0.path("mnt/dir/altered")).unwrap();
+    let mut start = vec![0; 4096];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0).unwrap();
+    assert!(start == content[..4096] && scene.read("good").unwrap() == content);
+    drop(file);
+    scene.close().code(0);
+    assert_eq!(server.wait(), 0);
+    let said = scene.said();
+    assert!(said.contains("/dir/altered") && said.contains(named) && said.contains("block 7"), "{said}");
+
+    let checked = scene.keyed(&["vault", "check", "v"]).code(10);
+    assert!(
+        checked.stdout.contains(&format!("/dir/altered, block 7 (backing file {named})")),
+        "{}",
+        checked.stdout
+    );
+    let json = scene.keyed(&["vault", "check", "v", "--json"]).code(10).json();
+    assert_eq!((&json["bad"], &json["bad_blocks"][0]["block"]), (&1.into(), &7.into()));
+    assert_eq!(json["bad_blocks"][0]["path"], "/dir/altered");
+    assert_eq!(json["bad_blocks"][0]["backing"], named);
+}
+
+#[test]
+fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.open().code(0);
+    let kept = noise(3, 50_000);
+    scene.write("kept", &kept);
+    fs::File::open(scene.0.path("mnt/kept")).unwrap().sync_all().unwrap();
+    scene.write("perhaps", b"not synced");
+    let pid = scene.0.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].clone();
+    send(Signal::KILL, pid);
+    wait_until("the end of the server", || fs::metadata(scene.0.path("mnt")).is_err());
+    let status = scene.0.lacuna(&["status", "--json"]).code(0).json();
+    let mut servers = status["servers"].as_array().unwrap().iter();
+    assert!(servers.any(|server| server["vault"] == true && server["died"] == true), "{status}");
+
+    let opened = scene.open().code(0);
+    assert!(opened.stderr.contains("what it left mounted is cleared away"), "{}", opened.stderr);
+    assert!(scene.read("kept").unwrap() == kept);
+    assert!(scene.read("perhaps").map_or(true, |bytes| bytes.is_empty() || bytes == b"not synced"));
+    scene.close().code(0);
+    scene.keyed(&["vault", "check", "v"]).code(0);
+}
+
+#[test]
+fn a_vault_in_use_stays_open_and_says_who_uses_it() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.open().code(0);
+    let inside = scene.0.path("mnt");
+    let mut user = std::process::Command::new("sleep").arg("1000").current_dir(&inside).spawn().unwrap();
+    let busy = scene.close();
+    let _ = user.kill();
+    user.wait().unwrap();
+    let busy = busy.code(5);
+    assert!(busy.stderr.contains("sleep"), "{}", busy.stderr);
+    scene.write("still", b"there");
+    // The directory below is seen again when it is closed.
+    let mounted = fs::metadata(&inside).unwrap().dev();
+    scene.close().code(0);
+    assert_ne!(fs::metadata(&inside).unwrap().dev(), mounted);
+}

@@ -1,0 +1,111 @@
+//! Vaults that are not what they were: brought back, copied between machines, and changed on two at once.
+
+use crate::scene::have;
+use crate::vault_scene::VaultScene;
+use std::fs;
+
+/// Makes `to` what `from` is, as a program does that keeps folders in step. By contents: rsync takes files for the same that have
+/// one length and were changed in the same second.
+fn sync(scene: &VaultScene, from: &str, to: &str) {
+    scene.0.tool("rsync", &["-a", "--checksum", "--delete", &format!("{from}/"), to]);
+}
+
+#[test]
+fn an_older_vault_is_refused_until_it_is_accepted() {
+    if !have("rsync") {
+        return;
+    }
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.work_on("state", "v", |scene| scene.write("file", b"first"));
+    sync(&scene, "v", "backup");
+    // What is there is what is expected: nothing to accept.
+    assert!(scene.keyed(&["vault", "accept", "v", "--yes"]).code(0).stdout.contains("nothing to accept"));
+    scene.work_on("state", "v", |scene| scene.write("file", b"second"));
+    sync(&scene, "v", "newest");
+
+    sync(&scene, "backup", "v");
+    for verb in [&["open", "v", "mnt"][..], &["vault", "check", "v"]] {
+        let refused = scene.keyed(verb).code(11);
+        assert!(
+            refused.stderr.contains("older") && refused.stderr.contains("lacuna vault accept"),
+            "{}",
+            refused.stderr
+        );
+    }
+    let unasked = scene.keyed(&["vault", "accept", "v"]).code(1);
+    assert!(unasked.stderr.contains("--yes"), "{}", unasked.stderr);
+    // The newest state, brought back, is as good as ever.
+    sync(&scene, "newest", "v");
+    scene.work_on("state", "v", |scene| assert_eq!(scene.read("file").unwrap(), b"second"));
+
+    sync(&scene, "backup", "v");
+    let accepted = scene.keyed(&["vault", "accept", "v", "--yes"]).code(0);
+    assert!(
+        accepted.stderr.contains("expected") && accepted.stdout.contains("accepted"),
+        "{}",
+        accepted.stderr
+    );
+    scene.work_on("state", "v", |scene| {
+        assert_eq!(scene.read("file").unwrap(), b"first");
+        scene.write("file", b"third");
+    });
+    // The state that was given up for it is another history now.
+    sync(&scene, "newest", "v");
+    scene.open().code(11);
+}
+
+#[test]
+fn two_machines_take_turns_and_a_conflict_is_noticed() {
+    if !have("rsync") {
+        return;
+    }
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.work_on("state", "v", |scene| scene.write("file", b"1"));
+    sync(&scene, "v", "w");
+    let first = scene.on("other", &["open", "w", "mnt"]).code(0);
+    assert!(first.stderr.contains("has not opened this vault before"), "{}", first.stderr);
+    scene.write("file", b"2");
+    scene.close().code(0);
+    sync(&scene, "w", "v");
+    scene.work_on("state", "v", |scene| {
+        assert_eq!(scene.read("file").unwrap(), b"2");
+        scene.write("file", b"3");
+    });
+    sync(&scene, "v", "w");
+    scene.work_on("other", "w", |scene| assert_eq!(scene.read("file").unwrap(), b"3"));
+    sync(&scene, "w", "v");
+
+    // Both write without having seen what the other wrote.
+    scene.work_on("state", "v", |scene| scene.write("file", b"here"));
+    scene.work_on("other", "w", |scene| scene.write("file", b"there"));
+    sync(&scene, "w", "v");
+    let refused = scene.on("state", &["open", "v", "mnt"]).code(11);
+    assert!(refused.stderr.contains("two machines wrote at once"), "{}", refused.stderr);
+    // The other machine goes on with its own; this one takes it over when it is told to.
+    scene.on("other", &["vault", "check", "w"]).code(0);
+    scene.on("state", &["vault", "accept", "v", "--yes"]).code(0);
+    scene.work_on("state", "v", |scene| assert_eq!(scene.read("file").unwrap(), b"there"));
+    sync(&scene, "v", "w");
+    scene.work_on("other", "w", |scene| assert_eq!(scene.read("file").unwrap(), b"there"));
+}
+
+#[test]
+fn an_anchor_may_lie_where_its_owner_says() {
+    let Some(scene) = VaultScene::empty() else { return };
+    scene.init("v", &["--anchor", "stick/anchor"]).code(0);
+    assert!(scene.0.path("stick/anchor").exists() && !scene.0.path("state").exists());
+    let open = ["open", "v", "mnt", "--anchor", "stick/anchor"];
+    assert_eq!(scene.keyed(&open).code(0).stderr, "");
+    scene.write("file", b"1");
+    scene.close().code(0);
+    // Without it this machine knows nothing, and says so; one of another vault is refused.
+    assert!(scene.open().code(0).stderr.contains("has not opened this vault before"));
+    scene.close().code(0);
+    scene.init("w", &[]).code(0);
+    let mixed = scene.keyed(&["vault", "check", "w", "--anchor", "stick/anchor"]);
+    assert!(mixed.code != 0 && mixed.code != 10, "{}: {}", mixed.code, mixed.stderr);
+    fs::remove_dir_all(scene.0.path("stick")).unwrap();
+    let again = scene.keyed(&open).code(0);
+    assert!(again.stderr.contains("has not opened this vault before"), "{}", again.stderr);
+    scene.close().code(0);
+}

@@ -1,0 +1,116 @@
+//! A vault in a scene, and machines that open it: each has a folder of its own for what it remembers.
+
+use crate::scene::{CHEAP, Ran, Scene, can_mount};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A scene with a vault in the directory `v`, and the mount point `mnt`. What is left open goes with it.
+pub(crate) struct VaultScene(pub Scene);
+
+impl VaultScene {
+    /// None, said so, where nothing can be mounted.
+    pub(crate) fn new(options: &[&str]) -> Option<VaultScene> {
+        let scene = Self::empty()?;
+        scene.init("v", options).code(0);
+        Some(scene)
+    }
+
+    /// Without the vault.
+    pub(crate) fn empty() -> Option<VaultScene> {
+        if !can_mount("/dev/fuse") {
+            return None;
+        }
+        let scene = Scene::new();
+        fs::create_dir(scene.path("mnt")).unwrap();
+        Some(VaultScene(scene))
+    }
+
+    pub(crate) fn init(&self, dir: &str, options: &[&str]) -> Ran {
+        let mut args = vec!["vault", "init", dir, "--key-file", "key"];
+        args.extend(CHEAP);
+        args.extend(options);
+        self.0.lacuna(&args)
+    }
+
+    /// `lacuna`, with the key file.
+    pub(crate) fn keyed(&self, args: &[&str]) -> Ran {
+        self.0.lacuna(&[args, &["--key-file", "key"]].concat())
+    }
+
+    pub(crate) fn open(&self) -> Ran {
+        self.keyed(&["open", "v", "mnt"])
+    }
+
+    pub(crate) fn close(&self) -> Ran {
+        self.0.lacuna(&["close", "mnt"])
+    }
+
+    /// The same as another machine, with its own state folder.
+    pub(crate) fn on(&self, machine: &str, args: &[&str]) -> Ran {
+        let mut command = self.0.command(&[args, &["--key-file", "key"]].concat());
+        command.env("XDG_STATE_HOME", self.0.path(machine)).output().unwrap().into()
+    }
+
+    /// Opens the vault `dir`, does `work` in it, and closes it, as a machine.
+    pub(crate) fn work_on(&self, machine: &str, dir: &str, work: impl FnOnce(&VaultScene)) {
+        self.on(machine, &["open", dir, "mnt"]).code(0);
+        work(self);
+        self.close().code(0);
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &[u8]) {
+        fs::write(self.0.path("mnt").join(name), content).unwrap();
+    }
+
+    pub(crate) fn read(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        fs::read(self.0.path("mnt").join(name))
+    }
+
+    /// A server in the foreground, whose words go to the file `said`.
+    pub(crate) fn open_in_foreground(&self, options: &[&str]) -> Foreground {
+        let args = [&["open", "v", "mnt", "--foreground", "--key-file", "key"], options].concat();
+        let said = fs::File::create(self.0.path("said")).unwrap();
+        let mut child = self.0.command(&args).stdout(Stdio::piped()).stderr(said).spawn().unwrap();
+        let mut opened = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut opened).unwrap();
+        let said = fs::read_to_string(self.0.path("said")).unwrap();
+        assert!(opened.starts_with("opened "), "it said {opened:?} and {said}");
+        Foreground(child)
+    }
+
+    /// What a server in the foreground said so far.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.0.path("said")).unwrap()
+    }
+
+    /// The backing file that holds `name`, in the directory of the vault.
+    pub(crate) fn backing(&self, name: &str) -> std::path::PathBuf {
+        let stat = self.0.lacuna(&["vault", "stat", &format!("mnt/{name}"), "--json"]).code(0).json();
+        self.0.path("v").join(stat["backing"].as_str().unwrap())
+    }
+}
+
+impl Drop for VaultScene {
+    fn drop(&mut self) {
+        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
+        let _ = Command::new("umount").arg("-l").arg(self.0.path("mnt")).stderr(Stdio::null()).status();
+    }
+}
+
+/// A server in the foreground.
+pub(crate) struct Foreground(Child);
+
+impl Foreground {
+    /// Its exit code, when it has ended.
+    pub(crate) fn wait(mut self) -> i32 {
+        self.0.wait().unwrap().code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

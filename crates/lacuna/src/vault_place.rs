@@ -1,0 +1,174 @@
+//! Where a vault lies: a directory of its own with the header in the file `lacuna.vault`.
+
+use lacuna_core::{Error, Kind, Result};
+use lacuna_header::{HEADER_AREA, medium_len};
+use lacuna_medium::FileMedium;
+use std::borrow::Cow;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The name of the file that holds the header of a vault.
+pub const HEADER_FILE: &str = "lacuna.vault";
+
+/// Other files that every vault has.
+const OF_STORE: [&str; 2] = ["super", "journal"];
+
+/// Whether a directory is a vault: it has the header of one.
+pub fn is_vault(path: &Path) -> bool {
+    path.is_dir() && path.join(HEADER_FILE).is_file()
+}
+
+/// The file with the header of what lies at a path: of a vault the one in its directory, otherwise the path itself.
+pub(crate) fn header_file(path: &Path) -> Cow<'_, Path> {
+    if is_vault(path) { Cow::Owned(path.join(HEADER_FILE)) } else { Cow::Borrowed(path) }
+}
+
+/// Whether a directory holds what a vault holds beside its header.
+pub(crate) fn lacks_header(dir: &Path) -> bool {
+    dir.is_dir() && !dir.join(HEADER_FILE).exists() && OF_STORE.iter().any(|file| dir.join(file).exists())
+}
+
+/// Makes an empty file for the header of a vault that lacks it, so that it can be restored there.
+pub(crate) fn make_header_file(dir: &Path) -> Result<()> {
+    if lacks_header(dir) {
+        FileMedium::create(&dir.join(HEADER_FILE), medium_len(HEADER_AREA)).map(drop)
+    } else {
+        Ok(())
+    }
+}
+
+/// Refuses what is no vault.
+///
+/// Errors: [`Kind::NotFound`].
+pub(crate) fn check(dir: &Path) -> Result<()> {
+    let what = format!("{} is not a vault", dir.display());
+    let kind = std::fs::metadata(dir).map_err(|e| Error::io(format!("cannot open {}", dir.display()), &e))?;
+    let refused = |found: &str| Error::new(Kind::NotFound, what.clone()).found(found);
+    if !kind.is_dir() {
+        return Err(refused("a file").expected("the directory of a vault"));
+    }
+    if is_vault(dir) {
+        return Ok(());
+    }
+    let error = if lacks_header(dir) {
+        refused("the files of a vault without its header").remedy("restore the header from a backup of it")
+    } else {
+        refused("a directory without a header")
+            .remedy("check the path, or make a vault in an empty directory first")
+    };
+    Err(error.expected(format!("a directory with the file {HEADER_FILE} in it")))
+}
+
+/// The directory of a new vault while it is made: what was put there goes again unless it is kept.
+pub(crate) struct NewPlace {
+    dir: PathBuf,
+    made: bool,
+    kept: bool,
+}
+
+impl NewPlace {
+    /// Refuses a place where no vault can be made, before anything is written.
+    ///
+    /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the directory above is not.
+    pub(crate) fn check(dir: &Path) -> Result<()> {
+        let what = format!("cannot make a vault in {}", dir.display());
+        let mut entries = match std::fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let missing = format!("no directory {}", parent.display());
+                let refused = || Error::new(Kind::NotFound, &what).found(missing).remedy("make it first");
+                return if parent.is_dir() { Ok(()) } else { Err(refused()) };
+            }
+            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                return Err(Error::new(Kind::Exists, what)
+                    .found("a file")
+                    .expected("an empty directory, or a path where nothing exists"));
+            }
+            Err(e) => return Err(Error::io(what, &e)),
+        };
+        if entries.next().is_none() {
+            return Ok(());
+        }
+        let found = if is_vault(dir) { "a vault" } else { "a directory with something in it" };
+        Err(Error::new(Kind::Exists, what)
+            .found(found)
+            .expected("an empty directory, or a path where nothing exists")
+            .remedy(
+                "choose another directory; what is in this one can be copied into the vault once it is open",
+            ))
+    }
+
+    /// Makes the directory if there is none.
+    pub(crate) fn make(dir: &Path) -> Result<NewPlace> {
+        let made = match DirBuilder::new().mode(0o700).create(dir) {
+            Ok(()) => true,
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => false,
+            Err(e) => return Err(Error::io(format!("cannot make the directory {}", dir.display()), &e)),
+        };
+        Ok(NewPlace { dir: dir.to_owned(), made, kept: false })
+    }
+
+    /// The vault is whole: it stays.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for NewPlace {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        // It was empty a moment ago, and what has these names now is the vault's that could not be made.
+        for file in OF_STORE.into_iter().chain([HEADER_FILE]) {
+            let _ = std::fs::remove_file(self.dir.join(file));
+        }
+        for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.len() == 2 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+        if self.made {
+            let _ = std::fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_directory_takes_a_vault() {
+        let dir = tempfile::tempdir().unwrap();
+        let kind = |path: &Path| NewPlace::check(path).map_err(|e| e.kind());
+        assert_eq!(kind(dir.path()), Ok(()));
+        assert_eq!(kind(&dir.path().join("new")), Ok(()));
+        assert_eq!(kind(&dir.path().join("no/new")), Err(Kind::NotFound));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(kind(&dir.path().join("file")), Err(Kind::Exists));
+        assert_eq!(kind(dir.path()), Err(Kind::Exists));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_vault_that_could_not_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("v");
+        let place = NewPlace::make(&at).unwrap();
+        std::fs::create_dir(at.join("a0")).unwrap();
+        for file in [HEADER_FILE, "super", "a0/b1"] {
+            std::fs::write(at.join(file), "").unwrap();
+        }
+        assert!(is_vault(&at) && check(&at).is_ok());
+        std::fs::remove_file(at.join(HEADER_FILE)).unwrap();
+        assert!(check(&at).unwrap_err().to_string().contains("without its header"));
+        drop(place);
+        assert!(!at.exists());
+        NewPlace::make(&at).unwrap().keep();
+        assert!(at.exists());
+    }
+}
