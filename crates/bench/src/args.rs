@@ -50,6 +50,12 @@ pub(crate) enum Section {
     Flash,
     /// The evaluation of paper 003 redone: a week of a simulated phone, by the purge period
     Phone,
+    /// The schemes of paper 002 on the system's own files and on synthetic traces, in memory
+    Integrity,
+    /// The entropy test on hundreds of millions of random blocks, beside its bound
+    FalseAccept,
+    /// Vaults beside gocryptfs, cryfs and encfs; needs root
+    Vaults,
     /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
     Rados,
 }

@@ -16,6 +16,8 @@ mod cache_bound;
 mod cache_sizes;
 mod ciphers;
 mod cluster;
+mod false_accept;
+mod false_accept_plot;
 mod fio;
 mod flash_assignment;
 mod flash_bed;
@@ -28,6 +30,14 @@ mod hctr2;
 mod hot_cold;
 mod image;
 mod in_process;
+mod integrity_claims;
+mod integrity_files;
+mod integrity_paper;
+mod integrity_parts;
+mod integrity_plot;
+mod integrity_report;
+mod integrity_speed;
+mod integrity_tables;
 mod interrupt;
 mod levels;
 mod levels_plot;
@@ -66,6 +76,15 @@ mod stash;
 mod stash_plot;
 mod subject;
 mod table;
+mod trace_counters;
+mod trace_model;
+mod trace_speed;
+mod vault_jobs;
+mod vault_large;
+mod vault_report;
+mod vault_schemes;
+mod vault_subject;
+mod vault_tree;
 mod workspace;
 
 use args::{Args, Section};
@@ -106,8 +125,26 @@ fn run(args: &Args) -> Result<()> {
     let stash = args.wants(Section::Stash).then(|| stash::measure(&work)).transpose()?;
     let flash = args.wants(Section::Flash).then(|| flash_report::measure(&work)).transpose()?;
     let phone = args.wants(Section::Phone).then(|| phone_report::measure(&work)).transpose()?;
+    let integrity = args.wants(Section::Integrity).then(|| integrity_report::measure(&work)).transpose()?;
+    let accepts = args.wants(Section::FalseAccept).then(|| false_accept::measure(&work)).transpose()?;
+    let vaults = args.wants(Section::Vaults).then(|| vault_report::measure(&work)).transpose()?;
     let rados = args.wants(Section::Rados).then(|| rados::measure(&work)).transpose()?;
-    let report = Report { run, peers, ciphers, hctr2, memory, rados, levels, models, stash, flash, phone };
+    let report = Report {
+        run,
+        peers,
+        ciphers,
+        hctr2,
+        memory,
+        rados,
+        levels,
+        models,
+        stash,
+        flash,
+        phone,
+        accepts,
+        integrity,
+        vaults,
+    };
     println!("\n{}", report.terminal());
     if let Some(out) = args.out() {
         report.write(out)?;

@@ -23,9 +23,9 @@ const LEVELS_OPEN: f64 = 2.0;
 const LEVELS: Subject = Subject::Levels(Shape::Sparse);
 
 /// Memory of a process in MiB.
-struct Resident {
-    peak: f64,
-    now: f64,
+pub(crate) struct Resident {
+    pub(crate) peak: f64,
+    pub(crate) now: f64,
 }
 
 struct Row {
@@ -107,7 +107,8 @@ fn load(
     Ok(fio::run(work, load)?.requests)
 }
 
-fn resident(pid: u32) -> Result<Resident> {
+/// What a process needs.
+pub(crate) fn resident(pid: u32) -> Result<Resident> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).map_err(|e| Error::io(format!("cannot read {path}"), &e))?;
     let mib = |name: &str| {

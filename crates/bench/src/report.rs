@@ -2,8 +2,10 @@
 //! whose histories it continues. The first part is of peers, ciphers, HCTR2 and memory; other sections have parts of their own.
 
 use crate::ciphers::Ciphers;
+use crate::false_accept::FalseAccept;
 use crate::flash_report::OnFlash;
 use crate::hctr2::Hctr2;
+use crate::integrity_report::OnIntegrity;
 use crate::levels::Levels;
 use crate::machine;
 use crate::memory::Memory;
@@ -16,7 +18,8 @@ use crate::rados::Rados;
 use crate::requirement::{self, Requirement};
 use crate::stash::Stash;
 use crate::table::{Table, figure};
-use crate::{peers_plot, rados_plot, rados_report, ratios_plot, stash_plot};
+use crate::vault_report::Vaults;
+use crate::{false_accept_plot, peers_plot, rados_plot, rados_report, ratios_plot, stash_plot};
 use lacuna_core::{Error, Result};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -63,6 +66,12 @@ pub(crate) struct Report {
     pub flash: Option<OnFlash>,
     /// Section 10.
     pub phone: Option<Phone>,
+    /// Section 13.
+    pub accepts: Option<FalseAccept>,
+    /// Section 14.
+    pub integrity: Option<OnIntegrity>,
+    /// Section 12.
+    pub vaults: Option<Vaults>,
 }
 
 impl Report {
@@ -98,6 +107,9 @@ impl Report {
         tables.extend(self.stash.as_ref().map(Stash::table));
         tables.extend(self.flash.iter().flat_map(OnFlash::tables));
         tables.extend(self.phone.iter().flat_map(Phone::tables));
+        tables.extend(self.accepts.as_ref().map(FalseAccept::table));
+        tables.extend(self.integrity.iter().flat_map(OnIntegrity::tables));
+        tables.extend(self.vaults.iter().flat_map(Vaults::tables));
         tables.extend(self.rados.iter().flat_map(Rados::tables));
         let mut requirements = self.requirements();
         requirements.extend(self.levels.iter().flat_map(Levels::requirements));
@@ -105,10 +117,14 @@ impl Report {
         requirements.extend(self.stash.as_ref().map(Stash::requirement));
         requirements.extend(self.flash.iter().flat_map(OnFlash::requirements));
         requirements.extend(self.phone.iter().flat_map(Phone::requirements));
+        requirements.extend(self.accepts.iter().flat_map(FalseAccept::requirements));
+        requirements.extend(self.integrity.iter().flat_map(OnIntegrity::requirements));
+        requirements.extend(self.vaults.iter().flat_map(Vaults::requirements));
         requirements.extend(self.rados.iter().flat_map(Rados::requirements));
         tables.push(requirement::table(&requirements));
         let mut parts: Vec<String> = tables.iter().map(Table::text).collect();
         let skipped = self.skipped().iter().chain(self.rados.iter().flat_map(|rados| &rados.skipped));
+        let skipped = skipped.chain(self.vaults.iter().flat_map(|vaults| &vaults.skipped));
         parts.extend(skipped.map(|why| format!("{why}\n")));
         parts.push(requirement::verdict(&requirements));
         parts.join("\n")
@@ -149,6 +165,12 @@ impl Report {
         if let Some(phone) = &self.phone {
             phone.plot(plots)?;
         }
+        if let Some(integrity) = &self.integrity {
+            integrity.plot(plots)?;
+        }
+        if let Some(accepts) = &self.accepts {
+            false_accept_plot::draw(accepts, &plots.join("false-accept.svg"))?;
+        }
         if let Some(rados) = self.on_ceph() {
             rados_plot::throughput(rados, &plots.join("ceph-throughput.svg"))?;
             rados_plot::overhead(rados, &plots.join("ceph-write-overhead.svg"))?;
@@ -186,6 +208,15 @@ impl Report {
         }
         if let Some(phone) = &self.phone {
             text = page::replace(&text, "on the phone", |old| phone.part(&self.run, old));
+        }
+        if let Some(integrity) = &self.integrity {
+            text = page::replace(&text, "on integrity", |old| integrity.part(&self.run, old));
+        }
+        if let Some(accepts) = &self.accepts {
+            text = page::replace(&text, "on false accepts", |_| accepts.part(&self.run));
+        }
+        if let Some(vaults) = &self.vaults {
+            text = page::replace(&text, "on vaults", |old| vaults.part(&self.run, old));
         }
         if let Some(rados) = self.on_ceph() {
             text = page::replace(&text, "on Ceph", |old| rados_report::part(rados, &self.run, old));

@@ -58,6 +58,13 @@ impl Workspace {
         rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
     }
 
+    /// Empties the kernel's caches of files.
+    pub(crate) fn forget_pages(&self) -> Result<()> {
+        let failed = |e| Error::io("cannot empty the kernel's caches", &e).remedy("measure vaults as root");
+        self.settle()?;
+        std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(failed)
+    }
+
     /// Says on standard error what happens now. An error if somebody wants the run to end.
     pub(crate) fn goes_on(&self, what: &str) -> Result<()> {
         eprintln!("{what}");

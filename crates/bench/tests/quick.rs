@@ -70,6 +70,9 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
         "Locality",
         "Wear by purge period",
         "Size of a data node",
+        "The claims of paper 002",
+        "Trace like HOME02",
+        "IsRand on uniformly random blocks",
         "requirements are reached",
     ] {
         assert!(said.contains(words), "{words} is not in:\n{said}");
@@ -87,6 +90,9 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
         "levels-runs.svg",
         "phone-erasures.svg",
         "phone-wear.svg",
+        "integrity-low.svg",
+        "integrity-high.svg",
+        "false-accept.svg",
     ] {
         let drawn = std::fs::read_to_string(out.path().join("plots").join(plot)).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{plot}");

@@ -1,0 +1,167 @@
+//! The classes of files of paper 002, section 7.1, from the system's own: text, objects, executables, images, compressed.
+
+use lacuna_core::{Error, Result};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// Smaller files are left out: they are one block, most of it padding.
+const LEAST_FILE: u64 = 4096;
+/// What files are padded to.
+const PADDED: usize = 4096;
+/// Directories whose names say that nothing in them is for measuring.
+const SKIPPED: [&str; 3] = ["target", ".git", "proc"];
+
+/// A class of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Text,
+    Objects,
+    Executables,
+    Images,
+    Compressed,
+}
+
+impl Class {
+    pub(crate) const ALL: [Class; 5] =
+        [Class::Text, Class::Objects, Class::Executables, Class::Images, Class::Compressed];
+    /// Those of Figure 12.
+    pub(crate) const LOW_ENTROPY: [Class; 3] = [Class::Text, Class::Objects, Class::Executables];
+    /// Those of Figure 13.
+    pub(crate) const HIGH_ENTROPY: [Class; 2] = [Class::Images, Class::Compressed];
+
+    pub(crate) fn name(self) -> &'static str {
+        ["text", "objects", "executables", "images", "compressed"][self as usize]
+    }
+
+    /// What belongs to it here.
+    pub(crate) fn rule(self) -> &'static str {
+        [
+            ".txt .tex .c .h .cpp .java .ps .pdf",
+            ".so* .a .o",
+            "ELF programs in bin, sbin, libexec",
+            ".jpg .jpeg, and .png .gif .webp",
+            ".gz .tgz .bz2 .xz .zst .zip .whl .crate",
+        ][self as usize]
+    }
+
+    /// The class of a file by its path.
+    fn of(path: &Path) -> Option<Class> {
+        let name = path.file_name()?.to_str()?;
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+        match extension {
+            "txt" | "tex" | "c" | "h" | "cpp" | "java" | "ps" | "pdf" => Some(Class::Text),
+            "so" | "a" | "o" => Some(Class::Objects),
+            "jpg" | "jpeg" | "png" | "gif" | "webp" => Some(Class::Images),
+            "gz" | "tgz" | "bz2" | "xz" | "zst" | "zip" | "whl" | "crate" => Some(Class::Compressed),
+            _ if name.contains(".so.") => Some(Class::Objects),
+            _ => {
+                let place = path.parent()?.file_name()?.to_str()?;
+                matches!(place, "bin" | "sbin" | "libexec").then_some(Class::Executables)
+            }
+        }
+    }
+}
+
+/// The files of one class that are measured.
+pub(crate) struct Sample {
+    pub class: Class,
+    /// What is in them, padded with zeros to whole blocks.
+    pub files: Vec<Vec<u8>>,
+    /// The sizes of the files as they are.
+    pub sizes: Vec<u64>,
+    /// Files of the class that were found, and their bytes.
+    pub found: (u64, u64),
+}
+
+impl Sample {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+
+    /// Of its files, the first that are not too large, up to `most` bytes in all; at least one.
+    pub(crate) fn fewer(&self, most: u64) -> Sample {
+        let mut left = most;
+        let mut fewer = Sample { class: self.class, files: Vec::new(), sizes: Vec::new(), found: self.found };
+        for (file, size) in self.files.iter().zip(&self.sizes) {
+            if *size <= left {
+                left -= size;
+                fewer.sizes.push(*size);
+                fewer.files.push(file.clone());
+            }
+        }
+        if let (true, Some(first)) = (fewer.files.is_empty(), self.files.first()) {
+            let part = first.len().min(most as usize / PADDED * PADDED);
+            fewer.sizes.push(part as u64);
+            fewer.files.push(first[..part].to_vec());
+        }
+        fewer
+    }
+
+    /// Blocks of this size.
+    pub(crate) fn blocks(&self, block_size: usize) -> impl Iterator<Item = &[u8]> {
+        self.files.iter().flat_map(move |file| file.chunks_exact(block_size))
+    }
+}
+
+/// Collects up to `most` bytes of every class from the system's directories. Of more, those files are taken whose paths have the
+/// least hashes, so that the same system gives the same sample.
+pub(crate) fn collect(most: u64) -> Result<Vec<Sample>> {
+    let mut found: Vec<Vec<(u64, PathBuf, u64)>> = vec![Vec::new(); Class::ALL.len()];
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    for root in ["/usr", "/opt"].into_iter().map(PathBuf::from).chain(home) {
+        walk(&root, 0, &mut |class, path, size| {
+            let mut hasher = DefaultHasher::new();
+            path.hash(&mut hasher);
+            found[class as usize].push((hasher.finish(), path.to_owned(), size));
+        });
+    }
+    Class::ALL.into_iter().zip(found).map(|(class, files)| sample(class, files, most)).collect()
+}
+
+fn sample(class: Class, mut files: Vec<(u64, PathBuf, u64)>, most: u64) -> Result<Sample> {
+    files.sort_unstable();
+    let found = (files.len() as u64, files.iter().map(|(.., size)| size).sum());
+    let mut sample = Sample { class, files: Vec::new(), sizes: Vec::new(), found };
+    let mut bytes = 0;
+    for (_, path, size) in files {
+        // One file is no more than half of a class.
+        if size > most / 2 || bytes + size > most {
+            continue;
+        }
+        let Ok(mut content) = std::fs::read(&path) else { continue };
+        if class == Class::Executables && !content.starts_with(b"\x7fELF") {
+            continue;
+        }
+        bytes += size;
+        sample.sizes.push(content.len() as u64);
+        content.resize(content.len().next_multiple_of(PADDED), 0);
+        sample.files.push(content);
+    }
+    if sample.files.is_empty() {
+        let what = format!("no files of the class {} on this system", class.name());
+        return Err(Error::new(lacuna_core::Kind::NotFound, what).expected(class.rule()));
+    }
+    Ok(sample)
+}
+
+/// Regular files of at least [`LEAST_FILE`] bytes below `dir`; links are not followed.
+fn walk(dir: &Path, depth: u32, each: &mut dyn FnMut(Class, &Path, u64)) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        let path = entry.path();
+        if kind.is_dir() {
+            let name = entry.file_name();
+            if depth < 24 && !SKIPPED.iter().any(|skipped| name == *skipped) {
+                walk(&path, depth + 1, each);
+            }
+        } else if kind.is_file()
+            && let Some(class) = Class::of(&path)
+            && let Ok(metadata) = entry.metadata()
+            && metadata.len() >= LEAST_FILE
+        {
+            each(class, &path, metadata.len());
+        }
+    }
+}

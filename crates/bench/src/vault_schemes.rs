@@ -1,0 +1,223 @@
+//! Part of section 12: the schemes of paper 002 beside each other in a vault without a mount, and beside the same vault without
+//! integrity.
+
+use crate::grid::Samples;
+use crate::requirement::{Bound, Requirement};
+use crate::table::{Table, head};
+use crate::workspace::Workspace;
+use lacuna_core::{Error, Result, Secret};
+use lacuna_crypto::SystemRandom;
+use lacuna_integrity::{Choice, Scheme};
+use lacuna_medium::{Access, DiskFolder};
+use lacuna_sim::Rng;
+use lacuna_vault::store::MemoryAnchor;
+use lacuna_vault::{Base, FsError, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+const LARGE: usize = 1 << 20;
+const SMALL: usize = 4096;
+const UUID: [u8; 16] = [0x12; 16];
+const PROTECTED: [Choice; 4] =
+    [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
+const BARE: Choice = Choice::Fixed(Scheme::None);
+
+/// What the file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Content {
+    Text,
+    Random,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Act {
+    Write,
+    ReadCold,
+    ReadCached,
+    RandomWrite,
+    RandomRead,
+}
+
+const ACTS: [(Act, &str); 5] = [
+    (Act::Write, "sequential 1 MiB write, fsync at the end"),
+    (Act::ReadCold, "sequential 1 MiB read, cold"),
+    (Act::ReadCached, "sequential 1 MiB read, backing file cached"),
+    (Act::RandomWrite, "random 4 KiB write, fsync at the end"),
+    (Act::RandomRead, "random 4 KiB read, backing file cached"),
+];
+const CONTENTS: [(Content, &str); 2] = [(Content::Text, "text"), (Content::Random, "random")];
+
+/// Bytes per second.
+pub(crate) struct Schemes(HashMap<(Choice, Content, Act), Samples>);
+
+/// Measures on a file of so many bytes, with so many random requests.
+pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
+    let mut schemes = Schemes(HashMap::new());
+    let mut order: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
+    for repeat in 0..work.scale.repeats {
+        work.goes_on(&format!("vaults: schemes, repeat {} of {}", repeat + 1, work.scale.repeats))?;
+        for (content, _) in CONTENTS {
+            for choice in &order {
+                work.interrupt.check()?;
+                let dir = work.path("schemes");
+                let made = std::fs::create_dir(&dir);
+                made.map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
+                schemes.turn(work, &dir, (*choice, content), size, requests)?;
+                let gone = std::fs::remove_dir_all(&dir);
+                gone.map_err(|e| Error::io(format!("cannot remove {}", dir.display()), &e))?;
+                work.settle()?;
+            }
+        }
+        order.reverse();
+    }
+    Ok(schemes)
+}
+
+impl Schemes {
+    fn turn(
+        &mut self,
+        work: &Workspace,
+        dir: &Path,
+        (choice, content): (Choice, Content),
+        size: usize,
+        requests: u32,
+    ) -> Result<()> {
+        let folder = Arc::new(DiskFolder::open(dir, Access::Write)?);
+        let anchor = Arc::new(MemoryAnchor::default());
+        let random = Arc::new(SystemRandom::new()?);
+        let base = || Base {
+            folder: folder.clone(),
+            anchor: anchor.clone(),
+            random: random.clone(),
+            clock: Arc::new(SystemWallClock),
+        };
+        let master = Secret::copy_from(&[0x21; 32]);
+        let open = OpenOptions { commit_period: None, ..OpenOptions::default() };
+        let options = VaultOptions { choice, open: open.clone(), ..VaultOptions::default() };
+        let vault = Vault::create(base(), &master, UUID, &options)?;
+        let ino = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).map_err(failed)?.ino;
+        vault.opened(ino).map_err(failed)?;
+        self.act(&vault, ino, (choice, content, Act::Write), size, requests)?;
+        vault.close()?;
+        drop(vault);
+        for act in [Act::ReadCold, Act::ReadCached, Act::RandomRead, Act::RandomWrite] {
+            if act == Act::ReadCold {
+                work.forget_pages()?;
+            }
+            let vault = Vault::open(base(), &master, UUID, &open)?;
+            vault.opened(ino).map_err(failed)?;
+            self.act(&vault, ino, (choice, content, act), size, requests)?;
+            vault.close()?;
+        }
+        Ok(())
+    }
+
+    fn act(
+        &mut self,
+        vault: &Vault,
+        ino: u64,
+        key: (Choice, Content, Act),
+        size: usize,
+        requests: u32,
+    ) -> Result<()> {
+        let (_, content, act) = key;
+        let mut rng = Rng::new(7);
+        let mut buf = piece(content, &mut rng);
+        let places: Vec<u64> =
+            (0..requests).map(|_| rng.below((size / SMALL) as u64) * SMALL as u64).collect();
+        let begin = Instant::now();
+        let mut bytes = 0;
+        match act {
+            Act::Write => {
+                for at in (0..size).step_by(LARGE) {
+                    // No two requests are alike, as in files.
+                    buf.rotate_left(SMALL + 8);
+                    bytes += vault.write(ino, at as u64, &buf).map_err(failed)?;
+                }
+                vault.fsync(ino).map_err(failed)?;
+            }
+            Act::ReadCold | Act::ReadCached => {
+                for at in (0..size).step_by(LARGE) {
+                    bytes += vault.read(ino, at as u64, &mut buf).map_err(failed)?;
+                }
+            }
+            Act::RandomWrite => {
+                for (n, at) in places.iter().enumerate() {
+                    let from = n * 64 % (LARGE - SMALL);
+                    bytes += vault.write(ino, *at, &buf[from..from + SMALL]).map_err(failed)?;
+                }
+                vault.fsync(ino).map_err(failed)?;
+            }
+            Act::RandomRead => {
+                for at in &places {
+                    bytes += vault.read(ino, *at, &mut buf[..SMALL]).map_err(failed)?;
+                }
+            }
+        }
+        let rate = bytes as f64 / begin.elapsed().as_secs_f64();
+        self.0.entry(key).or_default().push(rate);
+        Ok(())
+    }
+
+    fn median(&self, choice: Choice, content: Content, act: Act) -> Option<f64> {
+        self.0.get(&(choice, content, act)).map(Samples::median)
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let choices = [BARE].into_iter().chain(PROTECTED);
+        let names = choices.clone().map(|choice| choice.name().to_owned());
+        let mut table = Table::new("The schemes in a vault, without a mount, MB/s", head("job", names));
+        for (content, called) in CONTENTS {
+            for (act, name) in ACTS {
+                let cell = |choice| match self.0.get(&(choice, content, act)) {
+                    Some(rates) => format!("{:.0} ({:.0}%)", rates.median() / 1e6, rates.spread()),
+                    None => "-".into(),
+                };
+                table.row(format!("{called}: {name}"), choices.clone().map(cell));
+            }
+        }
+        table
+    }
+
+    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+        let mut mt =
+            Requirement::new("vault with MT-EINT to the same without integrity", Bound::AtLeast(0.80), "");
+        let mut auto = Requirement::new("vault with auto to the best scheme", Bound::AtLeast(0.95), "");
+        for (content, called) in CONTENTS {
+            for (act, name) in ACTS {
+                let median = |choice| self.median(choice, content, act);
+                let to = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
+                let case = format!("{called}: {name}");
+                let best = PROTECTED[1..].iter().filter_map(|choice| median(*choice)).max_by(f64::total_cmp);
+                mt.add(&case, to(median(Choice::Fixed(Scheme::Mt)), median(BARE)));
+                auto.add(&case, to(median(Choice::Auto), best));
+            }
+        }
+        vec![mt, auto]
+    }
+}
+
+fn piece(content: Content, rng: &mut Rng) -> Vec<u8> {
+    match content {
+        Content::Random => (0..LARGE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect(),
+        Content::Text => {
+            let mut text = Vec::with_capacity(LARGE + 16);
+            while text.len() < LARGE {
+                text.extend(format!("{} of {} in lines; ", rng.below(10_000), rng.below(100)).bytes());
+            }
+            text.truncate(LARGE);
+            text
+        }
+    }
+}
+
+fn failed(e: FsError) -> Error {
+    match e {
+        FsError::Storage(e) => e,
+        FsError::Errno(errno) => {
+            Error::io("a vault refuses a measurement", &std::io::Error::from_raw_os_error(errno))
+        }
+    }
+}
