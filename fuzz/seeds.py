@@ -188,6 +188,51 @@ def nand():
     put("nand_scan", "head", head)
 
 
+def vault():
+    change = lambda *fields: struct.pack("<BBBHB", *fields)
+    for kind in range(6):
+        put("vault_open", f"kind-{kind}", b"".join(change(kind, name, name + 1, name * 3, 7) for name in range(6)))
+    facts = bytes(16) + struct.pack("<QQQII", 5, 20, 1044, 0, 0)
+    commit = struct.pack("<Q", 7) + bytes(64)
+    put("vault_commits", "super", commit + struct.pack("<I", 1) + facts + struct.pack("<II", 1, 4) + b"root")
+    page = struct.pack("<QQIQ", 3, 1, 9, 2) + bytes(16)
+    lists = struct.pack("<IQQ", 1, 3, 0) + struct.pack("<IQ", 1, 4) + struct.pack("<I", 1) + page
+    put("vault_commits", "record", facts + lists + struct.pack("<II", 0, 0) + struct.pack("<I", 4) + b"puts")
+    put("vault_commits", "checkpoint", facts + struct.pack("<III", 0, 0, 0) + struct.pack("<II", 1, 4) + b"root" + bytes(4))
+    # Facts: next number, machine, time, what may be given, machines, appendable. Then as `make` and `make_record` take them.
+    facts = [40, 1, 9, 100, 0, 0]
+    record = lambda cuts=(), removals=(), root=0, pages=(): (
+        [1] + facts + [len(cuts)] + [n for cut in cuts for n in cut] + [len(removals), *removals, root]
+        + [len(pages)] + [n for page in pages for n in page] + [1] * len(pages) + ([] if root == 3 else [1]) + [1])
+    start = facts + [0, 5, 0]
+    put("vault_journal", "pages", start + record(pages=[(1, 0), (1, 1), (2, 9)]) + record(cuts=[(1, 1)], pages=[(1, 3)]))
+    put("vault_journal", "removed", start + record(pages=[(1, 0), (2, 0)]) + record(removals=[1, 2]))
+    put("vault_journal", "checkpoint", start + record(pages=[(1, 0)]) + record(cuts=[(1, 0)], root=3) + record(pages=[(1, 2)]))
+    put("vault_journal", "two-checkpoints", start + record(root=3) + record(pages=[(3, 1)]) + record(root=3))
+    put("vault_namespace", "inode", bytes([1, 1]) + bytes(100) + struct.pack("<H", 3) + b"TS.")
+    put("vault_namespace", "symlink", bytes([1, 3]) + bytes(102) + b"../target")
+    put("vault_namespace", "bucket", b"".join(struct.pack("<BBQB", slot, 1, 9, 4) + b"name" for slot in range(3)))
+    put("vault_namespace", "puts", b"\1" + struct.pack("<H", 3) + b"\0ab" + struct.pack("<I", 2) + b"cd" + struct.pack("<H", 2) + b"\0x" + b"\xff" * 4)
+
+
+def integrity():
+    # One session, one interval; the root or the leaves of a tree.
+    intervals = bytes([1]) + struct.pack("<Q", 5) + bytes([1, 1, 1, 0])
+    for scheme, blocks, flags in [(0, 3, 2), (0, 700, 0), (0, 700, 1), (1, 700, 0), (2, 5, 2), (2, 900, 0), (1, 90, 1)]:
+        head = struct.pack("<BBBBQQIHHH2x", 1, scheme, scheme, 7, blocks, 5, 1, 0, 0, 0)
+        leaves = blocks if scheme == 0 else 4
+        section = bytes([flags])
+        if scheme == 0:
+            section += struct.pack("<I", 6) if flags & 1 else b""
+            section += bytes([len(intervals)]) + intervals
+        else:
+            section += struct.pack("<QII", leaves, 1, 3)
+            section += struct.pack("<I", 200) + bytes(32) if flags & 1 else bytes([len(intervals)]) + intervals
+        section += bytes(16 * leaves) if flags & 2 else bytes(16)
+        ts = head + section
+        put("integrity_hostile", f"scheme-{scheme}-{blocks}-{flags}", bytes([len(ts)]) + ts + bytes(range(256)) * 2)
+
+
 header()
 params()
 ring()
@@ -199,3 +244,5 @@ oblivious()
 flash()
 nand()
 nbd()
+vault()
+integrity()

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-targets=${*:-"header sealed_params sealed_journal sealed_medium sealed_book sealed_objects deniable_open oblivious_open flash_open flash_group flash_checkpoint flash_state_map nand_scan nbd_negotiation nbd_transmission"}
+targets=${*:-"header sealed_params sealed_journal sealed_medium sealed_book sealed_objects deniable_open oblivious_open flash_open flash_group flash_checkpoint flash_state_map nand_scan vault_open vault_commits vault_journal vault_namespace integrity_hostile nbd_negotiation nbd_transmission"}
 
 if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "cargo-fuzz is missing; install it with: cargo install cargo-fuzz --locked" >&2

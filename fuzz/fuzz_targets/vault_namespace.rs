@@ -1,0 +1,6 @@
+//! Inodes, directories and batches of changes that somebody with the keys made up.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| lacuna_vault::fuzz_namespace(input));
