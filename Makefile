@@ -12,6 +12,7 @@ DESTDIR ?=
 CARGO ?= cargo
 # Power cuts for each cipher and layout in test-long, for `flash` in all, and where their randomness begins.
 CUTS ?= 20000
+FSX_SECONDS ?= 3600
 # Clients killed for each cipher and layout in RADOS, and servers for each format with levels and number of levels, in
 # test-long.
 KILLS ?= 250
@@ -45,11 +46,12 @@ test: packages
 test-long: packages all
 	scripts/tree.sh $(LACUNA)
 	scripts/outside.sh
-	LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
+	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-deniable --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-oblivious --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-flash --test crash -- --nocapture
+	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-vault --test store_crash --test vault_crash -- --nocapture
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench
@@ -58,7 +60,7 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
-HERMETIC = core crypto medium header sealed sealed-objects levels nbd service rados sim
+HERMETIC = core crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
 
 check: lint
 	$(CARGO) test -p lacuna $(HERMETIC:%=-p lacuna-%)

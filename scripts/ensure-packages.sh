@@ -29,14 +29,16 @@ if [ "$for_what" != demo ]; then
     need bsdutils script
     need strace strace
     need openssl openssl
+    need python3 python3
 fi
 need gcc cc
 need cmake cmake
 need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
-# Tests that need one of these skip themselves without it: btrfs (its devices have no number of their own), a Ceph
-# cluster, qemu's driver to measure beside, and a machine for a guest with flash.
+# Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
+# own), a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs that keep folders in
+# step, and the peers of vaults.
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -55,6 +57,12 @@ if [ "$for_what" != demo ]; then
     want ceph-common /usr/bin/ceph
     want qemu-block-extra /usr/lib/*/qemu/block-rbd.so
     [ "$(uname -m)" != x86_64 ] || want qemu-system-x86 /usr/bin/qemu-system-x86_64
+    want git /usr/bin/git
+    want rsync /usr/bin/rsync
+    want rclone /usr/bin/rclone
+    want gocryptfs /usr/bin/gocryptfs
+    want cryfs /usr/bin/cryfs
+    want encfs /usr/bin/encfs
 fi
 
 if [ -n "$missing" ]; then
@@ -86,7 +94,7 @@ fi
 
 if [ -n "$wanted_packages" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        echo "installing, for the tests on Ceph and on flash:$wanted_packages"
+        echo "installing, for tests and benchmarks beside other systems:$wanted_packages"
         export DEBIAN_FRONTEND=noninteractive
         # shellcheck disable=SC2086
         apt-get install -y -q --no-install-recommends $wanted_packages >/dev/null 2>&1 || {
@@ -95,7 +103,7 @@ if [ -n "$wanted_packages" ]; then
             apt-get install -y -q --no-install-recommends $wanted_packages
         } || echo "they cannot be installed; tests that need them will skip themselves" >&2
     else
-        echo "missing packages for tests on Ceph and on flash, which will skip themselves:$wanted_packages" >&2
+        echo "missing packages; the tests and benchmarks that need them will skip themselves:$wanted_packages" >&2
     fi
 fi
 
