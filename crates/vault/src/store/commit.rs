@@ -6,7 +6,7 @@
 use super::anchor::AnchorState;
 use super::checkpoint::Frozen;
 use super::content::{
-    APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, ROOT_MAX, record_to_bytes,
+    self, APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, ROOT_MAX, record_to_bytes,
 };
 use super::engine::{Engine, History, Interval};
 use super::journal::Place;
@@ -67,6 +67,8 @@ pub(super) fn commit(
     let Some((noted, frozen)) = said else { return Ok(None) };
     let done = publish(engine, &mut history, &noted);
     let last = done.map_err(|e| engine.health.fail(e))?;
+    // Before another commit can begin a checkpoint, after which no recovery would look for their files.
+    engine.leaving.add(&noted.removed);
     drop(history);
     release(engine, &noted).map_err(|e| engine.health.fail(e))?;
     Ok(frozen.map(|(objects, left)| Frozen {
@@ -127,6 +129,11 @@ fn note(
         }
     }
     let facts = facts_of(engine, history, appendable);
+    if !content::is_readable(number, &facts) {
+        return Err(Error::new(Kind::Other, "the vault has used up its numbers")
+            .found(format!("commit {number}, objects up to {}", facts.object_limit))
+            .expected(format!("at most {}", content::MOST_NUMBER)));
+    }
     let plain = record_to_bytes(&facts, &changes);
     let place = engine.journal.take_record(record::pages_of(plain.len()))?;
     // Nothing fails from here on.
@@ -269,7 +276,6 @@ pub(super) fn sync_objects(engine: &Engine, objects: &[u64]) -> Result<()> {
 
 /// Step 4: the files of removed objects go, at once or by the thread, and what is known of idle objects is forgotten.
 fn release(engine: &Engine, noted: &Noted) -> Result<()> {
-    engine.leaving.lock().extend(&noted.removed);
     if !engine.background {
         engine.unlink_leaving()?;
     }

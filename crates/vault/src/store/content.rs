@@ -173,6 +173,11 @@ fn take_facts(from: &mut Reader<'_>) -> Option<Facts> {
     (short && given && numbered).then_some(facts)
 }
 
+/// Whether a commit with this number can be read again: the bounds of [`take_facts`] on what counts up.
+pub(super) fn is_readable(number: u64, facts: &Facts) -> bool {
+    number <= MOST_NUMBER && facts.object_limit <= MOST_NUMBER
+}
+
 /// Whether an object was given and has so many pages.
 fn is_object(facts: &Facts, (object, pages): ObjectPages) -> bool {
     object < facts.next_object && pages < MOST_PAGES

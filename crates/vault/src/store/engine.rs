@@ -49,6 +49,31 @@ pub(super) struct Numbers {
     pub(super) limit: AtomicU64,
 }
 
+/// Objects whose removal is durable and whose files are still there.
+#[derive(Default)]
+pub(super) struct Leaving {
+    objects: Mutex<Vec<u64>>,
+    /// Held by who removes their files: what is not listed is gone when this is free.
+    at_work: Mutex<()>,
+}
+
+impl Leaving {
+    pub(super) fn add(&self, objects: &[u64]) {
+        self.objects.lock().extend(objects);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.lock().is_empty()
+    }
+
+    /// Takes at most so many off the list.
+    fn take(&self, most: usize) -> Vec<u64> {
+        let mut objects = self.objects.lock();
+        let from = objects.len().saturating_sub(most);
+        objects.split_off(from)
+    }
+}
+
 /// An open store.
 pub(super) struct Engine {
     pub(super) folder: Arc<dyn Folder>,
@@ -80,8 +105,7 @@ pub(super) struct Engine {
     pub(super) journaled: Mutex<BTreeSet<u64>>,
     /// Subfolders whose names changed and are not durable yet.
     pub(super) names: Mutex<BTreeSet<String>>,
-    /// Objects whose removal is durable and whose files are still there.
-    pub(super) leaving: Mutex<Vec<u64>>,
+    pub(super) leaving: Leaving,
     /// Whether a thread finishes what commits leave to it.
     pub(super) background: bool,
     /// Taken by one checkpoint at a time: what it brings to its place.
@@ -360,11 +384,13 @@ impl Engine {
 
     /// Removes the files of objects whose removal is durable.
     pub(super) fn unlink_leaving(&self) -> Result<()> {
-        // Held until it is done: a checkpoint that finds nothing here may go on.
-        let mut leaving = self.leaving.lock();
-        while !leaving.is_empty() {
-            let from = leaving.len().saturating_sub(UNLINKED);
-            let some = leaving.split_off(from);
+        // Held until it is done: a checkpoint that finds nothing left may go on.
+        let _alone = self.leaving.at_work.lock();
+        loop {
+            let some = self.leaving.take(UNLINKED);
+            if some.is_empty() {
+                return Ok(());
+            }
             for id in &some {
                 let object = self.objects.get_or_make(*id);
                 let mut object = object.write();
@@ -372,10 +398,9 @@ impl Engine {
                     self.unlink(*id, &mut object, true)?;
                 }
             }
-            let _alone = self.gate.write();
+            let _still = self.gate.write();
             self.objects.forget_idle(&some, self.commit.load(Ordering::Acquire));
         }
-        Ok(())
     }
 
     /// Removes the file of an object that no commit refers to any more.

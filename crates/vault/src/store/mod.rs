@@ -54,6 +54,9 @@ use worker::Worker;
 /// Bytes of a page of an object.
 pub const PAGE: usize = 4096;
 
+/// Free space in bytes below which what removed files still take matters.
+const LITTLE: u64 = 64 << 20;
+
 /// The number of a backing object. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub u64);
@@ -200,7 +203,7 @@ impl Store {
     /// Errors: [`Kind::NoSpace`] if there is no space, or none in the journal: all pages are as they were, and the store goes on.
     /// Anything else is fail-stop.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
-        self.engine.write(object.0, first, pages)
+        self.with_space(|| self.engine.write(object.0, first, pages))
     }
 
     /// Cuts an object: pages from `pages` on are zeros from now on, until they are written.
@@ -225,10 +228,30 @@ impl Store {
     /// The same; `noted` is called as soon as changes belong to the next commit, before this one is durable. It is not called
     /// if there is no space.
     pub fn commit_then(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
+        self.with_space(|| self.commit_once(puts, root, noted))
+    }
+
+    /// Acts; if there is no space, acts once more after the files of removed objects are gone.
+    fn with_space(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
+        match act() {
+            Err(e) if e.kind() == Kind::NoSpace && self.engine.background => {
+                self.unlink_leaving()?;
+                act()
+            }
+            done => done,
+        }
+    }
+
+    /// Removes the files of removed objects now.
+    fn unlink_leaving(&self) -> Result<()> {
+        self.engine.unlink_leaving().map_err(|e| self.engine.health.fail(e))
+    }
+
+    fn commit_once(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
         let asked = Request { puts, root, anyway: false };
         if root.is_none() {
             commit::commit(&self.engine, &asked, noted)?;
-            if !self.engine.leaving.lock().is_empty() {
+            if !self.engine.leaving.is_empty() {
                 self.wake();
             }
             return Ok(());
@@ -272,8 +295,13 @@ impl Store {
         self.engine.journal.is_due()
     }
 
-    /// Space of the file system that holds the folder.
+    /// Space of the file system that holds the folder. Where it is short, what was removed is counted as free.
     pub fn space(&self) -> Result<Space> {
+        let space = self.engine.folder.space()?;
+        if space.free_bytes >= LITTLE || !self.engine.background {
+            return Ok(space);
+        }
+        self.unlink_leaving()?;
         self.engine.folder.space()
     }
 

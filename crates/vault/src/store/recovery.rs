@@ -3,7 +3,7 @@
 use super::checkpoint::{self, Frozen};
 use super::commit::{Request, commit};
 use super::content::Commit;
-use super::engine::{Engine, History, Interval, Numbers};
+use super::engine::{Engine, History, Interval, Leaving, Numbers};
 use super::freshness::{Standing, judge};
 use super::journal::Journal;
 use super::keys::StoreKeys;
@@ -141,7 +141,7 @@ fn assemble(
         history: Mutex::new(history),
         journaled: Mutex::new(journaled),
         names: Mutex::default(),
-        leaving: Mutex::default(),
+        leaving: Leaving::default(),
         background: options.background && !options.read_only,
         frozen: Mutex::new(None),
         superblock: Mutex::new(superblock),

@@ -76,10 +76,10 @@ impl SuperFile {
             .u32(40, (plain.len() + TAG) as u32);
         let sealed = keys.seal(&nonce, &slot, &plain)?;
         slot.extend(sealed);
-        if slot.len() > SLOT {
+        if slot.len() > SLOT || sequence > MOST_NUMBER {
             return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
-                .found(format!("{} bytes", slot.len()))
-                .expected(format!("at most {SLOT} bytes")));
+                .found(format!("{} bytes, number {sequence}", slot.len()))
+                .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
         }
         self.file.write_at(sequence % 2 * SLOT as u64, &slot)?;
         self.file.sync()?;
