@@ -75,7 +75,7 @@ fn full_directory_takes_no_more_and_goes_on_when_there_is_space() {
     place.unmount(server);
     place.take_log();
     place.verify();
-    place.take_off(&place.backing());
+    Place::take_off(&place.backing());
     place.assert_nothing_left();
 }
 
@@ -126,7 +126,7 @@ fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() 
     assert_ne!(server.last_words(&place), "");
     assert!(fs::read_dir(place.mountpoint()).unwrap().next().is_none());
     assert!(!place.take_log().is_empty());
-    place.take_off(&place.backing());
+    Place::take_off(&place.backing());
 
     assert!(put_on(), "the disk cannot be mounted again");
     let server = place.mount(How::Open);
@@ -135,7 +135,7 @@ fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() 
     place.unmount(server);
     place.take_log();
     place.verify();
-    place.take_off(&place.backing());
+    Place::take_off(&place.backing());
     place.assert_nothing_left();
 }
 
@@ -152,7 +152,7 @@ fn read_only_directory_can_be_read() {
     let server = place.mount(How::FromReadOnly);
     takes_no_changes(&place);
     place.unmount(server);
-    place.take_off(&place.backing());
+    Place::take_off(&place.backing());
     place.verify();
     place.assert_nothing_left();
 }

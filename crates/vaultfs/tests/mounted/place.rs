@@ -212,7 +212,7 @@ impl Place {
 
     /// Unmounts what a test mounted on or below its place; programs that other tests start may use it for a moment.
     #[track_caller]
-    pub(crate) fn take_off(&self, at: &Path) {
+    pub(crate) fn take_off(at: &Path) {
         wait_until("the end of the use of what is mounted", || {
             Command::new("umount").arg(at).stderr(Stdio::null()).status().unwrap().success()
         });
