@@ -182,9 +182,12 @@ fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
     let pid = scene.0.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].clone();
     send(Signal::KILL, pid);
     wait_until("the end of the server", || fs::metadata(scene.0.path("mnt")).is_err());
-    let status = scene.0.lacuna(&["status", "--json"]).code(0).json();
-    let mut servers = status["servers"].as_array().unwrap().iter();
-    assert!(servers.any(|server| server["vault"] == true && server["died"] == true), "{status}");
+    // Its mount dies before the process has let go of its locks.
+    wait_until("a status that tells of the dead server", || {
+        let status = scene.0.lacuna(&["status", "--json"]).code(0).json();
+        let mut servers = status["servers"].as_array().unwrap().iter();
+        servers.any(|server| server["vault"] == true && server["died"] == true)
+    });
 
     let opened = scene.open().code(0);
     assert!(opened.stderr.contains("what it left mounted is cleared away"), "{}", opened.stderr);
