@@ -283,13 +283,12 @@ impl Filesystem for VaultFilesystem {
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        write: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let clears = write.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.front.write(ino.0, offset, data, clears) {
+        match self.front.write(ino.0, offset, data, flags) {
             Ok(written) => reply.written(written),
             Err(e) => reply.error(self.front.report_node("write", ino.0, e)),
         }

@@ -3,7 +3,7 @@
 use crate::attributes::requested;
 use crate::nodes::Nodes;
 use crate::seek::{Seeks, Waiting, Way};
-use fuser::{Errno, OpenAccMode, OpenFlags, ReplyLseek};
+use fuser::{Errno, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
 use lacuna_core::{Error, Kind};
 use lacuna_service::{Event, Log, Watch};
 use lacuna_vault::{
@@ -231,12 +231,17 @@ impl Front {
         outcome
     }
 
-    /// Writes for a process; with `clears` the kernel found that it may not keep set-user-ID.
-    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], clears: bool) -> FsResult<u32> {
-        if clears {
+    /// Writes, and gives how many bytes; a part of the data at least.
+    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], flags: WriteFlags) -> FsResult<u32> {
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.clear_set_ids(ino)?;
         }
-        self.vault.write(ino, offset, data).map(|written| written as u32)
+        let mut written = self.vault.write(ino, offset, data)?;
+        // The kernel does not look how much of a page of its cache was taken: part of it without an error would be lost.
+        while written < data.len() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            written += self.vault.write(ino, offset + written as u64, &data[written..])?;
+        }
+        Ok(written as u32)
     }
 
     /// `fallocate`.
