@@ -2,8 +2,9 @@
 
 use crate::loss::{Fragment, Unsynced, leave};
 use crate::operation::Digest;
+use crate::power::Power;
 use crate::{Image, Loss, PAGE_SIZE, Rng};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent, check_range};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
@@ -20,38 +21,16 @@ struct State {
     /// Always the durable image with every un-synced operation applied in order, until the power goes.
     volatile: Image,
     unsynced: Vec<Unsynced>,
-    ops: u64,
-    cut_at: Option<u64>,
-    off: bool,
+    power: Power,
     syncs: u64,
     ignore_syncs: bool,
     ignore_durable_writes: bool,
 }
 
-fn power_is_off() -> Error {
-    Error::new(Kind::Io, "power is off")
-}
-
 impl State {
-    fn powered(&self) -> Result<()> {
-        if self.off { Err(power_is_off()) } else { Ok(()) }
-    }
-
-    /// Counts `n` operations. False if the power goes during one of them.
-    fn survives(&mut self, n: u64) -> bool {
-        match self.cut_at {
-            Some(at) if n > 0 && at < self.ops + n => {
-                self.ops = at + 1;
-                self.off = true;
-            }
-            _ => self.ops += n,
-        }
-        !self.off
-    }
-
     /// Adds an operation to what is owed. One that was in flight when the power went is seen by nobody.
     fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
-        let in_flight = self.off;
+        let in_flight = self.power.is_off();
         self.unsynced.push(Unsynced { fragments: fragment.into_iter().collect(), length, in_flight });
     }
 
@@ -63,30 +42,30 @@ impl State {
     }
 
     fn check_batch(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.powered()?;
+        self.power.on()?;
         batch.iter().try_for_each(|e| check_range(e.offset, e.data.len() as u64, self.volatile.len()))
     }
 
     /// Writes a batch that nobody waits for. If the power goes during any of it, all of it was in flight, as
     /// the extents of a batch are written in any order.
     fn write(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        let survived = self.survives(batch.len() as u64);
+        let survived = self.power.survives(batch.len() as u64);
         for extent in batch {
             self.owe_write(extent);
             if survived {
                 self.volatile.write(extent.offset, extent.data)?;
             }
         }
-        if survived { Ok(()) } else { Err(power_is_off()) }
+        if survived { Ok(()) } else { Err(Power::error()) }
     }
 
     fn write_durable(&mut self, batch: &[WriteExtent<'_>]) -> Result<()> {
         if self.ignore_durable_writes {
             return self.write(batch);
         }
-        if !self.survives(batch.len() as u64) {
+        if !self.power.survives(batch.len() as u64) {
             batch.iter().for_each(|extent| self.owe_write(extent));
-            return Err(power_is_off());
+            return Err(Power::error());
         }
         for extent in batch {
             let size = extent.data.len() as u64;
@@ -123,10 +102,10 @@ impl State {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.powered()?;
-        if !self.survives(1) {
+        self.power.on()?;
+        if !self.power.survives(1) {
             self.unsynced.iter_mut().for_each(|op| op.in_flight = true);
-            return Err(power_is_off());
+            return Err(Power::error());
         }
         self.syncs += 1;
         if self.ignore_syncs {
@@ -160,9 +139,7 @@ impl CrashMedium {
             volatile: durable.clone(),
             durable,
             unsynced: Vec::new(),
-            ops: 0,
-            cut_at: None,
-            off: false,
+            power: Power::default(),
             syncs: 0,
             ignore_syncs: false,
             ignore_durable_writes: false,
@@ -175,23 +152,22 @@ impl CrashMedium {
 
     /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
     pub fn cut_after(&self, n: u64) {
-        let mut state = self.state();
-        state.cut_at = Some(state.ops.saturating_add(n));
+        self.state().power.cut_after(n);
     }
 
     /// Takes the power away now, between two operations.
     pub fn cut_now(&self) {
-        self.state().off = true;
+        self.state().power.cut_now();
     }
 
     /// Whether the power has gone.
     pub fn is_cut(&self) -> bool {
-        self.state().off
+        self.state().power.is_off()
     }
 
     /// Operations so far, the one in flight at the cut included.
     pub fn ops(&self) -> u64 {
-        self.state().ops
+        self.state().power.ops()
     }
 
     /// Calls of `sync` so far, kept or not; the one in flight at the cut is not among them.
@@ -280,7 +256,7 @@ impl Medium for CrashMedium {
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         let state = self.state();
-        state.powered()?;
+        state.power.on()?;
         batch.iter_mut().try_for_each(|extent| state.volatile.read(extent.offset, extent.buf))
     }
 
@@ -302,22 +278,22 @@ impl Medium for CrashMedium {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let mut state = self.state();
-        state.powered()?;
+        state.power.on()?;
         check_range(offset, len, state.volatile.len())?;
-        let survived = state.survives(1);
+        let survived = state.power.survives(1);
         if len > 0 {
             state.owe(Some(Fragment { at: offset..offset + len, data: None }), None);
         }
-        if survived { state.volatile.zero(offset, len) } else { Err(power_is_off()) }
+        if survived { state.volatile.zero(offset, len) } else { Err(Power::error()) }
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
         let mut state = self.state();
-        state.powered()?;
-        let survived = state.survives(1);
+        state.power.on()?;
+        let survived = state.power.survives(1);
         state.owe(None, Some(len));
         if !survived {
-            return Err(power_is_off());
+            return Err(Power::error());
         }
         state.volatile.set_len(len);
         Ok(())

@@ -5,7 +5,7 @@ mod names;
 
 pub use image::FolderImage;
 
-use crate::{CrashMedium, Loss, Rng, operation::Digest};
+use crate::{CrashMedium, Loss, Rng, operation::Digest, power::Power};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
 use names::{Names, Removal};
@@ -68,9 +68,7 @@ struct State {
     /// How many files there may be before those without names are looked for.
     sweep_at: usize,
     names: Names,
-    ops: u64,
-    cut_at: Option<u64>,
-    off: bool,
+    power: Power,
     faults: Vec<Fault>,
     capacity: u64,
     ignore_syncs: bool,
@@ -79,25 +77,18 @@ struct State {
     digest: Digest,
 }
 
-fn power_is_off() -> Error {
-    Error::new(Kind::Io, "power is off")
-}
-
 impl State {
     /// An operation begins. True if it is the one that the power goes in.
     fn begin(&mut self, op: FolderOp) -> Result<bool> {
-        if self.off {
-            return Err(power_is_off());
-        }
+        self.power.on()?;
         if op.changes() {
             self.digest.word(op as u64);
-            self.ops += 1;
-            self.off = self.cut_at.is_some_and(|at| self.ops > at);
+            if !self.power.survives(1) {
+                return Ok(true);
+            }
         }
-        if !self.off {
-            self.fault(op)?;
-        }
-        Ok(self.off)
+        self.fault(op)?;
+        Ok(false)
     }
 
     fn fault(&mut self, op: FolderOp) -> Result<()> {
@@ -148,9 +139,7 @@ impl CrashFolder {
             next_file: 0,
             sweep_at: 64,
             names: Names::default(),
-            ops: 0,
-            cut_at: None,
-            off: false,
+            power: Power::default(),
             faults: Vec::new(),
             capacity: u64::MAX,
             ignore_syncs: false,
@@ -172,23 +161,22 @@ impl CrashFolder {
 
     /// Lets the next `n` operations pass and takes the power away in the middle of the one after them.
     pub fn cut_after(&self, n: u64) {
-        let mut state = self.state();
-        state.cut_at = Some(state.ops.saturating_add(n));
+        self.state().power.cut_after(n);
     }
 
     /// Takes the power away now, between two operations.
     pub fn cut_now(&self) {
-        self.state().off = true;
+        self.state().power.cut_now();
     }
 
     /// Whether the power has gone.
     pub fn is_cut(&self) -> bool {
-        self.state().off
+        self.state().power.is_off()
     }
 
     /// Operations so far, the one in flight at the cut included.
     pub fn ops(&self) -> u64 {
-        self.state().ops
+        self.state().power.ops()
     }
 
     /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones with `forever`.
@@ -273,7 +261,7 @@ impl CrashFolder {
         let state = self.state();
         let mut digest = Digest::new();
         digest.word(state.digest.0);
-        digest.word(state.ops);
+        digest.word(state.power.ops());
         for (name, id) in &state.names.current {
             digest.bytes(name.as_bytes());
             digest.word(state.files[id].digest());
@@ -289,7 +277,7 @@ impl CrashFolder {
         let cut = state.begin(op)?;
         state.names.change(changes, cut);
         state.sweep();
-        if cut { Err(power_is_off()) } else { Ok(()) }
+        if cut { Err(Power::error()) } else { Ok(()) }
     }
 }
 
@@ -354,7 +342,7 @@ impl Folder for CrashFolder {
     fn sync_names(&self, subfolder: &str) -> Result<()> {
         let mut state = self.state();
         if state.begin(FolderOp::SyncNames)? {
-            return Err(power_is_off());
+            return Err(Power::error());
         }
         if !state.ignore_syncs {
             state.names.sync(Some(subfolder));
@@ -374,7 +362,7 @@ impl Folder for CrashFolder {
             let _synced = file.sync();
         }
         if cut {
-            return Err(power_is_off());
+            return Err(Power::error());
         }
         if !state.ignore_syncs {
             state.names.sync(None);
@@ -411,7 +399,7 @@ impl File {
         let mut state = self.folder.lock();
         state.read_only()?;
         if state.begin(op)? {
-            let during = state.ops % steps.len() as u64;
+            let during = state.power.ops() % steps.len() as u64;
             self.file.cut_after(during);
         }
         state.digest.word(self.file.len());
@@ -422,7 +410,8 @@ impl File {
 impl FolderFile for File {
     fn len(&self) -> Result<u64> {
         let state = self.folder.lock();
-        if state.off { Err(power_is_off()) } else { Ok(self.file.len()) }
+        state.power.on()?;
+        Ok(self.file.len())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

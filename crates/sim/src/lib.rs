@@ -23,6 +23,7 @@ mod latency;
 pub mod levels;
 mod loss;
 mod operation;
+mod power;
 mod python;
 mod record;
 mod rng;

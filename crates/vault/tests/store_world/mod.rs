@@ -1,15 +1,16 @@
 //! A store on a simulated folder beside a plain model of what it must hold.
 #![allow(dead_code)]
 
+#[path = "../cut_anchor/mod.rs"]
+mod cut_anchor;
 mod meanwhile;
 
+use cut_anchor::CutAnchor;
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;
-use lacuna_medium::Folder;
 use lacuna_sim::{CrashFolder, FolderImage, Rng};
 use lacuna_vault::store::{
-    Anchor, AnchorState, JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBase, StoreKeys,
-    StoreOptions,
+    JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBase, StoreKeys, StoreOptions,
 };
 use meanwhile::{Deed, Others, Shared};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,31 +42,6 @@ pub(crate) fn page(stamp: u64) -> Vec<u8> {
 /// The keys of every store here.
 pub(crate) fn keys() -> StoreKeys {
     StoreKeys::derive(&Secret::copy_from(&[0x77; 32]), &UUID)
-}
-
-/// The anchor of one machine: memory that survives power cuts, whose advance a power cut of the folder may fall into.
-pub(crate) struct CutAnchor {
-    pub(crate) memory: Arc<MemoryAnchor>,
-    pub(crate) folder: CrashFolder,
-}
-
-impl Anchor for CutAnchor {
-    fn load(&self) -> Result<Option<AnchorState>> {
-        self.memory.load()
-    }
-
-    fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()> {
-        // It counts as an operation of the folder, so that a cut may fall before, in and after it.
-        match self.folder.sync_names("no such folder") {
-            Ok(()) => self.memory.advance(expected, next),
-            Err(e) => {
-                if self.folder.ops().is_multiple_of(2) {
-                    self.memory.advance(expected, next)?;
-                }
-                Err(e)
-            }
-        }
-    }
 }
 
 /// What a store here rests on.

@@ -1,16 +1,19 @@
 //! A vault on a simulated folder beside a plain model of what it must hold.
 #![allow(dead_code, unreachable_pub)]
 
+#[path = "../cut_anchor/mod.rs"]
+mod cut_anchor;
 pub mod dump;
 pub mod game;
 pub mod model;
 pub mod ops;
 
+use cut_anchor::CutAnchor;
 use lacuna_core::{Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_integrity::Choice;
 use lacuna_sim::CrashFolder;
-use lacuna_vault::store::{Anchor, AnchorState, JournalSize, MemoryAnchor, PAGE};
+use lacuna_vault::store::{Anchor, JournalSize, MemoryAnchor, PAGE};
 use lacuna_vault::{Base, OpenOptions, Time, Vault, VaultOptions, WallClock};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -35,32 +38,6 @@ impl WallClock for TestClock {
     fn now(&self) -> Time {
         let at = self.0.fetch_add(1, Ordering::Relaxed);
         Time { secs: at.div_euclid(1000), nanos: at.rem_euclid(1000) as u32 * 1_000_000 }
-    }
-}
-
-/// The anchor of one machine: memory that survives power cuts, whose advance a power cut of the folder may fall into.
-struct CutAnchor {
-    memory: Arc<MemoryAnchor>,
-    folder: CrashFolder,
-}
-
-impl Anchor for CutAnchor {
-    fn load(&self) -> Result<Option<AnchorState>> {
-        self.memory.load()
-    }
-
-    fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()> {
-        use lacuna_medium::Folder;
-        // It counts as an operation of the folder, so that a cut may fall before, in and after it.
-        match self.folder.sync_names("no such folder") {
-            Ok(()) => self.memory.advance(expected, next),
-            Err(e) => {
-                if self.folder.ops().is_multiple_of(2) {
-                    self.memory.advance(expected, next)?;
-                }
-                Err(e)
-            }
-        }
     }
 }
 
