@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// How long a peer may take to mount or to let go of a mountpoint.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where `cryfs` keeps what it remembers of its file systems.
+const CRYFS_STATE: &str = "cryfs.state";
+
 /// A file system that is mounted for a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Mountable {
@@ -123,6 +126,8 @@ impl Mountable {
             Mountable::Cryfs => {
                 let mut command = Command::new("cryfs");
                 command.env("CRYFS_FRONTEND", "noninteractive").env("CRYFS_NO_UPDATE_CHECK", "true");
+                // It remembers which file system was at a path, and refuses another one there.
+                command.env("CRYFS_LOCAL_STATE_DIR", work.path(CRYFS_STATE));
                 command.arg(&backing).arg(&mountpoint);
                 command
             }
@@ -160,7 +165,11 @@ impl Mountable {
 
     /// Removes it.
     pub(crate) fn remove(self, work: &Workspace) -> Result<()> {
-        let backing = self.backing(work);
+        let (backing, remembered) = (self.backing(work), work.path(CRYFS_STATE));
+        if self == Mountable::Cryfs {
+            std::fs::remove_dir_all(&remembered)
+                .map_err(|e| Error::io(format!("cannot remove {}", remembered.display()), &e))?;
+        }
         let removed =
             if backing.is_dir() { std::fs::remove_dir_all(&backing) } else { std::fs::remove_file(&backing) };
         removed
