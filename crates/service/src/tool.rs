@@ -1,11 +1,12 @@
 //! Running the system's own programs: arguments as a list, never through a shell; their words in our errors.
 
 use lacuna_core::{Error, Kind, Result};
+use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Letters of a program's words that are quoted.
 const MOST_WORDS: usize = 400;
@@ -21,6 +22,15 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
+    fn new(output: Output) -> Finished {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        Finished {
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr).lines().map(str::trim).collect::<Vec<_>>().join(" / "),
+        }
+    }
+
     pub(crate) fn success(&self) -> bool {
         self.code == Some(0)
     }
@@ -42,28 +52,63 @@ impl Finished {
 
 /// Runs `program` to its end. Only failing to start it is an error here.
 pub(crate) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
+    let output = command(program, args).output().map_err(|e| not_started(program, &e))?;
+    Ok(Finished::new(output))
+}
+
+/// Starts `program` and does not wait for it. Its words should be few: nobody reads them before it has ended.
+pub(crate) fn start<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Running> {
+    let mut command = command(program, args);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    Ok(Running(command.spawn().map_err(|e| not_started(program, &e))?))
+}
+
+/// A program that was started.
+pub(crate) struct Running(Child);
+
+/// Programs that may go on after those who started them need them no more.
+static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+impl Running {
+    /// What it left behind, if it has ended.
+    pub(crate) fn finished(&mut self) -> Result<Option<Finished>> {
+        let failed = |e: io::Error| Error::io("cannot wait for a program", &e);
+        let Some(status) = self.0.try_wait().map_err(failed)? else { return Ok(None) };
+        let mut stderr = Vec::new();
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_end(&mut stderr).map_err(failed)?;
+        }
+        Ok(Some(Finished::new(Output { status, stdout: Vec::new(), stderr })))
+    }
+
+    /// Lets it go on. The next one that is left so clears it away when it has ended; no thread waits for it, since a server that
+    /// goes to the background must have none.
+    pub(crate) fn leave(self) {
+        let mut left = LEFT.lock();
+        left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        left.push(self.0);
+    }
+}
+
+fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = Command::new(program);
     // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
-    let output = Command::new(program)
+    command
         .args(args)
         .env("LC_ALL", "C")
         .env("PATH", search_path())
         .stdin(Stdio::null())
-        .process_group(0)
-        .output()
-        .map_err(|e| {
-            let error = Error::io(format!("cannot run {program}"), &e);
-            if e.kind() == io::ErrorKind::NotFound {
-                error.remedy(format!("install the package that has {program} ({})", package(program)))
-            } else {
-                error
-            }
-        })?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    Ok(Finished {
-        code: output.status.code(),
-        stdout: text(&output.stdout),
-        stderr: text(&output.stderr).lines().map(str::trim).collect::<Vec<_>>().join(" / "),
-    })
+        .process_group(0);
+    command
+}
+
+fn not_started(program: &str, e: &io::Error) -> Error {
+    let error = Error::io(format!("cannot run {program}"), e);
+    if e.kind() == io::ErrorKind::NotFound {
+        error.remedy(format!("install the package that has {program} ({})", package(program)))
+    } else {
+        error
+    }
 }
 
 /// Runs `program` and takes anything but success as an error of `what`.

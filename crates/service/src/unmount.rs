@@ -4,13 +4,17 @@ use crate::{mount_table, tool, users};
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::path::Path;
+use std::time::Duration;
+
+/// How long to wait before the mount table is looked at again.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`], naming who uses it.
 pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
     }
-    let finished = unmount_tool(mountpoint, false)?;
+    let finished = unmount_tool(mountpoint)?;
     if finished.success() || !mounted(mountpoint)? {
         return Ok(());
     }
@@ -18,13 +22,25 @@ pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
 }
 
 /// Removes the mount that a server left when it died: nothing behind it can be read or written any more, so
-/// here, and only here, the unmount may be lazy.
+/// here, and only here, the unmount may be lazy. Returns when the mount is gone from the table: what the kernel had cached of a
+/// million files takes it seconds to forget, which nobody needs to wait for.
 pub(crate) fn unmount_dead(mountpoint: &Path) -> Result<()> {
-    if !mounted(mountpoint)? || unmount_tool(mountpoint, false)?.success() {
+    if !mounted(mountpoint)? {
         return Ok(());
     }
-    let finished = unmount_tool(mountpoint, true)?;
-    if finished.success() { Ok(()) } else { Err(busy_or_failed(mountpoint, &finished)) }
+    let (program, args) = unmount_words(mountpoint, true);
+    let mut running = tool::start(program, &args)?;
+    loop {
+        if let Some(finished) = running.finished()? {
+            let done = finished.success() || !mounted(mountpoint)?;
+            return if done { Ok(()) } else { Err(busy_or_failed(mountpoint, &finished)) };
+        }
+        if !mounted(mountpoint)? {
+            running.leave();
+            return Ok(());
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// The error for an unmount that did not work.
@@ -47,7 +63,12 @@ fn mounted(mountpoint: &Path) -> Result<bool> {
     Ok(mount_table::at(mountpoint)?.is_some_and(|e| e.is_our_fuse()))
 }
 
-fn unmount_tool(mountpoint: &Path, lazy: bool) -> Result<tool::Finished> {
+fn unmount_tool(mountpoint: &Path) -> Result<tool::Finished> {
+    let (program, args) = unmount_words(mountpoint, false);
+    tool::run(program, &args)
+}
+
+fn unmount_words(mountpoint: &Path, lazy: bool) -> (&'static str, Vec<&OsStr>) {
     let (program, mut args): (_, Vec<&OsStr>) = match (rustix::process::geteuid().is_root(), lazy) {
         (true, false) => ("umount", vec![]),
         (true, true) => ("umount", vec![OsStr::new("--lazy")]),
@@ -55,5 +76,5 @@ fn unmount_tool(mountpoint: &Path, lazy: bool) -> Result<tool::Finished> {
         (false, true) => ("fusermount3", vec![OsStr::new("-u"), OsStr::new("-z")]),
     };
     args.extend([OsStr::new("--"), mountpoint.as_os_str()]);
-    tool::run(program, &args)
+    (program, args)
 }
