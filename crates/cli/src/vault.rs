@@ -16,9 +16,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bad blocks named in a JSON answer. The count beside them is always whole.
-const NAMED: usize = 65536;
-
 /// What is said where this machine remembers nothing of a vault.
 const FIRST_OPENING: &str = "this machine has not opened this vault before: it remembers no state, so nobody can tell whether this is the newest one";
 
@@ -102,18 +99,21 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
         console::json(&check_json(&args.dir, &report))?;
     } else {
         report.bad.iter().try_for_each(|bad| console::line(&bad_words(bad)))?;
+        if !report.is_whole() {
+            console::line("and more, which are only counted")?;
+        }
         console::line(&format!(
             "{} and {} verified, {} bad",
             many(report.files, "file"),
             many(report.blocks, "block"),
-            report.bad.len()
+            report.places
         ))?;
     }
-    if report.bad.is_empty() {
+    if report.places == 0 {
         return closed;
     }
     Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
-        .found(format!("{} that cannot be read", many(report.bad.len() as u64, "place")))
+        .found(format!("{} that cannot be read", many(report.places, "place")))
         .remedy(
             "bring the backing files that are named above back as they were, or write these files anew from another copy; \
              everything else can be read",
@@ -121,24 +121,26 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
 }
 
 fn check_json(dir: &Path, report: &CheckReport) -> Value {
-    let named = report.bad.iter().take(NAMED).map(|BadFile { path, backing, block, why }| {
-        json!({ "path": path, "backing": backing, "block": block, "error": why })
+    let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, why }| {
+        json!({ "path": path, "backing": backing, "block": block, "blocks": blocks, "error": why })
     });
     json!({
         "location": dir.display().to_string(),
         "files": report.files,
         "blocks": report.blocks,
-        "bad": report.bad.len(),
+        "bad": report.places,
         "bad_blocks": named.collect::<Vec<_>>(),
-        "bad_blocks_truncated": report.bad.len() > NAMED,
+        "bad_blocks_truncated": !report.is_whole(),
     })
 }
 
-fn bad_words(BadFile { path, backing, block, why }: &BadFile) -> String {
+fn bad_words(BadFile { path, backing, block, blocks, why }: &BadFile) -> String {
     let mut words = path.clone();
-    if let Some(block) = block {
-        let _ = write!(words, ", block {block}");
-    }
+    let _ = match block {
+        Some(first) if *blocks > 1 => write!(words, ", blocks {first}-{}", first + blocks - 1),
+        Some(block) => write!(words, ", block {block}"),
+        None => Ok(()),
+    };
     if !backing.is_empty() {
         let _ = write!(words, " (backing file {backing})");
     }

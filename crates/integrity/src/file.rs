@@ -338,6 +338,15 @@ impl ProtectedFile {
         Ok(true)
     }
 
+    /// Whether [`ProtectedFile::convert_if_better`] would convert something.
+    pub fn wants_conversion(&self) -> bool {
+        let wanted = match self.choice {
+            Choice::Fixed(scheme) => scheme,
+            Choice::Auto => self.nature.wants(self.scheme, self.blocks()).unwrap_or(self.scheme),
+        };
+        self.under.is_some() || wanted != self.scheme
+    }
+
     /// What it costs.
     pub fn usage(&self, us: &dyn Untrusted) -> Result<Usage> {
         let (mut untrusted, mut random_looking, mut intervals) = self.top.usage(us)?;

@@ -93,12 +93,7 @@ impl Running {
 fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = Command::new(program);
     // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
-    command
-        .args(args)
-        .env("LC_ALL", "C")
-        .env("PATH", search_path())
-        .stdin(Stdio::null())
-        .process_group(0);
+    command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null()).process_group(0);
     command
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn set(contents: &Contents, ino: u64, changes: &Changes) -> FsResult<
 
 /// Clears set-user-ID and set-group-ID as a write by an ordinary user does.
 pub(crate) fn clear_set_ids(ground: &Ground, ino: u64) -> FsResult<()> {
-    change(ground, ino, |body| {
+    change(ground, ino, |_, body| {
         if body.record.clear_set_ids() {
             body.changed_at(ground.now(), false);
             return Ok(true);
@@ -74,14 +74,21 @@ pub(crate) fn get_xattr(ground: &Ground, ino: u64, name: &[u8]) -> FsResult<Vec<
 }
 
 /// EEXIST and ENODATA as `how` says, ERANGE and E2BIG for what is too long.
-pub(crate) fn set_xattr(ground: &Ground, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
+pub(crate) fn set_xattr(
+    contents: &Contents,
+    ino: u64,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
+) -> FsResult<()> {
+    let ground = &contents.ground;
     if name.is_empty() || name.len() > NAME_MAX {
         return errno(libc::ERANGE);
     }
     if value.len() > XATTR_MAX {
         return errno(libc::E2BIG);
     }
-    change(ground, ino, |body| {
+    change(ground, ino, |inode, body| {
         let there = has_xattr(ground, ino, body, name)?;
         match how {
             SetXattr::Create if there => return errno(libc::EEXIST),
@@ -90,7 +97,7 @@ pub(crate) fn set_xattr(ground: &Ground, ino: u64, name: &[u8], value: &[u8], ho
         }
         if name == INTEGRITY_XATTR {
             let choice = Choice::from_name(value).ok_or(FsError::Errno(libc::EINVAL))?;
-            set_choice(body, Some(choice), choice)?;
+            set_choice(contents, inode, body, Some(choice))?;
         } else {
             let listed = list(ground, ino, body)?.iter().map(|name| name.len() + 1).sum::<usize>();
             if !there && listed + name.len() + 1 > LIST_MAX {
@@ -105,13 +112,14 @@ pub(crate) fn set_xattr(ground: &Ground, ino: u64, name: &[u8], value: &[u8], ho
 }
 
 /// ENODATA if there is none.
-pub(crate) fn remove_xattr(ground: &Ground, ino: u64, name: &[u8]) -> FsResult<()> {
-    change(ground, ino, |body| {
+pub(crate) fn remove_xattr(contents: &Contents, ino: u64, name: &[u8]) -> FsResult<()> {
+    let ground = &contents.ground;
+    change(ground, ino, |inode, body| {
         if !has_xattr(ground, ino, body, name)? {
             return errno(libc::ENODATA);
         }
         if name == INTEGRITY_XATTR {
-            set_choice(body, None, ground.choice)?;
+            set_choice(contents, inode, body, None)?;
         } else {
             ground.namespace.put(&tables::xattr(ino, name), None);
         }
@@ -148,24 +156,38 @@ fn has_xattr(ground: &Ground, ino: u64, body: &Body, name: &[u8]) -> FsResult<bo
     Ok(body.record.has_xattrs && ground.namespace.get(&tables::xattr(ino, name))?.is_some())
 }
 
-/// What a file's blocks are to be protected by from now on. Only files and directories can be asked.
-fn set_choice(body: &mut Body, choice: Option<Choice>, effective: Choice) -> FsResult<()> {
+/// What a file's blocks are to be protected by from now on; those that are there are converted. Only files and directories can be
+/// asked.
+fn set_choice(
+    contents: &Contents,
+    inode: &Arc<Inode>,
+    body: &mut Body,
+    choice: Option<Choice>,
+) -> FsResult<()> {
     if !matches!(body.record.kind, FileKind::File | FileKind::Directory) {
         return errno(libc::EPERM);
     }
     body.record.choice = choice;
-    if let Some(open) = body.file.as_mut() {
-        open.protected.set_choice(effective);
+    if body.record.object == 0 || body.record.kind != FileKind::File {
+        return Ok(());
     }
-    Ok(())
+    let effective = choice.unwrap_or(contents.ground.choice);
+    contents.change_locked(inode, body, |_, _, work| {
+        work.open.protected.set_choice(effective);
+        Ok(())
+    })
 }
 
 /// Works on an inode; true: it changed.
-fn change(ground: &Ground, ino: u64, work: impl FnOnce(&mut Body) -> FsResult<bool>) -> FsResult<()> {
+fn change(
+    ground: &Ground,
+    ino: u64,
+    work: impl FnOnce(&Arc<Inode>, &mut Body) -> FsResult<bool>,
+) -> FsResult<()> {
     let inode: Arc<Inode> = ground.inodes.get(ino)?;
     let mut body = inode.body.write();
     body.alive()?;
-    if work(&mut body)? {
+    if work(&inode, &mut body)? {
         ground.inodes.touch(&inode, &mut body);
     }
     Ok(())

@@ -11,11 +11,16 @@ use crate::record::Record;
 use crate::store::ObjectId;
 use crate::{BLOCK, FileKind, FsError, FsResult, paths};
 use lacuna_core::{Error, Kind, Result};
+use lacuna_integrity::Failed;
 use std::sync::Arc;
 
 /// Inodes that are listed at once, and bytes that are read at once.
 const STEP: usize = 256;
 const PIECE: usize = 1 << 20;
+const MOST: u64 = (PIECE / BLOCK) as u64;
+
+/// Whether what was read verifies.
+type Checked = std::result::Result<(), Failed>;
 
 /// How one file is protected.
 pub(crate) fn file_stat(contents: &Contents, ino: u64) -> FsResult<FileStat> {
@@ -52,9 +57,9 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
     let backing = ground.namespace.backing();
     report.blocks += ground.namespace.verify(&mut |block, error| {
         let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.finding());
-        report.bad.push(BadFile { path, backing, block: Some(block), why });
+        report.add(BadFile { path, backing, block: Some(block), blocks: 1, why });
     });
-    if !report.bad.is_empty() {
+    if report.places > 0 {
         // What cannot be trusted is no guide to the files.
         return Ok(report);
     }
@@ -95,57 +100,90 @@ fn check_file(contents: &Contents, ino: u64, report: &mut CheckReport, buf: &mut
         Ok(inode) => inode,
         // It was removed meanwhile.
         Err(FsError::Errno(_)) => return,
-        Err(FsError::Storage(e)) => return bad(contents, ino, None, report, &e),
+        Err(FsError::Storage(e)) => return bad(&Place::of(contents, ino), None, report, &e),
     };
-    let mut at = 0;
-    while let Some(next) = check_piece(contents, &inode, at, report, buf) {
-        at = next;
-    }
+    let mut file = FileCheck { contents, inode, place: None, at: 0, most: MOST };
+    while file.piece(report, buf) {}
 }
 
-/// Verifies the next run of data. Gives where to go on, if there is more.
-fn check_piece(
-    contents: &Contents,
-    inode: &Arc<Inode>,
+/// A file that is being verified.
+struct FileCheck<'a> {
+    contents: &'a Contents,
+    inode: Arc<Inode>,
+    /// What people know it by, once something of it was bad.
+    place: Option<Place>,
+    /// The next block.
     at: u64,
-    report: &mut CheckReport,
-    buf: &mut [u8],
-) -> Option<u64> {
-    let (ground, ino) = (&contents.ground, inode.ino);
-    let (body, _) = match contents.for_reading(inode) {
-        Ok(body) => body,
-        Err(FsError::Errno(_)) => return None,
-        Err(FsError::Storage(e)) => {
-            bad(contents, ino, None, report, &e);
-            return None;
-        }
-    };
-    let file = &body.file.as_ref()?.protected;
-    let space = FileSpace::new(ground, ino, &body.record);
-    // Where it cannot be found out where data are, every block is tried.
-    let first = match file.seek(&space, at, true) {
-        Ok(found) => found?,
-        Err(_) => at,
-    };
-    let blocks = file.blocks().saturating_sub(first).min((buf.len() / BLOCK) as u64);
-    if blocks == 0 {
-        return None;
-    }
-    let failed = check_run(file, &space, first, &mut buf[..blocks as usize * BLOCK]).err();
-    let next = failed.as_ref().map_or(first + blocks, |failed| failed.block + 1);
-    report.blocks += next - first;
-    drop(body);
-    if let Some(failed) = failed {
-        bad(contents, ino, Some(failed.block), report, &failed.error);
-    }
-    Some(next)
+    /// Blocks that are read at once: few after a bad one, since all that is read behind a bad block is read again.
+    most: u64,
 }
 
-fn bad(contents: &Contents, ino: u64, block: Option<u64>, report: &mut CheckReport, why: &Error) {
-    let ground = &contents.ground;
-    let object = ground.inodes.get(ino).map_or(0, |inode| inode.body.read().record.object);
-    let backing = if object == 0 { String::new() } else { ground.store.object_name(ObjectId(object)) };
-    report.bad.push(BadFile { path: paths::path_of(ground, ino), backing, block, why: why.finding() });
+impl FileCheck<'_> {
+    /// Verifies the next run of data. Whether there is more.
+    fn piece(&mut self, report: &mut CheckReport, buf: &mut [u8]) -> bool {
+        let (first, blocks, checked) = match self.read(buf) {
+            Err(FsError::Errno(_)) | Ok(None) => return false,
+            Err(FsError::Storage(e)) => {
+                self.bad(None, report, &e);
+                return false;
+            }
+            Ok(Some(read)) => read,
+        };
+        let Err(failed) = checked else {
+            (self.at, self.most) = (first + blocks, (self.most * 2).min(MOST));
+            report.blocks += blocks;
+            return true;
+        };
+        (self.at, self.most) = (failed.block + 1, 1);
+        report.blocks += self.at - first;
+        self.bad(Some(failed.block), report, &failed.error);
+        true
+    }
+
+    /// Reads the next run of data: its first block, how many, and whether they verify. Nothing if there is no more.
+    fn read(&self, buf: &mut [u8]) -> FsResult<Option<(u64, u64, Checked)>> {
+        let ground = &self.contents.ground;
+        let (body, _) = self.contents.for_reading(&self.inode)?;
+        let Some(open) = &body.file else { return Ok(None) };
+        let file = &open.protected;
+        let space = FileSpace::new(ground, self.inode.ino, &body.record);
+        // Where it cannot be found out where data are, every block is tried.
+        let first = file.seek(&space, self.at, true).unwrap_or(Some(self.at));
+        let Some(first) = first.filter(|first| *first < file.blocks()) else { return Ok(None) };
+        let blocks = (file.blocks() - first).min(self.most);
+        let checked = check_run(file, &space, first, &mut buf[..blocks as usize * BLOCK]);
+        Ok(Some((first, blocks, checked)))
+    }
+
+    fn bad(&mut self, block: Option<u64>, report: &mut CheckReport, why: &Error) {
+        let place = self.place.get_or_insert_with(|| Place::of(self.contents, self.inode.ino));
+        bad(place, block, report, why);
+    }
+}
+
+/// What people know a file by.
+struct Place {
+    path: String,
+    backing: String,
+}
+
+impl Place {
+    fn of(contents: &Contents, ino: u64) -> Place {
+        let ground = &contents.ground;
+        let object = ground.inodes.get(ino).map_or(0, |inode| inode.body.read().record.object);
+        let backing = if object == 0 { String::new() } else { ground.store.object_name(ObjectId(object)) };
+        Place { path: paths::path_of(ground, ino), backing }
+    }
+}
+
+fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error) {
+    let Place { path, backing } = place;
+    let mut why = why.finding();
+    // Neighbours are told together, so the verdict must not name its block.
+    if let Some(rest) = block.and_then(|block| why.strip_prefix(&format!("block {block} "))) {
+        why = rest.to_owned();
+    }
+    report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, why });
 }
 
 /// Every entry must name a node.
@@ -167,7 +205,7 @@ fn check_entries(ground: &Ground, report: &mut CheckReport) -> Result<()> {
     for (directory, name) in lost {
         let path = format!("{}/{}", paths::path_of(ground, directory), String::from_utf8_lossy(&name));
         let why = "the entry names a node that is not there".into();
-        report.bad.push(BadFile { path, backing: ground.namespace.backing(), block: None, why });
+        report.add(BadFile { path, backing: ground.namespace.backing(), block: None, blocks: 1, why });
     }
     Ok(())
 }

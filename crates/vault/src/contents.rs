@@ -2,6 +2,7 @@
 //!
 //! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows reads as zeros there.
 
+use crate::chores::Due;
 use crate::fs_error::errno;
 use crate::ground::Ground;
 use crate::inodes::{Body, Inode};
@@ -23,6 +24,8 @@ const PIECE: usize = 128 << 10;
 const ATOMIC: usize = 128 << 10;
 /// `relatime`: a time of access that is older than this is renewed by a read.
 const ATIME_AGE: i64 = 24 * 3600;
+/// Blocks of a file from which on it is removed a piece at a time.
+const LARGE: u64 = 2048;
 /// Failures that are remembered, so that each is logged once.
 const TOLD: usize = 1024;
 
@@ -30,6 +33,8 @@ const TOLD: usize = 1024;
 pub(crate) struct Contents {
     pub(crate) ground: Arc<Ground>,
     files: OpenFiles,
+    /// Files that have something to be done a piece at a time.
+    pub(crate) due: Arc<Due>,
     /// Inodes and blocks that the log names already.
     told: Mutex<HashSet<(u64, u64)>>,
     written: AtomicU64,
@@ -51,6 +56,7 @@ impl Contents {
         Contents {
             ground,
             files: OpenFiles::default(),
+            due: Arc::default(),
             told: Mutex::default(),
             written: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -177,7 +183,42 @@ impl Contents {
         let trusted = open.protected.commit(&space)?;
         body.record.has_us = space.has_us();
         body.record.trusted = trusted.to_bytes();
+        if open.protected.wants_conversion() {
+            self.due.add(inode.ino);
+        }
         Ok(())
+    }
+
+    /// Converts a part of a file to the scheme that suits it, if that is another. Whether there may be more to do.
+    pub(crate) fn convert(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<bool> {
+        if body.record.object == 0 || body.record.nlink == 0 {
+            return Ok(false);
+        }
+        let more = self.change_locked(inode, body, |_, _, work| {
+            Ok(work.open.protected.convert_if_better(&work.space)?)
+        })?;
+        if body.file.as_ref().is_some_and(|open| open.protected.is_dirty()) {
+            self.ground.inodes.touch(inode, body);
+        }
+        Ok(more)
+    }
+
+    /// Removes a node without a name for good, with its content and extended attributes: at once if that is done soon. Otherwise its
+    /// blocks go now and the rest in pieces, it is among the orphans meanwhile, and this gives `false`.
+    pub(crate) fn remove_or_begin(&self, inode: &Arc<Inode>, body: &mut Body) -> Result<bool> {
+        let record = &body.record;
+        let large = record.has_us && (record.data_blocks >= LARGE || record.object == 0);
+        if !large || !self.due.add(inode.ino) {
+            return self.remove(inode, body).map(|()| true);
+        }
+        if record.object != 0 {
+            self.ground.store.remove(ObjectId(record.object))?;
+        }
+        body.record.leave();
+        body.file = None;
+        self.files.forget(inode.ino);
+        self.ground.inodes.touch(inode, body);
+        Ok(false)
     }
 
     /// Removes a node for good, with its content and extended attributes.

@@ -16,6 +16,7 @@
 mod attr;
 mod attributes;
 mod check;
+mod chores;
 mod commits;
 mod contents;
 mod directories;

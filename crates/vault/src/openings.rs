@@ -56,20 +56,24 @@ impl Openings {
             return Ok(());
         }
         if body.record.nlink == 0 {
-            self.ground.namespace.put(&tables::orphan(ino), None);
-            return Ok(self.contents.remove(&inode, &mut body)?);
+            if self.contents.remove_or_begin(&inode, &mut body)? {
+                self.ground.namespace.put(&tables::orphan(ino), None);
+            }
+            return Ok(());
         }
         self.contents.finish(&inode, &mut body)?;
+        if body.file.as_ref().is_some_and(|open| open.protected.wants_conversion()) {
+            self.contents.due.add(ino);
+        }
         Ok(())
     }
 
     /// A node has lost its last name.
     pub(crate) fn unnamed(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<()> {
-        if self.counts.lock().contains_key(&inode.ino) {
+        if self.counts.lock().contains_key(&inode.ino) || !self.contents.remove_or_begin(inode, body)? {
             self.ground.namespace.put(&tables::orphan(inode.ino), Some(&[]));
-            return Ok(());
         }
-        Ok(self.contents.remove(inode, body)?)
+        Ok(())
     }
 
     /// How many nodes are open.
@@ -82,7 +86,10 @@ impl Openings {
         let prefix = [Table::Orphans as u8];
         let orphans = self.ground.namespace.scan(&prefix, &prefix, usize::MAX)?;
         for (key, _) in &orphans {
-            match self.tidy(tables::inode_of(key)) {
+            let ino = tables::inode_of(key);
+            match self.tidy(ino) {
+                // Large ones go a piece at a time.
+                Ok(()) if self.ground.inodes.get(ino).is_ok() => {}
                 Ok(()) => self.ground.namespace.put(key, None),
                 Err(FsError::Storage(e)) => return Err(e),
                 Err(FsError::Errno(_)) => {}

@@ -94,19 +94,50 @@ pub struct CheckReport {
     pub files: u64,
     /// Blocks that were read, holes among them.
     pub blocks: u64,
-    /// What does not verify.
+    /// Blocks, and whole files, that do not verify.
+    pub places: u64,
+    /// What does not verify, in the order in which it was found: at most [`CheckReport::NAMED`] of them.
     pub bad: Vec<BadFile>,
 }
 
-/// A block or a file that does not verify.
+impl CheckReport {
+    /// Bad places that are named one by one. A lost backing file of any length is one.
+    pub const NAMED: usize = 65536;
+
+    /// Takes note of a bad place. Neighbours with one verdict become one.
+    pub(crate) fn add(&mut self, found: BadFile) {
+        self.places += found.blocks;
+        if let Some(last) = self.bad.last_mut().filter(|last| last.is_followed_by(&found)) {
+            last.blocks += found.blocks;
+        } else if self.bad.len() < Self::NAMED {
+            self.bad.push(found);
+        }
+    }
+
+    /// Whether every bad place is named.
+    pub fn is_whole(&self) -> bool {
+        self.bad.iter().map(|bad| bad.blocks).sum::<u64>() == self.places
+    }
+}
+
+/// A run of blocks, or a file, that does not verify.
 #[derive(Clone, Debug)]
 pub struct BadFile {
     /// Its plain path in the vault.
     pub path: String,
     /// Its backing file; empty if it has none.
     pub backing: String,
-    /// Which block of it; none if the whole of it cannot be read.
+    /// The first of its bad blocks; none if the whole of it cannot be read.
     pub block: Option<u64>,
+    /// How many blocks from there on; one for a whole file.
+    pub blocks: u64,
     /// What is wrong with it.
     pub why: String,
+}
+
+impl BadFile {
+    fn is_followed_by(&self, next: &BadFile) -> bool {
+        let neighbours = self.block.is_some_and(|first| next.block == Some(first + self.blocks));
+        neighbours && self.why == next.why && self.path == next.path && self.backing == next.backing
+    }
 }

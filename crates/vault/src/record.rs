@@ -112,6 +112,17 @@ impl Record {
         before != self.mode
     }
 
+    /// It has no name any more and its blocks are gone; pages of its untrusted storage may be left.
+    pub(crate) fn leave(&mut self) {
+        (self.object, self.size, self.data_blocks) = (0, 0, 0);
+        self.trusted = vec![];
+    }
+
+    /// Whether [`Record::leave`] was the last thing that happened to it.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.kind == FileKind::File && self.nlink == 0 && self.object == 0 && self.has_us
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED + self.trusted.len() + self.target.len());
         out.extend([VERSION, self.kind as u8]);

@@ -2,6 +2,7 @@
 
 use crate::attributes;
 use crate::check;
+use crate::chores::{self, Chores};
 use crate::commits::{Commits, tidy_after};
 use crate::contents::Contents;
 use crate::directories::Directories;
@@ -41,6 +42,7 @@ pub struct Vault {
     commits: Arc<Commits>,
     found: Found,
     timer: Mutex<Option<Timer>>,
+    chores: Mutex<Option<Chores>>,
 }
 
 /// What opening found.
@@ -108,10 +110,10 @@ impl Vault {
         let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4))?;
         let found = Found { first_opening, accepted, state, records };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;
-        if !options.read_only && vault.openings.remove_orphans()? > 0 {
+        vault.start(options)?;
+        if vault.remove_orphans()? > 0 {
             vault.commits.checkpoint()?;
         }
-        vault.start(options)?;
         Ok(vault)
     }
 
@@ -156,14 +158,29 @@ impl Vault {
             changes: Mutex::new(()),
         };
         let commits = Arc::new(Commits::new(ground.clone(), contents.clone()));
-        Ok(Vault { ground, contents, openings, tree, commits, found, timer: Mutex::new(None) })
+        let (timer, chores) = (Mutex::new(None), Mutex::new(None));
+        Ok(Vault { ground, contents, openings, tree, commits, found, timer, chores })
     }
 
     fn start(&self, options: &OpenOptions) -> Result<()> {
         let Some(period) = options.commit_period.filter(|_| !options.read_only) else { return Ok(()) };
+        let failed = |e| Error::io("cannot start a thread", &e);
         let timer = Timer::start(self.commits.clone(), period, options.log.clone());
-        *self.timer.lock() = Some(timer.map_err(|e| Error::io("cannot start a thread", &e))?);
+        *self.timer.lock() = Some(timer.map_err(failed)?);
+        let chores = Chores::start(self.commits.clone(), self.contents.clone());
+        *self.chores.lock() = Some(chores.map_err(failed)?);
         Ok(())
+    }
+
+    /// Converts a file to the scheme that suits it, if that is another: what a thread does by itself where commits have a period.
+    pub fn convert(&self, ino: u64) -> FsResult<()> {
+        chores::all_of(&self.commits, &self.contents, ino, &|| false)
+    }
+
+    /// Removes what had no name when the vault was last used, or begins to. How many nodes that are.
+    fn remove_orphans(&self) -> Result<u64> {
+        let Some(_turn) = self.commits.enter_anyway() else { return Ok(0) };
+        self.openings.remove_orphans()
     }
 
     /// What opening found.
@@ -183,7 +200,7 @@ impl Vault {
 
     /// Commits everything, writes a checkpoint and refuses whatever follows.
     pub fn close(&self) -> Result<()> {
-        drop(self.timer.lock().take());
+        drop((self.chores.lock().take(), self.timer.lock().take()));
         self.commits.close()?;
         self.ground.store.close()
     }
@@ -319,7 +336,7 @@ impl Vault {
     /// Sets an extended attribute.
     pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
         let _turn = self.commits.enter()?;
-        attributes::set_xattr(&self.ground, ino, name, value, how)
+        attributes::set_xattr(&self.contents, ino, name, value, how)
     }
 
     /// Names of all extended attributes.
@@ -330,7 +347,7 @@ impl Vault {
     /// Removes an extended attribute. ENODATA if there is none.
     pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> FsResult<()> {
         let _turn = self.commits.enter()?;
-        attributes::remove_xattr(&self.ground, ino, name)
+        attributes::remove_xattr(&self.contents, ino, name)
     }
 
     /// Space of the backing file system.

@@ -5,6 +5,7 @@ mod world;
 
 use lacuna_core::Kind;
 use lacuna_integrity::Choice;
+use lacuna_medium::Folder;
 use lacuna_sim::{CrashFolder, FolderOp, Rng};
 use lacuna_vault::{FileKind, FsError, NewNode, ROOT, Vault};
 use world::World;
@@ -226,4 +227,21 @@ fn clocks_that_jump_change_nothing_but_times() {
     // The time of a state says nothing about its age.
     world.folder.restore(&older);
     assert_eq!(world.open().err().map(|e| e.kind()), Some(Kind::RolledBack));
+}
+
+#[test]
+fn a_lost_backing_file_is_told_in_one_line() {
+    let mut world = World::new(5);
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"lost", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 3000 * 4096]).unwrap();
+    let backing = vault.file_stat(file).unwrap().backing.unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    world.folder.remove(&backing).unwrap();
+    let vault = world.open_with(|options| options.read_only = true).unwrap();
+    let report = vault.check(&mut |_, _| ()).unwrap();
+    let [bad] = &report.bad[..] else { panic!("{:?}", report.bad) };
+    assert_eq!((report.places, bad.block, bad.blocks, &*bad.path), (3000, Some(0), 3000, "/lost"));
+    assert!(report.is_whole() && bad.why.starts_with("does not verify"), "{}", bad.why);
 }

@@ -30,6 +30,8 @@ use std::sync::Arc;
 
 /// Changes that one transaction of the database takes, and changes above the database from which on they are brought into it.
 const CHUNK: usize = 2048;
+/// Pairs that are removed in one go.
+const REMOVED: usize = 1024;
 /// Bytes of changes above the database from which on they are brought into it.
 const RECENT: usize = 4 << 20;
 /// Bytes of the database in memory from which on a checkpoint is due: the store's journal must hold them.
@@ -145,13 +147,20 @@ impl Namespace {
 
     /// Removes every pair whose key begins with `prefix`.
     pub(crate) fn remove_all(&self, prefix: &[u8]) -> Result<()> {
-        loop {
-            let pairs = self.scan(prefix, prefix, 1024)?;
-            pairs.iter().for_each(|(key, _)| self.put(key, None));
-            if pairs.len() < 1024 {
-                return Ok(());
-            }
-        }
+        let mut from = prefix.to_vec();
+        while self.remove_some(&mut from, prefix)? {}
+        Ok(())
+    }
+
+    /// Removes some of the pairs whose keys are at least `from` and begin with `prefix`, and moves `from` on: what is removed is
+    /// not walked over again. Whether there may be more.
+    pub(crate) fn remove_some(&self, from: &mut Vec<u8>, prefix: &[u8]) -> Result<bool> {
+        let pairs = self.scan(from, prefix, REMOVED)?;
+        pairs.iter().for_each(|(key, _)| self.put(key, None));
+        let Some((last, _)) = pairs.last().filter(|_| pairs.len() == REMOVED) else { return Ok(false) };
+        from.clone_from(last);
+        from.push(0);
+        Ok(true)
     }
 
     /// Bytes of the next commit's batch.

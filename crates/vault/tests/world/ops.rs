@@ -285,6 +285,7 @@ fn xattrs(vault: &Vault, model: &mut Model, rng: &mut Rng) -> Step {
                 Ok(())
             })
         }
+        _ if rng.chance(1, 2) => both(&format!("convert {ino}"), vault.convert(ino), model, |_, _| Ok(())),
         _ => {
             let choice = pick(rng, &[&b"mt"[..], b"rand", b"comp", b"auto"]);
             let done = vault.set_xattr(ino, lacuna_vault::INTEGRITY_XATTR, choice, SetXattr::Any);

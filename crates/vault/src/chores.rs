@@ -1,0 +1,142 @@
+//! What is done a piece at a time while the vault is in use: files that are converted to another scheme, and the pages of large
+//! files that were removed.
+//!
+//! Each piece is a turn of its own, so nobody waits longer for it than for a large write, and commits come between. Whatever is
+//! left when the vault is closed goes on when it is open again: a removed file is among the orphans until it is gone, and a file
+//! that is half converted is taken up when it is used.
+
+use crate::commits::Commits;
+use crate::contents::Contents;
+use crate::namespace::tables::{self, Table};
+use crate::{FileKind, FsError, FsResult};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Files that wait for their turn, at most.
+const MOST: usize = 4096;
+
+#[derive(Default)]
+struct Waiting {
+    inodes: Vec<u64>,
+    known: HashSet<u64>,
+    /// Somebody takes them.
+    served: bool,
+    end: bool,
+}
+
+/// The files that have something to be done.
+#[derive(Default)]
+pub(crate) struct Due {
+    waiting: Mutex<Waiting>,
+    told: Condvar,
+}
+
+impl Due {
+    /// Notes that a file has something to be done. `false`: nobody will do it.
+    pub(crate) fn add(&self, ino: u64) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !waiting.served || waiting.end || waiting.inodes.len() >= MOST {
+            return waiting.known.contains(&ino);
+        }
+        if waiting.known.insert(ino) {
+            waiting.inodes.push(ino);
+            self.told.notify_one();
+        }
+        true
+    }
+
+    /// Whether chores are to end.
+    fn has_ended(&self) -> bool {
+        self.waiting.lock().end
+    }
+
+    /// The next file. Waits for one; none once chores are to end.
+    fn next(&self) -> Option<u64> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if waiting.end {
+                return None;
+            }
+            if let Some(ino) = waiting.inodes.pop() {
+                // From now on it may be noted again.
+                waiting.known.remove(&ino);
+                return Some(ino);
+            }
+            self.told.wait(&mut waiting);
+        }
+    }
+}
+
+/// The thread that does them, until it is dropped.
+pub(crate) struct Chores {
+    due: Arc<Due>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Chores {
+    pub(crate) fn start(commits: Arc<Commits>, contents: Arc<Contents>) -> std::io::Result<Chores> {
+        let due = contents.due.clone();
+        let work = due.clone();
+        let thread = std::thread::Builder::new().name("lacuna chores".into()).spawn(move || {
+            while let Some(ino) = work.next() {
+                // A full file system, or a failure that ended all writing: it goes on after the next opening.
+                let _failure = all_of(&commits, &contents, ino, &|| work.has_ended());
+            }
+        })?;
+        due.waiting.lock().served = true;
+        Ok(Chores { due, thread: Some(thread) })
+    }
+}
+
+impl Drop for Chores {
+    fn drop(&mut self) {
+        self.due.waiting.lock().end = true;
+        self.due.told.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told where it happened.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// Does everything that a file has to be done, a turn at a time.
+pub(crate) fn all_of(
+    commits: &Commits,
+    contents: &Contents,
+    ino: u64,
+    ended: &dyn Fn() -> bool,
+) -> FsResult<()> {
+    let mut from = tables::of_inode(Table::Us, ino);
+    while !ended() {
+        let _turn = commits.enter()?;
+        if !piece(contents, ino, &mut from)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Does a piece. Whether there is more. `from` is where the pages begin that are to be removed.
+fn piece(contents: &Contents, ino: u64, from: &mut Vec<u8>) -> FsResult<bool> {
+    let inode = match contents.ground.inodes.get(ino) {
+        Err(FsError::Errno(_)) => return Ok(false),
+        found => found?,
+    };
+    let mut body = inode.body.write();
+    if body.gone || body.record.kind != FileKind::File {
+        return Ok(false);
+    }
+    if !body.record.is_leaving() {
+        return contents.convert(&inode, &mut body);
+    }
+    let prefix = tables::of_inode(Table::Us, ino);
+    if contents.ground.namespace.remove_some(from, &prefix)? {
+        return Ok(true);
+    }
+    body.record.has_us = false;
+    contents.remove(&inode, &mut body)?;
+    contents.ground.namespace.put(&tables::orphan(ino), None);
+    Ok(false)
+}

@@ -1,0 +1,141 @@
+//! Files are converted to the scheme that is asked for, or that suits them, while they are in use and after they were; large ones
+//! are removed a piece at a time.
+
+mod world;
+
+use lacuna_integrity::{Choice, Scheme};
+use lacuna_vault::{INTEGRITY_XATTR, NewNode, ROOT, SetXattr, Vault};
+use std::time::{Duration, Instant};
+use world::World;
+
+const SIZE: usize = 5 << 20;
+
+fn text() -> Vec<u8> {
+    b"lines of text that compress well, and look like nothing random\n"
+        .iter()
+        .copied()
+        .cycle()
+        .take(SIZE)
+        .collect()
+}
+
+fn make(vault: &Vault, name: &[u8]) -> u64 {
+    let ino = vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(ino, 0, &text()).unwrap();
+    ino
+}
+
+fn scheme(vault: &Vault, ino: u64) -> Scheme {
+    vault.file_stat(ino).unwrap().scheme
+}
+
+fn assert_read(vault: &Vault, ino: u64) {
+    let mut found = vec![0; SIZE];
+    assert_eq!(vault.read(ino, 0, &mut found).unwrap(), SIZE);
+    assert!(found == text());
+}
+
+fn ask(vault: &Vault, ino: u64, choice: &str) {
+    vault.set_xattr(ino, INTEGRITY_XATTR, choice.as_bytes(), SetXattr::Any).unwrap();
+}
+
+/// Opens and closes a file, as programs do.
+fn use_once(vault: &Vault, ino: u64) {
+    vault.opened(ino).unwrap();
+    assert_read(vault, ino);
+    vault.closed(ino);
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_file_gets_the_scheme_that_its_attribute_names() {
+    let mut world = World::new(1);
+    let vault = world.create(Choice::Auto);
+    let ino = make(&vault, b"file");
+    vault.sync().unwrap();
+    for (choice, expected) in
+        [("comp", Scheme::Comp), ("rand", Scheme::Rand), ("mt", Scheme::Mt), ("comp", Scheme::Comp)]
+    {
+        ask(&vault, ino, choice);
+        vault.convert(ino).unwrap();
+        assert_eq!(scheme(&vault, ino), expected);
+        assert_read(&vault, ino);
+    }
+    // The choice is that of the record, whether the file was open when it was made or not.
+    ask(&vault, ino, "rand");
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open().unwrap();
+    vault.convert(ino).unwrap();
+    assert_eq!(scheme(&vault, ino), Scheme::Rand);
+    assert_read(&vault, ino);
+    assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
+}
+
+#[test]
+fn an_open_vault_converts_by_itself() {
+    let mut world = World::new(2);
+    drop(world.create(Choice::Auto));
+    let threads = Some(Duration::from_millis(20));
+    let vault = world.open_with(|options| options.commit_period = threads).unwrap();
+    let (asked, read) = (make(&vault, b"asked"), make(&vault, b"read"));
+    ask(&vault, asked, "rand");
+    use_once(&vault, asked);
+    wait_for("what was asked for", || scheme(&vault, asked) == Scheme::Rand);
+    assert_read(&vault, asked);
+    // `auto` by what it sees: compressible, and read far more often than written.
+    (0..70).for_each(|_| use_once(&vault, read));
+    wait_for("what suits", || scheme(&vault, read) == Scheme::Comp);
+    use_once(&vault, read);
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open().unwrap();
+    assert_eq!((scheme(&vault, asked), scheme(&vault, read)), (Scheme::Rand, Scheme::Comp));
+    assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
+}
+
+/// A sparse file whose tree has very many pages.
+fn make_large(vault: &Vault) -> u64 {
+    let ino = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    // Each block has a page of its own, and the file counts as large.
+    for n in 0..4000u64 {
+        vault.write(ino, n << 20, &[n as u8; 4096]).unwrap();
+    }
+    vault.sync().unwrap();
+    ino
+}
+
+#[test]
+fn a_large_file_is_removed_in_pieces_and_after_a_crash() {
+    for (crash, threads) in [(false, true), (true, true), (true, false)] {
+        let mut world = World::new(3);
+        world.journal = lacuna_vault::store::JournalSize::default();
+        drop(world.create(Choice::Auto));
+        let period = threads.then(|| Duration::from_millis(20));
+        let vault = world.open_with(|options| options.commit_period = period).unwrap();
+        let ino = make_large(&vault);
+        vault.unlink(ROOT, b"large").unwrap();
+        assert!(vault.lookup(ROOT, b"large").is_err());
+        let gone = |vault: &Vault| vault.attr(ino).is_err();
+        if crash {
+            vault.sync().unwrap();
+            drop(vault);
+        } else {
+            wait_for("the removal", || gone(&vault));
+            vault.close().unwrap();
+            drop(vault);
+        }
+        let vault = world.open_with(|options| options.commit_period = period).unwrap();
+        wait_for("the removal after the opening", || gone(&vault));
+        let report = vault.check(&mut |_, _| ()).unwrap();
+        assert_eq!((report.files, report.places), (0, 0));
+        vault.close().unwrap();
+    }
+}
