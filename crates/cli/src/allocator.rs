@@ -7,9 +7,9 @@ const ARENAS: libc::c_int = 2;
 /// Blocks of at least this length have pages of their own for good.
 const LARGE: libc::c_int = 128 << 10;
 
-/// For disks whose stripes take large blocks and keep them, and for those in RADOS, whose client library copies all that
-/// is written: among the small ones of the caches they would leave holes that add up to more than the caches.
-/// (Elsewhere large blocks come and go with requests, and the allocator is right to reuse them.)
+/// For disks whose stripes take large blocks and keep them, for those in RADOS, whose client library copies all that
+/// is written, and for vaults, whose commits are large now and then: among the small ones of the caches they would leave holes that
+/// add up to more than the caches. (Elsewhere large blocks come and go with requests, and the allocator is right to reuse them.)
 pub(crate) fn keep_large_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt only sets a number inside the allocator, under the allocator's own lock.

@@ -1,5 +1,6 @@
 //! `open` of a vault: its file system at a mount point, served by a process of its own.
 
+use crate::allocator;
 use crate::args::OpenArgs;
 use crate::background::{self, Ready};
 use crate::console::Console;
@@ -114,6 +115,7 @@ fn serve(
     console: Console,
     ready: &mut Ready,
 ) -> Result<()> {
+    allocator::keep_large_apart();
     // Before any thread: those that write for the mounted file system must not wait for that very file system.
     become_io_flusher();
     let (signalled, signals) = mpsc::channel();

@@ -99,9 +99,10 @@ pub fn restore(
     refuse_snapshot(location, "restore the header of")?;
     let public = backup.public();
     let parameters = Parameters::of(public, location).map_err(naming)?;
-    if let (Parameters::Vault(_), Location::Path(dir)) = (&parameters, location) {
-        vault_place::make_header_file(dir)?;
-    }
+    let made = match (&parameters, location) {
+        (Parameters::Vault(_), Location::Path(dir)) => vault_place::NewHeaderFile::make(dir)?,
+        _ => vault_place::NewHeaderFile::default(),
+    };
     let (medium, _connection) = medium(location, holder)?;
     if medium.len() < parameters.end() {
         return Err(Error::new(Kind::Usage, what)
@@ -115,7 +116,9 @@ pub fn restore(
     change.check_size(&parameters, location).map_err(naming)?;
     ask(&|passphrases| backup.open(passphrases))?;
     change.words(&*medium, public).map_or(Ok(()), |words| agree(&words))?;
-    backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)
+    backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
+    made.keep();
+    Ok(())
 }
 
 /// Writes all copies of the header anew, as the one is that opens.

@@ -16,7 +16,7 @@ pub fn default_anchor(uuid: Uuid) -> Result<PathBuf> {
 /// The file that is meant, by a path that does not depend on where the process stands. Refuses one inside the vault, which would be
 /// rolled back with it.
 ///
-/// Errors: [`Kind::Usage`].
+/// Errors: [`Kind::Usage`]; [`Kind::NotFound`] if the directory above a given one is not there.
 pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<PathBuf> {
     let path = match given {
         Some(path) => std::path::absolute(path)
@@ -35,7 +35,16 @@ pub(crate) fn place(vault: &Path, given: Option<&Path>, uuid: Uuid) -> Result<Pa
     }
     let vault = std::path::absolute(vault)
         .map_err(|e| Error::io(format!("cannot find the vault {}", vault.display()), &e))?;
-    if real(&path).starts_with(real(&vault)) { Err(refused("a place inside of the vault")) } else { Ok(path) }
+    if real(&path).starts_with(real(&vault)) {
+        return Err(refused("a place inside of the vault"));
+    }
+    // A place that somebody mistyped would remember nothing.
+    if let Some(above) = path.parent().filter(|above| given.is_some() && !above.is_dir()) {
+        return Err(refused(&format!("no directory {}", above.display()))
+            .with_kind(Kind::NotFound)
+            .remedy("check the path, or make the directory first"));
+    }
+    Ok(path)
 }
 
 /// An absolute path without links, as far as it exists.
@@ -62,6 +71,8 @@ mod tests {
         let new = dir.path().join("new");
         assert!(place(&new, Some(&new.join("anchor")), uuid).is_err());
         let outside = dir.path().join("new/anchor");
+        assert_eq!(at(outside.clone()), Err(Kind::NotFound));
+        std::fs::create_dir(outside.parent().unwrap()).unwrap();
         assert_eq!(at(outside.clone()), Ok(outside));
         assert!(default_anchor(uuid).unwrap().ends_with(format!("lacuna/anchors/{uuid}")));
     }

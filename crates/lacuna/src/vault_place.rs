@@ -30,12 +30,32 @@ pub(crate) fn lacks_header(dir: &Path) -> bool {
     dir.is_dir() && !dir.join(HEADER_FILE).exists() && OF_STORE.iter().any(|file| dir.join(file).exists())
 }
 
-/// Makes an empty file for the header of a vault that lacks it, so that it can be restored there.
-pub(crate) fn make_header_file(dir: &Path) -> Result<()> {
-    if lacks_header(dir) {
-        FileMedium::create(&dir.join(HEADER_FILE), medium_len(HEADER_AREA)).map(drop)
-    } else {
-        Ok(())
+/// The file for the header of a vault that lacked it: it goes again unless a header is restored there.
+#[derive(Default)]
+pub(crate) struct NewHeaderFile(Option<PathBuf>);
+
+impl NewHeaderFile {
+    /// Makes the file if the vault lacks it.
+    pub(crate) fn make(dir: &Path) -> Result<NewHeaderFile> {
+        if !lacks_header(dir) {
+            return Ok(NewHeaderFile(None));
+        }
+        let path = dir.join(HEADER_FILE);
+        FileMedium::create(&path, medium_len(HEADER_AREA))?;
+        Ok(NewHeaderFile(Some(path)))
+    }
+
+    /// It holds a header now.
+    pub(crate) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewHeaderFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 

@@ -90,6 +90,10 @@ fn passphrases_and_headers_of_vaults_are_those_of_disks() {
     fs::remove_file(scene.0.path("v/lacuna.vault")).unwrap();
     let lost = scene.open().code(4);
     assert!(lost.stderr.contains("without its header"), "{}", lost.stderr);
+    // A restoration that is refused leaves nothing that looks like a damaged one.
+    fs::write(scene.0.path("wrong"), "not it").unwrap();
+    lacuna(&["header", "restore", "v", "v.hdr", "--key-file", "wrong", "--yes"]).code(2);
+    assert!(!scene.0.path("v/lacuna.vault").exists());
     lacuna(&["header", "restore", "v", "v.hdr", "--key-file", "second", "--yes"]).code(0);
     lacuna(&["vault", "check", "v", "--key-file", "second"]).code(0);
 }
