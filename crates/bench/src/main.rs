@@ -81,6 +81,7 @@ mod trace_model;
 mod trace_speed;
 mod vault_jobs;
 mod vault_large;
+mod vault_reach;
 mod vault_report;
 mod vault_schemes;
 mod vault_subject;

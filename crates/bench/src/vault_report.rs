@@ -142,7 +142,10 @@ impl Vaults {
         for (job, _) in JOBS {
             table.row(job.name(), SUBJECTS.map(|subject| self.cell(subject, job)));
         }
-        vec![table, self.schemes.table(), self.large.table()]
+        let mut tables = vec![table];
+        tables.extend(self.schemes.tables());
+        tables.push(self.large.table());
+        tables
     }
 
     /// The promises about peers.

@@ -1,9 +1,10 @@
-//! Part of section 12: the schemes of paper 002 beside each other in a vault without a mount, and beside the same vault without
-//! integrity.
+//! Part of section 12: the schemes of paper 002 beside each other in a vault, mounted and without a mount, and beside the same
+//! vault without integrity.
 
 use crate::grid::Samples;
 use crate::requirement::{Bound, Requirement};
 use crate::table::{Table, head};
+use crate::vault_reach::{Reached, Way, failed};
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result, Secret};
 use lacuna_crypto::SystemRandom;
@@ -11,7 +12,7 @@ use lacuna_integrity::{Choice, Scheme};
 use lacuna_medium::{Access, DiskFolder};
 use lacuna_sim::Rng;
 use lacuna_vault::store::MemoryAnchor;
-use lacuna_vault::{Base, FsError, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
+use lacuna_vault::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ const SMALL: usize = 4096;
 const UUID: [u8; 16] = [0x12; 16];
 const PROTECTED: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
+/// The file in the vault.
+const FILE: &str = "file";
 const BARE: Choice = Choice::Fixed(Scheme::None);
 
 /// What the file holds.
@@ -50,7 +53,17 @@ const ACTS: [(Act, &str); 5] = [
 const CONTENTS: [(Content, &str); 2] = [(Content::Text, "text"), (Content::Random, "random")];
 
 /// Bytes per second.
-pub(crate) struct Schemes(HashMap<(Choice, Content, Act), Samples>);
+pub(crate) struct Schemes(HashMap<(Way, Choice, Content, Act), Samples>);
+
+/// What is measured: how much, and of what.
+#[derive(Clone, Copy)]
+struct Case {
+    way: Way,
+    choice: Choice,
+    content: Content,
+    size: usize,
+    requests: u32,
+}
 
 /// Measures on a file of so many bytes, with so many random requests.
 pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
@@ -58,13 +71,15 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
     let mut order: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
     for repeat in 0..work.scale.repeats {
         work.goes_on(&format!("vaults: schemes, repeat {} of {}", repeat + 1, work.scale.repeats))?;
-        for (content, _) in CONTENTS {
-            for choice in &order {
+        for (way, content) in
+            [Way::Direct, Way::Mounted].into_iter().flat_map(|way| CONTENTS.map(|c| (way, c.0)))
+        {
+            for &choice in &order {
                 work.interrupt.check()?;
                 let dir = work.path("schemes");
                 let made = std::fs::create_dir(&dir);
                 made.map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
-                schemes.turn(work, &dir, (*choice, content), size, requests)?;
+                schemes.turn(work, &dir, Case { way, choice, content, size, requests })?;
                 let gone = std::fs::remove_dir_all(&dir);
                 gone.map_err(|e| Error::io(format!("cannot remove {}", dir.display()), &e))?;
                 work.settle()?;
@@ -76,14 +91,7 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
 }
 
 impl Schemes {
-    fn turn(
-        &mut self,
-        work: &Workspace,
-        dir: &Path,
-        (choice, content): (Choice, Content),
-        size: usize,
-        requests: u32,
-    ) -> Result<()> {
+    fn turn(&mut self, work: &Workspace, dir: &Path, case: Case) -> Result<()> {
         let folder = Arc::new(DiskFolder::open(dir, Access::Write)?);
         let anchor = Arc::new(MemoryAnchor::default());
         let random = Arc::new(SystemRandom::new()?);
@@ -95,83 +103,39 @@ impl Schemes {
         };
         let master = Secret::copy_from(&[0x21; 32]);
         let open = OpenOptions { commit_period: None, ..OpenOptions::default() };
-        let options = VaultOptions { choice, open: open.clone(), ..VaultOptions::default() };
+        let options = VaultOptions { choice: case.choice, open: open.clone(), ..VaultOptions::default() };
         let vault = Vault::create(base(), &master, UUID, &options)?;
-        let ino = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).map_err(failed)?.ino;
-        vault.opened(ino).map_err(failed)?;
-        self.act(&vault, ino, (choice, content, Act::Write), size, requests)?;
+        vault.make(ROOT, FILE.as_bytes(), NewNode::File, 0o644, 0, 0).map_err(failed)?;
         vault.close()?;
         drop(vault);
-        for act in [Act::ReadCold, Act::ReadCached, Act::RandomRead, Act::RandomWrite] {
+        for act in [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomRead, Act::RandomWrite] {
             if act == Act::ReadCold {
                 work.forget_pages()?;
             }
-            let vault = Vault::open(base(), &master, UUID, &open)?;
-            vault.opened(ino).map_err(failed)?;
-            self.act(&vault, ino, (choice, content, act), size, requests)?;
-            vault.close()?;
+            let reached = Reached::open(work, Vault::open(base(), &master, UUID, &open)?, case.way, FILE)?;
+            let rate = act_once(&reached, act, case)?;
+            reached.close()?;
+            self.0.entry((case.way, case.choice, case.content, act)).or_default().push(rate);
         }
         Ok(())
     }
 
-    fn act(
-        &mut self,
-        vault: &Vault,
-        ino: u64,
-        key: (Choice, Content, Act),
-        size: usize,
-        requests: u32,
-    ) -> Result<()> {
-        let (_, content, act) = key;
-        let mut rng = Rng::new(7);
-        let mut buf = piece(content, &mut rng);
-        let places: Vec<u64> =
-            (0..requests).map(|_| rng.below((size / SMALL) as u64) * SMALL as u64).collect();
-        let begin = Instant::now();
-        let mut bytes = 0;
-        match act {
-            Act::Write => {
-                for at in (0..size).step_by(LARGE) {
-                    // No two requests are alike, as in files.
-                    buf.rotate_left(SMALL + 8);
-                    bytes += vault.write(ino, at as u64, &buf).map_err(failed)?;
-                }
-                vault.fsync(ino).map_err(failed)?;
-            }
-            Act::ReadCold | Act::ReadCached => {
-                for at in (0..size).step_by(LARGE) {
-                    bytes += vault.read(ino, at as u64, &mut buf).map_err(failed)?;
-                }
-            }
-            Act::RandomWrite => {
-                for (n, at) in places.iter().enumerate() {
-                    let from = n * 64 % (LARGE - SMALL);
-                    bytes += vault.write(ino, *at, &buf[from..from + SMALL]).map_err(failed)?;
-                }
-                vault.fsync(ino).map_err(failed)?;
-            }
-            Act::RandomRead => {
-                for at in &places {
-                    bytes += vault.read(ino, *at, &mut buf[..SMALL]).map_err(failed)?;
-                }
-            }
-        }
-        let rate = bytes as f64 / begin.elapsed().as_secs_f64();
-        self.0.entry(key).or_default().push(rate);
-        Ok(())
+    fn median(&self, key: (Way, Choice, Content, Act)) -> Option<f64> {
+        self.0.get(&key).map(Samples::median)
     }
 
-    fn median(&self, choice: Choice, content: Content, act: Act) -> Option<f64> {
-        self.0.get(&(choice, content, act)).map(Samples::median)
+    pub(crate) fn tables(&self) -> Vec<Table> {
+        vec![self.table(Way::Mounted), self.table(Way::Direct)]
     }
 
-    pub(crate) fn table(&self) -> Table {
+    fn table(&self, way: Way) -> Table {
         let choices = [BARE].into_iter().chain(PROTECTED);
         let names = choices.clone().map(|choice| choice.name().to_owned());
-        let mut table = Table::new("The schemes in a vault, without a mount, MB/s", head("job", names));
+        let mut table =
+            Table::new(format!("The schemes in a vault, {}, MB/s", way.name()), head("job", names));
         for (content, called) in CONTENTS {
             for (act, name) in ACTS {
-                let cell = |choice| match self.0.get(&(choice, content, act)) {
+                let cell = |choice| match self.0.get(&(way, choice, content, act)) {
                     Some(rates) => format!("{:.0} ({:.0}%)", rates.median() / 1e6, rates.spread()),
                     None => "-".into(),
                 };
@@ -182,12 +146,16 @@ impl Schemes {
     }
 
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
-        let mut mt =
-            Requirement::new("vault with MT-EINT to the same without integrity", Bound::AtLeast(0.80), "");
-        let mut auto = Requirement::new("vault with auto to the best scheme", Bound::AtLeast(0.95), "");
+        [Way::Mounted, Way::Direct].into_iter().flat_map(|way| self.requirements_of(way)).collect()
+    }
+
+    fn requirements_of(&self, way: Way) -> [Requirement; 2] {
+        let line = |what: &str| format!("vault {}, {what}", way.name());
+        let mut mt = Requirement::new(line("MT-EINT to no integrity"), Bound::AtLeast(0.80), "");
+        let mut auto = Requirement::new(line("auto to the best scheme"), Bound::AtLeast(0.95), "");
         for (content, called) in CONTENTS {
             for (act, name) in ACTS {
-                let median = |choice| self.median(choice, content, act);
+                let median = |choice| self.median((way, choice, content, act));
                 let to = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
                 let case = format!("{called}: {name}");
                 let best = PROTECTED[1..].iter().filter_map(|choice| median(*choice)).max_by(f64::total_cmp);
@@ -195,8 +163,45 @@ impl Schemes {
                 auto.add(&case, to(median(Choice::Auto), best));
             }
         }
-        vec![mt, auto]
+        [mt, auto]
     }
+}
+
+/// Does it: its rate in bytes per second.
+fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
+    let Case { content, size, requests, .. } = case;
+    let mut rng = Rng::new(7);
+    let mut buf = piece(content, &mut rng);
+    let places: Vec<u64> = (0..requests).map(|_| rng.below((size / SMALL) as u64) * SMALL as u64).collect();
+    let begin = Instant::now();
+    let bytes = match act {
+        Act::Write => {
+            for at in (0..size).step_by(LARGE) {
+                // No two requests are alike, as in files.
+                buf.rotate_left(SMALL + 8);
+                file.write(at as u64, &buf)?;
+            }
+            file.sync()?;
+            size
+        }
+        Act::ReadCold | Act::ReadCached => {
+            (0..size).step_by(LARGE).try_for_each(|at| file.read(at as u64, &mut buf))?;
+            size
+        }
+        Act::RandomWrite => {
+            for (n, at) in places.iter().enumerate() {
+                let from = n * 64 % (LARGE - SMALL);
+                file.write(*at, &buf[from..from + SMALL])?;
+            }
+            file.sync()?;
+            places.len() * SMALL
+        }
+        Act::RandomRead => {
+            places.iter().try_for_each(|at| file.read(*at, &mut buf[..SMALL]))?;
+            places.len() * SMALL
+        }
+    };
+    Ok(bytes as f64 / begin.elapsed().as_secs_f64())
 }
 
 fn piece(content: Content, rng: &mut Rng) -> Vec<u8> {
@@ -209,15 +214,6 @@ fn piece(content: Content, rng: &mut Rng) -> Vec<u8> {
             }
             text.truncate(LARGE);
             text
-        }
-    }
-}
-
-fn failed(e: FsError) -> Error {
-    match e {
-        FsError::Storage(e) => e,
-        FsError::Errno(errno) => {
-            Error::io("a vault refuses a measurement", &std::io::Error::from_raw_os_error(errno))
         }
     }
 }

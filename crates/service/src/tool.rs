@@ -22,7 +22,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    fn new(output: Output) -> Finished {
+    fn new(output: &Output) -> Finished {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         Finished {
             code: output.status.code(),
@@ -53,7 +53,7 @@ impl Finished {
 /// Runs `program` to its end. Only failing to start it is an error here.
 pub(crate) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
     let output = command(program, args).output().map_err(|e| not_started(program, &e))?;
-    Ok(Finished::new(output))
+    Ok(Finished::new(&output))
 }
 
 /// Starts `program` and does not wait for it. Its words should be few: nobody reads them before it has ended.
@@ -78,7 +78,7 @@ impl Running {
         if let Some(mut pipe) = self.0.stderr.take() {
             pipe.read_to_end(&mut stderr).map_err(failed)?;
         }
-        Ok(Some(Finished::new(Output { status, stdout: Vec::new(), stderr })))
+        Ok(Some(Finished::new(&Output { status, stdout: Vec::new(), stderr })))
     }
 
     /// Lets it go on. The next one that is left so clears it away when it has ended; no thread waits for it, since a server that

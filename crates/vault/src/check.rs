@@ -178,11 +178,9 @@ impl Place {
 
 fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error) {
     let Place { path, backing } = place;
-    let mut why = why.finding();
     // Neighbours are told together, so the verdict must not name its block.
-    if let Some(rest) = block.and_then(|block| why.strip_prefix(&format!("block {block} "))) {
-        why = rest.to_owned();
-    }
+    let (whole, named) = (why.finding(), block.map(|block| format!("block {block} ")).unwrap_or_default());
+    let why = whole.strip_prefix(&named).unwrap_or(&whole).to_owned();
     report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, why });
 }
 
