@@ -325,10 +325,5 @@ pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
 fn space(dir: &Path) -> Result<Space> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|e| Error::io(format!("cannot ask for the space of {}", dir.display()), &e.into()))?;
-    Ok(Space {
-        total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
-        free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
-        total_files: found.f_files,
-        free_files: found.f_favail,
-    })
+    Ok(found.into())
 }

@@ -257,12 +257,7 @@ impl Folder for DiskFolder {
 
     fn space(&self) -> Result<Space> {
         let about = fs::fstatvfs(&self.top).map_err(|e| self.failed("ask for the space of", "", e))?;
-        Ok(Space {
-            total_bytes: about.f_blocks.saturating_mul(about.f_frsize),
-            free_bytes: about.f_bavail.saturating_mul(about.f_frsize),
-            total_files: about.f_files,
-            free_files: about.f_favail,
-        })
+        Ok(about.into())
     }
 
     fn read_only(&self) -> bool {

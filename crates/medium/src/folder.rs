@@ -1,12 +1,13 @@
 //! A directory of files: the seam at which tests put faults, power cuts and adversaries under a vault.
 
 use lacuna_core::{Error, Kind, Result};
+use rustix::fs::StatVfs;
 use std::sync::Arc;
 
 /// What a file system that holds a folder has, in all and free to this user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all.
+    /// Bytes in all that this user may use, so that what is not free is in use: `df` subtracts one from the other.
     pub total_bytes: u64,
     /// Bytes free.
     pub free_bytes: u64,
@@ -14,6 +15,19 @@ pub struct Space {
     pub total_files: u64,
     /// Files that can still be made; zero where the file system does not count them.
     pub free_files: u64,
+}
+
+impl From<StatVfs> for Space {
+    /// What a file system keeps back for root counts as not being there.
+    fn from(about: StatVfs) -> Space {
+        let kept_back = about.f_bfree.saturating_sub(about.f_bavail);
+        Space {
+            total_bytes: about.f_blocks.saturating_sub(kept_back).saturating_mul(about.f_frsize),
+            free_bytes: about.f_bavail.saturating_mul(about.f_frsize),
+            total_files: about.f_files,
+            free_files: about.f_favail,
+        }
+    }
 }
 
 /// A directory of files. Called from many threads at once.
@@ -105,5 +119,14 @@ mod tests {
         for bad in ["", "/", "/a", "a/", "..", "../a", "a/..", "./a", "a/b/c", "a//b", "a\0b"] {
             assert_eq!(check_name(bad).unwrap_err().kind(), Kind::Usage, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_back_for_root_is_not_in_use() {
+        let about = rustix::fs::statvfs("/").unwrap();
+        let about = StatVfs { f_blocks: 100, f_bfree: 60, f_bavail: 55, f_frsize: 4096, ..about };
+        let space = Space::from(about);
+        assert_eq!((space.total_bytes, space.free_bytes), (95 * 4096, 55 * 4096));
+        assert_eq!((space.total_bytes - space.free_bytes) / 4096, 40);
     }
 }
