@@ -60,7 +60,24 @@ pub(crate) fn key(
 ) -> Result<VaultKey> {
     let shown = dir.display().to_string();
     let ask = |_: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &shown, open);
-    vault::unlock(dir, access, &console, ask)
+    vault::unlock(dir, access, &console, ask).map_err(|e| match server_of(dir) {
+        Some(Record { mountpoint, pid, .. }) if e.kind() == Kind::Busy => {
+            Error::new(Kind::Busy, format!("cannot open {shown}"))
+                .found(format!("it is open at {} (process {pid})", mountpoint.display()))
+                .remedy(format!(
+                    "use it there, or `lacuna close {}` first",
+                    lacuna_service::shell_word(&mountpoint)
+                ))
+        }
+        _ => e,
+    })
+}
+
+/// The server that this user has for a vault.
+fn server_of(dir: &Path) -> Option<Record> {
+    let dir = dir.canonicalize().ok()?;
+    let running = lacuna_service::running(None).unwrap_or_default();
+    running.into_iter().find(|record| record.vault && Path::new(&record.location) == dir)
 }
 
 /// Says what a person should know who has just opened a vault.

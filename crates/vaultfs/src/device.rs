@@ -67,9 +67,12 @@ pub(crate) fn mount(mountpoint: &Path, access: Access) -> Result<OwnedFd> {
     match direct {
         Err(e) if [Some(libc::EPERM), Some(libc::EACCES)].contains(&e.raw_os_error()) => {
             mount_by_tool(mountpoint, access).map_err(|e| {
-                failed(&e).remedy(format!(
-                    "check that {TOOL} (package fuse3) is installed and that the directory is yours"
-                ))
+                let denied = open_device().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied);
+                failed(&e).remedy(if denied {
+                    format!("let this user read and write {DEVICE}: `chmod 666 {DEVICE}`, as root")
+                } else {
+                    format!("check that {TOOL} (package fuse3) is installed and that the directory is yours")
+                })
             })
         }
         Err(e) => Err(failed(&e)),

@@ -36,7 +36,8 @@ fn files_are_there_when_a_vault_is_opened_again() {
     fs::create_dir(scene.0.path("mnt2")).unwrap();
     let second = scene.keyed(&["open", "v", "mnt2"]).code(5);
     assert!(second.stderr.contains("in use by another process"), "{}", second.stderr);
-    scene.keyed(&["vault", "check", "v"]).code(5);
+    let checked = scene.keyed(&["vault", "check", "v"]).code(5);
+    assert!(checked.stderr.contains("it is open at ") && checked.stderr.contains("(process "), "{}", checked.stderr);
     lacuna(&["close", "v"]).code(0);
 
     // Nothing of names or contents is to be seen.
