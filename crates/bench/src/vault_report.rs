@@ -45,6 +45,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Vaults> {
     } else {
         Load { file: 1 << 30, writes: 20_000, synced: 1000, files: 20_000 }
     };
+    work.spread();
     work.goes_on("vaults: making a tree of small files")?;
     let archive = vault_tree::archive(work, load.files)?;
     let (size, requests, files, blocks) =
@@ -179,7 +180,8 @@ impl Vaults {
             figures are medians, with the spread from the least to the greatest. The peers have their defaults (the key \
             derivation aside, which is short for all). The file has {} MiB, half text and half random; {writes} random \
             writes, {synced} with an fsync each. The tree is a `git` repository of {files} files of 128 bytes to 60 kB. \
-            Before a cold job the file system is unmounted and the kernel's caches are emptied. A vault checks every \
+            On ext4 their directories are spread over the disk (`chattr +T`), so that nobody pays for files that the one before \
+            removed. Before a cold job the file system is unmounted and the kernel's caches are emptied. A vault checks every \
             block for freshness; of the others only `cryfs` notices an older block of a file, and none has a trusted \
             place that notices an older whole.\n",
             file >> 20

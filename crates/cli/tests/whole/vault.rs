@@ -37,7 +37,11 @@ fn files_are_there_when_a_vault_is_opened_again() {
     let second = scene.keyed(&["open", "v", "mnt2"]).code(5);
     assert!(second.stderr.contains("it is open at "), "{}", second.stderr);
     let checked = scene.keyed(&["vault", "check", "v"]).code(5);
-    assert!(checked.stderr.contains("it is open at ") && checked.stderr.contains("(process "), "{}", checked.stderr);
+    assert!(
+        checked.stderr.contains("it is open at ") && checked.stderr.contains("(process "),
+        "{}",
+        checked.stderr
+    );
     lacuna(&["close", "v"]).code(0);
 
     // Nothing of names or contents is to be seen.
