@@ -6,6 +6,7 @@ mod world;
 use lacuna_core::Kind;
 use lacuna_integrity::Choice;
 use lacuna_sim::{CrashFolder, FolderOp, Rng};
+use lacuna_vault::store::JournalSize;
 use lacuna_vault::{FileKind, FsError, NewNode, ROOT, Vault};
 use world::World;
 use world::dump::{assert_same, of_model, of_vault};
@@ -81,6 +82,36 @@ fn files_are_removed_from_a_full_directory() {
     let vault = world.open().unwrap();
     assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(world::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
+}
+
+/// A vault with the journal that vaults have, and a file `large` of 1 MiB.
+fn with_a_large_file(seed: u64) -> (World, Vault) {
+    let mut world = World::new(seed);
+    world.journal = JournalSize::default();
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
+    vault.sync().unwrap();
+    (world, vault)
+}
+
+/// The same through a vault: some blocks of a file lie in their places, and others are holes.
+#[test]
+fn no_space_in_a_hole_of_a_file_alters_no_block() {
+    let (world, vault) = with_a_large_file(1);
+    let file = vault.make(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.sync().unwrap();
+    vault.write(file, 1000 << 12, &vec![9; 1 << 12]).unwrap();
+    vault.write(file, 50 << 12, &vec![1; 3 << 12]).unwrap();
+    world.folder.set_capacity(world.folder.used() + (4 << 12));
+    assert!(is_full(&vault.write(file, 50 << 12, &vec![2; 16 << 12]).unwrap_err()));
+    world.folder.set_capacity(u64::MAX);
+    let expected = [vec![1; 3 << 12], vec![0; 13 << 12]].concat();
+    let shown = || world::dump::content(&vault, file, 1001 << 12);
+    assert!(shown()[50 << 12..66 << 12] == expected);
+    vault.sync().unwrap();
+    assert!(shown()[50 << 12..66 << 12] == expected && shown()[1000 << 12..] == vec![9; 1 << 12]);
+    assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
 }
 
 /// A vault with one synced file, and the model of it.

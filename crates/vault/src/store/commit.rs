@@ -66,11 +66,11 @@ pub(super) fn commit(
     noted();
     let Some((noted, frozen)) = said else { return Ok(None) };
     let done = publish(engine, &mut history, &noted);
-    let last = done.map_err(|e| engine.health.fail(e))?;
+    let last = done.map_err(|e| engine.broken(e))?;
     // Before another commit can begin a checkpoint, after which no recovery would look for their files.
     engine.leaving.add(&noted.removed);
     drop(history);
-    release(engine, &noted).map_err(|e| engine.health.fail(e))?;
+    release(engine, &noted).map_err(|e| engine.broken(e))?;
     Ok(frozen.map(|(objects, left)| Frozen {
         objects,
         left,
@@ -216,12 +216,12 @@ fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
         for number in pages {
             if number < object.end && object.source(number) == Source::Own {
                 engine.read_known(&object, id, number..number + 1, &mut page)?;
-                let place = match engine.journal.take(1) {
+                let taken = engine.journal.take(1);
+                match taken.and_then(|place| engine.write_journal(&mut object, number, place, &page)) {
                     // They are synced where they are.
                     Err(e) if e.kind() == Kind::NoSpace => return Ok(false),
-                    place => place?,
-                };
-                engine.write_journal(&mut object, number, place, &page)?;
+                    done => done?,
+                }
                 engine.journaled.lock().insert(id);
             }
         }

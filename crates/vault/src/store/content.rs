@@ -13,7 +13,7 @@ pub const ROOT_MAX: usize = 4096;
 pub(super) const MOST_NUMBER: u64 = i64::MAX as u64;
 
 /// An object has fewer pages: their offsets fit.
-const MOST_PAGES: u64 = i64::MAX as u64 / super::PAGE as u64;
+pub(super) const MOST_PAGES: u64 = i64::MAX as u64 / super::PAGE as u64;
 
 /// The most object numbers that a commit lets be given before the next.
 const MOST_NUMBERS: u64 = 16384;

@@ -31,6 +31,7 @@ mod recovery;
 mod replay;
 mod superblock;
 mod worker;
+mod write;
 
 pub use anchor::{Anchor, AnchorState, MemoryAnchor};
 pub use anchor_file::{FileAnchor, default_anchor_path};
@@ -201,7 +202,7 @@ impl Store {
     /// Writes whole pages from page `first` on. Durable after the next commit.
     ///
     /// Errors: [`Kind::NoSpace`] if there is no space, or none in the journal: all pages are as they were, and the store goes on.
-    /// Anything else is fail-stop.
+    /// Anything else is fail-stop, and so is no space for putting back what was overwritten.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.with_space(|| self.engine.write(object.0, first, pages))
     }
@@ -244,7 +245,7 @@ impl Store {
 
     /// Removes the files of removed objects now.
     fn unlink_leaving(&self) -> Result<()> {
-        self.engine.unlink_leaving().map_err(|e| self.engine.health.fail(e))
+        self.engine.unlink_leaving().map_err(|e| self.engine.broken(e))
     }
 
     fn commit_once(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
