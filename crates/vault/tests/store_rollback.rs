@@ -5,7 +5,9 @@ mod store_world;
 
 use lacuna_core::{Error, Kind, Result};
 use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
-use lacuna_vault::store::{Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions};
+use lacuna_vault::store::{
+    Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions, Superblocks,
+};
 use std::sync::Arc;
 use store_world::{base, keys, options, page};
 
@@ -315,6 +317,67 @@ fn altered_files_are_refused() {
     );
 }
 
+/// A store whose object was cut, and appended to in place after the checkpoint that brought the cut to its place. Also the file
+/// of superblocks before that checkpoint, and what the object holds.
+fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
+    let (machine, folder, store, object) = grown(0);
+    let stamped = |stamps: std::ops::Range<u64>| stamps.flat_map(page).collect::<Vec<u8>>();
+    store.write(object, 0, &stamped(1..61)).unwrap();
+    commit(&store, 1);
+    store.commit(&[], Some(b"before")).unwrap();
+    let older = folder.snapshot().files["super"].clone();
+    store.truncate(object, 10).unwrap();
+    commit(&store, 2);
+    store.commit(&[], Some(b"root")).unwrap();
+    for (nth, stamps) in (0..).zip([100..120, 120..140, 140..160]) {
+        store.write(object, 10 + 20 * nth, &stamped(stamps)).unwrap();
+        commit(&store, 3 + nth);
+    }
+    let content = [stamped(1..11), stamped(100..160)].concat();
+    (machine, folder, object, older, content)
+}
+
+/// Without the newest superblock the journal has everything: the checkpoint that it ended is carried out once more, and takes
+/// nothing that was appended since.
+#[test]
+fn what_was_appended_survives_the_loss_of_a_superblock() {
+    for rolled_back in [false, true] {
+        let (mut machine, folder, object, older, content) = appended_after_a_cut();
+        let mut image = folder.snapshot();
+        if rolled_back {
+            image.files.insert("super".into(), older);
+        } else {
+            assert!(image.alter("super", |bytes| {
+                let slots =
+                    [0, 16384].map(|at| (u64::from_le_bytes(bytes[at + 8..at + 16].try_into().unwrap()), at));
+                bytes[slots.into_iter().max().unwrap().1 + 100] ^= 1;
+            }));
+        }
+        for looking in [true, false, false] {
+            let folder = copy(&image);
+            let options = StoreOptions { read_only: looking, ..options() };
+            let (store, found) = machine.open_as(&folder, options).unwrap();
+            let mut bytes = vec![0; content.len() + PAGE];
+            store.read(object, 0, &mut bytes).unwrap();
+            let (seen, behind) = bytes.split_at(content.len());
+            let bad = (0..).zip(seen.chunks(PAGE).zip(content.chunks(PAGE))).find(|(_, (a, b))| a != b);
+            assert!(bad.is_none(), "rolled back: {rolled_back}, page {:?}", bad.map(|(page, _)| page));
+            assert!(behind.iter().all(|byte| *byte == 0));
+            let expected = if rolled_back { Superblocks::Whole } else { Superblocks::Damaged };
+            assert_eq!(found.superblocks, expected);
+            if !looking {
+                store.commit(&[], Some(b"again")).unwrap();
+            }
+            drop(store);
+            if !looking {
+                image = folder.snapshot();
+                break;
+            }
+        }
+        let (_, found) = machine.open(&copy(&image)).unwrap();
+        assert_eq!(found.superblocks, Superblocks::Whole);
+    }
+}
 /// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.
 #[test]
 fn one_altered_page_in_the_journal_is_one_bad_page() {

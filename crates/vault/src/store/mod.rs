@@ -118,6 +118,19 @@ pub struct Recovered {
     pub state: CommitInfo,
     /// Commits that were read from the journal; none after an orderly end.
     pub records: u64,
+    /// The two superblocks.
+    pub superblocks: Superblocks,
+}
+
+/// What an opening found of the two superblocks, of which it needs one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Superblocks {
+    /// Both verify, or no second one was written yet.
+    Whole,
+    /// One does not verify. A crash leaves that while a checkpoint writes it; damage may as well.
+    Torn,
+    /// One does not verify, and no crash left that: no checkpoint was writing it, or it is known to have been written whole.
+    Damaged,
 }
 
 /// An open store. Called from many threads at once.
