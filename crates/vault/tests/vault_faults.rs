@@ -95,6 +95,51 @@ fn with_a_large_file(seed: u64) -> (World, Vault) {
     (world, vault)
 }
 
+#[test]
+fn files_are_removed_after_an_orderly_end_however_little_is_free() {
+    for free in [0, 16 << 10, 100 << 10, 400 << 10, 900 << 10] {
+        let (mut world, vault) = with_a_large_file(1);
+        vault.close().unwrap();
+        drop(vault);
+        world.folder.set_capacity(world.folder.used() + free);
+        let vault = world.open().unwrap();
+        vault.unlink(ROOT, b"large").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{free} bytes free: {e}"));
+        assert!(world.folder.used() < 1 << 20, "{free} bytes free");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
+    // With less, the record itself finds no space.
+    for step in 2..60 {
+        let free = step * (64 << 10);
+        let context = format!("{free} bytes free");
+        let (mut world, vault) = with_a_large_file(step);
+        // A checkpoint, after which the other journal file has little space of its own.
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        for n in 0..400 {
+            vault.make(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap();
+        }
+        world.folder.set_capacity(world.folder.used() + free);
+        // Closing tries a checkpoint first.
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        vault.unlink(ROOT, b"large").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        assert_eq!(world.open().unwrap().lookup(ROOT, b"file 399").unwrap().kind, FileKind::File);
+    }
+}
+
 /// The same through a vault: some blocks of a file lie in their places, and others are holes.
 #[test]
 fn no_space_in_a_hole_of_a_file_alters_no_block() {

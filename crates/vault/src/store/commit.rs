@@ -192,6 +192,19 @@ fn facts_of(engine: &Engine, history: &History, appendable: Vec<(u64, u64)>) -> 
     }
 }
 
+/// Pages of the journal that writes of so many pages may take, and those of the record of a commit with a root after them.
+pub(super) fn room(engine: &Engine, pages: u64) -> (u64, u64) {
+    let pages = pages + COPIED;
+    let (touched, removed) = {
+        let interval = engine.interval.lock();
+        (interval.touched.len() as u64, interval.removed.len() as u64)
+    };
+    // At most: every page of the journal is listed, every object was cut, and there are as many facts as there can be.
+    let lists = 44 * (engine.journal.taken() + pages) + 16 * touched + 8 * removed;
+    let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + ROOT_MAX as u64 + 256;
+    (pages, record::pages_of((lists + facts) as usize))
+}
+
 /// If few pages were written in place, copies them to the journal: then nothing but the journal must be synced. Whether it
 /// did.
 fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {

@@ -304,6 +304,22 @@ impl Store {
         next - from > limit.saturating_sub(from) / 2
     }
 
+    /// Takes space in the journal for writes of so many bytes and for the commit with a root that follows, as long as nobody else
+    /// writes: at most what the journal may have.
+    ///
+    /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        self.engine.may_change()?;
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64));
+        self.with_space(|| self.engine.journal.reserve(pages, record).map_err(|e| self.engine.refused(e)))
+    }
+
+    /// How much space [`Store::reserve`] takes from the file system, in bytes.
+    pub fn lacks(&self, bytes: u64) -> u64 {
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64));
+        self.engine.journal.lacks(pages, record) * PAGE as u64
+    }
+
     /// Whether the next commit should come soon and with a root. Ask before each write; what is written meanwhile still fits.
     pub fn needs_checkpoint(&self) -> bool {
         self.engine.journal.is_due()
@@ -352,7 +368,7 @@ impl Store {
         Status { items }
     }
 
-    /// Finishes a checkpoint that is under way, gives the journal's space back if nothing was committed since, and refuses
+    /// Finishes a checkpoint that is under way, gives most of the journal's space back if nothing was committed since, and refuses
     /// whatever follows. Commits nothing: commit with a root before.
     pub fn close(&self) -> Result<()> {
         drop(self.worker.lock().take());
