@@ -378,6 +378,36 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
         assert_eq!(found.superblocks, Superblocks::Whole);
     }
 }
+
+/// A file that an adversary made as long as a file can be is no reason to write what nobody could read again.
+#[test]
+fn a_file_as_long_as_can_be_spoils_no_commit() {
+    let (mut machine, folder, store, object) = grown(0);
+    let all: Vec<u8> = (1..41).flat_map(page).collect();
+    store.write(object, 0, &all).unwrap();
+    store.commit(&[], Some(b"root")).unwrap();
+    // From here on its length is what its file says.
+    commit(&store, 9);
+    let name = store.object_name(object);
+    drop(store);
+    let mut image = folder.snapshot();
+    image.files.get_mut(&name).unwrap().set_len(i64::MAX as u64);
+    let folder = copy(&image);
+    let (store, _) = machine.open(&folder).unwrap();
+    store.write(object, 40, &all).unwrap();
+    commit(&store, 1);
+    store.write(object, 80, &all).unwrap();
+    commit(&store, 2);
+    drop(store);
+    let (store, _) = machine.open(&folder).unwrap();
+    let mut bytes = vec![0; 3 * all.len()];
+    store.read(object, 0, &mut bytes).unwrap();
+    assert!(bytes.chunks(all.len()).all(|part| part == all));
+    store.truncate(object, 1).unwrap();
+    store.commit(&[], Some(b"root")).unwrap();
+    store.close().unwrap();
+    assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
+}
 /// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.
 #[test]
 fn one_altered_page_in_the_journal_is_one_bad_page() {

@@ -6,7 +6,7 @@
 use super::anchor::AnchorState;
 use super::checkpoint::Frozen;
 use super::content::{
-    self, APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, ROOT_MAX, record_to_bytes,
+    self, APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, MOST_PAGES, ROOT_MAX, record_to_bytes,
 };
 use super::engine::{Engine, History, Interval};
 use super::journal::Place;
@@ -129,10 +129,13 @@ fn note(
         }
     }
     let facts = facts_of(engine, history, appendable);
-    if !content::is_readable(number, &facts) {
-        return Err(Error::new(Kind::Other, "the vault has used up its numbers")
+    if !content::is_readable(number, &facts, &changes) {
+        return Err(Error::new(Kind::Other, "the vault cannot commit what it could not read again")
             .found(format!("commit {number}, objects up to {}", facts.object_limit))
-            .expected(format!("at most {}", content::MOST_NUMBER)));
+            .expected(format!(
+                "at most {}, and objects of less than {MOST_PAGES} pages",
+                content::MOST_NUMBER
+            )));
     }
     let plain = record_to_bytes(&facts, &changes);
     let place = engine.journal.take_record(record::pages_of(plain.len()))?;

@@ -232,7 +232,8 @@ impl Engine {
         if object.stable.is_none() {
             let file = if self.is_new(number) { None } else { self.objects.file(number)? };
             let written = file.map_or(Ok(0), |file| file.len())?.div_ceil(PAGE as u64);
-            object.stable = Some(written.max(object.end));
+            // A file may be longer than any that was written: what lies there is nobody's.
+            object.stable = Some(written.max(object.end).min(MOST_PAGES - 1));
         }
         Ok(())
     }
@@ -257,7 +258,7 @@ impl Engine {
     /// See [`super::Store::truncate`].
     pub(super) fn truncate(&self, number: u64, pages: u64) -> Result<()> {
         self.may_change()?;
-        let pages = pages.min(i64::MAX as u64 / PAGE as u64);
+        let pages = pages.min(MOST_PAGES - 1);
         let _shared = self.gate.read();
         let shared = self.objects.get_or_make(number);
         let mut object = shared.write();
