@@ -408,6 +408,29 @@ fn a_file_as_long_as_can_be_spoils_no_commit() {
     store.close().unwrap();
     assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
 }
+
+/// More machines use a vault than a state can name: the one that has not used it for longest is told why it cannot judge.
+#[test]
+fn the_machine_after_the_last_that_is_listed_is_told_so() {
+    let (mut first, folder, store, object) = grown(1);
+    drop(store);
+    for seed in 0..33 {
+        let mut machine = Machine::new(1000 + seed);
+        drop(machine.open(&folder).unwrap());
+        if seed < 31 {
+            drop(first.open_as(&folder, StoreOptions { read_only: true, ..options() }).unwrap());
+        }
+    }
+    let refused = first.refused(&folder);
+    assert_eq!(refused.kind(), Kind::RolledBack);
+    assert!(refused.to_string().contains("no longer remembers this machine"), "{refused}");
+    let (store, found) = first.open_as(&folder, StoreOptions { accept: true, ..options() }).unwrap();
+    assert!(found.accepted);
+    assert_eq!(content(&store, object), 1);
+    drop(store);
+    assert!(!first.open(&folder).unwrap().1.accepted);
+}
+
 /// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.
 #[test]
 fn one_altered_page_in_the_journal_is_one_bad_page() {
