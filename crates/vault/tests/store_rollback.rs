@@ -409,6 +409,29 @@ fn a_file_as_long_as_can_be_spoils_no_commit() {
     assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
 }
 
+/// A journal file that is made anew is there after a power cut: its name is durable before a commit stands in it.
+#[test]
+fn a_journal_file_that_is_made_anew_stays() {
+    let (mut machine, folder, store, object) = grown(1);
+    store.commit(&[], Some(b"root")).unwrap();
+    store.close().unwrap();
+    let mut image = folder.snapshot();
+    image.files.retain(|name, _| !name.starts_with("journal"));
+    let folder = copy(&image);
+    let (store, _) = machine.open(&folder).unwrap();
+    for state in 2..5 {
+        write(&store, object, state);
+        commit(&store, state);
+    }
+    folder.cut_now();
+    for seed in 0..50 {
+        let left = copy(&folder.after_cut(&mut Rng::new(seed)));
+        let looking = StoreOptions { read_only: true, ..options() };
+        let (store, _) = machine.open_as(&left, looking).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(content(&store, object), 4, "seed {seed}");
+    }
+}
+
 /// More machines use a vault than a state can name: the one that has not used it for longest is told why it cannot judge.
 #[test]
 fn the_machine_after_the_last_that_is_listed_is_told_so() {

@@ -79,10 +79,13 @@ impl Journal {
     /// The files that are there; where the journal may be written, what is read of it is durable, and a file that is lost is
     /// made anew: what was in it is missed by the anchor.
     pub(super) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
-        let mut prepared = [0; 2];
+        let (mut prepared, mut made) = ([0; 2], false);
         let mut open = |area: usize| -> Result<Option<Arc<dyn FolderFile>>> {
             let file = match folder.open(NAMES[area]) {
-                Err(e) if e.kind() == Kind::NotFound && writable => folder.create(NAMES[area])?,
+                Err(e) if e.kind() == Kind::NotFound && writable => {
+                    made = true;
+                    folder.create(NAMES[area])?
+                }
                 Err(e) if e.kind() == Kind::NotFound => return Ok(None),
                 other => other?,
             };
@@ -93,6 +96,10 @@ impl Journal {
             Ok(Some(file))
         };
         let files = [open(0)?, open(1)?];
+        if made {
+            // Commits sync what is in these files, and no commit syncs their names.
+            folder.sync_names("")?;
+        }
         Ok(Journal { files, cursor: Mutex::new(Cursor { active: 0, tail: 0, prepared }), size })
     }
 
