@@ -52,6 +52,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use worker::Worker;
 
+/// The files of a store beside those of objects, which are in subfolders of two hexadecimal digits.
+pub const FILES: [&str; 3] = [superblock::NAME, journal::NAMES[0], journal::NAMES[1]];
+
 /// Bytes of a page of an object.
 pub const PAGE: usize = 4096;
 
