@@ -2,7 +2,8 @@
 
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, medium_len};
-use lacuna_medium::FileMedium;
+use lacuna_medium::{FileMedium, LOCK_FILE};
+use lacuna_vault::store::FILES;
 use std::borrow::Cow;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -11,9 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// The name of the file that holds the header of a vault.
 pub const HEADER_FILE: &str = "lacuna.vault";
-
-/// Other files that every vault has.
-const OF_STORE: [&str; 2] = ["super", "journal"];
 
 /// Whether a directory is a vault: it has the header of one.
 pub fn is_vault(path: &Path) -> bool {
@@ -27,7 +25,7 @@ pub(crate) fn header_file(path: &Path) -> Cow<'_, Path> {
 
 /// Whether a directory holds what a vault holds beside its header.
 pub(crate) fn lacks_header(dir: &Path) -> bool {
-    dir.is_dir() && !dir.join(HEADER_FILE).exists() && OF_STORE.iter().any(|file| dir.join(file).exists())
+    dir.is_dir() && !dir.join(HEADER_FILE).exists() && FILES.iter().any(|file| dir.join(file).exists())
 }
 
 /// The file for the header of a vault that lacked it: it goes again unless a header is restored there.
@@ -143,7 +141,7 @@ impl Drop for NewPlace {
             return;
         }
         // It was empty a moment ago, and what has these names now is the vault's that could not be made.
-        for file in OF_STORE.into_iter().chain([HEADER_FILE]) {
+        for file in FILES.into_iter().chain([HEADER_FILE, LOCK_FILE]) {
             let _ = std::fs::remove_file(self.dir.join(file));
         }
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
@@ -161,6 +159,8 @@ impl Drop for NewPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vault::{self, NewVault};
+    use crate::{Cost, Passphrase, Silent};
 
     #[test]
     fn only_an_empty_directory_takes_a_vault() {
@@ -180,7 +180,7 @@ mod tests {
         let at = dir.path().join("v");
         let place = NewPlace::make(&at).unwrap();
         std::fs::create_dir(at.join("a0")).unwrap();
-        for file in [HEADER_FILE, "super", "a0/b1"] {
+        for file in [HEADER_FILE, "super", "journal.0", "journal.1", "lock", "a0/b1"] {
             std::fs::write(at.join(file), "").unwrap();
         }
         assert!(is_vault(&at) && check(&at).is_ok());
@@ -190,5 +190,26 @@ mod tests {
         assert!(!at.exists());
         NewPlace::make(&at).unwrap().keep();
         assert!(at.exists());
+    }
+
+    /// The anchor is made after the files of the store: where that fails, they go again, and the next try finds nothing in its way.
+    #[test]
+    fn a_vault_whose_anchor_cannot_be_made_leaves_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let (empty, missing) = (home.path().join("empty"), home.path().join("missing"));
+        std::fs::create_dir(&empty).unwrap();
+        let create = |dir: &Path, anchor: PathBuf| {
+            let cost = Cost::fixed(1024, 1).unwrap();
+            let new = NewVault { anchor: Some(anchor), cost, ..NewVault::new(dir) };
+            vault::create(&new, &Silent, || Ok(Passphrase::new(b"correct horse".to_vec())))
+        };
+        for dir in [&empty, &missing] {
+            let failed = create(dir, PathBuf::from("/proc/nothing is made here/anchor")).err().unwrap();
+            assert!(failed.to_string().contains("anchor"), "{failed}");
+        }
+        assert!(std::fs::read_dir(&empty).unwrap().next().is_none() && !missing.exists());
+        for dir in [&empty, &missing] {
+            create(dir, dir.with_extension("anchor")).unwrap();
+        }
     }
 }

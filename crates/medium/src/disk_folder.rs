@@ -14,10 +14,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file that is locked where the system locks no directories.
-const LOCK: &str = "lock";
+pub const LOCK: &str = "lock";
 
 /// The most subfolders that are kept open.
 const OPEN_SUBFOLDERS: usize = 512;
@@ -31,8 +31,10 @@ pub struct DiskFolder {
     _lock: Option<OwnedFd>,
     read_only: bool,
     subfolders: Mutex<HashMap<String, Arc<OwnedFd>>>,
-    /// Whether a subfolder was made that is not durable yet.
-    made: AtomicBool,
+    /// How often a subfolder was met first, and how many of these are durable: one that is there may have been made a moment ago,
+    /// by another thread or by a process that was killed.
+    met: AtomicU64,
+    durable: AtomicU64,
 }
 
 impl DiskFolder {
@@ -54,8 +56,15 @@ impl DiskFolder {
             fs::accessat(&top, ".", Permission::WRITE_OK, AtFlags::EACCESS).map_err(failed)?;
         }
         let lock = lock(path, &top, read_only)?;
-        let (subfolders, made) = (Mutex::default(), AtomicBool::new(false));
-        Ok(DiskFolder { path: path.to_owned(), top: Arc::new(top), _lock: lock, read_only, subfolders, made })
+        Ok(DiskFolder {
+            path: path.to_owned(),
+            top: Arc::new(top),
+            _lock: lock,
+            read_only,
+            subfolders: Mutex::default(),
+            met: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+        })
     }
 
     fn failed(&self, what: &str, name: &str, e: Errno) -> Error {
@@ -86,13 +95,15 @@ impl DiskFolder {
         let opened = match open() {
             Err(Errno::NOENT) if make => {
                 match fs::mkdirat(&self.top, name, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => self.made.store(true, Ordering::Release),
+                    Ok(()) | Err(Errno::EXIST) => {}
                     Err(e) => return Err(e),
                 }
                 open()?
             }
             other => other?,
         };
+        // Before anybody can have made a name in it.
+        self.met.fetch_add(1, Ordering::AcqRel);
         let opened = Arc::new(opened);
         let mut known = self.subfolders.lock();
         if known.len() >= OPEN_SUBFOLDERS {
@@ -119,6 +130,19 @@ impl DiskFolder {
         }
         self.subfolders.lock().remove(subfolder);
         act(&*self.subfolder(subfolder, make)?)
+    }
+
+    /// Whether a subfolder may not be durable itself.
+    fn owes_subfolders(&self) -> bool {
+        self.durable.load(Ordering::Acquire) < self.met.load(Ordering::Acquire)
+    }
+
+    /// Does what makes every subfolder durable that was met before.
+    fn settle(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+        let met = self.met.load(Ordering::Acquire);
+        sync()?;
+        self.durable.fetch_max(met, Ordering::AcqRel);
+        Ok(())
     }
 
     fn file(&self, name: &str, opened: OwnedFd) -> Result<Arc<dyn FolderFile>> {
@@ -235,24 +259,23 @@ impl Folder for DiskFolder {
 
     fn sync_names(&self, subfolder: &str) -> Result<()> {
         let failed = |e| self.failed("sync the directory", subfolder, e).with_kind(Kind::Io);
-        match self.within(subfolder, false, |folder| fs::fsync(folder)) {
-            // What is gone has nothing to keep; that it is gone is known at the top.
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(e) => return Err(failed(e)),
+        if !subfolder.is_empty() {
+            match self.within(subfolder, false, |folder| fs::fsync(folder)) {
+                // What is gone has nothing to keep; that it is gone is known at the top.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(failed(e)),
+            }
         }
-        if !subfolder.is_empty() && self.made.swap(false, Ordering::AcqRel) {
-            fs::fsync(&self.top).map_err(|e| {
-                self.made.store(true, Ordering::Release);
-                failed(e)
-            })?;
+        // Others who wait for the same subfolders sync the top as well: it is done when they return.
+        if subfolder.is_empty() || self.owes_subfolders() {
+            self.settle(|| fs::fsync(&self.top)).map_err(failed)?;
         }
         Ok(())
     }
 
     fn sync_all(&self) -> Result<()> {
-        fs::syncfs(&self.top)
+        self.settle(|| fs::syncfs(&self.top))
             .map_err(|e| self.failed("sync the file system of", "", e).with_kind(Kind::Io))
-            .inspect(|()| self.made.store(false, Ordering::Release))
     }
 
     fn space(&self) -> Result<Space> {
@@ -334,20 +357,28 @@ impl FolderFile for DiskFile {
     }
 
     fn forget_cached(&self) -> Result<()> {
-        match self.file.sync_data() {
-            Ok(()) => {}
-            // What is open for reading, or lies on a file system that is read-only, has nothing to write.
-            Err(e) if matches!(e.raw_os_error(), Some(n) if n == Errno::ROFS.raw_os_error()) => {}
-            Err(e) => {
-                return Err(self
-                    .failed("what was written earlier did not reach", &e)
-                    .with_kind(Kind::Io)
-                    .remedy("mend the disk, then open it again: what is durable on it is used"));
-            }
-        }
-        fs::fadvise(&self.file, 0, None, Advice::DontNeed)
-            .map_err(|e| self.failed("cannot drop what memory holds of", &e.into()).with_kind(Kind::Io))
+        forget_cached(&self.file, &self.path)
     }
+}
+
+/// From now on reads of a file come from what is durable, as [`Medium::forget_cached`](crate::Medium::forget_cached) says.
+///
+/// Errors: [`Kind::Io`] if what was written earlier cannot be made durable.
+pub fn forget_cached(file: &File, path: &Path) -> Result<()> {
+    let failed = |what: &str, e: &std::io::Error| {
+        Error::io(format!("{what} {}", path.display()), e).with_kind(Kind::Io)
+    };
+    match file.sync_data() {
+        Ok(()) => {}
+        // What is open for reading, or lies on a file system that is read-only, has nothing to write.
+        Err(e) if matches!(e.raw_os_error(), Some(n) if n == Errno::ROFS.raw_os_error()) => {}
+        Err(e) => {
+            return Err(failed("what was written earlier did not reach", &e)
+                .remedy("mend the disk, then open it again: what is durable on it is used"));
+        }
+    }
+    fs::fadvise(file, 0, None, Advice::DontNeed)
+        .map_err(|e| failed("cannot drop what memory holds of", &e.into()))
 }
 
 #[cfg(test)]

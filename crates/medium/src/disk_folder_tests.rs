@@ -60,6 +60,31 @@ fn names_come_and_go() {
 }
 
 #[test]
+fn a_subfolder_is_durable_before_its_names_are() {
+    let (home, folder) = folder();
+    assert!(!folder.owes_subfolders());
+    folder.create("ab/c").unwrap();
+    folder.create("cd/e").unwrap();
+    assert!(folder.owes_subfolders());
+    folder.sync_names("ab").unwrap();
+    assert!(!folder.owes_subfolders());
+    // A sync covers what was made before it began, and not what another thread makes meanwhile.
+    folder.settle(|| folder.create("ef/a").map(drop).map_err(|_| Errno::IO)).unwrap();
+    assert!(folder.owes_subfolders());
+    assert!(folder.settle(|| Err(Errno::IO)).is_err() && folder.owes_subfolders());
+    folder.sync_all().unwrap();
+    folder.create("ab/d").unwrap();
+    assert!(!folder.owes_subfolders());
+    drop(folder);
+    // The process that made it may have been killed before it was durable.
+    let folder = DiskFolder::open(home.path(), Access::Write).unwrap();
+    folder.create("ab/e").unwrap();
+    assert!(folder.owes_subfolders());
+    folder.sync_names("").unwrap();
+    assert!(!folder.owes_subfolders());
+}
+
+#[test]
 fn one_writer_or_many_readers() {
     let (home, writer) = folder();
     assert_eq!(refused(DiskFolder::open(home.path(), Access::Write)), Kind::Busy);

@@ -20,7 +20,7 @@ mod object;
 mod pieces;
 mod striped;
 
-pub use disk_folder::DiskFolder;
+pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
 pub use file::{Access, FileMedium, open_to_look};
 pub use folder::{Folder, FolderFile, Space, check_name};
 pub use memory::MemoryMedium;

@@ -227,6 +227,11 @@ impl CrashMedium {
         self.state().volatile.resident_pages() as u64
     }
 
+    /// Whether a page holds bytes, as reads see them.
+    pub(crate) fn holds(&self, page: u64) -> bool {
+        self.state().volatile.holds(page)
+    }
+
     /// A number that stands for the whole state: what is durable, what reads see, and what is owed. The same
     /// seed and the same calls give the same number.
     pub fn digest(&self) -> u64 {

@@ -5,9 +5,9 @@ mod names;
 
 pub use image::FolderImage;
 
-use crate::{CrashMedium, Loss, Rng, operation::Digest, power::Power};
+use crate::{CrashMedium, Loss, PAGE_SIZE, Rng, operation::Digest, power::Power};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
+use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name, pieces};
 use names::{Names, Removal};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -109,7 +109,7 @@ impl State {
     /// Bytes that files hold.
     fn used(&self) -> u64 {
         let named = self.names.current.values().filter_map(|id| self.files.get(id));
-        named.map(|file| file.resident_pages() * crate::PAGE_SIZE).sum()
+        named.map(|file| file.resident_pages() * PAGE_SIZE).sum()
     }
 
     fn read_only(&self) -> Result<()> {
@@ -179,7 +179,9 @@ impl CrashFolder {
         self.state().power.ops()
     }
 
-    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones with `forever`.
+    /// Makes the operation of this kind after the next `after` ones of it fail, and all later ones with `forever`. A write that
+    /// fails with [`Kind::NoSpace`] has written the first half of its pages, wherever they lie: file systems that write
+    /// nothing over itself, and quotas, refuse writes to what is there.
     pub fn fail(&self, op: FolderOp, after: u64, kind: Kind, forever: bool) {
         self.state().faults.push(Fault { op, after, kind, forever });
     }
@@ -189,7 +191,8 @@ impl CrashFolder {
         self.state().faults.clear();
     }
 
-    /// Lets files hold this many bytes in all. Writes that need more fail with [`Kind::NoSpace`].
+    /// Lets files hold this many bytes in all. Writes that need more, past the end of a file or in a hole inside of it, write
+    /// the pages for which there is room, from the first on, and fail with [`Kind::NoSpace`].
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
     }
@@ -405,6 +408,25 @@ impl File {
         state.digest.word(self.file.len());
         steps.iter().try_for_each(|step| step(&self.file))
     }
+
+    /// How many bytes of a write find space, from the first on: those of pages that are there, also inside of the file, and of
+    /// new ones as long as there is room.
+    fn fitting(&self, offset: u64, len: usize) -> usize {
+        let state = self.folder.lock();
+        if state.capacity == u64::MAX {
+            return len;
+        }
+        let mut room = state.capacity.saturating_sub(state.used()) / PAGE_SIZE;
+        for (page, _, bytes) in pieces(offset, len as u64, PAGE_SIZE) {
+            if !self.file.holds(page) {
+                if room == 0 {
+                    return bytes.start;
+                }
+                room -= 1;
+            }
+        }
+        len
+    }
 }
 
 impl FolderFile for File {
@@ -424,20 +446,31 @@ impl FolderFile for File {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let end = offset.checked_add(data.len() as u64);
-        let end = end.ok_or_else(|| Error::new(Kind::Usage, "a write past the largest offset"))?;
-        {
-            let state = self.folder.lock();
-            let grows = end.saturating_sub(self.file.len().max(offset));
-            if grows > 0 && state.capacity < u64::MAX && state.used() + grows > state.capacity {
-                return Err(Error::new(Kind::NoSpace, "the simulated file system is full"));
-            }
+        if offset.checked_add(data.len() as u64).is_none() {
+            return Err(Error::new(Kind::Usage, "a write past the largest offset"));
         }
-        let write = |file: &CrashMedium| file.write_at(offset, data);
+        let fitting = self.fitting(offset, data.len());
+        let full = || Error::new(Kind::NoSpace, "the simulated file system is full");
+        if fitting == 0 && !data.is_empty() {
+            return Err(full());
+        }
+        let write = |file: &CrashMedium| file.write_at(offset, &data[..fitting]);
+        let end = offset + fitting as u64;
         let grow = |file: &CrashMedium| file.set_len(end);
         let steps: [Step<'_>; 2] = [&grow, &write];
         let only_write = self.file.len() >= end;
-        self.change(FolderOp::Write, &steps[usize::from(only_write)..])
+        match self.change(FolderOp::Write, &steps[usize::from(only_write)..]) {
+            Err(e) if e.kind() == Kind::NoSpace => {
+                let half = data.len() as u64 / PAGE_SIZE / 2 * PAGE_SIZE;
+                if half > 0 {
+                    self.file.set_len(self.file.len().max(offset + half))?;
+                    self.file.write_at(offset, &data[..half as usize])?;
+                }
+                Err(e)
+            }
+            Ok(()) if fitting < data.len() => Err(full()),
+            done => done,
+        }
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

@@ -42,6 +42,11 @@ impl Image {
         self.pages.len()
     }
 
+    /// Whether a page takes memory.
+    pub(crate) fn holds(&self, page: u64) -> bool {
+        self.pages.contains_key(&page)
+    }
+
     /// Their numbers, in order.
     pub fn written_pages(&self) -> impl Iterator<Item = u64> {
         self.pages.keys().copied()

@@ -84,6 +84,33 @@ fn failures_come_when_asked_for() {
 }
 
 #[test]
+fn a_full_folder_writes_what_finds_space() {
+    const PAGE: u64 = 4096;
+    let folder = CrashFolder::new();
+    let file = folder.create("a").unwrap();
+    file.write_at(PAGE, &[1; PAGE as usize]).unwrap();
+    file.write_at(9 * PAGE, &[1; PAGE as usize]).unwrap();
+    assert_eq!((file.len().unwrap(), folder.used()), (10 * PAGE, 2 * PAGE));
+    folder.set_capacity(folder.used() + 2 * PAGE);
+    let pages = || {
+        let mut bytes = vec![0; 11 * PAGE as usize];
+        file.read_at(0, &mut bytes).unwrap();
+        bytes.chunks_exact(PAGE as usize).map(|page| page[0]).collect::<Vec<_>>()
+    };
+    // The pages in the hole find space until there is none, and what lies between is overwritten.
+    assert_eq!(file.write_at(0, &[2; 6 * PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
+    assert_eq!(pages(), [2, 2, 2, 0, 0, 0, 0, 0, 0, 1, 0]);
+    file.write_at(0, &[3; 3 * PAGE as usize]).unwrap();
+    assert_eq!(file.write_at(9 * PAGE, &[3; 2 * PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
+    assert_eq!(pages(), [3, 3, 3, 0, 0, 0, 0, 0, 0, 3, 0]);
+    assert_eq!(file.len().unwrap(), 10 * PAGE);
+    folder.set_capacity(u64::MAX);
+    folder.fail(FolderOp::Write, 0, Kind::NoSpace, false);
+    assert_eq!(file.write_at(0, &[4; 3 * PAGE as usize]).unwrap_err().kind(), Kind::NoSpace);
+    assert_eq!(pages(), [4, 3, 3, 0, 0, 0, 0, 0, 0, 3, 0]);
+}
+
+#[test]
 fn an_adversary_puts_back_what_it_kept() {
     let folder = CrashFolder::new();
     let file = write(&folder, "a", b"one");

@@ -16,7 +16,7 @@ use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
 use crate::paths;
 use crate::record::{Record, choice_code, choice_of};
 use crate::rename;
-use crate::store::{Anchor, CommitInfo, Recovered, Store, StoreBase, StoreKeys, StoreOptions};
+use crate::store::{Anchor, CommitInfo, Recovered, Store, StoreBase, StoreKeys, StoreOptions, Superblocks};
 use crate::timer::Timer;
 use crate::tree::Tree;
 use crate::{
@@ -56,6 +56,8 @@ pub struct Found {
     pub state: CommitInfo,
     /// Commits that were read from the journal; none after an orderly end.
     pub records: u64,
+    /// The two superblocks of the store.
+    pub superblocks: Superblocks,
 }
 
 /// What a vault rests on.
@@ -80,7 +82,9 @@ impl Vault {
         let namespace = Namespace::create(&store, master, options.open.budget.share(1, 4))?;
         namespace.put(&tables::meta("version"), Some(&[VERSION]));
         namespace.put(&tables::meta("choice"), Some(&[choice_code(options.choice)]));
-        let found = Found { first_opening: false, accepted: false, state: store.last_commit(), records: 0 };
+        let state = store.last_commit();
+        let superblocks = Superblocks::Whole;
+        let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), &options.open, found)?;
         let mut root = Record::new(FileKind::Directory, vault.ground.now());
         (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
@@ -100,7 +104,13 @@ impl Vault {
         let (rests, choices) = store_base(&base, uuid, options);
         let (store, recovered) = Store::open(rests, StoreKeys::derive(master, &uuid), choices)?;
         let store = Arc::new(store);
-        let Recovered { root, puts, first_opening, accepted, state, records } = recovered;
+        let Recovered { root, puts, first_opening, accepted, state, records, superblocks } = recovered;
+        if superblocks == Superblocks::Damaged {
+            (options.log)(
+                "one of the two superblocks of the vault (backing file super) does not verify; the other one and the journal \
+                 have everything",
+            );
+        }
         let root = root.ok_or_else(|| {
             Error::new(Kind::Corrupt, "cannot open the vault")
                 .found("a store without a namespace")
@@ -108,7 +118,7 @@ impl Vault {
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
         let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4))?;
-        let found = Found { first_opening, accepted, state, records };
+        let found = Found { first_opening, accepted, state, records, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;
         vault.start(options)?;
         if vault.remove_orphans()? > 0 {

@@ -5,7 +5,9 @@ mod store_world;
 
 use lacuna_core::{Error, Kind, Result};
 use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
-use lacuna_vault::store::{Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions};
+use lacuna_vault::store::{
+    Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions, Superblocks,
+};
 use std::sync::Arc;
 use store_world::{base, keys, options, page};
 
@@ -313,6 +315,143 @@ fn altered_files_are_refused() {
         ["newest", "Corrupt", "RolledBack"].iter().all(|outcome| seen.contains_key(*outcome)),
         "{seen:?}"
     );
+}
+
+/// A store whose object was cut, and appended to in place after the checkpoint that brought the cut to its place. Also the file
+/// of superblocks before that checkpoint, and what the object holds.
+fn appended_after_a_cut() -> (Machine, CrashFolder, ObjectId, Image, Vec<u8>) {
+    let (machine, folder, store, object) = grown(0);
+    let stamped = |stamps: std::ops::Range<u64>| stamps.flat_map(page).collect::<Vec<u8>>();
+    store.write(object, 0, &stamped(1..61)).unwrap();
+    commit(&store, 1);
+    store.commit(&[], Some(b"before")).unwrap();
+    let older = folder.snapshot().files["super"].clone();
+    store.truncate(object, 10).unwrap();
+    commit(&store, 2);
+    store.commit(&[], Some(b"root")).unwrap();
+    for (nth, stamps) in (0..).zip([100..120, 120..140, 140..160]) {
+        store.write(object, 10 + 20 * nth, &stamped(stamps)).unwrap();
+        commit(&store, 3 + nth);
+    }
+    let content = [stamped(1..11), stamped(100..160)].concat();
+    (machine, folder, object, older, content)
+}
+
+/// Without the newest superblock the journal has everything: the checkpoint that it ended is carried out once more, and takes
+/// nothing that was appended since.
+#[test]
+fn what_was_appended_survives_the_loss_of_a_superblock() {
+    for rolled_back in [false, true] {
+        let (mut machine, folder, object, older, content) = appended_after_a_cut();
+        let mut image = folder.snapshot();
+        if rolled_back {
+            image.files.insert("super".into(), older);
+        } else {
+            assert!(image.alter("super", |bytes| {
+                let slots =
+                    [0, 16384].map(|at| (u64::from_le_bytes(bytes[at + 8..at + 16].try_into().unwrap()), at));
+                bytes[slots.into_iter().max().unwrap().1 + 100] ^= 1;
+            }));
+        }
+        for looking in [true, false, false] {
+            let folder = copy(&image);
+            let options = StoreOptions { read_only: looking, ..options() };
+            let (store, found) = machine.open_as(&folder, options).unwrap();
+            let mut bytes = vec![0; content.len() + PAGE];
+            store.read(object, 0, &mut bytes).unwrap();
+            let (seen, behind) = bytes.split_at(content.len());
+            let bad = (0..).zip(seen.chunks(PAGE).zip(content.chunks(PAGE))).find(|(_, (a, b))| a != b);
+            assert!(bad.is_none(), "rolled back: {rolled_back}, page {:?}", bad.map(|(page, _)| page));
+            assert!(behind.iter().all(|byte| *byte == 0));
+            let expected = if rolled_back { Superblocks::Whole } else { Superblocks::Damaged };
+            assert_eq!(found.superblocks, expected);
+            if !looking {
+                store.commit(&[], Some(b"again")).unwrap();
+            }
+            drop(store);
+            if !looking {
+                image = folder.snapshot();
+                break;
+            }
+        }
+        let (_, found) = machine.open(&copy(&image)).unwrap();
+        assert_eq!(found.superblocks, Superblocks::Whole);
+    }
+}
+
+/// A file that an adversary made as long as a file can be is no reason to write what nobody could read again.
+#[test]
+fn a_file_as_long_as_can_be_spoils_no_commit() {
+    let (mut machine, folder, store, object) = grown(0);
+    let all: Vec<u8> = (1..41).flat_map(page).collect();
+    store.write(object, 0, &all).unwrap();
+    store.commit(&[], Some(b"root")).unwrap();
+    // From here on its length is what its file says.
+    commit(&store, 9);
+    let name = store.object_name(object);
+    drop(store);
+    let mut image = folder.snapshot();
+    image.files.get_mut(&name).unwrap().set_len(i64::MAX as u64);
+    let folder = copy(&image);
+    let (store, _) = machine.open(&folder).unwrap();
+    store.write(object, 40, &all).unwrap();
+    commit(&store, 1);
+    store.write(object, 80, &all).unwrap();
+    commit(&store, 2);
+    drop(store);
+    let (store, _) = machine.open(&folder).unwrap();
+    let mut bytes = vec![0; 3 * all.len()];
+    store.read(object, 0, &mut bytes).unwrap();
+    assert!(bytes.chunks(all.len()).all(|part| part == all));
+    store.truncate(object, 1).unwrap();
+    store.commit(&[], Some(b"root")).unwrap();
+    store.close().unwrap();
+    assert_eq!(folder.snapshot().files[&name].len(), PAGE as u64);
+}
+
+/// A journal file that is made anew is there after a power cut: its name is durable before a commit stands in it.
+#[test]
+fn a_journal_file_that_is_made_anew_stays() {
+    let (mut machine, folder, store, object) = grown(1);
+    store.commit(&[], Some(b"root")).unwrap();
+    store.close().unwrap();
+    let mut image = folder.snapshot();
+    image.files.retain(|name, _| !name.starts_with("journal"));
+    let folder = copy(&image);
+    let (store, _) = machine.open(&folder).unwrap();
+    for state in 2..5 {
+        write(&store, object, state);
+        commit(&store, state);
+    }
+    folder.cut_now();
+    for seed in 0..50 {
+        let left = copy(&folder.after_cut(&mut Rng::new(seed)));
+        let looking = StoreOptions { read_only: true, ..options() };
+        let (store, _) = machine.open_as(&left, looking).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert_eq!(content(&store, object), 4, "seed {seed}");
+    }
+}
+
+/// More machines use a vault than a state can name: the one that has not used it for longest is told why it cannot judge.
+#[test]
+fn the_machine_after_the_last_that_is_listed_is_told_so() {
+    let (mut first, folder, store, object) = grown(1);
+    drop(store);
+    for seed in 0..33 {
+        let mut machine = Machine::new(1000 + seed);
+        drop(machine.open(&folder).unwrap());
+        if seed < 31 {
+            drop(first.open_as(&folder, StoreOptions { read_only: true, ..options() }).unwrap());
+        }
+    }
+    let refused = first.refused(&folder);
+    assert_eq!(refused.kind(), Kind::RolledBack);
+    assert!(refused.to_string().contains("no longer remembers this machine"), "{refused}");
+    let (store, found) = first.open_as(&folder, StoreOptions { accept: true, ..options() }).unwrap();
+    assert!(found.accepted);
+    assert_eq!(content(&store, object), 1);
+    drop(store);
+    assert!(!first.open(&folder).unwrap().1.accepted);
 }
 
 /// A journaled page of a commit that the anchor remembers is altered: that page alone is wrong, and its reader sees it.

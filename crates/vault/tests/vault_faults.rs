@@ -7,6 +7,7 @@ use lacuna_core::Kind;
 use lacuna_integrity::Choice;
 use lacuna_medium::Folder;
 use lacuna_sim::{CrashFolder, FolderOp, Rng};
+use lacuna_vault::store::JournalSize;
 use lacuna_vault::{FileKind, FsError, NewNode, ROOT, Vault};
 use world::World;
 use world::dump::{assert_same, of_model, of_vault};
@@ -82,6 +83,81 @@ fn files_are_removed_from_a_full_directory() {
     let vault = world.open().unwrap();
     assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(world::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
+}
+
+/// A vault with the journal that vaults have, and a file `large` of 1 MiB.
+fn with_a_large_file(seed: u64) -> (World, Vault) {
+    let mut world = World::new(seed);
+    world.journal = JournalSize::default();
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
+    vault.sync().unwrap();
+    (world, vault)
+}
+
+#[test]
+fn files_are_removed_after_an_orderly_end_however_little_is_free() {
+    for free in [0, 16 << 10, 100 << 10, 400 << 10, 900 << 10] {
+        let (mut world, vault) = with_a_large_file(1);
+        vault.close().unwrap();
+        drop(vault);
+        world.folder.set_capacity(world.folder.used() + free);
+        let vault = world.open().unwrap();
+        vault.unlink(ROOT, b"large").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{free} bytes free: {e}"));
+        assert!(world.folder.used() < 1 << 20, "{free} bytes free");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
+    // With less, the record itself finds no space.
+    for step in 2..60 {
+        let free = step * (64 << 10);
+        let context = format!("{free} bytes free");
+        let (mut world, vault) = with_a_large_file(step);
+        // A checkpoint, after which the other journal file has little space of its own.
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        for n in 0..400 {
+            vault.make(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap();
+        }
+        world.folder.set_capacity(world.folder.used() + free);
+        // Closing tries a checkpoint first.
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        vault.unlink(ROOT, b"large").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        assert_eq!(world.open().unwrap().lookup(ROOT, b"file 399").unwrap().kind, FileKind::File);
+    }
+}
+
+/// The same through a vault: some blocks of a file lie in their places, and others are holes.
+#[test]
+fn no_space_in_a_hole_of_a_file_alters_no_block() {
+    let (world, vault) = with_a_large_file(1);
+    let file = vault.make(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.sync().unwrap();
+    vault.write(file, 1000 << 12, &vec![9; 1 << 12]).unwrap();
+    vault.write(file, 50 << 12, &vec![1; 3 << 12]).unwrap();
+    world.folder.set_capacity(world.folder.used() + (4 << 12));
+    assert!(is_full(&vault.write(file, 50 << 12, &vec![2; 16 << 12]).unwrap_err()));
+    world.folder.set_capacity(u64::MAX);
+    let expected = [vec![1; 3 << 12], vec![0; 13 << 12]].concat();
+    let shown = || world::dump::content(&vault, file, 1001 << 12);
+    assert!(shown()[50 << 12..66 << 12] == expected);
+    vault.sync().unwrap();
+    assert!(shown()[50 << 12..66 << 12] == expected && shown()[1000 << 12..] == vec![9; 1 << 12]);
+    assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
 }
 
 /// A vault with one synced file, and the model of it.

@@ -58,8 +58,6 @@ pub(crate) struct Namespace {
     pending: Mutex<Puts>,
     /// Held by who brings changes into the database.
     applying: Mutex<()>,
-    /// The store may hold pages of the database that no commit has a root for: the next one must bring it.
-    unrooted: Mutex<bool>,
 }
 
 impl Namespace {
@@ -93,8 +91,8 @@ impl Namespace {
     fn new(store: Arc<Store>, shelf: Arc<Shelf>, database: Database) -> Result<Namespace> {
         let below = Arc::new(database.snapshot()?);
         let layers = RwLock::new(Layers { recent: BTreeMap::new(), bytes: 0, below });
-        let (pending, applying, unrooted) = (Mutex::default(), Mutex::new(()), Mutex::new(false));
-        Ok(Namespace { store, shelf, database, layers, pending, applying, unrooted })
+        let (pending, applying) = (Mutex::default(), Mutex::new(()));
+        Ok(Namespace { store, shelf, database, layers, pending, applying })
     }
 
     /// The value of a key.
@@ -176,7 +174,7 @@ impl Namespace {
 
     /// Whether a checkpoint is due: the database has much in memory, or the next commit must bring a root.
     pub(crate) fn wants_checkpoint(&self) -> bool {
-        self.shelf.waiting() >= WAITING || *self.unrooted.lock()
+        self.shelf.waiting() >= WAITING || self.needs_root()
     }
 
     /// Brings changes into the database, which keeps them in memory until the next checkpoint. Others may change the
@@ -197,18 +195,17 @@ impl Namespace {
     }
 
     /// Brings all changes into the database and commits its root, under the same condition as [`Namespace::commit`]. After an
-    /// error nothing is lost, and the next commit must bring a root as well.
+    /// error nothing is lost, and the next commit must bring a root as well if [`Namespace::needs_root`] says so.
     pub(crate) fn checkpoint(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let _alone = self.applying.lock();
         while !self.layers.read().recent.is_empty() {
             self.apply_chunk()?;
         }
         self.check_space()?;
-        *self.unrooted.lock() = true;
         let root = self.shelf.flush()?;
         let pending = std::mem::take(&mut *self.pending.lock());
         commit(&root).inspect_err(|_| self.pending.lock().put_before(pending))?;
-        *self.unrooted.lock() = false;
+        self.shelf.rooted();
         Ok(())
     }
 
@@ -222,11 +219,16 @@ impl Namespace {
         self.shelf.backing()
     }
 
-    /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed.
+    /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the
+    /// space in the journal, which all of it may need; what goes to its place at once needs as much beside it.
     fn check_space(&self) -> Result<()> {
-        let (free, needed) = (self.store.space()?.free_bytes, 2 * self.shelf.waiting() as u64 + SPARE);
-        if free >= needed || *self.unrooted.lock() {
+        if self.needs_root() {
             return Ok(());
+        }
+        let journal = 2 * self.shelf.waiting() as u64;
+        let (free, needed) = (self.store.space()?.free_bytes, self.store.lacks(journal) + journal + SPARE);
+        if free >= needed {
+            return self.store.reserve(journal);
         }
         Err(Error::new(Kind::NoSpace, "cannot write a checkpoint of the namespace")
             .found(format!("{free} bytes free on the file system that holds the vault's directory"))
@@ -234,9 +236,10 @@ impl Namespace {
             .remedy("free space there"))
     }
 
-    /// Whether the next commit must bring a root.
+    /// Whether the next commit must bring a root: without it, pages of the database that the store holds would not be those of
+    /// the root before.
     pub(crate) fn needs_root(&self) -> bool {
-        *self.unrooted.lock()
+        self.shelf.is_unrooted()
     }
 
     fn apply_chunk(&self) -> Result<()> {

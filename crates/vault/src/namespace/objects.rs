@@ -10,6 +10,7 @@ use lacuna_integrity::{PART_PAGE, Part, Untrusted};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The objects of the namespace's database.
 pub(crate) struct NamespaceObjects {
@@ -19,13 +20,37 @@ pub(crate) struct NamespaceObjects {
     parts: Mutex<BTreeMap<u8, ObjectId>>,
     /// Pages of parts that the store does not have yet: a full one must not fail the protected file half way.
     held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
+    /// Whether the store was given something that no commit has a root for.
+    unrooted: AtomicBool,
 }
 
 impl NamespaceObjects {
     /// The objects of a new database.
     pub(crate) fn create(store: Arc<Store>) -> Result<NamespaceObjects> {
         let data = store.new_object()?;
-        Ok(NamespaceObjects { store, data, parts: Mutex::default(), held: Mutex::default() })
+        Ok(NamespaceObjects::new(store, data, BTreeMap::new()))
+    }
+
+    fn new(store: Arc<Store>, data: ObjectId, parts: BTreeMap<u8, ObjectId>) -> NamespaceObjects {
+        let (parts, unrooted) = (Mutex::new(parts), AtomicBool::new(false));
+        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted }
+    }
+
+    /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses for want of space is not there.
+    pub(crate) fn is_unrooted(&self) -> bool {
+        self.unrooted.load(Ordering::Acquire)
+    }
+
+    /// A commit has a root for everything.
+    pub(crate) fn rooted(&self) {
+        self.unrooted.store(false, Ordering::Release);
+    }
+
+    /// Writes to the store. After any other failure than that of space nobody commits any more.
+    fn give(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
+        self.store.write(object, first, pages)?;
+        self.unrooted.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// The objects that [`NamespaceObjects::encode`] wrote down, and what follows them.
@@ -47,7 +72,7 @@ impl NamespaceObjects {
             Error::new(Kind::Corrupt, "cannot read the root of the namespace")
                 .found(format!("{} bytes", bytes.len()))
         })?;
-        Ok((NamespaceObjects { store, data, parts: Mutex::new(parts), held: Mutex::default() }, rest))
+        Ok((NamespaceObjects::new(store, data, parts), rest))
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -65,7 +90,7 @@ impl NamespaceObjects {
         let mut held = self.held.lock();
         while let Some(entry) = held.first_entry() {
             let (code, page) = *entry.key();
-            self.store.write(self.object(code)?, page, entry.get())?;
+            self.give(self.object(code)?, page, entry.get())?;
             entry.remove();
         }
         Ok(())
@@ -84,6 +109,7 @@ impl NamespaceObjects {
 
     /// Cuts the object of the blocks to this many.
     pub(crate) fn truncate(&self, blocks: u64) -> Result<()> {
+        self.unrooted.store(true, Ordering::Release);
         self.store.truncate(self.data, blocks)
     }
 
@@ -99,7 +125,7 @@ impl Untrusted for NamespaceObjects {
     }
 
     fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
-        self.store.write(self.data, first, sealed)
+        self.give(self.data, first, sealed)
     }
 
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {

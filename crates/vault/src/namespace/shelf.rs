@@ -82,6 +82,16 @@ impl Shelf {
         self.failure.lock().take()
     }
 
+    /// Whether the store holds something of a flush that no commit has a root for: the next one must bring it.
+    pub(crate) fn is_unrooted(&self) -> bool {
+        self.objects.is_unrooted()
+    }
+
+    /// The root of the last flush is committed.
+    pub(crate) fn rooted(&self) {
+        self.objects.rooted();
+    }
+
     /// Name of the backing file.
     pub(crate) fn backing(&self) -> String {
         self.objects.name()

@@ -4,6 +4,7 @@
 use super::anchor::{Anchor, AnchorState, check_advance};
 use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::keyed_hash;
+use lacuna_medium::forget_cached;
 use parking_lot::Mutex;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
@@ -71,6 +72,8 @@ impl FileAnchor {
                 if !read_only {
                     lock(path, &file)?;
                 }
+                // After a sync that failed, memory may hold a state that is not durable.
+                forget_cached(&file, path)?;
                 (open.state, open.sequence) = read(path, &file)?;
                 open.file = Some(file);
             }
@@ -97,6 +100,7 @@ impl FileAnchor {
     fn make(&self) -> Result<File> {
         let path = &self.path;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let above = above(folder);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -116,6 +120,13 @@ impl FileAnchor {
             file.sync_all()?;
             std::fs::rename(&new, path)?;
             File::open(folder)?.sync_all()?;
+            for (folder, was_there) in &above {
+                let synced = File::open(folder).and_then(|folder| folder.sync_all());
+                // Where nothing was made now, a refusal says nothing about the anchor.
+                if !*was_there {
+                    synced?;
+                }
+            }
             Ok(file)
         };
         let file = made().map_err(|e| failed("make", path, &e))?;
@@ -151,6 +162,14 @@ impl Anchor for FileAnchor {
         open.state = Some(next.clone());
         Ok(())
     }
+}
+
+/// The directories above one that is to be made with all that is missing above it, from the bottom up, and whether a name in each
+/// was there already. Also those that were there: a process that made them may have been killed before they were durable.
+fn above(folder: &Path) -> Vec<(PathBuf, bool)> {
+    let named = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+    let pairs = folder.ancestors().zip(folder.ancestors().skip(1));
+    pairs.map(|(below, above)| (named(above), below.exists())).collect()
 }
 
 fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {

@@ -38,6 +38,19 @@ fn it_remembers_and_never_goes_back() {
 }
 
 #[test]
+fn every_directory_that_is_made_for_it_is_synced() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("deep")).unwrap();
+    let synced = above(&home.path().join("deep/er/still"));
+    let expected = [("deep/er", false), ("deep", false), ("", true)];
+    let expected = expected.map(|(name, was_there)| (home.path().join(name), was_there));
+    assert_eq!(synced[..3], expected);
+    assert!(synced[3..].iter().all(|(_, was_there)| *was_there));
+    assert_eq!(synced.last().unwrap().0, Path::new("/"));
+    assert_eq!(above(Path::new("a")), [(PathBuf::from("."), false)]);
+}
+
+#[test]
 fn a_torn_slot_leaves_the_other() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("anchor");

@@ -31,7 +31,7 @@ pub(super) fn finish(engine: &Engine, frozen: &mut Option<Frozen>) -> Result<()>
     let Some(begun) = frozen.as_ref() else { return Ok(()) };
     engine.health.check()?;
     bring(engine, begun).map_err(|e| if e.kind() == Kind::NoSpace { e } else { engine.health.fail(e) })?;
-    release(engine, begun).map_err(|e| engine.health.fail(e))?;
+    release(engine, begun).map_err(|e| engine.broken(e))?;
     *frozen = None;
     Ok(())
 }

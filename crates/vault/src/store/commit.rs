@@ -6,7 +6,7 @@
 use super::anchor::AnchorState;
 use super::checkpoint::Frozen;
 use super::content::{
-    self, APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, ROOT_MAX, record_to_bytes,
+    self, APPENDABLE, Changes, Commit, Facts, JournaledPage, MACHINES, MOST_PAGES, ROOT_MAX, record_to_bytes,
 };
 use super::engine::{Engine, History, Interval};
 use super::journal::Place;
@@ -66,11 +66,11 @@ pub(super) fn commit(
     noted();
     let Some((noted, frozen)) = said else { return Ok(None) };
     let done = publish(engine, &mut history, &noted);
-    let last = done.map_err(|e| engine.health.fail(e))?;
+    let last = done.map_err(|e| engine.broken(e))?;
     // Before another commit can begin a checkpoint, after which no recovery would look for their files.
     engine.leaving.add(&noted.removed);
     drop(history);
-    release(engine, &noted).map_err(|e| engine.health.fail(e))?;
+    release(engine, &noted).map_err(|e| engine.broken(e))?;
     Ok(frozen.map(|(objects, left)| Frozen {
         objects,
         left,
@@ -129,10 +129,13 @@ fn note(
         }
     }
     let facts = facts_of(engine, history, appendable);
-    if !content::is_readable(number, &facts) {
-        return Err(Error::new(Kind::Other, "the vault has used up its numbers")
+    if !content::is_readable(number, &facts, &changes) {
+        return Err(Error::new(Kind::Other, "the vault cannot commit what it could not read again")
             .found(format!("commit {number}, objects up to {}", facts.object_limit))
-            .expected(format!("at most {}", content::MOST_NUMBER)));
+            .expected(format!(
+                "at most {}, and objects of less than {MOST_PAGES} pages",
+                content::MOST_NUMBER
+            )));
     }
     let plain = record_to_bytes(&facts, &changes);
     let place = engine.journal.take_record(record::pages_of(plain.len()))?;
@@ -192,6 +195,19 @@ fn facts_of(engine: &Engine, history: &History, appendable: Vec<(u64, u64)>) -> 
     }
 }
 
+/// Pages of the journal that writes of so many pages may take, and those of the record of a commit with a root after them.
+pub(super) fn room(engine: &Engine, pages: u64) -> (u64, u64) {
+    let pages = pages + COPIED;
+    let (touched, removed) = {
+        let interval = engine.interval.lock();
+        (interval.touched.len() as u64, interval.removed.len() as u64)
+    };
+    // At most: every page of the journal is listed, every object was cut, and there are as many facts as there can be.
+    let lists = 44 * (engine.journal.taken() + pages) + 16 * touched + 8 * removed;
+    let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + ROOT_MAX as u64 + 256;
+    (pages, record::pages_of((lists + facts) as usize))
+}
+
 /// If few pages were written in place, copies them to the journal: then nothing but the journal must be synced. Whether it
 /// did.
 fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
@@ -216,12 +232,12 @@ fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
         for number in pages {
             if number < object.end && object.source(number) == Source::Own {
                 engine.read_known(&object, id, number..number + 1, &mut page)?;
-                let place = match engine.journal.take(1) {
+                let taken = engine.journal.take(1);
+                match taken.and_then(|place| engine.write_journal(&mut object, number, place, &page)) {
                     // They are synced where they are.
                     Err(e) if e.kind() == Kind::NoSpace => return Ok(false),
-                    place => place?,
-                };
-                engine.write_journal(&mut object, number, place, &page)?;
+                    done => done?,
+                }
                 engine.journaled.lock().insert(id);
             }
         }

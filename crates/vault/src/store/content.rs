@@ -13,7 +13,7 @@ pub const ROOT_MAX: usize = 4096;
 pub(super) const MOST_NUMBER: u64 = i64::MAX as u64;
 
 /// An object has fewer pages: their offsets fit.
-const MOST_PAGES: u64 = i64::MAX as u64 / super::PAGE as u64;
+pub(super) const MOST_PAGES: u64 = i64::MAX as u64 / super::PAGE as u64;
 
 /// The most object numbers that a commit lets be given before the next.
 const MOST_NUMBERS: u64 = 16384;
@@ -165,17 +165,23 @@ fn take_facts(from: &mut Reader<'_>) -> Option<Facts> {
         })?,
         appendable: from.list(16, Reader::pair)?,
     };
+    are_bounded(&facts).then_some(facts)
+}
+
+/// The bounds of what is true after a commit.
+fn are_bounded(facts: &Facts) -> bool {
     let short = facts.table.len() <= MACHINES && facts.appendable.len() <= APPENDABLE;
     let given = facts.object_limit.checked_sub(facts.next_object).is_some_and(|given| given <= MOST_NUMBERS);
     let numbered = facts.object_limit <= MOST_NUMBER
         && facts.table.iter().all(|commit| commit.number <= MOST_NUMBER)
-        && facts.appendable.iter().all(|object| is_object(&facts, *object));
-    (short && given && numbered).then_some(facts)
+        && facts.appendable.iter().all(|object| is_object(facts, *object));
+    short && given && numbered
 }
 
-/// Whether a commit with this number can be read again: the bounds of [`take_facts`] on what counts up.
-pub(super) fn is_readable(number: u64, facts: &Facts) -> bool {
-    number <= MOST_NUMBER && facts.object_limit <= MOST_NUMBER
+/// Whether a commit with this number can be read again. Nothing else may be sealed: a reader refuses it for ever.
+pub(super) fn is_readable(number: u64, facts: &Facts, changes: &Changes) -> bool {
+    let root_fits = changes.root.as_ref().is_none_or(|root| root.len() <= ROOT_MAX);
+    number <= MOST_NUMBER && are_bounded(facts) && root_fits && are_objects(facts, changes)
 }
 
 /// Whether an object was given and has so many pages.
@@ -233,9 +239,8 @@ pub(super) fn record_from_bytes(bytes: &[u8]) -> Result<(Facts, Changes)> {
         let no_stray = checkpoint == 1 || root.is_empty();
         changes.root = (checkpoint == 1).then_some(root);
         changes.puts = from.bytes()?;
-        let root_fits = changes.root.as_ref().is_none_or(|root| root.len() <= ROOT_MAX);
-        let good = from.0.is_empty() && checkpoint <= 1 && no_stray && root_fits;
-        (good && are_objects(&facts, &changes)).then_some((facts, changes))
+        let good = from.0.is_empty() && checkpoint <= 1 && no_stray;
+        (good && is_readable(0, &facts, &changes)).then_some((facts, changes))
     };
     parse().ok_or_else(|| malformed("a record in the journal"))
 }

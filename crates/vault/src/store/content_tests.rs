@@ -38,6 +38,17 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn what_could_not_be_read_is_no_commit() {
+    let (facts, changes) = (facts(), changes(None));
+    assert!(is_readable(MOST_NUMBER, &facts, &changes) && !is_readable(MOST_NUMBER + 1, &facts, &changes));
+    for (longest, readable) in [(MOST_PAGES - 1, true), (MOST_PAGES, false)] {
+        let longer = Facts { appendable: vec![(4, longest)], ..facts.clone() };
+        assert_eq!(is_readable(9, &longer, &changes), readable);
+        assert_eq!(record_from_bytes(&record_to_bytes(&longer, &changes)).is_ok(), readable);
+    }
+}
+
+#[test]
 fn shorter_and_longer_is_refused() {
     let record = record_to_bytes(&facts(), &changes(None));
     let superblock = super_to_bytes(&commit(3), &facts(), Some(b"root"), 0);

@@ -1,11 +1,11 @@
-//! An open store: its parts, and what many threads do with it at once: read, write, cut and remove.
+//! An open store: its parts, and what many threads do with it at once: read, cut and remove. How they write is in `write`.
 
 use super::anchor::{Anchor, AnchorState};
 use super::checkpoint::Frozen;
-use super::content::{Commit, Facts};
-use super::journal::{Journal, Place};
+use super::content::{Commit, Facts, MOST_PAGES};
+use super::journal::Journal;
 use super::keys::{PageTags, StoreKeys};
-use super::object::{Entry, Layer, Object, Source, Target};
+use super::object::{Layer, Object, Source};
 use super::objects::{Objects, subfolder};
 use super::superblock::SuperFile;
 use super::{Now, ObjectId, PAGE};
@@ -113,7 +113,7 @@ pub(super) struct Engine {
     pub(super) superblock: Mutex<SuperFile>,
 }
 
-fn pages_of(bytes: usize) -> Result<u64> {
+pub(super) fn pages_of(bytes: usize) -> Result<u64> {
     if bytes.is_multiple_of(PAGE) {
         return Ok((bytes / PAGE) as u64);
     }
@@ -123,8 +123,8 @@ fn pages_of(bytes: usize) -> Result<u64> {
 }
 
 /// The pages from `first` on, or an error where they have no offsets.
-fn range(first: u64, count: u64) -> Result<Range<u64>> {
-    let end = first.checked_add(count).filter(|end| *end <= i64::MAX as u64 / PAGE as u64);
+pub(super) fn range(first: u64, count: u64) -> Result<Range<u64>> {
+    let end = first.checked_add(count).filter(|end| *end < MOST_PAGES);
     end.map(|end| first..end).ok_or_else(|| {
         Error::new(Kind::Usage, "an object cannot be this long")
             .found(format!("{count} pages from page {first} on"))
@@ -141,8 +141,13 @@ impl Engine {
     }
 
     /// A failure on the write path ends all writing; a full file system does not, as nothing that is committed was touched.
-    fn refused(&self, e: Error) -> Error {
+    pub(super) fn refused(&self, e: Error) -> Error {
         if e.kind() == Kind::NoSpace { e } else { self.health.fail(e) }
+    }
+
+    /// A failure that ends all writing, whatever it was: nobody goes on after it as after a write that was refused whole.
+    pub(super) fn broken(&self, e: Error) -> Error {
+        self.health.fail(if e.kind() == Kind::NoSpace { e.with_kind(Kind::Io) } else { e })
     }
 
     pub(super) fn is_new(&self, object: u64) -> bool {
@@ -215,7 +220,7 @@ impl Engine {
     }
 
     /// Before a change of an object: notes that there is one.
-    fn begin(&self, number: u64, object: &mut Object) -> Result<()> {
+    pub(super) fn begin(&self, number: u64, object: &mut Object) -> Result<()> {
         if object.removed {
             return Err(Error::new(Kind::NotFound, "the object of the vault was removed")
                 .found(format!("object {number}")));
@@ -227,81 +232,10 @@ impl Engine {
         if object.stable.is_none() {
             let file = if self.is_new(number) { None } else { self.objects.file(number)? };
             let written = file.map_or(Ok(0), |file| file.len())?.div_ceil(PAGE as u64);
-            object.stable = Some(written.max(object.end));
+            // A file may be longer than any that was written: what lies there is nobody's.
+            object.stable = Some(written.max(object.end).min(MOST_PAGES - 1));
         }
         Ok(())
-    }
-
-    /// See [`super::Store::write`].
-    pub(super) fn write(&self, number: u64, first: u64, bytes: &[u8]) -> Result<()> {
-        self.may_change()?;
-        let pages = range(first, pages_of(bytes.len())?)?;
-        let _shared = self.gate.read();
-        let shared = self.objects.get_or_make(number);
-        let mut object = shared.write();
-        self.begin(number, &mut object)?;
-        let (durable, new) = (self.durable.load(Ordering::Acquire), self.is_new(number));
-        let mut pieces = Vec::new();
-        let mut page = pages.start;
-        while page < pages.end {
-            let target = object.target(page, durable, new);
-            let grows = page >= object.end;
-            let mut count = 1;
-            if !matches!(target, Target::Again(_)) {
-                while page + count < pages.end
-                    && (page + count >= object.end) == grows
-                    && object.target(page + count, durable, new) == target
-                {
-                    count += 1;
-                }
-            }
-            pieces.push((page, count, target));
-            page += count;
-        }
-        // What can find no space comes first, from the end on: then a failure for want of space has changed nothing.
-        let taken = pieces.iter().map(|(_, count, target)| match target {
-            Target::Append => self.journal.take(*count).map(Some),
-            _ => Ok(None),
-        });
-        let places = taken.collect::<Result<Vec<_>>>().map_err(|e| self.refused(e))?;
-        let bytes_of = |page: u64, count: u64| {
-            let from = (page - pages.start) as usize * PAGE;
-            &bytes[from..from + count as usize * PAGE]
-        };
-        for &(page, count, _) in pieces.iter().rev().filter(|(_, _, target)| *target == Target::Own) {
-            self.write_own(number, &mut object, page, bytes_of(page, count))?;
-        }
-        for (&(page, count, target), taken) in pieces.iter().zip(places) {
-            if let Target::Again(place) = target {
-                self.write_journal(&mut object, page, place, bytes_of(page, count))?;
-            } else if let Some(place) = taken {
-                self.write_journal(&mut object, page, place, bytes_of(page, count))?;
-                self.journaled.lock().insert(number);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes pages to their place.
-    fn write_own(&self, number: u64, object: &mut Object, first: u64, bytes: &[u8]) -> Result<()> {
-        let file = self.file_or_make(number, object).map_err(|e| self.refused(e))?;
-        let count = (bytes.len() / PAGE) as u64;
-        if let Err(e) = file.write_at(first * PAGE as u64, bytes) {
-            self.take_back(&*file, object);
-            return Err(self.refused(e));
-        }
-        object.note_placed(first..first + count);
-        Ok(())
-    }
-
-    /// After a write that failed: what it left past the end goes, so that nothing is read there.
-    fn take_back(&self, file: &dyn FolderFile, object: &mut Object) {
-        object.fresh.shrunk = true;
-        let end = object.stable.unwrap_or(0).max(object.end) * PAGE as u64;
-        let taken = file.len().and_then(|len| if len > end { file.set_len(end) } else { Ok(()) });
-        if let Err(e) = taken {
-            self.health.fail(e);
-        }
     }
 
     /// A new object has none before it is made: nothing is gained by looking.
@@ -321,29 +255,10 @@ impl Engine {
         Ok(file)
     }
 
-    /// Writes pages to the journal, where their places were taken.
-    pub(super) fn write_journal(
-        &self,
-        object: &mut Object,
-        first: u64,
-        place: Place,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let commit = self.commit.load(Ordering::Acquire);
-        self.journal.write(place, bytes).map_err(|e| self.refused(e))?;
-        for (nth, page) in (0..).zip(bytes.chunks_exact(PAGE)) {
-            let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-            let tag = self.tags.tag(sequence, page);
-            let place = Place { page: place.page + nth, ..place };
-            object.note_journaled(first + u64::from(nth), Entry { place, sequence, tag, commit });
-        }
-        Ok(())
-    }
-
     /// See [`super::Store::truncate`].
     pub(super) fn truncate(&self, number: u64, pages: u64) -> Result<()> {
         self.may_change()?;
-        let pages = pages.min(i64::MAX as u64 / PAGE as u64);
+        let pages = pages.min(MOST_PAGES - 1);
         let _shared = self.gate.read();
         let shared = self.objects.get_or_make(number);
         let mut object = shared.write();
@@ -357,7 +272,8 @@ impl Engine {
             && file.len()? > pages * PAGE as u64
         {
             object.fresh.shrunk = true;
-            file.set_len(pages * PAGE as u64).map_err(|e| self.refused(e))?;
+            // The object is shorter already, whatever became of its file.
+            file.set_len(pages * PAGE as u64).map_err(|e| self.broken(e))?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use super::CommitInfo;
 use super::anchor::AnchorState;
-use super::content::{Commit, Facts};
+use super::content::{Commit, Facts, MACHINES};
 use lacuna_core::{Error, Kind, Result};
 
 /// What a state is to this machine.
@@ -44,20 +44,41 @@ pub(super) fn judge(
             return Ok(Standing::Next);
         }
     } else if last.number > known.number {
-        let own = facts.table.iter().find(|commit| commit.machine == known.machine);
-        // The second: a crash came before the anchor advanced, and then another machine's turn.
-        if own.is_some_and(|own| is_known(own) || follows(own)) {
-            return Ok(Standing::Newer);
+        match facts.table.iter().find(|commit| commit.machine == known.machine) {
+            // The second: a crash came before the anchor advanced, and then another machine's turn.
+            Some(own) if is_known(own) || follows(own) => return Ok(Standing::Newer),
+            None if facts.table.len() >= MACHINES => return Err(forgotten(known, last, facts)),
+            _ => {}
         }
     }
     Err(rolled_back(known, last, facts))
 }
 
-fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
-    let (found, expected) = (
+/// The two states that are compared: the one that was found, and the one that the anchor remembers.
+fn states(known: &AnchorState, last: &Commit, facts: &Facts) -> (CommitInfo, CommitInfo) {
+    (
         CommitInfo { number: last.number, time: facts.time },
         CommitInfo { number: known.number, time: known.time },
-    );
+    )
+}
+
+/// The refusal of a state that names as many other machines as a state can, and not this one. It may have grown out of what this
+/// machine knows, and nobody can tell.
+fn forgotten(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
+    let (found, expected) = states(known, last, facts);
+    Error::new(Kind::RolledBack, "the vault no longer remembers this machine")
+        .found(format!(
+            "{found}, made by another machine, with the last commits of {MACHINES} machines and none of this one"
+        ))
+        .expected(format!("{expected}, made by this machine, or one that follows it and names it"))
+        .remedy(format!(
+            "a vault remembers the {MACHINES} machines that used it last; if more than that have used it since this one did, \
+             and the directory is its newest copy, `lacuna vault accept` takes it"
+        ))
+}
+
+fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
+    let (found, expected) = states(known, last, facts);
     let (what, why) = if last.number < known.number {
         ("the vault is older than what this machine committed last", "")
     } else {

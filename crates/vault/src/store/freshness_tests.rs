@@ -52,6 +52,29 @@ fn what_does_not_is_refused() {
 }
 
 #[test]
+fn a_machine_that_is_no_longer_listed_is_told_so() {
+    let others =
+        |count: u8| (0..count).map(|n| commit([100 + n; 16], 8 + u64::from(n), 7)).collect::<Vec<_>>();
+    let words = |table| {
+        let refused = standing(&commit(THERE, 99, 98), table).unwrap_err();
+        assert_eq!(refused.kind(), Kind::RolledBack);
+        refused.to_string()
+    };
+    let full = words(others(MACHINES as u8));
+    for part in
+        ["no longer remembers this machine", "the last commits of 32 machines", "`lacuna vault accept`"]
+    {
+        assert!(full.contains(part), "{full}");
+    }
+    // With room for this machine, or with another commit of it, it is another history.
+    let mut forked = others(MACHINES as u8);
+    forked[5] = commit(HERE, 6, 5);
+    for table in [others(MACHINES as u8 - 1), forked] {
+        assert!(words(table).contains("another history"));
+    }
+}
+
+#[test]
 fn the_refusal_says_what_to_do() {
     let words = standing(&commit(HERE, 6, 5), vec![]).unwrap_err().to_string();
     for part in [

@@ -94,9 +94,8 @@ fn make(input: &mut Input<'_>, folder: &dyn Folder) {
         Commit { machine: facts.machine, number: input.number(), digest: [1; 32], before: [2; 32] };
     let mut at = Place { area: input.byte() & 1, page: 0 };
     let mut superblock = SuperFile::create(folder).expect("an empty folder");
-    superblock
-        .write(&keys, &SeededRandom::new(1), (&last, &facts), root.as_deref(), at.area)
-        .expect("it fits its slot");
+    let text = super_to_bytes(&last, &facts, root.as_deref(), at.area);
+    superblock.write_text(&keys, &SeededRandom::new(1), &text).expect("it fits its slot");
     for _ in 0..RECORDS {
         if input.0.is_empty() {
             return;

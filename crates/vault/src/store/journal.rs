@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// The files.
 pub(super) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
 
+/// Pages that a file keeps when the store is closed, and that are prepared behind a record if there is space.
+const KEPT: u64 = 16;
+
 /// A page of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -76,10 +79,13 @@ impl Journal {
     /// The files that are there; where the journal may be written, what is read of it is durable, and a file that is lost is
     /// made anew: what was in it is missed by the anchor.
     pub(super) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
-        let mut prepared = [0; 2];
+        let (mut prepared, mut made) = ([0; 2], false);
         let mut open = |area: usize| -> Result<Option<Arc<dyn FolderFile>>> {
             let file = match folder.open(NAMES[area]) {
-                Err(e) if e.kind() == Kind::NotFound && writable => folder.create(NAMES[area])?,
+                Err(e) if e.kind() == Kind::NotFound && writable => {
+                    made = true;
+                    folder.create(NAMES[area])?
+                }
                 Err(e) if e.kind() == Kind::NotFound => return Ok(None),
                 other => other?,
             };
@@ -90,6 +96,10 @@ impl Journal {
             Ok(Some(file))
         };
         let files = [open(0)?, open(1)?];
+        if made {
+            // Commits sync what is in these files, and no commit syncs their names.
+            folder.sync_names("")?;
+        }
         Ok(Journal { files, cursor: Mutex::new(Cursor { active: 0, tail: 0, prepared }), size })
     }
 
@@ -131,11 +141,37 @@ impl Journal {
     pub(super) fn take_record(&self, pages: u64) -> Result<Place> {
         let place = self.take_before(pages, 0)?;
         let mut cursor = self.cursor.lock();
-        let end = cursor.tail + self.size.prepared();
-        match self.prepare(&mut cursor, end) {
+        let tail = cursor.tail;
+        match self.prepare(&mut cursor, tail + KEPT, tail + self.size.prepared()) {
             Err(e) if e.kind() != Kind::NoSpace => Err(e),
             _ => Ok(place),
         }
+    }
+
+    /// Prepares the active file for so many pages, and for a record of `record` pages after them, as far as the journal may grow.
+    /// As long as nobody else takes any, they find space.
+    pub(super) fn reserve(&self, pages: u64, record: u64) -> Result<()> {
+        let mut cursor = self.cursor.lock();
+        let end = self.reserved(&cursor, pages, record);
+        self.prepare(&mut cursor, end, end)
+    }
+
+    /// How many pages [`Journal::reserve`] must prepare, about.
+    pub(super) fn lacks(&self, pages: u64, record: u64) -> u64 {
+        let cursor = self.cursor.lock();
+        let lacking =
+            self.reserved(&cursor, pages, record).saturating_sub(cursor.prepared[usize::from(cursor.active)]);
+        lacking.next_multiple_of(self.size.prepared())
+    }
+
+    fn reserved(&self, cursor: &Cursor, pages: u64, record: u64) -> u64 {
+        let end = cursor.tail + pages + record.max(self.size.prepared());
+        end.min(self.size.most / PAGE as u64)
+    }
+
+    /// Pages that were taken since the last checkpoint began.
+    pub(super) fn taken(&self) -> u64 {
+        self.cursor.lock().tail
     }
 
     fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
@@ -147,23 +183,38 @@ impl Journal {
                 .expected(format!("at most {} bytes between two checkpoints", self.size.most))
                 .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written"));
         }
-        self.prepare(&mut cursor, end + reserve)?;
+        self.prepare(&mut cursor, end + reserve, end + reserve)?;
         let place = Place { area: cursor.active, page: cursor.tail as u32 };
         cursor.tail = end;
         Ok(place)
     }
 
-    /// Writes zeros to the active file up to a page.
-    fn prepare(&self, cursor: &mut Cursor, end: u64) -> Result<()> {
-        let area = usize::from(cursor.active);
-        while cursor.prepared[area] < end {
-            let from = cursor.prepared[area];
-            let to = from + self.size.prepared();
-            // Not with `allocate`: the first write to what was only allocated changes metadata, which a sync must write too.
-            let zeros = vec![0; (to - from) as usize * PAGE];
-            self.file(cursor.active)?.write_at(from * PAGE as u64, &zeros)?;
-            cursor.prepared[area] = to;
+    /// Prepares the active file up to a page, in large pieces. Where there is no space for that, up to page `least`.
+    fn prepare(&self, cursor: &mut Cursor, least: u64, end: u64) -> Result<()> {
+        while cursor.prepared[usize::from(cursor.active)] < end {
+            let from = cursor.prepared[usize::from(cursor.active)];
+            match self.grow(cursor, from + self.size.prepared()) {
+                Err(e) if e.kind() == Kind::NoSpace => return self.grow(cursor, least),
+                done => done?,
+            }
         }
+        Ok(())
+    }
+
+    /// Writes zeros to the active file up to a page: all of them, or for want of space none.
+    fn grow(&self, cursor: &mut Cursor, to: u64) -> Result<()> {
+        let prepared = &mut cursor.prepared[usize::from(cursor.active)];
+        let (file, from) = (self.file(cursor.active)?, *prepared);
+        if from >= to {
+            return Ok(());
+        }
+        // Not with `allocate`: the first write to what was only allocated changes metadata, which a sync must write too.
+        let zeros = vec![0; (to - from) as usize * PAGE];
+        file.write_at(from * PAGE as u64, &zeros).inspect_err(|_| {
+            // What was written of it is given back: it is the space for what follows. The file may as well be longer.
+            let _shorter = file.set_len(from * PAGE as u64);
+        })?;
+        *prepared = to;
         Ok(())
     }
 
@@ -194,9 +245,10 @@ impl Journal {
         left
     }
 
-    /// Gives back what a file has more than it usually needs: nothing in it is used any more. `empty` gives back all.
-    pub(super) fn shrink(&self, area: u8, empty: bool) -> Result<()> {
-        let keep = if empty { 0 } else { (self.size.due + self.size.due / 3) / PAGE as u64 };
+    /// Gives back what a file has more than it usually needs: nothing in it is used any more. `closing` gives back all but what a
+    /// few records need, so that what makes space can be committed when the file system is full at the next opening.
+    pub(super) fn shrink(&self, area: u8, closing: bool) -> Result<()> {
+        let keep = if closing { KEPT } else { (self.size.due + self.size.due / 3) / PAGE as u64 };
         let mut cursor = self.cursor.lock();
         if cursor.prepared[usize::from(area)] > keep {
             self.file(area)?.set_len(keep * PAGE as u64)?;

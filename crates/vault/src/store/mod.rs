@@ -31,6 +31,7 @@ mod recovery;
 mod replay;
 mod superblock;
 mod worker;
+mod write;
 
 pub use anchor::{Anchor, AnchorState, MemoryAnchor};
 pub use anchor_file::{FileAnchor, default_anchor_path};
@@ -50,6 +51,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use worker::Worker;
+
+/// The files of a store beside those of objects, which are in subfolders of two hexadecimal digits.
+pub const FILES: [&str; 3] = [superblock::NAME, journal::NAMES[0], journal::NAMES[1]];
 
 /// Bytes of a page of an object.
 pub const PAGE: usize = 4096;
@@ -117,6 +121,19 @@ pub struct Recovered {
     pub state: CommitInfo,
     /// Commits that were read from the journal; none after an orderly end.
     pub records: u64,
+    /// The two superblocks.
+    pub superblocks: Superblocks,
+}
+
+/// What an opening found of the two superblocks, of which it needs one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Superblocks {
+    /// Both verify, or no second one was written yet.
+    Whole,
+    /// One does not verify. A crash leaves that while a checkpoint writes it; damage may as well.
+    Torn,
+    /// One does not verify, and no crash left that: no checkpoint was writing it, or it is known to have been written whole.
+    Damaged,
 }
 
 /// An open store. Called from many threads at once.
@@ -201,7 +218,7 @@ impl Store {
     /// Writes whole pages from page `first` on. Durable after the next commit.
     ///
     /// Errors: [`Kind::NoSpace`] if there is no space, or none in the journal: all pages are as they were, and the store goes on.
-    /// Anything else is fail-stop.
+    /// Anything else is fail-stop, and so is no space for putting back what was overwritten.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.with_space(|| self.engine.write(object.0, first, pages))
     }
@@ -244,7 +261,7 @@ impl Store {
 
     /// Removes the files of removed objects now.
     fn unlink_leaving(&self) -> Result<()> {
-        self.engine.unlink_leaving().map_err(|e| self.engine.health.fail(e))
+        self.engine.unlink_leaving().map_err(|e| self.engine.broken(e))
     }
 
     fn commit_once(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
@@ -288,6 +305,22 @@ impl Store {
         let (next, from) = (numbers.next.load(Ordering::Acquire), numbers.new_from.load(Ordering::Acquire));
         let limit = numbers.limit.load(Ordering::Acquire);
         next - from > limit.saturating_sub(from) / 2
+    }
+
+    /// Takes space in the journal for writes of so many bytes and for the commit with a root that follows, as long as nobody else
+    /// writes: at most what the journal may have.
+    ///
+    /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        self.engine.may_change()?;
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64));
+        self.with_space(|| self.engine.journal.reserve(pages, record).map_err(|e| self.engine.refused(e)))
+    }
+
+    /// How much space [`Store::reserve`] takes from the file system, in bytes.
+    pub fn lacks(&self, bytes: u64) -> u64 {
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64));
+        self.engine.journal.lacks(pages, record) * PAGE as u64
     }
 
     /// Whether the next commit should come soon and with a root. Ask before each write; what is written meanwhile still fits.
@@ -338,7 +371,7 @@ impl Store {
         Status { items }
     }
 
-    /// Finishes a checkpoint that is under way, gives the journal's space back if nothing was committed since, and refuses
+    /// Finishes a checkpoint that is under way, gives most of the journal's space back if nothing was committed since, and refuses
     /// whatever follows. Commits nothing: commit with a root before.
     pub fn close(&self) -> Result<()> {
         drop(self.worker.lock().take());

@@ -11,7 +11,7 @@ use super::object::Object;
 use super::objects::{Objects, subfolder};
 use super::replay::Replay;
 use super::superblock::SuperFile;
-use super::{AnchorState, CommitInfo, PAGE, Recovered, StoreBase, StoreOptions};
+use super::{AnchorState, CommitInfo, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
 use lacuna_core::{FailStop, Result};
 use lacuna_medium::FolderFile;
 use parking_lot::{Mutex, RwLock};
@@ -33,7 +33,7 @@ pub(super) fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> R
     let known = base.anchor.load()?;
     let journal = Journal::open(&*base.folder, options.journal, writable)?;
     let (superblock, newest) = SuperFile::open(&*base.folder, &keys, writable)?;
-    let replay = Replay::read(&keys, &journal, newest, |commit| is_durable(known.as_ref(), commit))?;
+    let replay = Replay::read(&keys, &journal, newest.found, |commit| is_durable(known.as_ref(), commit))?;
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
     let (standing, accepted) = match judged {
         Ok(standing) => (standing, false),
@@ -47,6 +47,11 @@ pub(super) fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> R
         accepted,
         state: CommitInfo { number: replay.last.number, time: replay.facts.time },
         records: replay.records,
+        superblocks: match newest.is_bad {
+            false => Superblocks::Whole,
+            true if replay.was_finished || replay.unfinished.is_none() => Superblocks::Damaged,
+            true => Superblocks::Torn,
+        },
     };
     let (engine, mut frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
     if writable {

@@ -38,6 +38,8 @@ pub(super) struct Replay {
     pub(super) area: u8,
     pub(super) tail: u64,
     pub(super) records: u64,
+    /// Whether the records prove that the checkpoint was finished: a superblock that said so is lost.
+    pub(super) was_finished: bool,
 }
 
 impl Replay {
@@ -53,6 +55,7 @@ impl Replay {
             area: from.area,
             tail: 0,
             records: 0,
+            was_finished: false,
         }
     }
 
@@ -105,12 +108,29 @@ impl Replay {
         self.last = commit;
         self.facts = facts;
         self.tail = end;
+        self.keep_what_was_appended();
         if let Some(root) = root {
             self.switch(root)?;
         } else if !puts.is_empty() {
             self.puts.push(puts);
         }
         Ok(())
+    }
+
+    /// Forgets cuts that were carried out. An object that is to be cut by a checkpoint may not be appended to in place before
+    /// that is done. So if a commit since the checkpoint began lists an object as appendable, its cut was carried out, and to
+    /// cut it again would take pages that were appended later. This happens if the superblock that says so is lost.
+    fn keep_what_was_appended(&mut self) {
+        if self.unfinished.is_none() {
+            return;
+        }
+        for (object, _) in &self.facts.appendable {
+            let frozen = self.objects.get_mut(object).and_then(|replayed| replayed.frozen.as_mut());
+            if let Some(layer) = frozen.filter(|layer| layer.cut.is_some()) {
+                Arc::make_mut(layer).cut = None;
+                self.was_finished = true;
+            }
+        }
     }
 
     /// A checkpoint began.

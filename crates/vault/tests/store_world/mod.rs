@@ -248,6 +248,16 @@ impl World {
         Ok(())
     }
 
+    /// So many things, none of which fails.
+    pub(crate) fn rest(&mut self, store: &Store, steps: u64) -> Result<()> {
+        (0..steps).try_for_each(|_| self.step(store))
+    }
+
+    /// So many things, of which some fail for want of space. Gives how many did.
+    pub(crate) fn push_on(&mut self, store: &Store, steps: u64) -> u64 {
+        (0..steps).map(|_| u64::from(self.step(store).is_err_and(|e| e.kind() == Kind::NoSpace))).sum()
+    }
+
     /// Writes some pages of an object: single ones, runs, and appends that go on and on.
     pub(crate) fn write(&mut self, store: &Store, object: u64) -> Result<()> {
         let end = self.now[&object].last_key_value().map_or(0, |(page, _)| page + 1);
