@@ -24,6 +24,7 @@ mod auth_counters;
 mod binary_tree;
 mod body;
 mod compress;
+mod conversion;
 mod counter;
 mod entropy;
 mod entropy_bound;

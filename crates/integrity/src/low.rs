@@ -41,9 +41,6 @@ impl<'k> Ciphers<'k> {
 
 /// The blocks of a scheme that need no leaf.
 pub(crate) trait Low: Send + Sync + 'static {
-    /// Whether a block without a leaf is verified at all.
-    const VERIFIES: bool = true;
-
     /// The counter to be used, given the next one.
     fn counter(next: Counter) -> Counter {
         next
@@ -122,8 +119,6 @@ fn inner_data(block: u64) -> [u8; 9] {
 pub(crate) struct PlainLow;
 
 impl Low for PlainLow {
-    const VERIFIES: bool = false;
-
     fn counter(_: Counter) -> Counter {
         Counter { session: Session(0), pass: 2 }
     }

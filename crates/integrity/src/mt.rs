@@ -35,6 +35,14 @@ impl Mt {
         Mt { keys, block_size, counters, tree }
     }
 
+    /// A body of `blocks` holes.
+    pub(crate) fn of_holes(keys: Arc<FileKeys>, block_size: usize, blocks: u64) -> Self {
+        let mut counters = MtCounters::new(keys.clone());
+        counters.resize(blocks);
+        let tree = WideTree::open(keys.clone(), 0, blocks, TreeRoot::Page(ABSENT));
+        Mt { keys, block_size, counters, tree }
+    }
+
     /// The body of `blocks` blocks that a section of TS describes.
     pub(crate) fn open(
         keys: Arc<FileKeys>,
@@ -112,8 +120,7 @@ impl Body for Mt {
         let starts = (first..).step_by(batch);
         for (start, part) in starts.zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
-            self.tree.relieve(us)?;
-            self.counters.relieve(us)?;
+            self.relieve(us)?;
             // Before anything changes: a tree that does not verify leaves the file as it is.
             self.tree.prepare(us, start, count as u64)?;
             let counter = with_buffer(part.len(), |sealed| {
@@ -170,6 +177,11 @@ impl Body for Mt {
         Ok((found, block + same))
     }
 
+    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
+        self.tree.relieve(us)?;
+        self.counters.relieve(us)
+    }
+
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
         let counters = &mut self.counters;
         self.tree.resize(us, blocks, &mut |page| counters.drop_page(us, page))?;
@@ -214,7 +226,11 @@ impl Body for Mt {
         Ok((bytes, 0, self.counters.intervals()))
     }
 
-    fn is_dispersed(&self) -> bool {
-        false
+    fn intervals(&self) -> u64 {
+        0
+    }
+
+    fn fewest_intervals(&self, _: &dyn Untrusted) -> Result<u64> {
+        Ok(0)
     }
 }

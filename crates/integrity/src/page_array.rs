@@ -129,6 +129,13 @@ impl<const N: usize> PageArray<N> {
         Ok(())
     }
 
+    /// Removes all pages in the cache.
+    pub(crate) fn drop_cached(&mut self, us: &dyn Untrusted) -> Result<()> {
+        let mut cached: Vec<u64> = self.pages.get_mut().iter().map(|(number, _)| number).collect();
+        cached.sort_unstable();
+        cached.into_iter().try_for_each(|number| self.drop_page(us, number))
+    }
+
     /// Writes dirty pages.
     pub(crate) fn flush(&mut self, us: &dyn Untrusted) -> Result<()> {
         if self.dirty == 0 {

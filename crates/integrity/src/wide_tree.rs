@@ -101,8 +101,8 @@ impl WideTree {
         Ok(())
     }
 
-    /// Writes dirty pages if there are many. Nothing else in an update writes to US, so one that fails for want of space does so
-    /// before it has changed anything.
+    /// Writes dirty pages if there are many. Nothing else but a flush writes pages; the other methods at most remove some, which needs
+    /// no space. So a change that begins with this fails for want of space before it has changed anything.
     pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
         if self.dirty > self.pages.get_mut().most() / 2 + usize::from(height(self.leaves)) {
             return self.flush(us);
@@ -171,8 +171,7 @@ impl WideTree {
         if self.is_absent(us, top, 0)? {
             return Ok(());
         }
-        self.clear_within(us, top, 0, (first, end), dropped)?;
-        self.relieve(us)
+        self.clear_within(us, top, 0, (first, end), dropped)
     }
 
     /// Makes it longer, with zeros, or shorter (DeleteTree for each leaf, in bulk).

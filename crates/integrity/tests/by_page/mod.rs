@@ -71,7 +71,7 @@ pub(crate) struct SecondReader<'s> {
     keys: Keys,
     blocks: u64,
     block_size: usize,
-    /// The scheme, and the one that the file is being converted from.
+    /// That of the scheme; of a file that is being converted, that of MT-EINT and the one below.
     sections: Vec<Section>,
     met: RefCell<BTreeSet<(Part, u64)>>,
 }
@@ -126,12 +126,19 @@ impl<'s> SecondReader<'s> {
             sections: vec![],
             met: RefCell::default(),
         };
-        let top = reader.section(schemes & 15, blocks, &mut bytes);
-        reader.sections.push(top);
-        if let Some(under) = (schemes >> 4).checked_sub(1) {
-            let blocks = bytes.number(8);
-            let under = reader.section(under, blocks, &mut bytes);
-            reader.sections.push(under);
+        match (schemes >> 4).checked_sub(1) {
+            None => {
+                let only = reader.section(schemes & 15, blocks, &mut bytes);
+                reader.sections.push(only);
+            }
+            Some(other) => {
+                let mt = reader.scheme("MT-EINT");
+                let top = reader.section(mt, blocks, &mut bytes);
+                let scheme = if schemes & 15 == mt { other } else { schemes & 15 };
+                let blocks = bytes.number(8);
+                let under = reader.section(scheme, blocks, &mut bytes);
+                reader.sections.extend([top, under]);
+            }
         }
         assert!(bytes.0.is_empty(), "TS is longer than the page says");
         reader
@@ -183,12 +190,8 @@ impl<'s> SecondReader<'s> {
                     leaf if leaf == [0xfe; 16] => break,
                     leaf => return self.tagged(block, counter, &leaf),
                 }
-            } else {
-                match counter {
-                    (0, 0) => {}
-                    (0, 1) => break,
-                    _ => return self.selective(section, block, counter),
-                }
+            } else if counter != (0, 0) {
+                return self.selective(section, block, counter);
             }
         }
         Some(vec![0; self.block_size])
