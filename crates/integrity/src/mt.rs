@@ -10,11 +10,12 @@ use crate::keys::{FileKeys, Tag};
 use crate::mt_counters::MtCounters;
 use crate::section::{Section, SectionMut};
 use crate::tampered::altered;
-use crate::tree_page::ABSENT;
+use crate::tree_page::{ABSENT, ENTRIES};
 use crate::untrusted::Untrusted;
 use crate::weak::{Check, enforced};
 use crate::wide_tree::{TreeRoot, WideTree};
-use lacuna_core::{Budget, Result};
+use lacuna_core::{Budget, Kind, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The leaf of a block that was punched while another body lay below.
@@ -56,6 +57,27 @@ impl Mt {
         let counters = MtCounters::open(keys.clone(), blocks, base, frozen, pages)?;
         let tree = WideTree::open(keys.clone(), 0, blocks, section.tree(inline, blocks)?);
         Ok(Mt { keys, block_size, counters, tree })
+    }
+
+    /// Verifies what writing `count` blocks needs, as a part of writing those of `run`. A page that does not verify and all of whose
+    /// blocks are in the run is not needed: those that are not reached for want of space fail as they did before.
+    fn prepare(&mut self, us: &dyn Untrusted, first: u64, count: u64, run: &Range<u64>) -> Result<()> {
+        let Err(e) = self.tree.prepare(us, first, count) else { return Ok(()) };
+        if e.kind() != Kind::Corrupt || first >= self.tree.leaves() {
+            return Err(e);
+        }
+        let end = (first + count).min(self.tree.leaves());
+        for page in first / ENTRIES..=(end - 1) / ENTRIES {
+            let (from, to) = (page * ENTRIES, ((page + 1) * ENTRIES).min(self.tree.leaves()));
+            let part = first.max(from)..end.min(to);
+            if let Err(e) = self.tree.prepare(us, part.start, part.end - part.start) {
+                if e.kind() != Kind::Corrupt || from < run.start || run.end < to {
+                    return Err(e);
+                }
+                self.tree.renew(us, page, LOST)?;
+            }
+        }
+        self.tree.prepare(us, first, count)
     }
 
     /// Encrypts blocks and gives their tags. `false` if a tag is zero, and so needs another counter.
@@ -117,12 +139,12 @@ impl Body for Mt {
     fn write(&mut self, us: &dyn Untrusted, pass: &mut Pass, first: u64, plain: &[u8]) -> Result<()> {
         let batch = batch_blocks(self.block_size);
         let mut tags = [ABSENT; BATCH];
-        let starts = (first..).step_by(batch);
+        let (starts, run) = ((first..).step_by(batch), first..first + (plain.len() / self.block_size) as u64);
         for (start, part) in starts.zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
             self.relieve(us)?;
             // Before anything changes: a tree that does not verify leaves the file as it is.
-            self.tree.prepare(us, start, count as u64)?;
+            self.prepare(us, start, count as u64, &run)?;
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = pass.write(start, count as u64)?;

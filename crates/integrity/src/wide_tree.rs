@@ -134,6 +134,13 @@ impl WideTree {
         Ok(())
     }
 
+    /// All leaves of a page become `tag`, whatever US has there, as far as the pages above verify.
+    pub(crate) fn renew(&mut self, us: &dyn Untrusted, page: u64, tag: Tag) -> Result<()> {
+        let leaves = (self.leaves - page * ENTRIES).min(ENTRIES) as usize;
+        self.dirty_page(us, 0, page, true)?[..leaves].fill(tag);
+        Ok(())
+    }
+
     /// UpdateTree of a run of leaves; those past the end are appended (AppendTree).
     pub(crate) fn set(&mut self, us: &dyn Untrusted, first: u64, tags: &[Tag]) -> Result<()> {
         let old = self.leaves;
