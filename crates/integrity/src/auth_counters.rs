@@ -162,6 +162,7 @@ impl AuthCounters {
             let number = page_number(page as u64, array);
             self.keys.seal_page(Part::Intervals, number, &padded[..len], &mut sealed[..len]);
             us.write_part(Part::Intervals, number, Some(&sealed[..len]))?;
+            self.stored[array] = self.stored[array].max(page as u64 + 1);
         }
         let now = pages(bytes.len());
         for page in now..self.stored[array] {

@@ -346,6 +346,7 @@ impl WideTree {
             self.pages.get_mut().iter().filter(|(_, page)| page.dirty).map(|(key, _)| key).collect();
         keys.sort_unstable();
         let levels = height(self.leaves);
+        self.stored = true;
         for (level, number) in keys {
             let pages = self.pages.get_mut();
             let page = pages.peek((level, number)).expect("dirty pages stay");
@@ -367,7 +368,6 @@ impl WideTree {
             }
             self.dirty -= 1;
         }
-        self.stored = true;
         Ok(())
     }
 }

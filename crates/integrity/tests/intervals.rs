@@ -45,6 +45,7 @@ fn check_every_second(bed: &Bed, odd: u8) {
 
 #[test]
 fn a_file_that_is_punched_all_over_can_be_opened() {
+    const { assert!(MANY > 2 * MOST_INTERVALS) };
     for scheme in [Scheme::Rand, Scheme::Comp, Scheme::None] {
         let mut bed = Bed::new(Choice::Fixed(scheme), BLOCK, Budget::bytes(1 << 20));
         for first in (0..MANY).step_by(4000) {
