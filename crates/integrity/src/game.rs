@@ -1,4 +1,4 @@
-//! Tests that need a look inside: the replay game with one check left out, which the adversary must win, and the vectors and
+//! Tests that need a look inside: the replay game with one check left out, which the adversary must win, and the nonces and
 //! tweaks that blocks are encrypted under, of which none may be used twice.
 
 #[path = "../tests/fixture/mod.rs"]
@@ -51,7 +51,7 @@ fn without_any_one_check_the_adversary_wins() {
 }
 
 #[test]
-fn no_vector_and_no_tweak_is_used_twice() {
+fn no_nonce_and_no_tweak_is_used_twice() {
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let choice = CHOICES[(seed % 5) as usize];
@@ -76,7 +76,7 @@ fn no_vector_and_no_tweak_is_used_twice() {
         for (vector, block, _) in all {
             assert!(
                 uses.insert(vector),
-                "seed {seed}: block {block} was encrypted twice under one vector or tweak"
+                "seed {seed}: block {block} was encrypted twice under one key and nonce, or tweak"
             );
         }
     }

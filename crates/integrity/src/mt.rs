@@ -1,12 +1,13 @@
 //! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM, its tag a leaf of a tree of tags.
 //!
-//! The paper hashes index and content; here the tag is a keyed hash that binds the index (associated data) and the write counter
-//! (initialisation vector), made by the pass that encrypts. A leaf of zeros is a hole.
+//! The paper hashes index and content; here the tag is a keyed hash that binds the index and the write counter (key and nonce), made by
+//! the pass that encrypts. A leaf of zeros is a hole.
 
 use crate::body::{BATCH, Body, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};
 use crate::integrity::Checked;
 use crate::keys::{FileKeys, Tag};
+use crate::low::Ciphers;
 use crate::mt_counters::MtCounters;
 use crate::section::{Section, SectionMut};
 use crate::tampered::altered;
@@ -88,32 +89,29 @@ impl Mt {
         plain: &[u8],
         sealed: &mut [u8],
         tags: &mut [Tag],
-    ) -> bool {
-        let mut vectors = self.keys.vectors();
+    ) -> Result<bool> {
+        let mut ciphers = Ciphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
-            let vector = vectors.of(block, counter);
-            *tag = self.keys.gcm().seal(&vector, &block.to_le_bytes(), from, to);
-            crate::witness::gcm(vector, block, from);
+            *tag = ciphers.seal_tagged(block, counter, from, to)?;
             if is_reserved(tag) {
-                return false;
+                return Ok(false);
             }
         }
-        true
+        Ok(true)
     }
 
     /// Decrypts blocks where they lie.
     fn decrypt(&self, first: u64, counters: &[Counter], tags: &[Tag], blocks: &mut [u8]) -> Checked {
-        let mut vectors = self.keys.vectors();
+        let mut ciphers = Ciphers::new(&self.keys);
         let blocks = blocks.chunks_exact_mut(self.block_size).zip(counters.iter().zip(tags));
         for (number, (block, (counter, tag))) in (first..).zip(blocks) {
             if *tag == ABSENT || *tag == PUNCHED {
                 block.fill(0);
                 continue;
             }
-            let vector = vectors.of(number, *counter);
-            let opened = self.keys.gcm().open_in_place(&vector, &number.to_le_bytes(), block, tag);
-            if opened.is_err() && enforced(Check::LeafTag) {
+            let opened = ciphers.open_tagged(number, *counter, block, tag).map_err(at(number))?;
+            if !opened && enforced(Check::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
         }
@@ -148,7 +146,7 @@ impl Body for Mt {
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = pass.write(start, count as u64)?;
-                    if self.encrypt(start, counter, part, sealed, &mut tags[..count]) {
+                    if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
                     }

@@ -86,7 +86,7 @@ impl<L: Low> Selective<L> {
         Ok(Self::with(keys, block_size, counters, tree, (order, position)))
     }
 
-    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `None` if a tag is one that means something else.
+    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `false` if a tag is one that means something else.
     fn encrypt(
         &self,
         first: u64,
@@ -94,20 +94,20 @@ impl<L: Low> Selective<L> {
         plain: &[u8],
         sealed: &mut [u8],
         tags: &mut [Option<Tag>],
-    ) -> Option<()> {
+    ) -> Result<bool> {
         let mut ciphers = Ciphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
             *tag = None;
-            if !L::seal(&mut ciphers, block, counter, from, to) {
-                let made = ciphers.seal_tagged(block, counter, from, to);
+            if !L::seal(&mut ciphers, block, counter, from, to)? {
+                let made = ciphers.seal_tagged(block, counter, from, to)?;
                 *tag = Some(made);
                 if is_reserved(&made) {
-                    return None;
+                    return Ok(false);
                 }
             }
         }
-        Some(())
+        Ok(true)
     }
 
     /// Brings RTree and RArr in line with blocks from `first` on that were written: tags of those that need a leaf.
@@ -253,7 +253,7 @@ impl<L: Low> Selective<L> {
                 continue;
             }
             let Some(leaf) = self.leaf(positions[n]) else {
-                if !L::open(&mut ciphers, number, counter, block) {
+                if !L::open(&mut ciphers, number, counter, block).map_err(at(number))? {
                     return Err(at(number)(altered(number)));
                 }
                 continue;
@@ -264,7 +264,7 @@ impl<L: Low> Selective<L> {
                 have = n + 1 + (1..counters.len() - n).take_while(next).count();
                 self.tree.get(us, leaf, &mut tags[n..have]).map_err(at(number))?;
             }
-            let opened = ciphers.open_tagged(number, counter, block, &tags[n]);
+            let opened = ciphers.open_tagged(number, counter, block, &tags[n]).map_err(at(number))?;
             if !opened && enforced(Check::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
@@ -298,7 +298,7 @@ impl<L: Low> Body for Selective<L> {
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = L::counter(pass.write(start, count as u64)?);
-                    if self.encrypt(start, counter, part, sealed, &mut tags[..count]).is_some() {
+                    if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
                     }

@@ -14,6 +14,10 @@ pub(crate) enum Check {
     Entropy,
     /// The hashes of IntStart and CtrVal (Figure 6).
     ArrayHash,
+    /// That keys, nonces, tweaks and associated data bind the index of a block.
+    Index,
+    /// That keys, nonces and tweaks bind the write counter of a block.
+    Counter,
 }
 
 /// Whether the check is made.
