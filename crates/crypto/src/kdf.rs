@@ -41,6 +41,18 @@ pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(
     made
 }
 
+/// The cipher whose key are the 32 bytes that [`derive()`] gives; for a key that lives for a moment, as [`derive_ciphers`].
+pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKey> {
+    let info = [DOMAIN, label.as_bytes(), &[0], context];
+    let mut bytes = [0u8; 32];
+    Hkdf::<Sha256>::new(None, key.expose())
+        .expand_multi_info(&info, &mut bytes)
+        .expect("32 bytes are not too many");
+    let made = GcmKey::from_bytes(&bytes);
+    bytes.zeroize();
+    made
+}
+
 /// What one guess at a passphrase costs.
 ///
 /// The numbers of an opened header are a stranger's until the guess succeeds, so [`Argon2Cost::new`] bounds

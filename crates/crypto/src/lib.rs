@@ -30,7 +30,7 @@ pub use block_cipher::{BlockCipher, Cipher, is_zero};
 pub use ffi::{AesBlock, constant_time_eq};
 pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
-pub use kdf::{Argon2Cost, derive, derive_ciphers, measure_cost, stretch};
+pub use kdf::{Argon2Cost, derive, derive_ciphers, derive_gcm, measure_cost, stretch};
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
 pub use wrap::{keyed_hash, unwrap, wrap};

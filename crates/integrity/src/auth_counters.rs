@@ -121,6 +121,12 @@ impl AuthCounters {
             return Ok(self.state.clone());
         }
         let intervals = self.get(us)?;
+        if intervals.len() > MOST_INTERVALS {
+            return Err(Error::new(Kind::Other, "cannot commit a file")
+                .found(format!("{} counter intervals", intervals.len()))
+                .expected(format!("at most {MOST_INTERVALS}"))
+                .remedy("write the file anew from its first block on, so that it has fewer"));
+        }
         let (short, count) = (intervals.encode(room), intervals.len() as u32);
         let arrays = if short.is_some() { Default::default() } else { intervals.arrays() };
         self.write_array(us, 0, &arrays.0)?;
@@ -156,6 +162,7 @@ impl AuthCounters {
             let number = page_number(page as u64, array);
             self.keys.seal_page(Part::Intervals, number, &padded[..len], &mut sealed[..len]);
             us.write_part(Part::Intervals, number, Some(&sealed[..len]))?;
+            self.stored[array] = self.stored[array].max(page as u64 + 1);
         }
         let now = pages(bytes.len());
         for page in now..self.stored[array] {
@@ -210,4 +217,48 @@ fn pages(len: usize) -> u64 {
 /// Pages of IntStart have even numbers, those of CtrVal odd ones.
 fn page_number(page: u64, array: usize) -> u64 {
     page * 2 + array as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counter::Session;
+    use lacuna_core::Secret;
+
+    /// Storage that takes everything and keeps nothing.
+    struct Nowhere;
+
+    impl Untrusted for Nowhere {
+        fn read_blocks(&self, _: u64, out: &mut [u8]) -> Result<()> {
+            out.fill(0);
+            Ok(())
+        }
+
+        fn write_blocks(&self, _: u64, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn read_part(&self, _: Part, _: u64) -> Result<Option<Vec<u8>>> {
+            Ok(None)
+        }
+
+        fn write_part(&self, _: Part, _: u64, _: Option<&[u8]>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn more_intervals_than_can_be_read_are_not_written() {
+        let mut counters = AuthCounters::new(FileKeys::derive(&Secret::copy_from(&[1; 32]), 1).unwrap());
+        for block in 0..MOST_INTERVALS as u64 {
+            let counter = Counter { session: Session(1), pass: 1 + (block % 2) as u32 };
+            counters.set(&Nowhere, block, 1, counter).unwrap();
+        }
+        let CounterState::Hashed(count, _) = counters.seal(&Nowhere, ROOM).unwrap() else {
+            panic!("so many do not fit into TS")
+        };
+        assert_eq!(count as usize, MOST_INTERVALS);
+        counters.set(&Nowhere, 1 << 20, 1, Counter { session: Session(1), pass: 3 }).unwrap();
+        assert_eq!(counters.seal(&Nowhere, ROOM).unwrap_err().kind(), Kind::Other);
+    }
 }

@@ -18,7 +18,11 @@ pub(crate) enum State {
     Data,
 }
 
-/// The blocks of a file under one scheme. After an error of a method that changes it, it is of no use.
+/// The blocks of a file under one scheme.
+///
+/// A method that changes it writes US only where all changes before are complete. So it can go on being used after an error of kind
+/// [`Kind::NoSpace`]: of `write`, the first blocks are then the new ones; of `punch` and `resize`, some blocks are holes.
+/// Removing pages needs no space. After an error of another kind than that and [`Kind::Corrupt`] it is of no use.
 pub(crate) trait Body: Send + Sync {
     fn set_budget(&mut self, budget: Budget);
 
@@ -33,10 +37,13 @@ pub(crate) trait Body: Send + Sync {
     /// The state of a block, and a block after it up to which all have that state. Past the end: nothing.
     fn run(&self, us: &dyn Untrusted, block: u64) -> Result<(State, u64)>;
 
+    /// Writes dirty US pages if there are many. `write` does so by itself; before other changes its owner does.
+    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()>;
+
     /// Delete of all blocks from `blocks` on, or holes up to there.
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()>;
 
-    /// Existing blocks become as if they had never been written, or punched (`mark`).
+    /// Existing blocks become as if they had never been written, or, under MT-EINT alone, punched (`mark`).
     fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64, mark: bool) -> Result<()>;
 
     /// A block of which no content is known fails from now on, until it is written.
@@ -48,9 +55,15 @@ pub(crate) trait Body: Send + Sync {
     /// Bytes of US pages, blocks with tags in RTree, counter intervals.
     fn usage(&self, us: &dyn Untrusted) -> Result<(u64, u64, u64)>;
 
-    /// Whether so many counter intervals have accrued that another scheme suits better.
-    fn is_dispersed(&self) -> bool;
+    /// How many counter intervals must be authenticated. A body with more than [`DISPERSED`] takes no more changes but by `resize`.
+    fn intervals(&self) -> u64;
+
+    /// How many there would be if all blocks were written anew under one counter.
+    fn fewest_intervals(&self, us: &dyn Untrusted) -> Result<u64>;
 }
+
+/// Counter intervals beyond which MT-EINT, which needs none, suits better.
+pub(crate) const DISPERSED: u64 = 4096;
 
 /// The most blocks that are encrypted or decrypted in one go.
 pub(crate) const BATCH: usize = 128;
@@ -100,6 +113,14 @@ pub(crate) fn check_end(blocks: u64, first: u64, count: u64) -> Result<()> {
     Err(Error::new(Kind::Usage, "cannot use blocks past the end of a file")
         .found(format!("blocks {first} to {}", first + count))
         .expected(format!("at most {blocks}")))
+}
+
+/// A buffer shows nothing from a failed block on: what is there was not verified.
+pub(crate) fn zero_from(checked: Checked, first: u64, block_size: usize, plain: &mut [u8]) -> Checked {
+    checked.inspect_err(|failed| {
+        let good = (failed.block - first) as usize * block_size;
+        plain.iter_mut().skip(good).for_each(|byte| *byte = 0);
+    })
 }
 
 /// Adds to an error at which block it happened.

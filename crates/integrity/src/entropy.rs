@@ -33,7 +33,8 @@ const SAMPLED_PARTS: usize = 16;
 const RANDOM_SAMPLES: [(usize, u64); 4] =
     [(128, 352_500), (256, 1_043_000), (512, 3_184_000), (1024, 9_431_000)];
 
-/// Thresholds by size in bytes. `crate::entropy_bound` proves each; the one below it would not be proven.
+/// Thresholds by size in bytes: one more than the least that `crate::entropy_bound` proves, so that the rounding of that does not
+/// matter.
 const THRESHOLDS: [(usize, u64); 6] = [
     (128, 807_768),
     (256, 1_674_010),

@@ -1,8 +1,9 @@
 //! `ProtectedFile`: one file of any scheme, as `vault` uses it.
 
-use crate::body::{Body, MOST_BLOCKS, State, at, check_end, check_run};
+use crate::body::{Body, MOST_BLOCKS, State, at, check_end, check_run, zero_from};
+use crate::conversion::{Rewriting, Under};
 use crate::counter::{Counter, Pass, Session};
-use crate::integrity::{Checked, Failed};
+use crate::integrity::Checked;
 use crate::keys::FileKeys;
 use crate::nature::Nature;
 use crate::scheme::{Choice, Scheme};
@@ -29,42 +30,28 @@ pub struct Usage {
     pub intervals: u64,
 }
 
-/// Blocks that one call of [`ProtectedFile::convert_if_better`] converts.
-const STEP: u64 = 1024;
-/// Blocks of a file that is rewritten as a whole when its counters are dispersed.
-const REWRITTEN: u64 = 4096;
-/// Counter intervals from which on such a file is rewritten.
-const REWRITTEN_INTERVALS: u64 = 512;
-/// Blocks that are converted in one go.
-const RUN: u64 = 64;
-
 /// One file of any scheme.
 ///
 /// A file that was changed and dropped without a commit must not be opened again in the same session: TS would not know the passes
-/// that were used. An error of `update`, `resize`, `punch` or `commit` other than [`Kind::Corrupt`] and
-/// [`Kind::NoSpace`] is such a case.
+/// that were used. After an error of a method that changes it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::NoSpace`] or
+/// [`Kind::Usage`]. Any other error ends its use: it then refuses everything, and is to be opened again in another session.
 pub struct ProtectedFile {
-    keys: Arc<FileKeys>,
-    block_size: usize,
-    choice: Choice,
-    budget: Budget,
-    pass: Pass,
-    nature: Nature,
-    scheme: Scheme,
-    top: Box<dyn Body>,
-    under: Option<Under>,
+    pub(crate) keys: Arc<FileKeys>,
+    pub(crate) block_size: usize,
+    pub(crate) choice: Choice,
+    pub(crate) budget: Budget,
+    pub(crate) pass: Pass,
+    pub(crate) nature: Nature,
+    /// The scheme; of a file that is being converted, the one that it is converted to.
+    pub(crate) scheme: Scheme,
+    /// All blocks; of a file that is being converted, those under MT-EINT.
+    pub(crate) top: Box<dyn Body>,
+    pub(crate) under: Option<Under>,
+    pub(crate) rewriting: Rewriting,
     /// Bytes of TS.
     trusted: u64,
     dirty: bool,
     broken: bool,
-}
-
-/// What a file is being converted from. Blocks that the body on top never wrote are here.
-struct Under {
-    scheme: Scheme,
-    body: Box<dyn Body>,
-    /// Blocks before this one have all been converted.
-    converted: u64,
 }
 
 impl ProtectedFile {
@@ -104,7 +91,7 @@ impl ProtectedFile {
         nature: Nature,
         (scheme, top): (Scheme, Box<dyn Body>),
     ) -> Self {
-        let (budget, under, trusted) = (Budget::bytes(0), None, 0);
+        let (budget, under, rewriting, trusted) = (Budget::bytes(0), None, Rewriting::default(), 0);
         let (dirty, broken) = (true, false);
         ProtectedFile {
             keys,
@@ -116,6 +103,7 @@ impl ProtectedFile {
             scheme,
             top,
             under,
+            rewriting,
             trusted,
             dirty,
             broken,
@@ -126,14 +114,17 @@ impl ProtectedFile {
     pub fn open(keys: Arc<FileKeys>, trusted: &Trusted, session: Session, budget: Budget) -> Result<Self> {
         let (head, mut section) = trusted.head()?;
         let Head { block_size, blocks, .. } = head;
-        let top = open_body(head.scheme, keys.clone(), block_size, blocks, &mut section)?;
+        // The section of MT-EINT comes first, in whichever direction the file is converted.
+        let first = if head.other.is_some() { Scheme::Mt } else { head.scheme };
+        let top = open_body(first, keys.clone(), block_size, blocks, &mut section)?;
         let pass = Pass::after(head.last, session);
         let mut file = Self::with(keys, block_size, head.choice, pass, head.nature, (head.scheme, top));
-        if let Some(scheme) = head.under {
+        if let Some(other) = head.other {
             let blocks = section.u64()?;
-            if (scheme == Scheme::Mt) == (head.scheme == Scheme::Mt) || blocks > head.blocks {
-                return Err(malformed(&format!("{} blocks of {scheme:?} below {:?}", blocks, head.scheme)));
+            if (other == Scheme::Mt) == (head.scheme == Scheme::Mt) || blocks > head.blocks {
+                return Err(malformed(&format!("{blocks} blocks of {other:?} beside {:?}", head.scheme)));
             }
+            let scheme = if other == Scheme::Mt { head.scheme } else { other };
             let body = open_body(scheme, file.keys.clone(), block_size, blocks, &mut section)?;
             file.under = Some(Under { scheme, body, converted: 0 });
         }
@@ -180,8 +171,11 @@ impl ProtectedFile {
 
     /// Changes how its scheme is chosen; [`ProtectedFile::convert_if_better`] then converts it.
     pub fn set_choice(&mut self, choice: Choice) {
-        self.dirty |= choice != self.choice;
-        self.choice = choice;
+        if choice != self.choice {
+            self.dirty = true;
+            self.nature.resume();
+            self.choice = choice;
+        }
     }
 
     /// Whether anything changed since the last commit.
@@ -196,17 +190,21 @@ impl ProtectedFile {
         if check_run(self.block_size, first, plain.len())? == 0 {
             return Ok(());
         }
-        self.change(true, |file| {
+        self.change(|file| {
             if file.choice == Choice::Auto {
                 file.nature.wrote(plain, file.block_size);
             }
             file.top.write(us, &mut file.pass, first, plain)
-        })?;
-        if self.top.is_dispersed() { self.change(false, |file| file.undisperse(us)) } else { Ok(()) }
+        })
     }
 
-    /// Reads, verifies and decrypts a run of whole blocks.
+    /// Reads, verifies and decrypts a run of whole blocks. After an error the buffer has zeros from the failed block on.
     pub fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
+        let checked = self.read(us, first, plain);
+        zero_from(checked, first, self.block_size, plain)
+    }
+
+    fn read(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
         let count = check_run(self.block_size, first, plain.len()).map_err(at(first))?;
         check_end(self.blocks(), first, count).map_err(at(first))?;
         self.whole().map_err(at(first))?;
@@ -231,6 +229,7 @@ impl ProtectedFile {
     }
 
     /// Makes it this long. Shorter: Delete for each block, in bulk; longer: holes.
+    /// Errors: [`Kind::NoSpace`] if US is full: the file has its length, but some of the blocks that were to go may be holes.
     pub fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
         if blocks > MOST_BLOCKS {
             return Err(Error::new(Kind::Usage, "cannot make a file longer")
@@ -240,29 +239,37 @@ impl ProtectedFile {
         if blocks == self.blocks() {
             return Ok(());
         }
-        self.change(false, |file| {
+        self.change(|file| {
+            file.top.relieve(us)?;
             if let Some(under) = &mut file.under
                 && blocks < under.body.blocks()
             {
                 under.body.resize(us, blocks)?;
-                if blocks == 0 {
-                    file.under = None;
-                }
             }
-            file.top.resize(us, blocks)
+            file.top.resize(us, blocks)?;
+            if blocks == 0 {
+                file.emptied();
+            }
+            Ok(())
         })
     }
 
     /// Blocks become holes. What lies past the end stays as it is.
+    /// Errors: [`Kind::NoSpace`] if US is full: some of the blocks are then holes, and the others as they were.
     pub fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64) -> Result<()> {
         let end = self.blocks().min(first.saturating_add(count));
         if first >= end {
             return Ok(());
         }
-        self.change(false, |file| {
-            let Some(under) = &file.under else { return file.top.punch(us, first, end - first, false) };
+        self.change(|file| {
+            let Some(under) = &file.under else {
+                file.top.relieve(us)?;
+                return file.top.punch(us, first, end - first, false);
+            };
             let mut block = first;
             while block < end {
+                file.top.relieve(us)?;
+                // The body below stays as it is: MT-EINT bears as many holes as there may be.
                 let (state, until) = under.body.run(us, block)?;
                 let until = until.min(end);
                 file.top.punch(us, block, until - block, state == State::Data)?;
@@ -291,7 +298,7 @@ impl ProtectedFile {
 
     /// Writes dirty US pages and gives TS.
     pub fn commit(&mut self, us: &dyn Untrusted) -> Result<Trusted> {
-        self.change(true, |file| {
+        self.change(|file| {
             let alone = file.under.is_none();
             let mut sections = file.top.seal(us, Trusted::MAX - HEAD, alone)?;
             if let Some(under) = &mut file.under {
@@ -300,7 +307,7 @@ impl ProtectedFile {
             }
             let head = Head {
                 scheme: file.scheme,
-                under: file.under.as_ref().map(|under| under.scheme),
+                other: file.other(),
                 choice: file.choice,
                 block_size: file.block_size,
                 blocks: file.blocks(),
@@ -313,38 +320,6 @@ impl ProtectedFile {
             Ok(trusted)
         })
         .inspect(|_| self.dirty = false)
-    }
-
-    /// Converts the file, a part of it with each call, to the scheme that suits it, if that is another, and rewrites one whose
-    /// counters are dispersed. Returns whether it did anything; then call it again, after a commit if you like.
-    pub fn convert_if_better(&mut self, us: &dyn Untrusted) -> Result<bool> {
-        if self.under.is_some() {
-            self.change(false, |file| file.settle(us, STEP))?;
-            return Ok(true);
-        }
-        let wanted = match self.choice {
-            Choice::Fixed(scheme) => scheme,
-            Choice::Auto => self.nature.wants(self.scheme, self.blocks()).unwrap_or(self.scheme),
-        };
-        if wanted != self.scheme {
-            self.change(false, |file| file.lay(us, wanted))?;
-            return Ok(true);
-        }
-        let intervals = if self.scheme == Scheme::Mt { 0 } else { self.usage(us)?.intervals };
-        if intervals < REWRITTEN_INTERVALS || self.blocks() > REWRITTEN {
-            return Ok(false);
-        }
-        self.change(false, |file| file.rewrite(us))?;
-        Ok(true)
-    }
-
-    /// Whether [`ProtectedFile::convert_if_better`] would convert something.
-    pub fn wants_conversion(&self) -> bool {
-        let wanted = match self.choice {
-            Choice::Fixed(scheme) => scheme,
-            Choice::Auto => self.nature.wants(self.scheme, self.blocks()).unwrap_or(self.scheme),
-        };
-        self.under.is_some() || wanted != self.scheme
     }
 
     /// What it costs.
@@ -361,18 +336,16 @@ impl ProtectedFile {
         Ok(Usage { scheme: self.scheme, trusted: self.trusted, untrusted, random_looking, intervals })
     }
 
-    /// Does what changes the file. After an error that may have left it half changed, it refuses everything. What is refused for
-    /// want of space may be tried again if it is one that changes nothing then (`again`).
-    fn change<R>(&mut self, again: bool, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+    /// Does what changes the file. After an error that may have left it half changed, it refuses everything. US is written only
+    /// where all that was changed before is complete, so what is refused for want of space leaves a file that can be used.
+    pub(crate) fn change<R>(&mut self, what: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         self.whole()?;
         self.dirty = true;
-        what(self).inspect_err(|e| {
-            self.broken = match e.kind() {
-                Kind::Corrupt | Kind::Usage => false,
-                Kind::NoSpace => !again,
-                _ => true,
-            };
-        })
+        let result = what(self).inspect_err(|e| {
+            self.broken = !matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::NoSpace);
+        });
+        self.bound();
+        result
     }
 
     fn whole(&self) -> Result<()> {
@@ -381,97 +354,6 @@ impl ProtectedFile {
         }
         Err(Error::new(Kind::FailStop, "cannot use a file")
             .found("an earlier error while it was changed")
-            .remedy("open it again"))
-    }
-
-    /// Gives a file without blocks another scheme.
-    fn replace(&mut self, scheme: Scheme) {
-        if scheme != self.scheme {
-            (self.scheme, self.top) = (scheme, new_body(scheme, self.keys.clone(), self.block_size));
-            self.set_budget(self.budget);
-        }
-    }
-
-    /// Begins to convert the file: from now on what is written has another scheme.
-    fn lay(&mut self, us: &dyn Untrusted, wanted: Scheme) -> Result<()> {
-        self.nature.converted();
-        let blocks = self.blocks();
-        if blocks == 0 {
-            self.replace(wanted);
-            return Ok(());
-        }
-        // Two selective schemes share parts of US, so one cannot lie over the other.
-        let scheme = if self.scheme == Scheme::Mt { wanted } else { Scheme::Mt };
-        let mut top = new_body(scheme, self.keys.clone(), self.block_size);
-        top.resize(us, blocks)?;
-        let (old, body) =
-            (std::mem::replace(&mut self.scheme, scheme), std::mem::replace(&mut self.top, top));
-        self.under = Some(Under { scheme: old, body, converted: 0 });
-        self.set_budget(self.budget);
-        Ok(())
-    }
-
-    /// Converts up to `most` more blocks. What does not verify fails from then on as it did before.
-    fn settle(&mut self, us: &dyn Untrusted, most: u64) -> Result<()> {
-        let Some(under) = &mut self.under else { return Ok(()) };
-        let mut left = most;
-        let mut buffer = vec![0; RUN as usize * self.block_size];
-        while left > 0 && under.converted < under.body.blocks() {
-            let block = under.converted;
-            let (state, end) = self.top.run(us, block)?;
-            let (below, until) = under.body.run(us, block)?;
-            let end = end.min(until).min(under.body.blocks());
-            if state != State::Nothing || below != State::Data {
-                under.converted = end;
-                continue;
-            }
-            let count = (end - block).min(RUN).min(left);
-            let plain = &mut buffer[..count as usize * self.block_size];
-            let good = match under.body.read(us, block, plain) {
-                Ok(()) => count,
-                Err(Failed { block: bad, error }) if error.kind() == Kind::Corrupt => bad - block,
-                Err(Failed { error, .. }) => return Err(error),
-            };
-            self.top.write(us, &mut self.pass, block, &plain[..good as usize * self.block_size])?;
-            if good < count {
-                self.top.lose(us, &mut self.pass, block + good)?;
-            }
-            under.converted = block + count.min(good + 1);
-            left -= count;
-        }
-        if under.converted >= under.body.blocks() {
-            under.body.resize(us, 0)?;
-            self.under = None;
-            self.set_budget(self.budget);
-        }
-        Ok(())
-    }
-
-    /// Bounds the counter intervals of a file that is written all over: it becomes MT-EINT.
-    fn undisperse(&mut self, us: &dyn Untrusted) -> Result<()> {
-        if self.under.is_some() { self.settle(us, RUN) } else { self.lay(us, Scheme::Mt) }
-    }
-
-    /// Writes all blocks anew, in one pass, so that they share one counter. Blocks that fail stay as they are.
-    fn rewrite(&mut self, us: &dyn Untrusted) -> Result<()> {
-        let mut buffer = vec![0; RUN as usize * self.block_size];
-        let mut block = 0;
-        while block < self.blocks() {
-            let (state, end) = self.top.run(us, block)?;
-            if state != State::Data {
-                block = end;
-                continue;
-            }
-            let count = (end - block).min(RUN);
-            let plain = &mut buffer[..count as usize * self.block_size];
-            let good = match self.top.read(us, block, plain) {
-                Ok(()) => count,
-                Err(Failed { block: bad, error }) if error.kind() == Kind::Corrupt => bad - block,
-                Err(Failed { error, .. }) => return Err(error),
-            };
-            self.top.write(us, &mut self.pass, block, &plain[..good as usize * self.block_size])?;
-            block += count.min(good + 1);
-        }
-        Ok(())
+            .remedy("close and open it again, in another session"))
     }
 }

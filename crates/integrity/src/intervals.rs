@@ -25,6 +25,12 @@ impl Intervals {
         self.list.len()
     }
 
+    /// How many there would be if all blocks but holes shared one counter.
+    pub(crate) fn fewest(&self) -> usize {
+        let kinds = self.list.chunk_by(|(_, a), (_, b)| (*a == Counter::HOLE) == (*b == Counter::HOLE));
+        kinds.count()
+    }
+
     /// The counter of a block and the block at which its interval ends. Past the end: a hole without end.
     pub(crate) fn at(&self, block: u64) -> (Counter, u64) {
         if block >= self.blocks {

@@ -1,9 +1,10 @@
-//! The keys of one file, and what they make of a block: initialisation vectors, tweaks, tags of tree pages.
+//! The keys of one file, and what goes with them: nonces, tweaks, tags of tree pages.
 
 use crate::counter::{Counter, Session};
 use crate::untrusted::Part;
 use lacuna_core::{Result, Secret};
-use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, XtsKey, derive, derive_ciphers, keyed_hash};
+use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, XtsKey, derive, derive_gcm, keyed_hash};
+use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
 /// A keyed tag: of a block, or of a page of a tree.
@@ -17,17 +18,19 @@ mod label {
     pub(super) const WIDE: &str = "integrity wide blocks";
     pub(super) const PAGES: &str = "integrity pages";
     pub(super) const PLAIN: &str = "integrity plain blocks";
+    /// Of the reference schemes, with which no file is stored.
+    pub(super) const REFERENCE: &str = "integrity reference vectors";
 }
 
 /// The keys of one file. Those that not every file needs are made when they are first used.
 pub struct FileKeys {
     file: Secret<32>,
-    gcm: GcmKey,
-    prf: AesBlock,
+    sessions: RwLock<SessionKeys>,
     tree: OnceLock<Secret<32>>,
     wide: OnceLock<Hctr2Key>,
     pages: OnceLock<Hctr2Key>,
     xts: OnceLock<XtsKey>,
+    reference: OnceLock<AesBlock>,
 }
 
 impl FileKeys {
@@ -35,20 +38,30 @@ impl FileKeys {
     /// Errors: [`lacuna_core::Kind::Memory`].
     pub fn derive(master: &Secret<32>, file: u64) -> Result<Arc<FileKeys>> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
-        let (gcm, prf) = derive_ciphers(&file, label::BLOCKS, &[])?;
+        let (sessions, reference) = (RwLock::default(), OnceLock::new());
         let (tree, wide) = (OnceLock::new(), OnceLock::new());
         let (pages, xts) = (OnceLock::new(), OnceLock::new());
-        Ok(Arc::new(FileKeys { file, gcm, prf, tree, wide, pages, xts }))
+        Ok(Arc::new(FileKeys { file, sessions, tree, wide, pages, xts, reference }))
     }
 
-    /// AES-256-GCM over blocks.
-    pub(crate) fn gcm(&self) -> &GcmKey {
-        &self.gcm
+    /// AES-256-GCM over the blocks that a session wrote. Errors: [`lacuna_core::Kind::Memory`].
+    pub(crate) fn gcm(&self, session: Session) -> Result<Arc<GcmKey>> {
+        if let Some(key) = self.sessions.read().get(session) {
+            return Ok(key);
+        }
+        let key = Arc::new(derive_gcm(&self.file, label::BLOCKS, &session.0.to_le_bytes())?);
+        let mut sessions = self.sessions.write();
+        if let Some(key) = sessions.get(session) {
+            return Ok(key);
+        }
+        sessions.put(session, key.clone());
+        Ok(key)
     }
 
-    /// The initialisation vectors of blocks, one after the other.
-    pub(crate) fn vectors(&self) -> Vectors<'_> {
-        Vectors { prf: &self.prf, held: None }
+    /// Figure 3, for the reference schemes: a PRF of index and write counter.
+    pub(crate) fn reference_vector(&self, block: u64, counter: u32) -> [u8; 16] {
+        let prf = self.reference.get_or_init(|| AesBlock::new(&derive(&self.file, label::REFERENCE, &[])));
+        prf.encrypt((u128::from(counter) << 64 | u128::from(block)).to_le_bytes())
     }
 
     /// The tag of a page of a tree: HMAC-SHA256 of its level and its entries. Never zero, which means a page that is absent.
@@ -124,28 +137,79 @@ pub(crate) fn wide_tweak(block: u64, counter: Counter) -> [u8; 20] {
     tweak
 }
 
-/// Initialisation vectors (Figure 3): a PRF of index and write counter. The PRF is CBC-MAC with AES-256 over exactly two AES
-/// blocks, session and pass in the first, the index in the second; blocks that share a counter share the first step.
-pub(crate) struct Vectors<'k> {
-    prf: &'k AesBlock,
-    held: Option<(Counter, [u8; 16])>,
+/// The nonce of a block under the key of its session: its pass and its index. Within a pass each block is written at most once, so
+/// no two are alike.
+pub(crate) fn nonce(block: u64, pass: u32) -> [u8; 12] {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&pass.to_le_bytes());
+    nonce[4..].copy_from_slice(&block.to_le_bytes());
+    nonce
 }
 
-impl Vectors<'_> {
-    pub(crate) fn of(&mut self, block: u64, counter: Counter) -> [u8; 12] {
-        let mut state = match self.held {
-            Some((held, state)) if held == counter => state,
-            _ => {
-                let Counter { session: Session(session), pass } = counter;
-                let mut first = [0; 16];
-                first[..8].copy_from_slice(&session.to_le_bytes());
-                first[8..12].copy_from_slice(&pass.to_le_bytes());
-                let state = self.prf.encrypt(first);
-                self.held = Some((counter, state));
-                state
-            }
+/// How many keys of sessions are kept: a run of blocks seldom has more.
+const SESSIONS: usize = 8;
+
+/// The keys of the sessions that were used last.
+#[derive(Default)]
+struct SessionKeys {
+    keys: Vec<(Session, Arc<GcmKey>)>,
+    /// The next one to go.
+    oldest: usize,
+}
+
+impl SessionKeys {
+    fn get(&self, session: Session) -> Option<Arc<GcmKey>> {
+        self.keys.iter().find(|(held, _)| *held == session).map(|(_, key)| key.clone())
+    }
+
+    fn put(&mut self, session: Session, key: Arc<GcmKey>) {
+        if self.keys.len() < SESSIONS {
+            return self.keys.push((session, key));
+        }
+        self.keys[self.oldest] = (session, key);
+        self.oldest = (self.oldest + 1) % SESSIONS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_keys_of_sessions_are_kept_and_each_is_found_again() {
+        let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
+        let seal = |session| {
+            let mut sealed = [0; 32];
+            let tag = keys.gcm(Session(session)).unwrap().seal(&nonce(5, 1), &[], &[9; 32], &mut sealed);
+            (sealed, tag)
         };
-        state.iter_mut().zip(block.to_le_bytes()).for_each(|(s, b)| *s ^= b);
-        *self.prf.encrypt(state).first_chunk().expect("an AES block has 16 bytes")
+        let all: Vec<_> = (0..40).map(seal).collect();
+        for (one, first) in all.iter().enumerate() {
+            assert!(all[..one].iter().all(|other| other.0 != first.0 && other.1 != first.1));
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (seal, all) = (&seal, &all);
+                scope.spawn(move || {
+                    (0..400).for_each(|n| {
+                        let session = (n * (thread + 1) / 3) % 40;
+                        assert!(seal(session) == all[session as usize]);
+                    });
+                });
+            }
+        });
+        assert_eq!(keys.sessions.read().keys.len(), SESSIONS);
+    }
+
+    #[test]
+    fn the_tag_of_a_page_binds_its_level_and_its_length() {
+        let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
+        let page = [3; 64];
+        let tags: Vec<Tag> = (0..8).map(|level| keys.page_tag(level, &page)).collect();
+        for (level, tag) in tags.iter().enumerate() {
+            assert!(!tags[..level].contains(tag));
+            assert!(*tag != keys.page_tag(level as u8, &page[..48]));
+            assert!(*tag != keys.array_hash(ARRAYS + level as u8, &page));
+        }
     }
 }

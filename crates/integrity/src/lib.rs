@@ -7,8 +7,8 @@
 //! Invariants kept here:
 //! - A check returns the latest content or an error, whatever was done to untrusted storage since; zeros for what was never written.
 //! - Trusted storage takes at most 200 bytes, whatever the file's length and history.
-//! - No block is encrypted twice under one initialisation vector or tweak, not even after a crash: counters are pairs of a random
-//!   session and a pass, and a pass writes each block once.
+//! - No block is encrypted twice under one key and nonce, or under one tweak, not even after a crash: counters are pairs of a
+//!   random session and a pass, and a pass writes each block once.
 //! - Nothing is hashed before a commit, but where dirty pages exceed the budget.
 //! - Bytes from untrusted storage never panic, and what is allocated for them is bounded.
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ mod auth_counters;
 mod binary_tree;
 mod body;
 mod compress;
+mod conversion;
 mod counter;
 mod entropy;
 mod entropy_bound;

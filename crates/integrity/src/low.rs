@@ -4,8 +4,11 @@
 use crate::compress::{PACKED_HEADER, compress, decompress};
 use crate::counter::{Counter, Session};
 use crate::entropy::is_random_looking;
-use crate::keys::{FileKeys, Tag, Vectors, wide_tweak};
+use crate::keys::{FileKeys, Tag, nonce, wide_tweak};
 use crate::weak::{Check, enforced};
+use lacuna_core::Result;
+use lacuna_crypto::GcmKey;
+use std::sync::Arc;
 
 /// The largest block.
 pub(crate) const MOST_BLOCK_SIZE: usize = 4096;
@@ -17,66 +20,104 @@ pub(crate) const SAVED: usize = size_of::<Tag>() + PACKED_HEADER;
 /// The ciphers of a run of blocks.
 pub(crate) struct Ciphers<'k> {
     keys: &'k FileKeys,
-    vectors: Vectors<'k>,
+    /// AES-256-GCM of a session: most runs have one session.
+    held: Option<(Session, Arc<GcmKey>)>,
 }
 
 impl<'k> Ciphers<'k> {
     pub(crate) fn new(keys: &'k FileKeys) -> Self {
-        Ciphers { keys, vectors: keys.vectors() }
+        Ciphers { keys, held: None }
+    }
+
+    fn gcm(&mut self, session: Session) -> Result<&GcmKey> {
+        if self.held.as_ref().is_none_or(|(held, _)| *held != session) {
+            self.held = Some((session, self.keys.gcm(session)?));
+        }
+        Ok(&self.held.as_ref().expect("it was put there").1)
     }
 
     /// Encrypts a block whose tag becomes a leaf.
-    pub(crate) fn seal_tagged(&mut self, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> Tag {
-        let vector = self.vectors.of(block, counter);
-        crate::witness::gcm(vector, block, from);
-        self.keys.gcm().seal(&vector, &block.to_le_bytes(), from, to)
+    pub(crate) fn seal_tagged(
+        &mut self,
+        block: u64,
+        counter: Counter,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<Tag> {
+        let (index, Counter { session, pass }) = bound(block, counter);
+        crate::witness::gcm(session, nonce(index, pass), block, from);
+        Ok(self.gcm(session)?.seal(&nonce(index, pass), &index.to_le_bytes(), from, to))
     }
 
     /// Decrypts a block whose tag is a leaf. `false` if the tag does not verify.
-    pub(crate) fn open_tagged(&mut self, block: u64, counter: Counter, bytes: &mut [u8], tag: &Tag) -> bool {
-        let vector = self.vectors.of(block, counter);
-        self.keys.gcm().open_in_place(&vector, &block.to_le_bytes(), bytes, tag).is_ok()
+    pub(crate) fn open_tagged(
+        &mut self,
+        block: u64,
+        counter: Counter,
+        bytes: &mut [u8],
+        tag: &Tag,
+    ) -> Result<bool> {
+        let (index, Counter { session, pass }) = bound(block, counter);
+        let gcm = self.gcm(session)?;
+        Ok(gcm.open_in_place(&nonce(index, pass), &index.to_le_bytes(), bytes, tag).is_ok())
     }
+}
+
+/// What keys, nonces, tweaks and associated data bind of a block: its index and its counter.
+fn bound(block: u64, counter: Counter) -> (u64, Counter) {
+    let index = if enforced(Check::Index) { block } else { 0 };
+    (index, if enforced(Check::Counter) { counter } else { Counter::HOLE })
 }
 
 /// The blocks of a scheme that need no leaf.
 pub(crate) trait Low: Send + Sync + 'static {
-    /// Whether a block without a leaf is verified at all.
-    const VERIFIES: bool = true;
-
     /// The counter to be used, given the next one.
     fn counter(next: Counter) -> Counter {
         next
     }
 
     /// Encrypts a block. `false` if it needs a leaf; `to` may then hold anything.
-    fn seal(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> bool;
+    fn seal(
+        ciphers: &mut Ciphers<'_>,
+        block: u64,
+        counter: Counter,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<bool>;
 
     /// Decrypts a block where it lies. `false` if it does not verify.
-    fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> bool;
+    fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool>;
 }
 
 /// RAND-EINT: HCTR2 under index and counter. A block that was altered, moved or replayed decrypts to random bytes.
 pub(crate) struct RandLow;
 
 impl Low for RandLow {
-    fn seal(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> bool {
+    fn seal(
+        ciphers: &mut Ciphers<'_>,
+        block: u64,
+        counter: Counter,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<bool> {
         if is_random_looking(from) {
-            return false;
+            return Ok(false);
         }
-        let tweak = wide_tweak(block, counter);
-        crate::witness::wide(&tweak, from);
+        let (index, counter) = bound(block, counter);
+        let tweak = wide_tweak(index, counter);
+        crate::witness::wide(&tweak, block, from);
         ciphers.keys.wide().encrypt(&tweak, from, to);
-        true
+        Ok(true)
     }
 
-    fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> bool {
-        ciphers.keys.wide().decrypt_in_place(&wide_tweak(block, counter), bytes);
+    fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool> {
+        let (index, counter) = bound(block, counter);
+        ciphers.keys.wide().decrypt_in_place(&wide_tweak(index, counter), bytes);
         if is_random_looking(bytes) && enforced(Check::Entropy) {
             bytes.fill(0);
-            return false;
+            return Ok(false);
         }
-        true
+        Ok(true)
     }
 }
 
@@ -84,30 +125,37 @@ impl Low for RandLow {
 pub(crate) struct CompLow;
 
 impl Low for CompLow {
-    fn seal(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> bool {
+    fn seal(
+        ciphers: &mut Ciphers<'_>,
+        block: u64,
+        counter: Counter,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<bool> {
         let (text, tag) = to.split_last_chunk_mut::<16>().expect("a block is longer than a tag");
         let mut packed = [0; MOST_BLOCK_SIZE];
         let packed = &mut packed[..text.len()];
         if compress(from, packed, SAVED).is_none() {
-            return false;
+            return Ok(false);
         }
-        let vector = ciphers.vectors.of(block, counter);
-        crate::witness::gcm(vector, block, packed);
-        *tag = ciphers.keys.gcm().seal(&vector, &inner_data(block), packed, text);
-        true
+        let (index, Counter { session, pass }) = bound(block, counter);
+        crate::witness::gcm(session, nonce(index, pass), block, packed);
+        *tag = ciphers.gcm(session)?.seal(&nonce(index, pass), &inner_data(index), packed, text);
+        Ok(true)
     }
 
-    fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> bool {
+    fn open(ciphers: &mut Ciphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool> {
         let (text, tag) = bytes.split_last_chunk::<16>().expect("a block is longer than a tag");
         let mut packed = [0; MOST_BLOCK_SIZE];
         let packed = &mut packed[..text.len()];
-        let vector = ciphers.vectors.of(block, counter);
-        let opened = ciphers.keys.gcm().open(&vector, &inner_data(block), text, tag, packed).is_ok();
+        let (index, Counter { session, pass }) = bound(block, counter);
+        let gcm = ciphers.gcm(session)?;
+        let opened = gcm.open(&nonce(index, pass), &inner_data(index), text, tag, packed).is_ok();
         let good = opened && decompress(packed, bytes).is_some();
         if !good {
             bytes.fill(0);
         }
-        good || !enforced(Check::InnerTag)
+        Ok(good || !enforced(Check::InnerTag))
     }
 }
 
@@ -122,19 +170,17 @@ fn inner_data(block: u64) -> [u8; 9] {
 pub(crate) struct PlainLow;
 
 impl Low for PlainLow {
-    const VERIFIES: bool = false;
-
     fn counter(_: Counter) -> Counter {
         Counter { session: Session(0), pass: 2 }
     }
 
-    fn seal(ciphers: &mut Ciphers<'_>, block: u64, _: Counter, from: &[u8], to: &mut [u8]) -> bool {
+    fn seal(ciphers: &mut Ciphers<'_>, block: u64, _: Counter, from: &[u8], to: &mut [u8]) -> Result<bool> {
         ciphers.keys.xts().session().encrypt(&u128::from(block).to_le_bytes(), from, to);
-        true
+        Ok(true)
     }
 
-    fn open(ciphers: &mut Ciphers<'_>, block: u64, _: Counter, bytes: &mut [u8]) -> bool {
+    fn open(ciphers: &mut Ciphers<'_>, block: u64, _: Counter, bytes: &mut [u8]) -> Result<bool> {
         ciphers.keys.xts().session().decrypt_in_place(&u128::from(block).to_le_bytes(), bytes);
-        true
+        Ok(true)
     }
 }

@@ -1,20 +1,22 @@
 //! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM, its tag a leaf of a tree of tags.
 //!
-//! The paper hashes index and content; here the tag is a keyed hash that binds the index (associated data) and the write counter
-//! (initialisation vector), made by the pass that encrypts. A leaf of zeros is a hole.
+//! The paper hashes index and content; here the tag is a keyed hash that binds the index and the write counter (key and nonce), made by
+//! the pass that encrypts. A leaf of zeros is a hole.
 
 use crate::body::{BATCH, Body, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};
 use crate::integrity::Checked;
 use crate::keys::{FileKeys, Tag};
+use crate::low::Ciphers;
 use crate::mt_counters::MtCounters;
 use crate::section::{Section, SectionMut};
 use crate::tampered::altered;
-use crate::tree_page::ABSENT;
+use crate::tree_page::{ABSENT, ENTRIES};
 use crate::untrusted::Untrusted;
 use crate::weak::{Check, enforced};
 use crate::wide_tree::{TreeRoot, WideTree};
-use lacuna_core::{Budget, Result};
+use lacuna_core::{Budget, Kind, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The leaf of a block that was punched while another body lay below.
@@ -35,6 +37,14 @@ impl Mt {
         Mt { keys, block_size, counters, tree }
     }
 
+    /// A body of `blocks` holes.
+    pub(crate) fn of_holes(keys: Arc<FileKeys>, block_size: usize, blocks: u64) -> Self {
+        let mut counters = MtCounters::new(keys.clone());
+        counters.resize(blocks);
+        let tree = WideTree::open(keys.clone(), 0, blocks, TreeRoot::Page(ABSENT));
+        Mt { keys, block_size, counters, tree }
+    }
+
     /// The body of `blocks` blocks that a section of TS describes.
     pub(crate) fn open(
         keys: Arc<FileKeys>,
@@ -50,6 +60,27 @@ impl Mt {
         Ok(Mt { keys, block_size, counters, tree })
     }
 
+    /// Verifies what writing `count` blocks needs, as a part of writing those of `run`. A page that does not verify and all of whose
+    /// blocks are in the run is not needed: those that are not reached for want of space fail as they did before.
+    fn prepare(&mut self, us: &dyn Untrusted, first: u64, count: u64, run: &Range<u64>) -> Result<()> {
+        let Err(e) = self.tree.prepare(us, first, count) else { return Ok(()) };
+        if e.kind() != Kind::Corrupt || first >= self.tree.leaves() {
+            return Err(e);
+        }
+        let end = (first + count).min(self.tree.leaves());
+        for page in first / ENTRIES..=(end - 1) / ENTRIES {
+            let (from, to) = (page * ENTRIES, ((page + 1) * ENTRIES).min(self.tree.leaves()));
+            let part = first.max(from)..end.min(to);
+            if let Err(e) = self.tree.prepare(us, part.start, part.end - part.start) {
+                if e.kind() != Kind::Corrupt || from < run.start || run.end < to {
+                    return Err(e);
+                }
+                self.tree.renew(us, page, LOST)?;
+            }
+        }
+        self.tree.prepare(us, first, count)
+    }
+
     /// Encrypts blocks and gives their tags. `false` if a tag is zero, and so needs another counter.
     fn encrypt(
         &self,
@@ -58,32 +89,29 @@ impl Mt {
         plain: &[u8],
         sealed: &mut [u8],
         tags: &mut [Tag],
-    ) -> bool {
-        let mut vectors = self.keys.vectors();
+    ) -> Result<bool> {
+        let mut ciphers = Ciphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
-            let vector = vectors.of(block, counter);
-            *tag = self.keys.gcm().seal(&vector, &block.to_le_bytes(), from, to);
-            crate::witness::gcm(vector, block, from);
+            *tag = ciphers.seal_tagged(block, counter, from, to)?;
             if is_reserved(tag) {
-                return false;
+                return Ok(false);
             }
         }
-        true
+        Ok(true)
     }
 
     /// Decrypts blocks where they lie.
     fn decrypt(&self, first: u64, counters: &[Counter], tags: &[Tag], blocks: &mut [u8]) -> Checked {
-        let mut vectors = self.keys.vectors();
+        let mut ciphers = Ciphers::new(&self.keys);
         let blocks = blocks.chunks_exact_mut(self.block_size).zip(counters.iter().zip(tags));
         for (number, (block, (counter, tag))) in (first..).zip(blocks) {
             if *tag == ABSENT || *tag == PUNCHED {
                 block.fill(0);
                 continue;
             }
-            let vector = vectors.of(number, *counter);
-            let opened = self.keys.gcm().open_in_place(&vector, &number.to_le_bytes(), block, tag);
-            if opened.is_err() && enforced(Check::LeafTag) {
+            let opened = ciphers.open_tagged(number, *counter, block, tag).map_err(at(number))?;
+            if !opened && enforced(Check::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
         }
@@ -109,17 +137,16 @@ impl Body for Mt {
     fn write(&mut self, us: &dyn Untrusted, pass: &mut Pass, first: u64, plain: &[u8]) -> Result<()> {
         let batch = batch_blocks(self.block_size);
         let mut tags = [ABSENT; BATCH];
-        let starts = (first..).step_by(batch);
+        let (starts, run) = ((first..).step_by(batch), first..first + (plain.len() / self.block_size) as u64);
         for (start, part) in starts.zip(plain.chunks(batch * self.block_size)) {
             let count = part.len() / self.block_size;
-            self.tree.relieve(us)?;
-            self.counters.relieve(us)?;
+            self.relieve(us)?;
             // Before anything changes: a tree that does not verify leaves the file as it is.
-            self.tree.prepare(us, start, count as u64)?;
+            self.prepare(us, start, count as u64, &run)?;
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = pass.write(start, count as u64)?;
-                    if self.encrypt(start, counter, part, sealed, &mut tags[..count]) {
+                    if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
                     }
@@ -170,6 +197,11 @@ impl Body for Mt {
         Ok((found, block + same))
     }
 
+    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
+        self.tree.relieve(us)?;
+        self.counters.relieve(us)
+    }
+
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
         let counters = &mut self.counters;
         self.tree.resize(us, blocks, &mut |page| counters.drop_page(us, page))?;
@@ -214,7 +246,11 @@ impl Body for Mt {
         Ok((bytes, 0, self.counters.intervals()))
     }
 
-    fn is_dispersed(&self) -> bool {
-        false
+    fn intervals(&self) -> u64 {
+        0
+    }
+
+    fn fewest_intervals(&self, _: &dyn Untrusted) -> Result<u64> {
+        Ok(0)
     }
 }

@@ -15,8 +15,10 @@ use std::sync::Arc;
 pub(crate) const ROOM: usize = 64;
 /// Blocks whose counters share a page.
 const PAGE_BLOCKS: u64 = PageArray::<{ Intervals::VALUE }>::ENTRIES;
-/// Intervals that surely fit: none takes more than a session of 8 bytes, its number, 5 bytes of pass and 8 of distance.
-const SURELY_FIT: usize = (ROOM - 2) / 22;
+/// What the holes at the end of a file take: no session, no pass, and a distance.
+const END: usize = 1 + 1 + 9;
+/// Intervals that surely fit: none takes more than a session of 8 bytes, its number, 5 bytes of pass and 9 of distance.
+const SURELY_FIT: usize = (ROOM - END - 2) / 23;
 
 pub(crate) struct MtCounters {
     base: Intervals,
@@ -83,26 +85,22 @@ impl MtCounters {
             }
             self.reset();
         }
-        // The counters of holes mean nothing, so they may be those of their neighbours.
-        let between = match self.base.blocks() {
-            0 => counter,
-            blocks => self.base.at(blocks - 1).0,
-        };
+        // A hole has no counter that a block ever had, so that no ciphertext can take its place even if an old tag is believed.
         if !self.frozen {
             if self.base.len() + 2 <= SURELY_FIT {
-                self.base.set(first, count, counter, between);
+                self.base.set(first, count, counter, Counter::HOLE);
                 return Ok(());
             }
             let mut wanted = self.base.clone();
-            wanted.set(first, count, counter, between);
-            if wanted.encode(ROOM).is_some() {
+            wanted.set(first, count, counter, Counter::HOLE);
+            if wanted.encode(ROOM - END).is_some() {
                 self.base = wanted;
                 return Ok(());
             }
             self.frozen = true;
         }
         if first + count > self.base.blocks() {
-            self.base.resize(first + count, between);
+            self.base.resize(first + count, Counter::HOLE);
         }
         let entries = [counter_bytes(counter); 128];
         for at in (0..count).step_by(entries.len()) {
@@ -114,14 +112,10 @@ impl MtCounters {
 
     /// Follows the length of the file. Pages of blocks that are gone were dropped before.
     pub(crate) fn resize(&mut self, blocks: u64) {
-        let between = match self.base.blocks() {
-            0 => Counter::HOLE,
-            end => self.base.at(end - 1).0,
-        };
         if blocks == 0 {
             self.reset();
         }
-        self.base.resize(blocks, between);
+        self.base.resize(blocks, Counter::HOLE);
     }
 
     fn reset(&mut self) {

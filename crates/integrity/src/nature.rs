@@ -35,6 +35,8 @@ pub(crate) struct Nature {
     samples: u16,
     random: u16,
     incompressible: u16,
+    /// Whether a conversion from MT-EINT was given up, since there would be too many counter intervals.
+    given_up: bool,
     writes: u64,
     reads: AtomicU64,
     /// Blocks until the next sample.
@@ -43,7 +45,9 @@ pub(crate) struct Nature {
 
 impl Default for Nature {
     fn default() -> Self {
-        Nature { samples: 0, random: 0, incompressible: 0, writes: 0, reads: AtomicU64::new(0), until: FIRST }
+        let (samples, random, incompressible, given_up) = (0, 0, 0, false);
+        let (writes, reads) = (0, AtomicU64::new(0));
+        Nature { samples, random, incompressible, given_up, writes, reads, until: FIRST }
     }
 }
 
@@ -51,11 +55,11 @@ impl Nature {
     /// Bytes in TS.
     pub(crate) const LEN: usize = 8;
 
-    /// Samples, random-looking and incompressible ones among them, and two zeros (u16 each). Reads and writes are counted anew at
+    /// Samples, random-looking and incompressible ones among them, and whether a conversion was given up (u16 each). Reads and writes are counted anew at
     /// each opening.
     pub(crate) fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
-        let numbers = [self.samples, self.random, self.incompressible];
+        let numbers = [self.samples, self.random, self.incompressible, self.given_up.into()];
         for (place, number) in bytes.chunks_exact_mut(2).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
@@ -67,7 +71,8 @@ impl Nature {
         let record = Record(&bytes);
         let samples = record.u16(0).min(MEMORY);
         let [random, incompressible] = [2, 4].map(|at| record.u16(at).min(samples));
-        Nature { samples, random, incompressible, until: EVERY, ..Nature::default() }
+        let given_up = record.u16(6) != 0;
+        Nature { samples, random, incompressible, given_up, until: EVERY, ..Nature::default() }
     }
 
     /// Looks at some of the blocks that are written.
@@ -102,6 +107,20 @@ impl Nature {
     pub(crate) fn random_looking(&self, blocks: u64) -> u64 {
         let (random, samples) = (u128::from(self.random), u128::from(self.samples));
         (u128::from(blocks) * random).checked_div(samples).unwrap_or(0) as u64
+    }
+
+    /// A conversion from MT-EINT is given up.
+    pub(crate) fn give_up(&mut self) {
+        self.given_up = true;
+    }
+
+    /// What was given up may be tried again: the file is empty, or its user has chosen anew.
+    pub(crate) fn resume(&mut self) {
+        self.given_up = false;
+    }
+
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Another scheme for a file of `blocks` blocks, if it would save more than converting the file costs.

@@ -1,12 +1,12 @@
 //! `PageArray`: an array in US that needs no authentication: write counters of MT-EINT, RArr and its inverse.
 //!
-//! Pages are encrypted, so that they do not show which blocks look random; altering one makes blocks fail, no more. Zeros
-//! at the end of a page are left out, and a page of zeros is absent.
+//! Pages are encrypted, so that they do not show which blocks look random; altering one makes blocks fail, no more: one that no
+//! version wrote, or that its storage knows to be damaged, is taken for zeros. Zeros at the end of a page are left out, and a page
+//! of zeros is absent.
 
 use crate::keys::FileKeys;
-use crate::tampered::tampered;
 use crate::untrusted::{PART_PAGE, Part, Untrusted};
-use lacuna_core::{BoundedCache, Budget, Result};
+use lacuna_core::{BoundedCache, Budget, Kind, Result};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl<const N: usize> PageArray<N> {
         let known = self.pages.get_mut().peek(number).map(|page| (page.dirty, page.stored));
         let stored = match known {
             Some((_, stored)) => stored,
-            None => self.stored > 0 && us.read_part(self.part, number)?.is_some(),
+            None => self.read(us, number)?.is_some(),
         };
         if stored {
             us.write_part(self.part, number, None)?;
@@ -127,6 +127,13 @@ impl<const N: usize> PageArray<N> {
         self.pages.get_mut().remove(number);
         self.dirty -= usize::from(known.is_some_and(|(dirty, _)| dirty));
         Ok(())
+    }
+
+    /// Removes all pages in the cache.
+    pub(crate) fn drop_cached(&mut self, us: &dyn Untrusted) -> Result<()> {
+        let mut cached: Vec<u64> = self.pages.get_mut().iter().map(|(number, _)| number).collect();
+        cached.sort_unstable();
+        cached.into_iter().try_for_each(|number| self.drop_page(us, number))
     }
 
     /// Writes dirty pages.
@@ -162,12 +169,24 @@ impl<const N: usize> PageArray<N> {
         Ok(())
     }
 
+    /// The bytes of a page, if US has it; none of one that is known to be damaged.
+    fn read(&self, us: &dyn Untrusted, number: u64) -> Result<Option<Vec<u8>>> {
+        if self.stored == 0 {
+            return Ok(None);
+        }
+        us.read_part(self.part, number).or_else(|e| match e.kind() {
+            Kind::Corrupt => Ok(Some(vec![])),
+            _ => Err(e),
+        })
+    }
+
     fn fetch(&self, us: &dyn Untrusted, number: u64) -> Result<Page<N>> {
-        let stored = if self.stored == 0 { None } else { us.read_part(self.part, number)? };
-        let Some(mut bytes) = stored else { return Ok(Page { entries: None, dirty: false, stored: false }) };
+        let Some(mut bytes) = self.read(us, number)? else {
+            return Ok(Page { entries: None, dirty: false, stored: false });
+        };
         let most = Self::ENTRIES as usize * N;
         if bytes.is_empty() || bytes.len() > most || !bytes.len().is_multiple_of(GRAIN) {
-            return Err(tampered(self.part, number).found(format!("{} bytes", bytes.len())));
+            return Ok(Page { entries: None, dirty: false, stored: true });
         }
         self.keys.open_page(self.part, number, &mut bytes);
         bytes.resize(most, 0);

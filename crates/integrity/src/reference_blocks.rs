@@ -2,7 +2,6 @@
 //! encryption of Figure 3 with AES-256-XTS in place of AES in CBC mode.
 
 use crate::binary_tree::{NodeHash, hash};
-use crate::counter::{Counter, Session};
 use crate::integrity::Failed;
 use crate::keys::FileKeys;
 use crate::tampered::altered;
@@ -86,10 +85,7 @@ impl StatefulCipher<'_> {
     }
 
     fn vector(&self, block: u64, counter: u32) -> [u8; 16] {
-        let counter = Counter { session: Session(0), pass: counter };
-        let mut vector = [0; 16];
-        vector[..12].copy_from_slice(&self.keys.vectors().of(block, counter));
-        vector
+        self.keys.reference_vector(block, counter)
     }
 }
 

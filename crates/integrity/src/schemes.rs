@@ -1,6 +1,6 @@
 //! The schemes as bodies, and each of them alone in the random-access model.
 
-use crate::body::{Body, at, check_end, check_run};
+use crate::body::{Body, at, check_end, check_run, zero_from};
 use crate::counter::{Counter, Pass, Session};
 use crate::integrity::{Checked, Integrity};
 use crate::keys::FileKeys;
@@ -81,9 +81,11 @@ impl<const CODE: u8> Integrity for Alone<CODE> {
     }
 
     fn check(&self, us: &dyn Untrusted, first: u64, plain: &mut [u8]) -> Checked {
-        let count = check_run(self.block_size, first, plain.len()).map_err(at(first))?;
-        check_end(self.blocks(), first, count).map_err(at(first))?;
-        self.body.read(us, first, plain)
+        let checked = check_run(self.block_size, first, plain.len())
+            .and_then(|count| check_end(self.blocks(), first, count))
+            .map_err(at(first))
+            .and_then(|()| self.body.read(us, first, plain));
+        zero_from(checked, first, self.block_size, plain)
     }
 
     fn append(&mut self, us: &dyn Untrusted, plain: &[u8]) -> Result<()> {
@@ -96,6 +98,7 @@ impl<const CODE: u8> Integrity for Alone<CODE> {
         let left = self.blocks().checked_sub(1);
         let left =
             left.ok_or_else(|| Error::new(Kind::Usage, "cannot delete a block of a file without blocks"))?;
+        self.body.relieve(us)?;
         self.body.resize(us, left)
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::auth_counters::{AuthCounters, CounterState, MOST_INTERVALS, ROOM};
 use crate::body::{BATCH, Body, MOST_BLOCKS, State, at, batch_blocks, with_buffer};
-use crate::counter::{Counter, Pass, Session};
+use crate::counter::{Counter, Pass};
 use crate::integrity::Checked;
 use crate::keys::{FileKeys, Tag};
 use crate::low::{Ciphers, Low};
@@ -23,10 +23,6 @@ use lacuna_core::{Budget, Result};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The counter of a block that was punched while another body lay below. No session has the number 0.
-const PUNCHED: Counter = Counter { session: Session(0), pass: 1 };
-/// Counter intervals beyond which another scheme suits better.
-const DISPERSED: usize = 4096;
 /// Bytes of a section beside counters and tree.
 const FIXED: usize = 1 + 8 + 4 + 4;
 /// Bytes of counters in a section that shares TS with another one: as many as their hashes take.
@@ -90,7 +86,7 @@ impl<L: Low> Selective<L> {
         Ok(Self::with(keys, block_size, counters, tree, (order, position)))
     }
 
-    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `None` if a tag is one that means something else.
+    /// Encrypts blocks. Those that need a leaf have their tag in `tags`. `false` if a tag is one that means something else.
     fn encrypt(
         &self,
         first: u64,
@@ -98,27 +94,20 @@ impl<L: Low> Selective<L> {
         plain: &[u8],
         sealed: &mut [u8],
         tags: &mut [Option<Tag>],
-    ) -> Option<()> {
+    ) -> Result<bool> {
         let mut ciphers = Ciphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
             *tag = None;
-            if !L::seal(&mut ciphers, block, counter, from, to) {
-                let made = ciphers.seal_tagged(block, counter, from, to);
+            if !L::seal(&mut ciphers, block, counter, from, to)? {
+                let made = ciphers.seal_tagged(block, counter, from, to)?;
                 *tag = Some(made);
                 if is_reserved(&made) {
-                    return None;
+                    return Ok(false);
                 }
             }
         }
-        Some(())
-    }
-
-    /// Writes dirty pages if there are many.
-    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
-        self.tree.relieve(us)?;
-        self.order.relieve(us)?;
-        self.position.relieve(us)
+        Ok(true)
     }
 
     /// Brings RTree and RArr in line with blocks from `first` on that were written: tags of those that need a leaf.
@@ -220,12 +209,12 @@ impl<L: Low> Selective<L> {
             (0..pages).try_for_each(|page| self.position.drop_page(us, page))?;
         }
         (0..leaves.div_ceil(entries)).try_for_each(|page| self.order.drop_page(us, page))?;
-        self.position.flush(us)?;
-        self.order.flush(us)?;
+        self.position.drop_cached(us)?;
+        self.order.drop_cached(us)?;
         self.tree.resize(us, 0, &mut |_| Ok(()))
     }
 
-    /// Delete of the leaves of a run of blocks.
+    /// Delete of the leaves of a run of blocks. Blocks whose leaves went are holes before US is written again.
     fn delete_leaves(&mut self, us: &dyn Untrusted, first: u64, end: u64) -> Result<()> {
         let mut at = first;
         while at < end && self.tree.leaves() > 0 {
@@ -239,6 +228,7 @@ impl<L: Low> Selective<L> {
                 for (block, _) in (at..).zip(positions.iter()).filter(|(_, position)| **position != [0; 8]) {
                     self.delete_offset(us, block)?;
                 }
+                self.counters.set(us, at, positions.len() as u64, Counter::HOLE)?;
                 at += positions.len() as u64;
             } else {
                 at = until;
@@ -263,7 +253,7 @@ impl<L: Low> Selective<L> {
                 continue;
             }
             let Some(leaf) = self.leaf(positions[n]) else {
-                if !L::open(&mut ciphers, number, counter, block) {
+                if !L::open(&mut ciphers, number, counter, block).map_err(at(number))? {
                     return Err(at(number)(altered(number)));
                 }
                 continue;
@@ -274,7 +264,7 @@ impl<L: Low> Selective<L> {
                 have = n + 1 + (1..counters.len() - n).take_while(next).count();
                 self.tree.get(us, leaf, &mut tags[n..have]).map_err(at(number))?;
             }
-            let opened = ciphers.open_tagged(number, counter, block, &tags[n]);
+            let opened = ciphers.open_tagged(number, counter, block, &tags[n]).map_err(at(number))?;
             if !opened && enforced(Check::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
@@ -285,7 +275,7 @@ impl<L: Low> Selective<L> {
 
 /// Whether a block with this counter has content.
 fn is_data(counter: Counter) -> bool {
-    counter != Counter::HOLE && counter != PUNCHED
+    counter != Counter::HOLE
 }
 
 impl<L: Low> Body for Selective<L> {
@@ -308,7 +298,7 @@ impl<L: Low> Body for Selective<L> {
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = L::counter(pass.write(start, count as u64)?);
-                    if self.encrypt(start, counter, part, sealed, &mut tags[..count]).is_some() {
+                    if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
                     }
@@ -338,12 +328,13 @@ impl<L: Low> Body for Selective<L> {
 
     fn run(&self, us: &dyn Untrusted, block: u64) -> Result<(State, u64)> {
         let (counter, end) = self.counters.get(us)?.at(block);
-        let state = match counter {
-            Counter::HOLE => State::Nothing,
-            PUNCHED => State::Punched,
-            _ => State::Data,
-        };
-        Ok((state, end))
+        Ok((if is_data(counter) { State::Data } else { State::Nothing }, end))
+    }
+
+    fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
+        self.tree.relieve(us)?;
+        self.order.relieve(us)?;
+        self.position.relieve(us)
     }
 
     fn resize(&mut self, us: &dyn Untrusted, blocks: u64) -> Result<()> {
@@ -357,12 +348,13 @@ impl<L: Low> Body for Selective<L> {
     }
 
     fn punch(&mut self, us: &dyn Untrusted, first: u64, count: u64, mark: bool) -> Result<()> {
-        let end = if mark { first + count } else { self.counters.blocks().min(first.saturating_add(count)) };
+        debug_assert!(!mark, "nothing lies below");
+        let end = self.counters.blocks().min(first.saturating_add(count));
         if first >= end {
             return Ok(());
         }
-        self.delete_leaves(us, first, end.min(self.counters.blocks()))?;
-        self.counters.set(us, first, end - first, if mark { PUNCHED } else { Counter::HOLE })
+        self.delete_leaves(us, first, end)?;
+        self.counters.set(us, first, end - first, Counter::HOLE)
     }
 
     fn lose(&mut self, us: &dyn Untrusted, pass: &mut Pass, block: u64) -> Result<()> {
@@ -403,7 +395,11 @@ impl<L: Low> Body for Selective<L> {
         Ok((self.tree.stored_bytes(us)? + arrays, self.tree.leaves(), self.counters.len() as u64))
     }
 
-    fn is_dispersed(&self) -> bool {
-        L::VERIFIES && self.counters.len() > DISPERSED
+    fn intervals(&self) -> u64 {
+        self.counters.len() as u64
+    }
+
+    fn fewest_intervals(&self, us: &dyn Untrusted) -> Result<u64> {
+        Ok(self.counters.get(us)?.fewest() as u64)
     }
 }

@@ -7,7 +7,7 @@ use lacuna_core::{Error, Kind};
 pub(crate) fn tampered(part: Part, page: u64) -> Error {
     Error::new(Kind::Corrupt, format!("page {page} of {part:?} does not verify"))
         .expected("the page that was written there last")
-        .remedy("restore the file from a backup, or write its blocks anew")
+        .remedy("empty the file, then restore it from a backup")
 }
 
 /// A block that does not verify.

@@ -24,7 +24,7 @@ pub struct Trusted(Vec<u8>);
 pub(crate) struct Head {
     pub(crate) scheme: Scheme,
     /// The scheme that the file is being converted from, if it is.
-    pub(crate) under: Option<Scheme>,
+    pub(crate) other: Option<Scheme>,
     pub(crate) choice: Choice,
     pub(crate) block_size: usize,
     pub(crate) blocks: u64,
@@ -60,7 +60,7 @@ impl Trusted {
     pub(crate) fn new(head: &Head, sections: &[u8]) -> Self {
         let mut bytes = vec![0; HEAD];
         bytes[0] = VERSION;
-        bytes[1] = head.scheme.code() | head.under.map_or(0, |under| under.code() + 1) << 4;
+        bytes[1] = head.scheme.code() | head.other.map_or(0, |other| other.code() + 1) << 4;
         bytes[2] = match head.choice {
             Choice::Fixed(scheme) => scheme.code(),
             Choice::Auto => AUTO,
@@ -83,7 +83,7 @@ impl Trusted {
             return Err(malformed(&format!("version {}", head[0])));
         }
         let scheme = |code| Scheme::from_code(code).ok_or_else(|| malformed(&format!("scheme {code}")));
-        let under = (head[1] >> 4).checked_sub(1).map(scheme).transpose()?;
+        let other = (head[1] >> 4).checked_sub(1).map(scheme).transpose()?;
         let choice = if head[2] == AUTO { Choice::Auto } else { Choice::Fixed(scheme(head[2])?) };
         let block_size = 1usize.checked_shl(head[3].into()).unwrap_or(0);
         let record = Record(head);
@@ -94,6 +94,6 @@ impl Trusted {
         let last = Counter { session: Session(record.u64(12)), pass: record.u32(20) };
         let nature = Nature::from_bytes(record.array(24));
         let scheme = scheme(head[1] & 0xf)?;
-        Ok((Head { scheme, under, choice, block_size, blocks, last, nature }, Section(rest)))
+        Ok((Head { scheme, other, choice, block_size, blocks, last, nature }, Section(rest)))
     }
 }

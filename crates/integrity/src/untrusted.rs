@@ -36,6 +36,6 @@ pub trait Untrusted: Send + Sync {
     fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()>;
     /// Reads a page, at most [`PART_PAGE`] bytes. `None` if it was never written or was removed.
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>>;
-    /// Writes a page, or removes it (`None`).
+    /// Writes a page, or removes it (`None`). Removing is never refused for want of space.
     fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()>;
 }

@@ -1,5 +1,9 @@
 //! The checks of the schemes by name, so that tests can show that each of them is needed: the replay game must fail as soon as
 //! one is left out. Outside of this crate's own unit tests all of them are always made.
+//!
+//! The level in the tag of a tree page and the number of leaves are none of them. The adversary of the game has nothing to put in the
+//! place of a page but other pages, none of which has its tag on any level, and no leaf past the end is in a page that verifies.
+//! Tests of the keys show that tags of different levels differ.
 
 /// A check that a scheme makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +18,10 @@ pub(crate) enum Check {
     Entropy,
     /// The hashes of IntStart and CtrVal (Figure 6).
     ArrayHash,
+    /// That keys, nonces, tweaks and associated data bind the index of a block.
+    Index,
+    /// That keys, nonces and tweaks bind the write counter of a block.
+    Counter,
 }
 
 /// Whether the check is made.

@@ -10,6 +10,8 @@
 //! - If a page is dirty, so are all pages above it, and none of them leaves the cache. So nothing is hashed before a flush, and
 //!   a flush reads nothing.
 
+mod clearing;
+
 use crate::keys::{FileKeys, Tag};
 use crate::tampered::tampered;
 use crate::tree_page::{
@@ -101,8 +103,8 @@ impl WideTree {
         Ok(())
     }
 
-    /// Writes dirty pages if there are many. Nothing else in an update writes to US, so one that fails for want of space does so
-    /// before it has changed anything.
+    /// Writes dirty pages if there are many. Nothing else but a flush writes pages; the other methods at most remove some, which needs
+    /// no space. So a change that begins with this fails for want of space before it has changed anything.
     pub(crate) fn relieve(&mut self, us: &dyn Untrusted) -> Result<()> {
         if self.dirty > self.pages.get_mut().most() / 2 + usize::from(height(self.leaves)) {
             return self.flush(us);
@@ -132,6 +134,13 @@ impl WideTree {
         Ok(())
     }
 
+    /// All leaves of a page become `tag`, whatever US has there, as far as the pages above verify.
+    pub(crate) fn renew(&mut self, us: &dyn Untrusted, page: u64, tag: Tag) -> Result<()> {
+        let leaves = (self.leaves - page * ENTRIES).min(ENTRIES) as usize;
+        self.dirty_page(us, 0, page, true)?[..leaves].fill(tag);
+        Ok(())
+    }
+
     /// UpdateTree of a run of leaves; those past the end are appended (AppendTree).
     pub(crate) fn set(&mut self, us: &dyn Untrusted, first: u64, tags: &[Tag]) -> Result<()> {
         let old = self.leaves;
@@ -147,58 +156,6 @@ impl WideTree {
             page[from..from + part.len()].copy_from_slice(part);
             (at, rest) = (end, after);
         }
-        Ok(())
-    }
-
-    /// Makes the leaves from `first` on zero and calls `dropped` for each page of leaves that is thereby absent.
-    pub(crate) fn clear(
-        &mut self,
-        us: &dyn Untrusted,
-        first: u64,
-        count: u64,
-        dropped: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        let end = self.leaves.min(first.saturating_add(count));
-        if first >= end {
-            return Ok(());
-        }
-        let top = height(self.leaves) - 1;
-        if first == 0 && end == self.leaves {
-            self.drop_below(us, top, 0, dropped)?;
-            self.root = ABSENT;
-            return Ok(());
-        }
-        if self.is_absent(us, top, 0)? {
-            return Ok(());
-        }
-        self.clear_within(us, top, 0, (first, end), dropped)?;
-        self.relieve(us)
-    }
-
-    /// Makes it longer, with zeros, or shorter (DeleteTree for each leaf, in bulk).
-    pub(crate) fn resize(
-        &mut self,
-        us: &dyn Untrusted,
-        leaves: u64,
-        dropped: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        if leaves >= self.leaves {
-            self.grow(leaves);
-            return Ok(());
-        }
-        self.clear(us, leaves, self.leaves - leaves, dropped)?;
-        let (old, new) = (height(self.leaves), height(leaves));
-        if new < old && leaves > 0 && !self.is_absent(us, old - 1, 0)? {
-            // It is the topmost page from now on: the next flush makes its tag the root.
-            self.dirty_page(us, new - 1, 0, false)?;
-            for level in new..old {
-                self.forget(us, level, 0)?;
-            }
-        }
-        if leaves == 0 {
-            self.root = ABSENT;
-        }
-        self.leaves = leaves;
         Ok(())
     }
 
@@ -380,72 +337,6 @@ impl WideTree {
         }
     }
 
-    /// Clears the leaves of a range below a page that is not absent and is not cleared as a whole.
-    fn clear_within(
-        &mut self,
-        us: &dyn Untrusted,
-        level: u8,
-        page: u64,
-        (first, end): (u64, u64),
-        dropped: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        let shift = BITS * u32::from(level);
-        let start = page * ENTRIES;
-        let from = (first >> shift).max(start);
-        let to = end.div_ceil(1 << shift).min(start + ENTRIES);
-        if level == 0 {
-            let entries = self.dirty_page(us, 0, page, false)?;
-            entries[(from - start) as usize..(to - start) as usize].fill(ABSENT);
-            if entries.iter().all(|tag| *tag == ABSENT) {
-                dropped(page)?;
-            }
-            return Ok(());
-        }
-        for child in from..to {
-            if self.is_absent(us, level - 1, child)? {
-                continue;
-            }
-            let (child_first, child_end) = (child << shift, ((child + 1) << shift).min(self.leaves));
-            if first <= child_first && child_end <= end {
-                self.drop_below(us, level - 1, child, dropped)?;
-                self.dirty_page(us, level, page, false)?[(child - start) as usize] = ABSENT;
-            } else {
-                self.clear_within(us, level - 1, child, (first, end), dropped)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes a page and all below it. What does not verify is removed as well as it can be found: nobody reads it again.
-    fn drop_below(
-        &mut self,
-        us: &dyn Untrusted,
-        level: u8,
-        page: u64,
-        dropped: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        if level == 0 {
-            dropped(page)?;
-        } else {
-            let entries =
-                self.read(us, level, page, |entries| *entries).unwrap_or([ABSENT; ENTRIES as usize]);
-            for (child, tag) in (page * ENTRIES..).zip(entries) {
-                if tag != ABSENT || self.pages.get_mut().contains((level - 1, child)) {
-                    self.drop_below(us, level - 1, child, dropped)?;
-                }
-            }
-        }
-        self.forget(us, level, page)
-    }
-
-    fn forget(&mut self, us: &dyn Untrusted, level: u8, page: u64) -> Result<()> {
-        us.write_part(Part::Tree(self.base + level), page, None)?;
-        if self.pages.get_mut().remove((level, page)).is_some_and(|page| page.dirty) {
-            self.dirty -= 1;
-        }
-        Ok(())
-    }
-
     /// Writes dirty pages and their tags, from the leaves to the root.
     fn flush(&mut self, us: &dyn Untrusted) -> Result<()> {
         if self.dirty == 0 {
@@ -455,6 +346,7 @@ impl WideTree {
             self.pages.get_mut().iter().filter(|(_, page)| page.dirty).map(|(key, _)| key).collect();
         keys.sort_unstable();
         let levels = height(self.leaves);
+        self.stored = true;
         for (level, number) in keys {
             let pages = self.pages.get_mut();
             let page = pages.peek((level, number)).expect("dirty pages stay");
@@ -476,7 +368,6 @@ impl WideTree {
             }
             self.dirty -= 1;
         }
-        self.stored = true;
         Ok(())
     }
 }

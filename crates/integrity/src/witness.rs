@@ -1,22 +1,23 @@
-//! A record of every (key, initialisation vector) and (key, tweak) that blocks were encrypted under, kept by tests of this crate
+//! A record of every (key, nonce) and (key, tweak) that blocks were encrypted under, kept by tests of this crate
 //! to see that none is used twice for different content. Outside of them nothing is recorded.
 
 #[cfg(not(test))]
 #[inline]
-pub(crate) fn gcm(_: [u8; 12], _: u64, _: &[u8]) {}
+pub(crate) fn gcm(_: crate::counter::Session, _: [u8; 12], _: u64, _: &[u8]) {}
 
 #[cfg(not(test))]
 #[inline]
-pub(crate) fn wide(_: &[u8; 20], _: &[u8]) {}
+pub(crate) fn wide(_: &[u8; 20], _: u64, _: &[u8]) {}
 
 #[cfg(test)]
 pub(crate) use record::{gcm, start, take, wide};
 
 #[cfg(test)]
 mod record {
+    use crate::counter::Session;
     use std::cell::RefCell;
 
-    /// What was given to a cipher: the vector or tweak, the block, the content.
+    /// What was given to a cipher: the kind and session of the key with the nonce, or the tweak, then the block and the content.
     pub(crate) type Use = (Vec<u8>, u64, Vec<u8>);
 
     thread_local! {
@@ -31,12 +32,12 @@ mod record {
         });
     }
 
-    pub(crate) fn gcm(vector: [u8; 12], block: u64, content: &[u8]) {
-        record(&vector, block, content);
+    pub(crate) fn gcm(session: Session, nonce: [u8; 12], block: u64, content: &[u8]) {
+        record(&[&[0], &session.0.to_le_bytes()[..], &nonce].concat(), block, content);
     }
 
-    pub(crate) fn wide(tweak: &[u8; 20], content: &[u8]) {
-        record(tweak, u64::MAX, content);
+    pub(crate) fn wide(tweak: &[u8; 20], block: u64, content: &[u8]) {
+        record(&[&[1], &tweak[..]].concat(), block, content);
     }
 
     /// Starts recording on this thread.

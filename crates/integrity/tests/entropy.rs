@@ -35,14 +35,14 @@ fn terms_are_the_rounded_logarithms() {
 }
 
 #[test]
-fn thresholds_are_the_least_that_the_bound_proves() {
+fn thresholds_are_one_more_than_the_least_that_the_bound_proves() {
     for len in SIZES {
         let threshold = threshold(len).expect("this size is judged");
         let bounds = TailBound::new(len);
         let bound = bounds.log2(threshold);
         assert!(bound <= -f64::from(RUN_BOUND), "{len}: 2^{bound}");
         let least = bounds.least_statistic(f64::from(RUN_BOUND));
-        assert!(threshold.abs_diff(least) <= 4, "{len}: the threshold is {threshold}, the least one {least}");
+        assert_eq!(threshold, least + 1, "{len} bytes");
     }
 }
 

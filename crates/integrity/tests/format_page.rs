@@ -4,10 +4,11 @@ mod by_page;
 mod fixture;
 
 use by_page::SecondReader;
-use fixture::{Bed, Model, Step};
+use fixture::{Bed, MemoryUs, Model, Step, keys};
 use lacuna_core::Budget;
 use lacuna_integrity::{
-    Choice, LARGEST_BLOCK, PACKED_HEADER, PART_PAGE, Part, SMALLEST_BLOCK, Scheme, Trusted,
+    Choice, LARGEST_BLOCK, PACKED_HEADER, PART_PAGE, Part, ProtectedFile, SMALLEST_BLOCK, Scheme, Session,
+    Trusted,
 };
 use lacuna_sim::Rng;
 use lacuna_sim::format_page::FormatPage;
@@ -26,6 +27,26 @@ fn constants_are_those_of_the_page() {
     for (name, value) in named {
         assert_eq!(page.constant(name), value as u64, "{name}");
     }
+}
+
+/// Computed with Python's `hmac` and `cryptography`: HKDF-SHA256 of the master key with the labels of the page, and AES-256-GCM of block 5.
+#[test]
+fn a_block_is_encrypted_as_an_independent_implementation_does() {
+    let session = Session(0x0102_0304_0506_0708);
+    let us = MemoryUs::new(128);
+    let choice = Choice::Fixed(Scheme::Mt);
+    let mut file = ProtectedFile::init_with_block_size(keys(1), choice, session, 128);
+    file.update(&us, 5, &[b'x'; 128]).unwrap();
+    let expected = "e0479c82b0ae9879cb510eb950bdc3b7f4b7e550891ac5c552408ab2427b92110f8be413722b940b79df1191ec24b160\
+                    4045123f8533d44d5d7ce929b475f75d4186886af1fda08c8bcbd42c60950df5ce8244477fe33b5046f712f26a2ef718\
+                    939a792f14b23b839a3496e0f6cba349cea69003a56d73fc42affd53769725e2dc5dbbea959515d8bca1fe4b60d51821";
+    let bytes = |hex: &str| -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    };
+    let (text, tag) = expected.split_at(256);
+    assert_eq!(us.stored.lock().blocks[&5], bytes(text));
+    let trusted = file.commit(&us).unwrap().to_bytes();
+    assert_eq!(trusted[trusted.len() - 16..], bytes(tag), "the last leaf in TS");
 }
 
 /// Compares all that a file should hold with what the second reader finds by the page.

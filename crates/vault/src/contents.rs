@@ -183,10 +183,17 @@ impl Contents {
         let trusted = open.protected.commit(&space)?;
         body.record.has_us = space.has_us();
         body.record.trusted = trusted.to_bytes();
-        if open.protected.wants_conversion() {
+        self.look_again(inode, body);
+        Ok(())
+    }
+
+    /// Notes a file whose scheme does not suit it. What does not verify is told by those who read it.
+    pub(crate) fn look_again(&self, inode: &Inode, body: &Body) {
+        let Some(open) = &body.file else { return };
+        let space = FileSpace::new(&self.ground, inode.ino, &body.record);
+        if open.protected.wants_conversion(&space).is_ok_and(|wants| wants) {
             self.due.add(inode.ino);
         }
-        Ok(())
     }
 
     /// Converts a part of a file to the scheme that suits it, if that is another. Whether there may be more to do.

@@ -62,9 +62,7 @@ impl Openings {
             return Ok(());
         }
         self.contents.finish(&inode, &mut body)?;
-        if body.file.as_ref().is_some_and(|open| open.protected.wants_conversion()) {
-            self.contents.due.add(ino);
-        }
+        self.contents.look_again(&inode, &body);
         Ok(())
     }
 

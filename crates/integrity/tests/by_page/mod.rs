@@ -3,7 +3,7 @@
 
 use crate::fixture::Stored;
 use lacuna_core::Secret;
-use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, XtsKey, derive, keyed_hash};
+use lacuna_crypto::{GcmKey, Hctr2Key, XtsKey, derive, keyed_hash};
 use lacuna_integrity::{Part, decompress, is_random_looking};
 use lacuna_sim::format_page::{FormatPage, number};
 use std::cell::RefCell;
@@ -14,8 +14,9 @@ type Counter = (u64, u32);
 
 /// The keys of a file.
 struct Keys {
-    gcm: GcmKey,
-    prf: AesBlock,
+    file: Secret<32>,
+    /// The label of keys of blocks.
+    blocks: String,
     tree: Secret<32>,
     wide: Hctr2Key,
     pages: Hctr2Key,
@@ -28,23 +29,22 @@ impl Keys {
         let label =
             |key: &str| rows.iter().find(|row| row[0] == key).unwrap_or_else(|| panic!("{key}"))[2].clone();
         let file: Secret<32> = derive(&Secret::copy_from(&[7; 32]), &label("file"), &file.to_le_bytes());
-        let blocks: Secret<64> = derive(&file, &label("blocks"), &[]);
-        let half = |at: usize| Secret::<32>::copy_from(blocks.expose()[at..].first_chunk().unwrap());
         Keys {
-            gcm: GcmKey::new(&half(0)).unwrap(),
-            prf: AesBlock::new(&half(32)),
+            blocks: label("blocks"),
             tree: derive(&file, &label("tree"), &[]),
             wide: Hctr2Key::new(&derive(&file, &label("wide blocks"), &[])).unwrap(),
             pages: Hctr2Key::new(&derive(&file, &label("pages"), &[])).unwrap(),
             plain: XtsKey::new(&derive(&file, &label("plain blocks"), &[])).unwrap(),
+            file,
         }
     }
 
-    fn vector(&self, block: u64, (session, pass): Counter) -> [u8; 12] {
-        let first = [&session.to_le_bytes()[..], &pass.to_le_bytes(), &[0; 4]].concat();
-        let mut state = self.prf.encrypt(first.try_into().unwrap());
-        state.iter_mut().zip(block.to_le_bytes()).for_each(|(s, b)| *s ^= b);
-        *self.prf.encrypt(state).first_chunk().unwrap()
+    fn gcm(&self, (session, _): Counter) -> GcmKey {
+        GcmKey::new(&derive(&self.file, &self.blocks, &session.to_le_bytes())).unwrap()
+    }
+
+    fn nonce(block: u64, (_, pass): Counter) -> [u8; 12] {
+        [&pass.to_le_bytes()[..], &block.to_le_bytes()].concat().try_into().unwrap()
     }
 
     fn tag(&self, level: u8, bytes: &[u8]) -> Tag {
@@ -71,7 +71,7 @@ pub(crate) struct SecondReader<'s> {
     keys: Keys,
     blocks: u64,
     block_size: usize,
-    /// The scheme, and the one that the file is being converted from.
+    /// That of the scheme; of a file that is being converted, that of MT-EINT and the one below.
     sections: Vec<Section>,
     met: RefCell<BTreeSet<(Part, u64)>>,
 }
@@ -126,12 +126,19 @@ impl<'s> SecondReader<'s> {
             sections: vec![],
             met: RefCell::default(),
         };
-        let top = reader.section(schemes & 15, blocks, &mut bytes);
-        reader.sections.push(top);
-        if let Some(under) = (schemes >> 4).checked_sub(1) {
-            let blocks = bytes.number(8);
-            let under = reader.section(under, blocks, &mut bytes);
-            reader.sections.push(under);
+        match (schemes >> 4).checked_sub(1) {
+            None => {
+                let only = reader.section(schemes & 15, blocks, &mut bytes);
+                reader.sections.push(only);
+            }
+            Some(other) => {
+                let mt = reader.scheme("MT-EINT");
+                let top = reader.section(mt, blocks, &mut bytes);
+                let scheme = if schemes & 15 == mt { other } else { schemes & 15 };
+                let blocks = bytes.number(8);
+                let under = reader.section(scheme, blocks, &mut bytes);
+                reader.sections.extend([top, under]);
+            }
         }
         assert!(bytes.0.is_empty(), "TS is longer than the page says");
         reader
@@ -183,12 +190,8 @@ impl<'s> SecondReader<'s> {
                     leaf if leaf == [0xfe; 16] => break,
                     leaf => return self.tagged(block, counter, &leaf),
                 }
-            } else {
-                match counter {
-                    (0, 0) => {}
-                    (0, 1) => break,
-                    _ => return self.selective(section, block, counter),
-                }
+            } else if counter != (0, 0) {
+                return self.selective(section, block, counter);
             }
         }
         Some(vec![0; self.block_size])
@@ -307,9 +310,9 @@ impl<'s> SecondReader<'s> {
 
     fn tagged(&self, block: u64, counter: Counter, tag: &Tag) -> Option<Vec<u8>> {
         let mut plain = vec![0; self.block_size];
-        let vector = self.keys.vector(block, counter);
+        let (gcm, nonce) = (self.keys.gcm(counter), Keys::nonce(block, counter));
         let sealed = self.stored.blocks.get(&block)?;
-        self.keys.gcm.open(&vector, &block.to_le_bytes(), sealed, tag, &mut plain).ok()?;
+        gcm.open(&nonce, &block.to_le_bytes(), sealed, tag, &mut plain).ok()?;
         Some(plain)
     }
 
@@ -332,7 +335,8 @@ impl<'s> SecondReader<'s> {
             let (text, tag) = sealed.split_last_chunk::<16>()?;
             let mut packed = vec![0; text.len()];
             let data = [&block.to_le_bytes()[..], &[1]].concat();
-            self.keys.gcm.open(&self.keys.vector(block, counter), &data, text, tag, &mut packed).ok()?;
+            let nonce = Keys::nonce(block, counter);
+            self.keys.gcm(counter).open(&nonce, &data, text, tag, &mut packed).ok()?;
             decompress(&packed, &mut plain)?;
             return Some(plain);
         }

@@ -13,6 +13,7 @@ use super::replay::Replay;
 use super::superblock::SuperFile;
 use super::{AnchorState, CommitInfo, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
 use lacuna_core::{FailStop, Result};
+use lacuna_crypto::RandomSource;
 use lacuna_medium::FolderFile;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
@@ -24,6 +25,15 @@ pub(super) fn draw<const N: usize>(base: &StoreBase) -> [u8; N] {
     let mut bytes = [0; N];
     base.random.fill(&mut bytes);
     bytes
+}
+
+/// The number of an opening. It is never 0, which stands for no session in the counters of protected files.
+fn draw_session(random: &dyn RandomSource) -> u64 {
+    let mut bytes = [0; 8];
+    while bytes == [0; 8] {
+        random.fill(&mut bytes);
+    }
+    u64::from_le_bytes(bytes)
 }
 
 /// Opens a store.
@@ -88,7 +98,7 @@ fn assemble(
     replay: Replay,
     known: Option<AnchorState>,
 ) -> Result<(Engine, Option<Frozen>, BTreeSet<u64>)> {
-    let session = u64::from_le_bytes(draw(&base));
+    let session = draw_session(&*base.random);
     let machine = known.as_ref().map_or_else(|| draw(&base), |known| known.machine);
     let number = replay.last.number;
     // An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes back.
@@ -203,5 +213,25 @@ fn take_up(engine: &Engine, standing: Standing) -> Result<()> {
         Standing::Unknown | Standing::Newer => {
             commit(engine, &Request { puts: &[], root: None, anyway: true }, &mut || ()).map(drop)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives zeros first.
+    struct Zeros(AtomicU64);
+
+    impl RandomSource for Zeros {
+        fn fill(&self, out: &mut [u8]) {
+            let drawn = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            out.fill(u8::from(drawn > 2));
+        }
+    }
+
+    #[test]
+    fn a_session_is_never_zero() {
+        assert_eq!(draw_session(&Zeros(AtomicU64::new(0))), u64::from_le_bytes([1; 8]));
     }
 }
