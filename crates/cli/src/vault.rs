@@ -7,7 +7,7 @@ use crate::passphrase;
 use crate::settings;
 use crate::size::budget;
 use crate::working;
-use lacuna::vault::{self, BadFile, CheckReport, NewVault, OpenVault, VaultKey, VaultOpening};
+use lacuna::vault::{self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening};
 use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human};
 use lacuna_service::Record;
 use serde_json::{Value, json};
@@ -185,21 +185,24 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
             return console
                 .done(&format!("nothing to accept: the state of {shown} is as it should be; {why}"));
         }
-        Err(e) if e.kind() == Kind::RolledBack => console.note(&settings::words(&e)),
+        Err(e) if e.kind() == Kind::RolledBack => {}
         Err(e) => return Err(e),
     }
-    console.note(
-        "accepting it makes the state that is there the newest one: what was written to the vault in states that are not in its \
-         history is gone",
-    );
-    if !args.yes {
-        console::confirm()?;
-    }
-    let open = working::show(console, &format!("accepting {shown}"), |_| {
-        key.open(VaultOpening { accept: true, ..opening })
-    })?;
+    let open = key.open(VaultOpening { accept: Some(consent(args.yes, console)), ..opening })?;
     open.close()?;
     console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
+}
+
+/// Shows the state that was read, and asks: what is accepted is that state, even if another one lies there by then.
+fn consent(yes: bool, console: Console) -> Consent {
+    Consent::asked(move |refusal| {
+        console.note(&settings::words(&refusal.remedy("go on only if this is the state that you want")));
+        console.note(
+            "accepting it makes this state the newest one: what was written to the vault in states that are not in its history \
+             is gone",
+        );
+        if yes { Ok(()) } else { console::confirm() }
+    })
 }
 
 /// `lacuna vault stat`.

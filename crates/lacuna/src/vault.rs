@@ -46,6 +46,7 @@ use lacuna_header::{
 };
 pub use lacuna_integrity::{Choice, Scheme};
 use lacuna_medium::{Access, DiskFolder, FileMedium, Medium, Space};
+pub use lacuna_vault::store::Consent;
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
 pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Vault};
 use lacuna_vault::{Base, OpenOptions, SystemWallClock, VaultOptions};
@@ -138,8 +139,9 @@ pub fn create(
 pub struct VaultOpening {
     /// Refuse every change.
     pub read_only: bool,
-    /// Accept the state that is there although this machine remembers another: a backup that was restored on purpose.
-    pub accept: bool,
+    /// Accept the state that is there although this machine remembers another: a backup that was restored on purpose. What is agreed
+    /// to is the state that was read when it was asked.
+    pub accept: Option<Consent>,
     /// Memory for all caches.
     pub budget: Budget,
     /// Where this machine remembers the last state, if not at [`default_anchor`].
@@ -153,7 +155,7 @@ impl Default for VaultOpening {
     fn default() -> Self {
         VaultOpening {
             read_only: false,
-            accept: false,
+            accept: None,
             budget: Budget::default(),
             anchor: None,
             log: Arc::new(|_| ()),

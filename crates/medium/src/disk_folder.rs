@@ -356,6 +356,11 @@ impl FolderFile for DiskFile {
         self.file.sync_data().map_err(|e| self.failed("cannot sync", &e).with_kind(Kind::Io))
     }
 
+    fn has_name(&self) -> Result<bool> {
+        let about = fs::fstat(&self.file).map_err(|e| self.failed("cannot look at", &e.into()))?;
+        Ok(about.st_nlink > 0)
+    }
+
     fn forget_cached(&self) -> Result<()> {
         forget_cached(&self.file, &self.path)
     }

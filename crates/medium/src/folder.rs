@@ -82,6 +82,12 @@ pub trait FolderFile: Send + Sync {
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
     /// Returns when the file's content and length so far are durable. Says nothing of its name.
     fn sync(&self) -> Result<()>;
+    /// Whether it still has its name in some folder. Where nothing can tell, it has.
+    ///
+    /// Errors: what the system reports.
+    fn has_name(&self) -> Result<bool> {
+        Ok(true)
+    }
     /// From now on reads come from what is durable, as [`Medium::forget_cached`](crate::Medium::forget_cached) says.
     fn forget_cached(&self) -> Result<()> {
         Ok(())

@@ -1,7 +1,7 @@
 //! What a vault is made and opened with, and what it reports of itself.
 
 use crate::Time;
-use crate::store::JournalSize;
+use crate::store::{Consent, JournalSize};
 use lacuna_core::Budget;
 use lacuna_integrity::{Choice, Scheme};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct OpenOptions {
     /// Refuse every change.
     pub read_only: bool,
     /// Accept what is there although the anchor knows of another state: a backup that was restored on purpose.
-    pub accept: bool,
+    pub accept: Option<Consent>,
     /// Memory of all caches.
     pub budget: Budget,
     /// Time between commits that nobody asked for; without it there is no timer and no thread.
@@ -55,7 +55,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         OpenOptions {
             read_only: false,
-            accept: false,
+            accept: None,
             budget: Budget::default(),
             commit_period: Some(COMMIT_PERIOD),
             journal: JournalSize::default(),

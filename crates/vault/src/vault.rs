@@ -102,7 +102,7 @@ impl Vault {
     /// holds everything together does not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, options);
-        let (store, recovered) = Store::open(rests, StoreKeys::derive(master, &uuid), choices)?;
+        let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), choices)?;
         let store = Arc::new(store);
         let Recovered { root, puts, first_opening, accepted, state, records, superblocks } = recovered;
         if superblocks == Superblocks::Damaged {
@@ -117,9 +117,12 @@ impl Vault {
                 .expected("one that was made whole")
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
-        let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4))?;
+        let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4));
+        let namespace = namespace.map_err(incomplete)?;
         let found = Found { first_opening, accepted, state, records, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;
+        // Only now is it known that the state is whole enough to go on from.
+        vault.ground.store.take_up()?;
         vault.start(options)?;
         if vault.remove_orphans()? > 0 {
             vault.commits.checkpoint()?;
@@ -399,6 +402,17 @@ impl Vault {
     }
 }
 
+/// The namespace of a state that is anchored does not verify: files of another state lie beside the superblock.
+fn incomplete(e: Error) -> Error {
+    if e.kind() != Kind::Corrupt {
+        return e;
+    }
+    e.context("the directory does not hold one whole state").remedy(
+        "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
+         restore the directory from a backup",
+    )
+}
+
 /// What the store rests on, and how it is opened.
 fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> (StoreBase, StoreOptions) {
     let clock = base.clock.clone();
@@ -411,7 +425,7 @@ fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> (StoreBase,
     };
     let choices = StoreOptions {
         read_only: options.read_only,
-        accept: options.accept,
+        accept: options.accept.clone(),
         // Without a timer there are no threads: a test decides what happens when.
         background: options.commit_period.is_some(),
         journal: options.journal,

@@ -6,7 +6,7 @@ mod store_world;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_sim::{CrashFolder, FolderImage, Image, Rng};
 use lacuna_vault::store::{
-    Anchor, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions, Superblocks,
+    Anchor, Consent, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreOptions, Superblocks,
 };
 use std::sync::Arc;
 use store_world::{base, keys, options, page};
@@ -138,6 +138,65 @@ fn without_an_anchor_the_first_opening_is_said() {
 }
 
 #[test]
+fn what_is_accepted_is_the_state_that_was_shown() {
+    let (mut machine, folder, store, object) = grown(2);
+    let oldest = folder.snapshot();
+    for state in 3..9 {
+        write(&store, object, state);
+        commit(&store, state);
+        if state == 5 {
+            store.commit(&[], Some(b"root")).unwrap();
+        }
+    }
+    let shown = folder.snapshot();
+    write(&store, object, 9);
+    commit(&store, 9);
+    drop(store);
+    folder.restore(&shown);
+    // Somebody puts an older state there while a person thinks.
+    let swapped = (folder.clone(), oldest);
+    let consent = Consent::asked(move |refusal| {
+        assert!(refusal.to_string().contains("found: state "), "{refusal}");
+        swapped.0.restore(&swapped.1);
+        Ok(())
+    });
+    match machine.open_as(&folder, StoreOptions { accept: Some(consent), ..options() }) {
+        // What is read is verified against the state that was shown, by who uses the store; the older one never counts.
+        Ok((store, found)) => {
+            assert!(found.accepted && found.state.number > 8);
+            drop(store);
+            // The next opening finds the older state, and says so.
+            assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
+        }
+        Err(e) => assert_ne!(e.kind(), Kind::RolledBack),
+    }
+    // A refusal is that of the opening.
+    let no = Consent::asked(|_| Err(Error::new(Kind::Usage, "nothing was changed")));
+    folder.restore(&shown);
+    let refused = machine.open_as(&folder, StoreOptions { accept: Some(no), ..options() }).err().unwrap();
+    assert_eq!(refused.kind(), Kind::Usage);
+}
+
+#[test]
+fn a_look_changes_nothing_until_it_is_taken_up() {
+    let (mut machine, folder, store, object) = grown(3);
+    drop(store);
+    let (before, anchor) = (folder.snapshot().digest(), machine.number());
+    let other = Machine::new(77);
+    let (store, found) = Store::look(base(&folder, &other.anchor, 77), keys(), options()).unwrap();
+    assert!(found.first_opening);
+    assert_eq!(content(&store, object), 3);
+    drop(store);
+    assert_eq!((folder.snapshot().digest(), other.anchor.load().unwrap()), (before, None));
+    assert_eq!(machine.number(), anchor);
+    let (store, _) = Store::look(base(&folder, &other.anchor, 78), keys(), options()).unwrap();
+    store.take_up().unwrap();
+    assert!(other.number() > anchor);
+    drop(store);
+    assert_eq!(content(&machine.open(&folder).unwrap().0, object), 3);
+}
+
+#[test]
 fn an_older_state_that_is_accepted_goes_on() {
     let (mut machine, folder, store, object) = grown(3);
     let backup = folder.snapshot();
@@ -150,7 +209,8 @@ fn an_older_state_that_is_accepted_goes_on() {
     folder.restore(&backup);
     assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
     assert_eq!(machine.number(), before);
-    let (store, found) = machine.open_as(&folder, StoreOptions { accept: true, ..options() }).unwrap();
+    let (store, found) =
+        machine.open_as(&folder, StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
     assert!(found.accepted);
     assert_eq!((content(&store, object), found.state.number), (3, 4));
     assert!(machine.number() > before);
@@ -225,7 +285,8 @@ fn a_fork_is_noticed_by_both() {
         machine.open(&copy(&shared)).err().expect("the state before the fork is older");
     }
     // One of them is kept, and the other machine accepts it.
-    let (store, found) = two.open_as(&mine, StoreOptions { accept: true, ..options() }).unwrap();
+    let (store, found) =
+        two.open_as(&mine, StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
     assert!(found.accepted);
     commit(&store, 99);
     drop(store);
@@ -447,7 +508,8 @@ fn the_machine_after_the_last_that_is_listed_is_told_so() {
     let refused = first.refused(&folder);
     assert_eq!(refused.kind(), Kind::RolledBack);
     assert!(refused.to_string().contains("no longer remembers this machine"), "{refused}");
-    let (store, found) = first.open_as(&folder, StoreOptions { accept: true, ..options() }).unwrap();
+    let (store, found) =
+        first.open_as(&folder, StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
     assert!(found.accepted);
     assert_eq!(content(&store, object), 1);
     drop(store);

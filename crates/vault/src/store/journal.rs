@@ -233,8 +233,17 @@ impl Journal {
     }
 
     /// Returns when a file is durable.
+    ///
+    /// Errors: [`Kind::Io`], also if somebody removed it: what is written to it then is lost when it is closed.
     pub(super) fn sync(&self, area: u8) -> Result<()> {
-        self.file(area)?.sync()
+        let file = self.file(area)?;
+        file.sync()?;
+        if file.has_name()? {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Io, "the journal of the vault is gone from its directory")
+            .found(format!("{} was removed while the vault is open", NAMES[usize::from(area)]))
+            .remedy("close the vault; bring the directory back from a copy, then open it again"))
     }
 
     /// The next page goes to the start of the other file. Gives the file that was left.

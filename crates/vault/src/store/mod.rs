@@ -48,6 +48,7 @@ use lacuna_core::{Error, Kind, Result, Status, StatusItem, closed};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::{Folder, Space};
 use parking_lot::Mutex;
+use recovery::Untaken;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use worker::Worker;
@@ -83,13 +84,31 @@ pub struct StoreBase {
     pub uuid: [u8; 16],
 }
 
+/// Whether a state is to be accepted that does not descend from what the anchor remembers.
+#[derive(Clone)]
+pub struct Consent(pub(crate) Agrees);
+
+type Agrees = Arc<dyn Fn(Error) -> Result<()> + Send + Sync>;
+
+impl Consent {
+    /// Asks: it is given the refusal of the state that was found, and an error of its own is that of the opening.
+    pub fn asked(agrees: impl Fn(Error) -> Result<()> + Send + Sync + 'static) -> Consent {
+        Consent(Arc::new(agrees))
+    }
+
+    /// Whatever state it is.
+    pub fn given() -> Consent {
+        Consent::asked(|_| Ok(()))
+    }
+}
+
 /// How a store is opened.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct StoreOptions {
     /// Refuses every change. The anchor is compared with and stays as it is.
     pub read_only: bool,
     /// Takes the state that is there, although it does not descend from what the anchor remembers, and commits it anew.
-    pub accept: bool,
+    pub accept: Option<Consent>,
     /// Checkpoints are finished, and files of removed objects are removed, by a thread, while commits go on. Without it, by the
     /// commit.
     pub background: bool,
@@ -140,19 +159,11 @@ pub enum Superblocks {
 pub struct Store {
     engine: Arc<Engine>,
     worker: Mutex<Option<Worker>>,
+    /// Until it is taken up.
+    untaken: Mutex<Option<Untaken>>,
 }
 
 impl Store {
-    fn new(engine: Engine) -> Store {
-        let engine = Arc::new(engine);
-        let worker = engine.background.then(|| Worker::start(engine.clone()));
-        let store = Store { engine, worker: Mutex::new(worker) };
-        if store.engine.frozen.lock().is_some() {
-            store.wake();
-        }
-        store
-    }
-
     /// Makes a store in a folder that has none. Files of one that is there are gone.
     ///
     /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
@@ -187,7 +198,7 @@ impl Store {
         superblock.write(&keys, &*base.random, (&commit, &facts), None, 0)?;
         base.folder.sync_names("")?;
         base.anchor.advance(None, &first)?;
-        recovery::open(base, keys, options).map(|(engine, _)| Store::new(engine))
+        Store::open(base, keys, options).map(|(store, _)| store)
     }
 
     /// Opens the store of a folder, in its newest state.
@@ -195,7 +206,30 @@ impl Store {
     /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if there
     /// is no superblock that verifies.
     pub fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Store, Recovered)> {
-        recovery::open(base, keys, options).map(|(engine, found)| (Store::new(engine), found))
+        let (store, found) = Store::look(base, keys, options)?;
+        store.take_up()?;
+        Ok((store, found))
+    }
+
+    /// The same, but nothing is changed before [`Store::take_up`], neither in the folder nor in the anchor: until then it is for reading
+    /// alone. So a state that turns out to be incomplete leaves no trace.
+    pub fn look(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Store, Recovered)> {
+        let (engine, found, untaken) = recovery::look(base, keys, &options)?;
+        let untaken = Mutex::new(Some(untaken).filter(|_| !options.read_only));
+        Ok((Store { engine: Arc::new(engine), worker: Mutex::new(None), untaken }, found))
+    }
+
+    /// Goes on from the state that [`Store::look`] found: the anchor remembers it from now on.
+    pub fn take_up(&self) -> Result<()> {
+        let Some(untaken) = self.untaken.lock().take() else { return Ok(()) };
+        recovery::take_up(&self.engine, &untaken)?;
+        if self.engine.background {
+            *self.worker.lock() = Some(Worker::start(self.engine.clone()));
+        }
+        if self.engine.frozen.lock().is_some() {
+            self.wake();
+        }
+        Ok(())
     }
 
     /// Random, new at each opening.
@@ -363,7 +397,7 @@ impl Store {
     pub fn status(&self) -> Status {
         let engine = &self.engine;
         let items = vec![
-            StatusItem::new("commits", engine.durable.load(Ordering::Acquire), "commits"),
+            StatusItem::new("last_commit", engine.durable.load(Ordering::Acquire), "commits"),
             StatusItem::new("checkpoints", engine.epoch.load(Ordering::Acquire), "checkpoints"),
             StatusItem::new("journal_used", engine.journal.used(), "bytes"),
             StatusItem::new("objects_changed", engine.objects.len() as u64, "objects"),

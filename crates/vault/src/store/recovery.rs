@@ -11,8 +11,8 @@ use super::object::Object;
 use super::objects::{Objects, subfolder};
 use super::replay::Replay;
 use super::superblock::SuperFile;
-use super::{AnchorState, CommitInfo, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
-use lacuna_core::{FailStop, Result};
+use super::{AnchorState, CommitInfo, Consent, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
+use lacuna_core::{FailStop, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::FolderFile;
 use parking_lot::{Mutex, RwLock};
@@ -36,8 +36,19 @@ fn draw_session(random: &dyn RandomSource) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Opens a store.
-pub(super) fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Engine, Recovered)> {
+/// What is left to be done when a store is taken up.
+pub(super) struct Untaken {
+    standing: Standing,
+    /// Objects whose removal may not have been carried out.
+    removed: BTreeSet<u64>,
+}
+
+/// Looks at the newest state, judges it, and changes nothing of it.
+pub(super) fn look(
+    base: StoreBase,
+    keys: StoreKeys,
+    options: &StoreOptions,
+) -> Result<(Engine, Recovered, Untaken)> {
     let writable = !options.read_only;
     let keys = Arc::new(keys);
     let known = base.anchor.load()?;
@@ -47,7 +58,12 @@ pub(super) fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> R
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
     let (standing, accepted) = match judged {
         Ok(standing) => (standing, false),
-        Err(e) if options.accept && e.kind() == lacuna_core::Kind::RolledBack => (Standing::Newer, true),
+        Err(e) if e.kind() == Kind::RolledBack => {
+            let Some(Consent(agrees)) = &options.accept else { return Err(e) };
+            // What is agreed to is the state that was read just now, whatever lies in the folder meanwhile.
+            agrees(e)?;
+            (Standing::Newer, true)
+        }
         Err(e) => return Err(e),
     };
     let recovered = Recovered {
@@ -63,24 +79,27 @@ pub(super) fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> R
             true => Superblocks::Torn,
         },
     };
-    let (engine, mut frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
-    if writable {
-        tidy(&engine, &removed)?;
-        if matches!(standing, Standing::Unknown | Standing::Newer) {
-            // Another program may have brought these files here a moment ago.
-            engine.folder.sync_all()?;
-        }
-        take_up(&engine, standing)?;
-        // The thread finishes it while the vault is in use.
-        if !engine.background {
-            checkpoint::finish(&engine, &mut frozen).or_else(|e| {
-                // It is tried again before the next one.
-                if e.kind() == lacuna_core::Kind::NoSpace { Ok(()) } else { Err(e) }
-            })?;
-        }
-    }
+    let (engine, frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
     *engine.frozen.lock() = frozen;
-    Ok((engine, recovered))
+    Ok((engine, recovered, Untaken { standing, removed }))
+}
+
+/// Goes on from the state that was found: rids it of what a crash left half done, and lets the anchor remember it.
+pub(super) fn take_up(engine: &Engine, untaken: &Untaken) -> Result<()> {
+    tidy(engine, &untaken.removed)?;
+    if matches!(untaken.standing, Standing::Unknown | Standing::Newer) {
+        // Another program may have brought these files here a moment ago.
+        engine.folder.sync_all()?;
+    }
+    remember(engine, untaken.standing)?;
+    // The thread finishes it while the vault is in use.
+    if !engine.background {
+        checkpoint::finish(engine, &mut engine.frozen.lock()).or_else(|e| {
+            // It is tried again before the next one.
+            if e.kind() == Kind::NoSpace { Ok(()) } else { Err(e) }
+        })?;
+    }
+    Ok(())
 }
 
 /// Whether the anchor says that a commit was durable.
@@ -93,7 +112,7 @@ fn is_durable(known: Option<&AnchorState>, commit: &Commit) -> bool {
 fn assemble(
     base: StoreBase,
     keys: Arc<StoreKeys>,
-    options: StoreOptions,
+    options: &StoreOptions,
     (journal, superblock): (Journal, SuperFile),
     replay: Replay,
     known: Option<AnchorState>,
@@ -194,7 +213,7 @@ fn tidy(engine: &Engine, removed: &BTreeSet<u64>) -> Result<()> {
 
 /// Makes the anchor remember the state that was found. A state that is not by this machine is followed by a commit of its
 /// own, so that what the anchor remembers is always this machine's last commit, and other machines find it in the table.
-fn take_up(engine: &Engine, standing: Standing) -> Result<()> {
+fn remember(engine: &Engine, standing: Standing) -> Result<()> {
     match standing {
         Standing::Same => Ok(()),
         Standing::Next => {

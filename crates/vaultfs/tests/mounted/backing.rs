@@ -140,6 +140,24 @@ fn directory_that_is_lost_with_its_disk_is_an_error_and_keeps_what_was_synced() 
 }
 
 #[test]
+fn directory_that_is_removed_is_an_error() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let at = |name: &str| place.mountpoint().join(name);
+    write_durably(&at("synced"), b"content").unwrap();
+    fs::remove_dir_all(place.backing()).unwrap();
+    // A small file would fit into the journal, which is gone from its directory and open all the same.
+    assert_eq!(write_durably(&at("small"), b"content").unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(write_durably(&at("another"), b"content").is_err());
+    wait_until("the end of the use of the mount", || {
+        close(&place.mountpoint(), Some(&place.run_base())).unwrap_err().kind() != Kind::Busy
+    });
+    assert_ne!(server.last_words(&place), "");
+    assert!(place.take_log().iter().any(|line| line.contains("journal")));
+}
+
+#[test]
 fn read_only_directory_can_be_read() {
     needs!(lacking());
     let place = Place::new();
