@@ -129,14 +129,7 @@ fn note(
         }
     }
     let facts = facts_of(engine, history, appendable);
-    if !content::is_readable(number, &facts, &changes) {
-        return Err(Error::new(Kind::Other, "the vault cannot commit what it could not read again")
-            .found(format!("commit {number}, objects up to {}", facts.object_limit))
-            .expected(format!(
-                "at most {}, and objects of less than {MOST_PAGES} pages",
-                content::MOST_NUMBER
-            )));
-    }
+    check_readable(number, &facts, &changes)?;
     let plain = record_to_bytes(&facts, &changes);
     let place = engine.journal.take_record(record::pages_of(plain.len()))?;
     // Nothing fails from here on.
@@ -158,6 +151,16 @@ fn note(
         (objects.into_iter().collect(), engine.journal.switch())
     });
     Ok(Some((Noted { number, facts, plain, place, placed, touched, removed }, switched)))
+}
+
+/// Refuses a commit that no opening could read.
+fn check_readable(number: u64, facts: &Facts, changes: &Changes) -> Result<()> {
+    if content::is_readable(number, facts, changes) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Other, "the vault cannot commit what it could not read again")
+        .found(format!("commit {number}, objects up to {}", facts.object_limit))
+        .expected(format!("at most {}, and objects of less than {MOST_PAGES} pages", content::MOST_NUMBER)))
 }
 
 /// Objects of the last list that are not in this one go to the journal again.
