@@ -78,7 +78,7 @@ impl Vault {
     /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
     pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, &options.open);
-        let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), choices)?);
+        let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), &choices)?);
         let namespace = Namespace::create(&store, master, options.open.budget.share(1, 4))?;
         namespace.put(&tables::meta("version"), Some(&[VERSION]));
         namespace.put(&tables::meta("choice"), Some(&[choice_code(options.choice)]));
@@ -102,7 +102,7 @@ impl Vault {
     /// holds everything together does not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, options);
-        let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), choices)?;
+        let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
         let Recovered { root, puts, first_opening, accepted, state, records, superblocks } = recovered;
         if superblocks == Superblocks::Damaged {

@@ -37,7 +37,7 @@ fn play(seed: u64, cuts: u64, lying: bool) -> Outcome {
             let image = world.power_up(during);
             world.others.settle();
             outcome.digest ^= image.digest();
-            match world.open(options()) {
+            match world.open(&options()) {
                 Ok(store) => {
                     kept.push((world.memory.load().unwrap().unwrap().number, image));
                     break store;
@@ -68,7 +68,7 @@ fn older_states_are_refused(world: &mut World, kept: &mut Vec<(u64, lacuna_sim::
     if number + 1 < today {
         let folder = lacuna_sim::CrashFolder::from_image(&image);
         let base = store_world::base(&folder, &world.memory, 1);
-        let opened = Store::open(base, keys(), StoreOptions { read_only: true, ..options() });
+        let opened = Store::open(base, keys(), &StoreOptions { read_only: true, ..options() });
         let kind = opened.err().map(|e| e.kind());
         assert_eq!(kind, Some(Kind::RolledBack), "seed {}: state {number} instead of {today}", world.seed);
     }

@@ -25,7 +25,7 @@ fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
 fn no_space_in_a_hole_leaves_the_pages_before_it() {
     for free in 0..13 {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        let store = Store::create(base(&folder, &anchor, 1), keys(), options()).unwrap();
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
         let object = store.new_object().unwrap();
         store.write(object, 1000, &page(7)).unwrap();
         store.write(object, 50, &pages(1..=3)).unwrap();
@@ -38,7 +38,7 @@ fn no_space_in_a_hole_leaves_the_pages_before_it() {
         assert!(store.failure().is_none());
         store.commit(b"said", None).unwrap();
         drop(store);
-        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), options()).unwrap();
+        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
         assert!(read(&store, object, 50, 16) == expected, "{free} pages free");
         assert_eq!(read(&store, object, 1000, 1), page(7));
     }
@@ -51,7 +51,7 @@ fn no_space_for_what_is_there_leaves_it() {
     let mut outcomes = [0; 3];
     for (after, forever) in (0..12).flat_map(|after| [(after, false), (after, true)]) {
         let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        let store = Store::create(base(&folder, &anchor, 1), keys(), options()).unwrap();
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
         let object = store.new_object().unwrap();
         // The first sixteen go to the journal, the others to their places.
         store.write(object, 0, &pages(1..=20)).unwrap();
@@ -81,7 +81,7 @@ fn no_space_for_what_is_there_leaves_it() {
             assert_eq!(store.commit(b"more", None).unwrap_err().kind(), Kind::FailStop, "{context}");
         }
         drop(store);
-        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), options()).unwrap();
+        let (store, _) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
         assert!(read(&store, object, 10, 20) == expected, "{context}, opened again");
     }
     assert!(outcomes[1] > 5 && outcomes[2] > 3, "{outcomes:?}");
@@ -109,7 +109,7 @@ fn a_full_folder_changes_no_page() {
             if store.failure().is_some() {
                 failed += 1;
                 drop(store);
-                store = world.open(options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+                store = world.open(&options()).unwrap_or_else(|e| panic!("{context}: {e}"));
             }
             world.compare(&store).unwrap_or_else(|e| panic!("{context}: {e}"));
         }

@@ -23,16 +23,16 @@ impl Machine {
     }
 
     fn create(&self, folder: &CrashFolder) -> Store {
-        Store::create(base(folder, &self.anchor, self.seed), keys(), options()).unwrap()
+        Store::create(base(folder, &self.anchor, self.seed), keys(), &options()).unwrap()
     }
 
-    fn open_as(&mut self, folder: &CrashFolder, options: StoreOptions) -> Result<(Store, Recovered)> {
+    fn open_as(&mut self, folder: &CrashFolder, options: &StoreOptions) -> Result<(Store, Recovered)> {
         self.seed += 100;
         Store::open(base(folder, &self.anchor, self.seed), keys(), options)
     }
 
     fn open(&mut self, folder: &CrashFolder) -> Result<(Store, Recovered)> {
-        self.open_as(folder, options())
+        self.open_as(folder, &options())
     }
 
     /// The refusal of a folder.
@@ -160,7 +160,7 @@ fn what_is_accepted_is_the_state_that_was_shown() {
         swapped.0.restore(&swapped.1);
         Ok(())
     });
-    match machine.open_as(&folder, StoreOptions { accept: Some(consent), ..options() }) {
+    match machine.open_as(&folder, &StoreOptions { accept: Some(consent), ..options() }) {
         // What is read is verified against the state that was shown, by who uses the store; the older one never counts.
         Ok((store, found)) => {
             assert!(found.accepted && found.state.number > 8);
@@ -173,7 +173,7 @@ fn what_is_accepted_is_the_state_that_was_shown() {
     // A refusal is that of the opening.
     let no = Consent::asked(|_| Err(Error::new(Kind::Usage, "nothing was changed")));
     folder.restore(&shown);
-    let refused = machine.open_as(&folder, StoreOptions { accept: Some(no), ..options() }).err().unwrap();
+    let refused = machine.open_as(&folder, &StoreOptions { accept: Some(no), ..options() }).err().unwrap();
     assert_eq!(refused.kind(), Kind::Usage);
 }
 
@@ -183,13 +183,13 @@ fn a_look_changes_nothing_until_it_is_taken_up() {
     drop(store);
     let (before, anchor) = (folder.snapshot().digest(), machine.number());
     let other = Machine::new(77);
-    let (store, found) = Store::look(base(&folder, &other.anchor, 77), keys(), options()).unwrap();
+    let (store, found) = Store::look(base(&folder, &other.anchor, 77), keys(), &options()).unwrap();
     assert!(found.first_opening);
     assert_eq!(content(&store, object), 3);
     drop(store);
     assert_eq!((folder.snapshot().digest(), other.anchor.load().unwrap()), (before, None));
     assert_eq!(machine.number(), anchor);
-    let (store, _) = Store::look(base(&folder, &other.anchor, 78), keys(), options()).unwrap();
+    let (store, _) = Store::look(base(&folder, &other.anchor, 78), keys(), &options()).unwrap();
     store.take_up().unwrap();
     assert!(other.number() > anchor);
     drop(store);
@@ -210,7 +210,7 @@ fn an_older_state_that_is_accepted_goes_on() {
     assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
     assert_eq!(machine.number(), before);
     let (store, found) =
-        machine.open_as(&folder, StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+        machine.open_as(&folder, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
     assert!(found.accepted);
     assert_eq!((content(&store, object), found.state.number), (3, 4));
     assert!(machine.number() > before);
@@ -254,7 +254,7 @@ fn a_machine_that_only_looks_changes_nothing() {
     drop(store);
     folder.set_read_only(true);
     let (before, looking) = (folder.snapshot().digest(), StoreOptions { read_only: true, ..options() });
-    let (store, _) = machine.open_as(&folder, looking).unwrap();
+    let (store, _) = machine.open_as(&folder, &looking).unwrap();
     assert_eq!(content(&store, object), 3);
     assert_eq!(store.write(object, 0, &page(9)).unwrap_err().kind(), Kind::ReadOnly);
     assert_eq!(store.commit(b"x", None).unwrap_err().kind(), Kind::ReadOnly);
@@ -286,7 +286,7 @@ fn a_fork_is_noticed_by_both() {
     }
     // One of them is kept, and the other machine accepts it.
     let (store, found) =
-        two.open_as(&mine, StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+        two.open_as(&mine, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
     assert!(found.accepted);
     commit(&store, 99);
     drop(store);
@@ -417,7 +417,7 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
         for looking in [true, false, false] {
             let folder = copy(&image);
             let options = StoreOptions { read_only: looking, ..options() };
-            let (store, found) = machine.open_as(&folder, options).unwrap();
+            let (store, found) = machine.open_as(&folder, &options).unwrap();
             let mut bytes = vec![0; content.len() + PAGE];
             store.read(object, 0, &mut bytes).unwrap();
             let (seen, behind) = bytes.split_at(content.len());
@@ -488,7 +488,7 @@ fn a_journal_file_that_is_made_anew_stays() {
     for seed in 0..50 {
         let left = copy(&folder.after_cut(&mut Rng::new(seed)));
         let looking = StoreOptions { read_only: true, ..options() };
-        let (store, _) = machine.open_as(&left, looking).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let (store, _) = machine.open_as(&left, &looking).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert_eq!(content(&store, object), 4, "seed {seed}");
     }
 }
@@ -502,14 +502,14 @@ fn the_machine_after_the_last_that_is_listed_is_told_so() {
         let mut machine = Machine::new(1000 + seed);
         drop(machine.open(&folder).unwrap());
         if seed < 31 {
-            drop(first.open_as(&folder, StoreOptions { read_only: true, ..options() }).unwrap());
+            drop(first.open_as(&folder, &StoreOptions { read_only: true, ..options() }).unwrap());
         }
     }
     let refused = first.refused(&folder);
     assert_eq!(refused.kind(), Kind::RolledBack);
     assert!(refused.to_string().contains("no longer remembers this machine"), "{refused}");
     let (store, found) =
-        first.open_as(&folder, StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
+        first.open_as(&folder, &StoreOptions { accept: Some(Consent::given()), ..options() }).unwrap();
     assert!(found.accepted);
     assert_eq!(content(&store, object), 1);
     drop(store);

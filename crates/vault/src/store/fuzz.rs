@@ -49,7 +49,7 @@ pub fn fuzz_journal(input: &[u8], folder: &Arc<dyn Folder>) {
             now: Arc::new(|| 1),
             uuid: UUID,
         };
-        Store::open(base, keys(), StoreOptions { journal: JOURNAL, ..StoreOptions::default() })
+        Store::open(base, keys(), &StoreOptions { journal: JOURNAL, ..StoreOptions::default() })
     };
     let Ok((store, _)) = open(2) else { return };
     let mut pages = vec![0; 3 * PAGE];

@@ -167,7 +167,7 @@ impl Store {
     /// Makes a store in a folder that has none. Files of one that is there are gone.
     ///
     /// Errors: [`Kind::Exists`] if the anchor remembers a vault already.
-    pub fn create(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<Store> {
+    pub fn create(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<Store> {
         if base.anchor.load()?.is_some() {
             return Err(Error::new(Kind::Exists, "cannot make a vault")
                 .found("an anchor that remembers one")
@@ -205,7 +205,7 @@ impl Store {
     ///
     /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if there
     /// is no superblock that verifies.
-    pub fn open(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Store, Recovered)> {
+    pub fn open(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
         let (store, found) = Store::look(base, keys, options)?;
         store.take_up()?;
         Ok((store, found))
@@ -213,8 +213,8 @@ impl Store {
 
     /// The same, but nothing is changed before [`Store::take_up`], neither in the folder nor in the anchor: until then it is for reading
     /// alone. So a state that turns out to be incomplete leaves no trace.
-    pub fn look(base: StoreBase, keys: StoreKeys, options: StoreOptions) -> Result<(Store, Recovered)> {
-        let (engine, found, untaken) = recovery::look(base, keys, &options)?;
+    pub fn look(base: StoreBase, keys: StoreKeys, options: &StoreOptions) -> Result<(Store, Recovered)> {
+        let (engine, found, untaken) = recovery::look(base, keys, options)?;
         let untaken = Mutex::new(Some(untaken).filter(|_| !options.read_only));
         Ok((Store { engine: Arc::new(engine), worker: Mutex::new(None), untaken }, found))
     }

@@ -88,7 +88,7 @@ impl World {
         let (folder, memory) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
         let others = Arc::<Others>::default();
         let shared = Shared { folder: folder.clone(), others: others.clone() };
-        let store = Arc::new(Store::create(shared_base(&shared, &memory, seed), keys(), options()).unwrap());
+        let store = Arc::new(Store::create(shared_base(&shared, &memory, seed), keys(), &options()).unwrap());
         others.use_store(&store);
         let world = World {
             folder,
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Opens the store, and checks that it holds exactly what the last commit said, or the one that was under way.
-    pub(crate) fn open(&mut self, options: StoreOptions) -> Result<Arc<Store>> {
+    pub(crate) fn open(&mut self, options: &StoreOptions) -> Result<Arc<Store>> {
         let base = self.base();
         let (store, recovered) = Store::open(base, keys(), options)?;
         self.take_up(&store, &recovered)?;
