@@ -4,10 +4,9 @@
 //! has is there, any other is below. All that is written or punched meanwhile goes to the upper one, which needs no authentic
 //! counters. So the intervals below grow by conversion alone, and that is given up when they are too many.
 
-use crate::body::{Body, DISPERSED, State, batch_blocks};
-use crate::file::ProtectedFile;
+use crate::body::{DISPERSED, State, batch_blocks};
+use crate::file::{ProtectedFile, Rewriting, Under};
 use crate::integrity::{Checked, Failed};
-use crate::mt::Mt;
 use crate::scheme::{Choice, Scheme};
 use crate::schemes::new_body;
 use crate::untrusted::Untrusted;
@@ -21,23 +20,6 @@ const REWRITTEN: u64 = 4096;
 const REWRITTEN_INTERVALS: u64 = 512;
 /// Blocks that are converted in one go.
 const RUN: u64 = 64;
-
-/// The body below that of MT-EINT while a file is being converted.
-pub(crate) struct Under {
-    pub(crate) scheme: Scheme,
-    pub(crate) body: Box<dyn Body>,
-    /// Blocks before this one were converted, but for those that were written since.
-    pub(crate) converted: u64,
-}
-
-/// How far a file whose counters are dispersed has been rewritten.
-#[derive(Default)]
-pub(crate) struct Rewriting {
-    /// The next block, or 0 if none is being rewritten.
-    next: u64,
-    /// Intervals that the last rewriting left: another one leaves as many.
-    left: u64,
-}
 
 impl ProtectedFile {
     /// Whether [`ProtectedFile::convert_if_better`] would do something. It costs next to nothing; of a file of at most 4096 blocks with
@@ -98,36 +80,6 @@ impl ProtectedFile {
         Ok(now > least + least / 8)
     }
 
-    /// The scheme that the file is being converted from, if it is.
-    pub(crate) fn other(&self) -> Option<Scheme> {
-        self.under.as_ref().map(|under| if self.scheme == Scheme::Mt { under.scheme } else { Scheme::Mt })
-    }
-
-    /// Bounds the counter intervals: a file that is written or punched all over becomes MT-EINT. This needs nothing of US.
-    pub(crate) fn bound(&mut self) {
-        if self.under.is_none() && self.top.intervals() > DISPERSED {
-            self.overlay();
-        }
-    }
-
-    /// A file without blocks has one body, of its scheme.
-    pub(crate) fn emptied(&mut self) {
-        if self.under.take().is_some() && self.scheme != Scheme::Mt {
-            self.top = new_body(self.scheme, self.keys.clone(), self.block_size);
-        }
-        self.nature.resume();
-        self.rewriting = Rewriting::default();
-        self.set_budget(self.budget);
-    }
-
-    /// Lays a body under MT-EINT over the present one, which is from now on converted to it.
-    fn overlay(&mut self) {
-        let top = Box::new(Mt::of_holes(self.keys.clone(), self.block_size, self.blocks()));
-        let body = std::mem::replace(&mut self.top, top);
-        let scheme = std::mem::replace(&mut self.scheme, Scheme::Mt);
-        self.begin(scheme, body);
-    }
-
     /// Begins to convert the file.
     fn lay(&mut self, wanted: Scheme) {
         let new = || new_body(wanted, self.keys.clone(), self.block_size);
@@ -143,13 +95,6 @@ impl ProtectedFile {
             // Two schemes other than MT-EINT share parts of US: it goes by way of MT-EINT.
             self.overlay();
         }
-    }
-
-    fn begin(&mut self, scheme: Scheme, body: Box<dyn Body>) {
-        self.under = Some(Under { scheme, body, converted: 0 });
-        self.rewriting = Rewriting::default();
-        self.nature.converted();
-        self.set_budget(self.budget);
     }
 
     /// Converts up to [`STEP`] more blocks. What does not verify fails from then on as it did before.

@@ -1,10 +1,10 @@
 //! `ProtectedFile`: one file of any scheme, as `vault` uses it.
 
-use crate::body::{Body, MOST_BLOCKS, State, at, check_end, check_run, zero_from};
-use crate::conversion::{Rewriting, Under};
+use crate::body::{Body, DISPERSED, MOST_BLOCKS, State, at, check_end, check_run, zero_from};
 use crate::counter::{Counter, Pass, Session};
 use crate::integrity::Checked;
 use crate::keys::FileKeys;
+use crate::mt::Mt;
 use crate::nature::Nature;
 use crate::scheme::{Choice, Scheme};
 use crate::schemes::{new_body, open_body};
@@ -52,6 +52,23 @@ pub struct ProtectedFile {
     trusted: u64,
     dirty: bool,
     broken: bool,
+}
+
+/// The body below that of MT-EINT while a file is being converted.
+pub(crate) struct Under {
+    pub(crate) scheme: Scheme,
+    pub(crate) body: Box<dyn Body>,
+    /// Blocks before this one were converted, but for those that were written since.
+    pub(crate) converted: u64,
+}
+
+/// How far a file whose counters are dispersed has been rewritten.
+#[derive(Default)]
+pub(crate) struct Rewriting {
+    /// The next block, or 0 if none is being rewritten.
+    pub(crate) next: u64,
+    /// Intervals that the last rewriting left: another one leaves as many.
+    pub(crate) left: u64,
 }
 
 impl ProtectedFile {
@@ -355,5 +372,43 @@ impl ProtectedFile {
         Err(Error::new(Kind::FailStop, "cannot use a file")
             .found("an earlier error while it was changed")
             .remedy("close and open it again, in another session"))
+    }
+
+    /// The scheme that the file is being converted from, if it is.
+    fn other(&self) -> Option<Scheme> {
+        self.under.as_ref().map(|under| if self.scheme == Scheme::Mt { under.scheme } else { Scheme::Mt })
+    }
+
+    /// Bounds the counter intervals: a file that is written or punched all over becomes MT-EINT. This needs nothing of US.
+    fn bound(&mut self) {
+        if self.under.is_none() && self.top.intervals() > DISPERSED {
+            self.overlay();
+        }
+    }
+
+    /// A file without blocks has one body, of its scheme.
+    fn emptied(&mut self) {
+        if self.under.take().is_some() && self.scheme != Scheme::Mt {
+            self.top = new_body(self.scheme, self.keys.clone(), self.block_size);
+        }
+        self.nature.resume();
+        self.rewriting = Rewriting::default();
+        self.set_budget(self.budget);
+    }
+
+    /// Lays a body under MT-EINT over the present one, which is from now on converted to it.
+    pub(crate) fn overlay(&mut self) {
+        let top = Box::new(Mt::of_holes(self.keys.clone(), self.block_size, self.blocks()));
+        let body = std::mem::replace(&mut self.top, top);
+        let scheme = std::mem::replace(&mut self.scheme, Scheme::Mt);
+        self.begin(scheme, body);
+    }
+
+    /// The file has two bodies from now on.
+    pub(crate) fn begin(&mut self, scheme: Scheme, body: Box<dyn Body>) {
+        self.under = Some(Under { scheme, body, converted: 0 });
+        self.rewriting = Rewriting::default();
+        self.nature.converted();
+        self.set_budget(self.budget);
     }
 }
