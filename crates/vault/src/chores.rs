@@ -7,67 +7,11 @@
 
 use crate::commits::Commits;
 use crate::contents::Contents;
+use crate::due::Due;
 use crate::namespace::tables::{self, Table};
 use crate::{FileKind, FsError, FsResult};
-use parking_lot::{Condvar, Mutex};
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// Files that wait for their turn, at most.
-const MOST: usize = 4096;
-
-#[derive(Default)]
-struct Waiting {
-    inodes: Vec<u64>,
-    known: HashSet<u64>,
-    /// Somebody takes them.
-    served: bool,
-    end: bool,
-}
-
-/// The files that have something to be done.
-#[derive(Default)]
-pub(crate) struct Due {
-    waiting: Mutex<Waiting>,
-    told: Condvar,
-}
-
-impl Due {
-    /// Notes that a file has something to be done. `false`: nobody will do it.
-    pub(crate) fn add(&self, ino: u64) -> bool {
-        let mut waiting = self.waiting.lock();
-        if !waiting.served || waiting.end || waiting.inodes.len() >= MOST {
-            return waiting.known.contains(&ino);
-        }
-        if waiting.known.insert(ino) {
-            waiting.inodes.push(ino);
-            self.told.notify_one();
-        }
-        true
-    }
-
-    /// Whether chores are to end.
-    fn has_ended(&self) -> bool {
-        self.waiting.lock().end
-    }
-
-    /// The next file. Waits for one; none once chores are to end.
-    fn next(&self) -> Option<u64> {
-        let mut waiting = self.waiting.lock();
-        loop {
-            if waiting.end {
-                return None;
-            }
-            if let Some(ino) = waiting.inodes.pop() {
-                // From now on it may be noted again.
-                waiting.known.remove(&ino);
-                return Some(ino);
-            }
-            self.told.wait(&mut waiting);
-        }
-    }
-}
 
 /// The thread that does them, until it is dropped.
 pub(crate) struct Chores {
@@ -85,15 +29,14 @@ impl Chores {
                 let _failure = all_of(&commits, &contents, ino, &|| work.has_ended());
             }
         })?;
-        due.waiting.lock().served = true;
+        due.serve();
         Ok(Chores { due, thread: Some(thread) })
     }
 }
 
 impl Drop for Chores {
     fn drop(&mut self) {
-        self.due.waiting.lock().end = true;
-        self.due.told.notify_all();
+        self.due.end();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was told where it happened.
             let _ended = thread.join();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the bytes of the last block after the end of the file are zeros, so a file that grows reads as zeros there.
 
-use crate::chores::Due;
+use crate::due::Due;
 use crate::fs_error::errno;
 use crate::ground::Ground;
 use crate::inodes::{Body, Inode};

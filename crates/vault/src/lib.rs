@@ -20,6 +20,7 @@ mod chores;
 mod commits;
 mod contents;
 mod directories;
+mod due;
 mod entries;
 mod fs_error;
 #[cfg(any(test, feature = "fuzzing"))]
