@@ -189,7 +189,13 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
         Err(e) => return Err(e),
     }
     let open = key.open(VaultOpening { accept: Some(consent(args.yes, console)), ..opening })?;
+    let accepted = open.vault().found().accepted;
     open.close()?;
+    if !accepted {
+        return console.done(&format!(
+            "nothing was accepted: another state of {shown} is there by now, and it is as it should be"
+        ));
+    }
     console.done(&format!("accepted the state of {shown}; `lacuna open` takes it from now on"))
 }
 

@@ -60,11 +60,12 @@ pub(crate) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished
 pub(crate) fn start<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Running> {
     let mut command = command(program, args);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    Ok(Running(command.spawn().map_err(|e| not_started(program, &e))?))
+    Ok(Running(Some(command.spawn().map_err(|e| not_started(program, &e))?)))
 }
 
-/// A program that was started.
-pub(crate) struct Running(Child);
+/// A program that was started; none once it has ended. If it is dropped before, it goes on. The next one that is left so clears it
+/// away when it has ended: no thread waits for it, since a server that goes to the background must have none.
+pub(crate) struct Running(Option<Child>);
 
 /// Programs that may go on after those who started them need them no more.
 static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
@@ -73,20 +74,24 @@ impl Running {
     /// What it left behind, if it has ended.
     pub(crate) fn finished(&mut self) -> Result<Option<Finished>> {
         let failed = |e: io::Error| Error::io("cannot wait for a program", &e);
-        let Some(status) = self.0.try_wait().map_err(failed)? else { return Ok(None) };
-        let mut stderr = Vec::new();
-        if let Some(mut pipe) = self.0.stderr.take() {
+        let Some(child) = &mut self.0 else { return Ok(None) };
+        let Some(status) = child.try_wait().map_err(failed)? else { return Ok(None) };
+        let (pipe, mut stderr) = (child.stderr.take(), Vec::new());
+        self.0 = None;
+        if let Some(mut pipe) = pipe {
             pipe.read_to_end(&mut stderr).map_err(failed)?;
         }
         Ok(Some(Finished::new(&Output { status, stdout: Vec::new(), stderr })))
     }
+}
 
-    /// Lets it go on. The next one that is left so clears it away when it has ended; no thread waits for it, since a server that
-    /// goes to the background must have none.
-    pub(crate) fn leave(self) {
-        let mut left = LEFT.lock();
-        left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        left.push(self.0);
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = self.0.take() {
+            let mut left = LEFT.lock();
+            left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+            left.push(child);
+        }
     }
 }
 

@@ -36,7 +36,6 @@ pub(crate) fn unmount_dead(mountpoint: &Path) -> Result<()> {
             return if done { Ok(()) } else { Err(busy_or_failed(mountpoint, &finished)) };
         }
         if !mounted(mountpoint)? {
-            running.leave();
             return Ok(());
         }
         std::thread::sleep(PAUSE);

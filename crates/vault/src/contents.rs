@@ -169,7 +169,12 @@ impl Contents {
         let result = work(self, inode, &mut all);
         let has_us = all.space.has_us();
         body.record.has_us = has_us;
-        self.files.used(&self.ground, inode, body.file.as_mut().expect("it was opened above"));
+        let open = body.file.as_mut().expect("it was opened above");
+        self.files.used(&self.ground, inode, open);
+        if open.protected.is_dirty() {
+            // Whatever the outcome: the next commit must bring the TS of what was done in part.
+            self.ground.inodes.touch(inode, body);
+        }
         result.map_err(|e| match e {
             FsError::Storage(e) => FsError::Storage(self.ground.failed(e)),
             FsError::Errno(_) => e,
@@ -201,13 +206,9 @@ impl Contents {
         if body.record.object == 0 || body.record.nlink == 0 {
             return Ok(false);
         }
-        let more = self.change_locked(inode, body, |_, _, work| {
+        self.change_locked(inode, body, |_, _, work| {
             Ok(work.open.protected.convert_if_better(&work.space)?)
-        })?;
-        if body.file.as_ref().is_some_and(|open| open.protected.is_dirty()) {
-            self.ground.inodes.touch(inode, body);
-        }
-        Ok(more)
+        })
     }
 
     /// Removes a node without a name for good, with its content and extended attributes: at once if that is done soon. Otherwise its

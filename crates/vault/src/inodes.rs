@@ -35,9 +35,14 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// The record. ENOENT if the inode is gone.
+    /// The record. ENOENT if the inode is gone, or is being removed: its blocks are gone then, and so is what tells which write counters
+    /// were used.
     pub(crate) fn alive(&self) -> FsResult<&Record> {
-        if self.gone { Err(FsError::Errno(libc::ENOENT)) } else { Ok(&self.record) }
+        if self.gone || self.record.is_leaving() {
+            Err(FsError::Errno(libc::ENOENT))
+        } else {
+            Ok(&self.record)
+        }
     }
 }
 

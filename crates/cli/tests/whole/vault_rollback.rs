@@ -113,7 +113,7 @@ fn an_anchor_may_lie_where_its_owner_says() {
 }
 
 #[test]
-fn half_a_synchronisation_leaves_no_trace_and_can_be_finished() {
+fn half_a_synchronisation_is_refused_without_a_trace_and_can_be_finished() {
     if !have("rsync") {
         return;
     }

@@ -7,7 +7,7 @@ use super::PAGE;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The files.
 pub(super) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
@@ -60,7 +60,7 @@ struct Cursor {
 
 /// Both files, and where the next page goes.
 pub(super) struct Journal {
-    files: [Option<Arc<dyn FolderFile>>; 2],
+    files: [OnceLock<Arc<dyn FolderFile>>; 2],
     cursor: Mutex<Cursor>,
     size: JournalSize,
 }
@@ -73,38 +73,42 @@ impl Journal {
         let zeros = vec![0; size.prepared() as usize * PAGE];
         files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
         let cursor = Cursor { active: 0, tail: 0, prepared: [size.prepared(); 2] };
-        Ok(Journal { files: files.map(Some), cursor: Mutex::new(cursor), size })
+        Ok(Journal { files: files.map(OnceLock::from), cursor: Mutex::new(cursor), size })
     }
 
-    /// The files that are there; where the journal may be written, what is read of it is durable, and a file that is lost is
-    /// made anew: what was in it is missed by the anchor.
+    /// The files that are there; where the journal may be written, what is read of it is durable.
     pub(super) fn open(folder: &dyn Folder, size: JournalSize, writable: bool) -> Result<Journal> {
-        let (mut prepared, mut made) = ([0; 2], false);
-        let mut open = |area: usize| -> Result<Option<Arc<dyn FolderFile>>> {
+        let (mut prepared, files) = ([0; 2], [OnceLock::new(), OnceLock::new()]);
+        for (area, place) in files.iter().enumerate() {
             let file = match folder.open(NAMES[area]) {
-                Err(e) if e.kind() == Kind::NotFound && writable => {
-                    made = true;
-                    folder.create(NAMES[area])?
-                }
-                Err(e) if e.kind() == Kind::NotFound => return Ok(None),
+                Err(e) if e.kind() == Kind::NotFound => continue,
                 other => other?,
             };
             if writable {
                 file.forget_cached()?;
             }
             prepared[area] = file.len()? / PAGE as u64;
-            Ok(Some(file))
-        };
-        let files = [open(0)?, open(1)?];
-        if made {
-            // Commits sync what is in these files, and no commit syncs their names.
-            folder.sync_names("")?;
+            place.get_or_init(|| file);
         }
         Ok(Journal { files, cursor: Mutex::new(Cursor { active: 0, tail: 0, prepared }), size })
     }
 
+    /// Makes files that are lost anew: what was in them is missed by the anchor.
+    pub(super) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
+        let mut made = false;
+        for (name, place) in NAMES.iter().zip(&self.files) {
+            if place.get().is_none() {
+                let file = folder.create(name)?;
+                place.get_or_init(|| file);
+                made = true;
+            }
+        }
+        // Commits sync what is in these files, and no commit syncs their names.
+        if made { folder.sync_names("") } else { Ok(()) }
+    }
+
     fn file(&self, area: u8) -> Result<&Arc<dyn FolderFile>> {
-        let file = self.files[usize::from(area)].as_ref();
+        let file = self.files[usize::from(area)].get();
         file.ok_or_else(|| Error::new(Kind::NotFound, "a file of the vault's journal is lost"))
     }
 
@@ -225,7 +229,7 @@ impl Journal {
 
     /// Reads from a place on; what was never written is zeros.
     pub(super) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
-        if let Some(file) = &self.files[usize::from(place.area)] {
+        if let Some(file) = self.files[usize::from(place.area)].get() {
             return file.read_at(place.offset(), out);
         }
         out.fill(0);

@@ -105,12 +105,15 @@ impl Object {
         Object { epoch, live, frozen, end, ..Object::default() }
     }
 
-    /// After a recovery that cuts what no commit refers to: what comes past these pages may be written in place. A store that is
-    /// `read_only` cuts nothing, and must not read it.
-    pub(super) fn trimmed_to(&mut self, pages: u64, read_only: bool) {
-        if read_only {
-            self.live.cut = Some(self.live.cut.map_or(pages, |cut| cut.min(pages)));
-        }
+    /// What comes past these pages is in no commit, and must not be read: it may still be there.
+    pub(super) fn ends_at(&mut self, pages: u64) {
+        self.live.cut = Some(pages);
+    }
+
+    /// After a recovery cut what no commit refers to: what comes past these pages may be written in place.
+    pub(super) fn trimmed_to(&mut self, pages: u64) {
+        // A commit lists no object as appendable that has a cut of its own.
+        self.live.cut = None;
         self.stable = Some(pages);
         self.appendable = Some(0);
     }

@@ -86,7 +86,11 @@ pub(super) fn look(
 
 /// Goes on from the state that was found: rids it of what a crash left half done, and lets the anchor remember it.
 pub(super) fn take_up(engine: &Engine, untaken: &Untaken) -> Result<()> {
+    engine.journal.make_lost(&*engine.folder)?;
     tidy(engine, &untaken.removed)?;
+    for (id, pages) in engine.history.lock().facts.appendable.clone() {
+        engine.objects.get_or_make(id).write().trimmed_to(pages);
+    }
     if matches!(untaken.standing, Standing::Unknown | Standing::Newer) {
         // Another program may have brought these files here a moment ago.
         engine.folder.sync_all()?;
@@ -136,7 +140,7 @@ fn assemble(
         *object = Object::replayed(replayed.live, replayed.frozen, u64::from(replay.unfinished.is_some()));
     }
     for (id, pages) in &replay.facts.appendable {
-        objects.get_or_make(*id).write().trimmed_to(*pages, options.read_only);
+        objects.get_or_make(*id).write().ends_at(*pages);
     }
     journal.go_on(replay.area, replay.tail);
     let frozen = replay.unfinished.map(|begun| Frozen {
