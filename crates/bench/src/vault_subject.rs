@@ -209,12 +209,19 @@ fn is_mounted(mountpoint: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(1) == Some(&*mountpoint))
 }
 
-/// The process that has the mountpoint among its arguments.
+/// What takes a mount away, and may still be at it when another server is there.
+const UNMOUNTING: [&str; 3] = ["umount", "fusermount", "fusermount3"];
+
+/// The process that has the mountpoint among its arguments and serves it.
 fn server_of(mountpoint: &Path) -> Option<u32> {
     let wanted = mountpoint.to_string_lossy().into_owned();
     let processes = std::fs::read_dir("/proc").ok()?;
     processes.flatten().find_map(|process| {
         let line = std::fs::read(process.path().join("cmdline")).ok()?;
+        let name = std::fs::read_to_string(process.path().join("comm")).ok()?;
+        if UNMOUNTING.contains(&name.trim()) {
+            return None;
+        }
         let has = line.split(|byte| *byte == 0).any(|word| word == wanted.as_bytes());
         if has { process.file_name().to_str()?.parse().ok() } else { None }
     })
