@@ -138,7 +138,6 @@ impl Writer {
         let sensitive = self.sensitive_among(first, count);
         self.with_turn(|turn| {
             let holds = self.any_written(&sensitive)?;
-            self.buffer.forget(first, count);
             let mut at = first;
             while at < first + count {
                 let page = at / INDEX_FANOUT as u32;
@@ -151,6 +150,8 @@ impl Writer {
                         (at..end).filter_map(|block| Some(Discarded { block, place: place(block)? }));
                     self.placer.discard(&discarded.collect::<Vec<_>>())?;
                 }
+                // Last: if the discard fails, the block keeps the version that was acknowledged, and not the one before it.
+                self.buffer.forget(at, end - at);
                 at = end;
             }
             if holds { self.purge_in(turn).map(drop) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! Reads of the chip that fail: of a client, in garbage collection, in a purge, while the disk is being opened. Nothing is lost, and
-//! nothing comes back that was deleted.
+//! Reads of the chip that fail: of a client, in garbage collection, in a purge, while the disk is being opened; and a discard that
+//! fails. Nothing is lost, and nothing comes back that was deleted.
 
 mod fixture;
 
@@ -27,6 +27,22 @@ fn a_client_is_told_and_others_go_on() {
     }
     disk.purge().unwrap();
     disk.close().unwrap();
+}
+
+#[test]
+fn a_discard_that_fails_does_not_bring_an_older_version_back() {
+    let mut bed = Bed::small(3);
+    let disk = bed.open();
+    disk.write(BlockAddr(0), &run(0, 2, 1)).unwrap();
+    disk.flush().unwrap();
+    disk.write(BlockAddr(0), &run(0, 2, 2)).unwrap();
+    bed.faults.add(Fault::FailNth { op: OpKind::Write, nth: 1, error: Kind::Io });
+    disk.discard(BlockAddr(0), 1).unwrap_err();
+    assert!(bed.faults.fired() > 0);
+    bed.faults.heal();
+    let mut found = vec![0; 2 * BLOCK_SIZE];
+    disk.read(BlockAddr(0), &mut found).unwrap();
+    assert!(found == run(0, 2, 2));
 }
 
 /// The same work each time, in which garbage is collected and purged, until something fails.
