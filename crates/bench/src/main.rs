@@ -25,6 +25,7 @@ mod flash_large;
 mod flash_report;
 mod flash_sparse;
 mod flash_speed;
+mod fresh;
 mod grid;
 mod hctr2;
 mod hot_cold;

@@ -6,7 +6,7 @@
 //! that is half converted is taken up when it is used.
 
 use crate::commits::Commits;
-use crate::contents::Contents;
+use crate::contents::{ATOMIC, Contents};
 use crate::due::Due;
 use crate::namespace::tables::{self, Table};
 use crate::{FileKind, FsError, FsResult};
@@ -53,7 +53,8 @@ pub(crate) fn all_of(
 ) -> FsResult<()> {
     let mut from = tables::of_inode(Table::Us, ino);
     while !ended() {
-        let _turn = commits.enter()?;
+        let leaving = contents.is_leaving(ino)?;
+        let _turn = if leaving { commits.enter()? } else { commits.enter_to_add(ATOMIC as u64)? };
         if !piece(contents, ino, &mut from)? {
             break;
         }

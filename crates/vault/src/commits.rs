@@ -8,6 +8,7 @@ use crate::contents::Contents;
 use crate::fs_error::errno;
 use crate::ground::Ground;
 use crate::openings::Openings;
+use crate::room::Room;
 use crate::{FsError, FsResult};
 use lacuna_core::{Error, Kind, Result, closed};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -24,6 +25,7 @@ const CONTENT: u64 = 512 << 20;
 pub(crate) struct Commits {
     ground: Arc<Ground>,
     contents: Arc<Contents>,
+    pub(crate) room: Room,
     /// Shared by those who change something; taken alone by a commit while it collects.
     gate: RwLock<()>,
     /// Taken by one commit at a time.
@@ -33,6 +35,8 @@ pub(crate) struct Commits {
     durable: AtomicU64,
     /// Something may have changed since the last commit began.
     changed: AtomicBool,
+    /// The last checkpoint that was tried found no space.
+    refused: AtomicBool,
 }
 
 /// The right to change something.
@@ -41,6 +45,7 @@ pub(crate) struct Turn<'a>(#[expect(dead_code, reason = "held until it is droppe
 impl Commits {
     pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Commits {
         Commits {
+            room: Room::new(ground.clone()),
             ground,
             contents,
             gate: RwLock::default(),
@@ -48,20 +53,32 @@ impl Commits {
             started: AtomicU64::new(0),
             durable: AtomicU64::new(0),
             changed: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
         }
     }
 
-    /// Waits for a turn. EROFS, and the standing refusal after a failure; ENOSPC if too much waits for a commit that finds no
-    /// space.
-    pub(crate) fn enter(&self) -> FsResult<Turn<'_>> {
-        if self.ground.read_only {
-            return errno(libc::EROFS);
+    /// Waits for a turn to add something of about so many bytes. EROFS, and the standing refusal after a failure; ENOSPC if there is no
+    /// room for it.
+    pub(crate) fn enter_to_add(&self, bytes: u64) -> FsResult<Turn<'_>> {
+        self.check_writable()?;
+        // Twice, for each gives one of the journal's two files back.
+        for _ in 0..2 {
+            if self.room.is_for(bytes)? {
+                return self.enter();
+            }
+            self.make_room()?;
         }
-        self.ground.health.check()?;
+        if self.room.is_for(bytes)? { self.enter() } else { errno(libc::ENOSPC) }
+    }
+
+    /// Waits for a turn, which what removes something gets however little space there is. ENOSPC all the same if too much waits for
+    /// a commit that finds no space.
+    pub(crate) fn enter(&self) -> FsResult<Turn<'_>> {
+        self.check_writable()?;
         if self.ground.namespace.wants_apply() {
             self.ground.namespace.apply()?;
         }
-        if self.is_due()
+        if (self.is_due() || !self.room.is_for_commit()?)
             && let Err(e) = self.commit()
             && (e.kind() != Kind::NoSpace || self.ground.namespace.pending_bytes() >= BATCH_MOST)
         {
@@ -76,6 +93,28 @@ impl Commits {
             self.ground.inodes.write_back(|inode, body| contents.finish(inode, body))?;
         }
         Ok(turn)
+    }
+
+    fn check_writable(&self) -> FsResult<()> {
+        if self.ground.read_only {
+            return errno(libc::EROFS);
+        }
+        Ok(self.ground.health.check()?)
+    }
+
+    /// Brings everything to its place, so that the journal owes nothing, and gives the space of the journal file back that held it; as far
+    /// as there is space for that.
+    fn make_room(&self) -> FsResult<()> {
+        let store = &self.ground.store;
+        // Also waits for another that makes room.
+        let _one = self.one.lock();
+        let nothing = !self.has_changes() && store.journal_bytes() == 0;
+        let done = if nothing { Ok(()) } else { self.run(true) };
+        let done = done.and_then(|()| store.finish_and_shrink().map_err(|e| self.failed(e)));
+        match done {
+            Err(e) if e.kind() != Kind::NoSpace => Err(e.into()),
+            _ => Ok(()),
+        }
     }
 
     /// A turn even while commits are due, for what must not fail: the end of an opening.
@@ -106,8 +145,8 @@ impl Commits {
         if shared || !self.has_changes() {
             return Ok(());
         }
-        let root = self.ground.store.needs_checkpoint() || self.ground.namespace.wants_checkpoint();
-        self.run(root)
+        let Ground { store, namespace, .. } = &*self.ground;
+        self.run(store.needs_checkpoint() || namespace.wants_checkpoint() || !self.room.is_for_commit()?)
     }
 
     /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever follows.
@@ -140,10 +179,12 @@ impl Commits {
 
     fn is_due(&self) -> bool {
         let Ground { store, namespace, .. } = &*self.ground;
-        store.needs_commit()
-            || store.needs_checkpoint()
+        // One that finds no space is not tried for each change: the record of each try would take what is left.
+        let checkpoint = !self.refused.load(Ordering::Relaxed)
+            && (store.needs_checkpoint() || namespace.wants_checkpoint());
+        checkpoint
+            || store.needs_commit()
             || namespace.pending_bytes() >= BATCH
-            || namespace.wants_checkpoint()
             || self.contents.written() >= CONTENT
     }
 
@@ -152,6 +193,7 @@ impl Commits {
         if root {
             let done = self.attempt(true);
             let full = done.as_ref().is_err_and(|e| e.kind() == Kind::NoSpace);
+            self.refused.store(full, Ordering::Relaxed);
             if !full || self.ground.namespace.needs_root() {
                 return done;
             }
@@ -167,6 +209,7 @@ impl Commits {
         let mut alone = Some(self.gate.write());
         let number = self.started.fetch_add(1, Ordering::AcqRel) + 1;
         self.changed.store(false, Ordering::Release);
+        self.room.look_again();
         let result = self.collect(root, &mut || drop(alone.take()));
         drop(alone);
         match result {

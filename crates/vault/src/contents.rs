@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that are read or written in one piece where they do not lie on whole blocks.
 const PIECE: usize = 128 << 10;
 /// Bytes that are written all or not at all when there is no space.
-const ATOMIC: usize = 128 << 10;
+pub(crate) const ATOMIC: usize = 128 << 10;
 /// `relatime`: a time of access that is older than this is renewed by a read.
 const ATIME_AGE: i64 = 24 * 3600;
 /// Blocks of a file from which on it is removed a piece at a time.
@@ -198,6 +198,14 @@ impl Contents {
         let space = FileSpace::new(&self.ground, inode.ino, &body.record);
         if open.protected.wants_conversion(&space).is_ok_and(|wants| wants) {
             self.due.add(inode.ino);
+        }
+    }
+
+    /// Whether a file is being removed a piece at a time.
+    pub(crate) fn is_leaving(&self, ino: u64) -> FsResult<bool> {
+        match self.ground.inodes.get(ino) {
+            Err(FsError::Errno(_)) => Ok(false),
+            inode => Ok(inode?.body.read().record.is_leaving()),
         }
     }
 

@@ -36,6 +36,7 @@ mod parts;
 mod paths;
 mod record;
 mod rename;
+mod room;
 pub mod store;
 mod timer;
 mod tree;

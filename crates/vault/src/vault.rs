@@ -250,7 +250,7 @@ impl Vault {
         uid: u32,
         gid: u32,
     ) -> FsResult<Attr> {
-        let _turn = self.commits.enter()?;
+        let _turn = self.commits.enter_to_add(name.len() as u64)?;
         self.tree.make(parent, name, new, mode, (uid, gid))
     }
 
@@ -261,7 +261,7 @@ impl Vault {
 
     /// Another name for a node that is no directory.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> FsResult<Attr> {
-        let _turn = self.commits.enter()?;
+        let _turn = self.commits.enter_to_add(name.len() as u64)?;
         self.tree.link(ino, parent, name)
     }
 
@@ -315,13 +315,17 @@ impl Vault {
 
     /// Writes.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        let _turn = self.commits.enter()?;
+        let _turn = self.commits.enter_to_add(data.len() as u64)?;
         self.contents.write(ino, offset, data)
     }
 
     /// As `fallocate`.
     pub fn allocate(&self, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _turn = match how {
+            Allocate::Punch => self.commits.enter()?,
+            // It makes holes.
+            _ => self.commits.enter_to_add(0)?,
+        };
         length::allocate(&self.contents, ino, how, offset, len)
     }
 
@@ -348,7 +352,7 @@ impl Vault {
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], how: SetXattr) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _turn = self.commits.enter_to_add(value.len() as u64)?;
         attributes::set_xattr(&self.contents, ino, name, value, how)
     }
 
@@ -363,9 +367,9 @@ impl Vault {
         attributes::remove_xattr(&self.contents, ino, name)
     }
 
-    /// Space of the backing file system.
+    /// Space of the backing file system, as far as the vault gives it to files.
     pub fn space(&self) -> FsResult<Space> {
-        Ok(self.ground.store.space()?)
+        Ok(self.commits.room.space()?)
     }
 
     /// How a file is protected.

@@ -67,8 +67,10 @@ fn files_are_removed_from_a_full_directory() {
     let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
     vault.sync().unwrap();
-    world.folder.set_capacity(world.folder.used());
     let other = vault.make(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.sync().unwrap();
+    world.folder.set_capacity(world.folder.used());
+    assert!(is_full(&vault.make(ROOT, b"third", NewNode::File, 0o644, 0, 0).unwrap_err()));
     let mut failed = 0;
     for n in 0..10 {
         failed += u64::from(vault.write(other, n << 16, &vec![1; 1 << 16]).is_err_and(|e| is_full(&e)));
@@ -83,6 +85,96 @@ fn files_are_removed_from_a_full_directory() {
     let vault = world.open().unwrap();
     assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(world::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
+}
+
+/// Makes small files until there is no room, and gives how many. `others` is called before each.
+fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World, u64)) -> u64 {
+    for n in 0.. {
+        others(world, n);
+        let name = format!("file {round} {n}");
+        let written = vault
+            .make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0)
+            .and_then(|attr| vault.write(attr.ino, 0, &[n as u8; 20]));
+        if let Err(e) = written {
+            assert!(is_full(&e), "{e}");
+            return n + 1;
+        }
+    }
+    unreachable!()
+}
+
+/// Small files that were never synced fill the last space; all of it can be committed, and so can it be removed, over and over.
+#[test]
+fn small_files_that_fill_a_directory_are_committed_and_removed() {
+    let small = World::new(0).journal;
+    for (journal, commits, space) in [
+        (JournalSize::default(), false, 8 << 20),
+        (JournalSize::default(), true, 12 << 20),
+        (small, false, 12 << 20),
+        (small, true, 8 << 20),
+    ] {
+        let mut world = World::new(space);
+        world.journal = journal;
+        let mut vault = world.create(Choice::Auto);
+        world.folder.set_capacity(world.folder.used() + space);
+        let mut made = vec![];
+        for round in 0..4 {
+            let context = format!("journal {journal:?}, {space} bytes, commits: {commits}, round {round}");
+            made.push(fill(&world, &vault, round, &mut |_, _| ()));
+            assert!(made[round as usize] > 50, "{context}: {made:?}");
+            if commits {
+                vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+            }
+            if round == 2 {
+                vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+                drop(vault);
+                vault = world.open().unwrap();
+            }
+            for n in 0..made[round as usize] {
+                match vault.unlink(ROOT, format!("file {round} {n}").as_bytes()) {
+                    // What found no room may have no name.
+                    Err(e) if n + 1 == made[round as usize] => assert_eq!(e.errno(), libc::ENOENT),
+                    done => done.unwrap_or_else(|e| panic!("{context}, file {n}: {e}")),
+                }
+            }
+            vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        }
+        println!("journal {journal:?}, {space} bytes, commits: {commits}: {made:?} files");
+        // What was removed left its space.
+        assert!(made[3] > made[0] / 2, "journal {journal:?}, {space} bytes: {made:?}");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(vault.lookup(ROOT, b"file 3 0").unwrap_err().errno(), libc::ENOENT);
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
+    }
+}
+
+/// Another program takes all that is free, while much waits for a commit.
+#[test]
+fn what_was_let_in_is_committed_although_others_fill_the_directory() {
+    for at in [0, 10, 500, 3000] {
+        let mut world = World::new(at);
+        world.journal = JournalSize::default();
+        let vault = world.create(Choice::Auto);
+        world.folder.set_capacity(world.folder.used() + (64 << 20));
+        let made = fill(&world, &vault, 0, &mut |world, n| {
+            if n == at {
+                world.folder.set_capacity(world.folder.used());
+            }
+        });
+        assert!(made > at);
+        vault.sync().unwrap_or_else(|e| panic!("after {at} files: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        for n in 0..at {
+            assert_eq!(
+                vault.lookup(ROOT, format!("file 0 {n}").as_bytes()).unwrap().size,
+                20,
+                "file {n} of {at}"
+            );
+        }
+    }
 }
 
 /// A vault with the journal that vaults have, and a file `large` of 1 MiB.
@@ -149,6 +241,7 @@ fn no_space_in_a_hole_of_a_file_alters_no_block() {
     vault.sync().unwrap();
     vault.write(file, 1000 << 12, &vec![9; 1 << 12]).unwrap();
     vault.write(file, 50 << 12, &vec![1; 3 << 12]).unwrap();
+    // Others take the space after this vault has looked.
     world.folder.set_capacity(world.folder.used() + (4 << 12));
     assert!(is_full(&vault.write(file, 50 << 12, &vec![2; 16 << 12]).unwrap_err()));
     world.folder.set_capacity(u64::MAX);

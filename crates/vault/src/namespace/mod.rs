@@ -219,6 +219,11 @@ impl Namespace {
         self.shelf.backing()
     }
 
+    /// Bytes that a checkpoint finds free if it is to begin, about.
+    pub(crate) fn owed(&self) -> u64 {
+        4 * (self.shelf.waiting() + self.layers.read().bytes) as u64 + SPARE
+    }
+
     /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the
     /// space in the journal, which all of it may need; what goes to its place at once needs as much beside it.
     fn check_space(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use super::PAGE;
 use super::commit::sync_objects;
 use super::content::{Commit, Facts};
 use super::engine::Engine;
-use super::journal::Place;
+use super::journal::{Need, Place};
 use super::object::Layer;
 use lacuna_core::{Kind, Result};
 use lacuna_medium::FolderFile;
@@ -116,7 +116,8 @@ fn release(engine: &Engine, begun: &Frozen) -> Result<()> {
             object.write().frozen = None;
         }
     }
-    engine.journal.shrink(begun.left, false)?;
+    engine.journal.settled();
+    engine.journal.shrink(begun.left, Need::Usual)?;
     let _alone = engine.gate.write();
     engine.objects.forget_idle(&begun.objects, engine.commit.load(Ordering::Acquire));
     Ok(())

@@ -148,7 +148,8 @@ fn note(
     let switched = asked.root.is_some().then(|| {
         engine.epoch.fetch_add(1, Ordering::AcqRel);
         let objects = std::mem::take(&mut *engine.journaled.lock());
-        (objects.into_iter().collect(), engine.journal.switch())
+        let left = engine.journal.switch(objects.len() as u64);
+        (objects.into_iter().collect(), left)
     });
     Ok(Some((Noted { number, facts, plain, place, placed, touched, removed }, switched)))
 }
@@ -198,16 +199,17 @@ fn facts_of(engine: &Engine, history: &History, appendable: Vec<(u64, u64)>) -> 
     }
 }
 
-/// Pages of the journal that writes of so many pages may take, and those of the record of a commit with a root after them.
-pub(super) fn room(engine: &Engine, pages: u64) -> (u64, u64) {
+/// Pages of the journal that writes of so many pages may take, and those of the record of a commit after them, with a root or with
+/// so many bytes of puts.
+pub(super) fn room(engine: &Engine, pages: u64, puts: u64) -> (u64, u64) {
     let pages = pages + COPIED;
     let (touched, removed) = {
         let interval = engine.interval.lock();
         (interval.touched.len() as u64, interval.removed.len() as u64)
     };
-    // At most: every page of the journal is listed, every object was cut, and there are as many facts as there can be.
+    // At most: every page since the last record is listed, every object was cut, and there are as many facts as there can be.
     let lists = 44 * (engine.journal.taken() + pages) + 16 * touched + 8 * removed;
-    let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + ROOT_MAX as u64 + 256;
+    let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + puts.max(ROOT_MAX as u64) + 256;
     (pages, record::pages_of((lists + facts) as usize))
 }
 

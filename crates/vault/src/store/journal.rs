@@ -50,12 +50,27 @@ impl JournalSize {
     }
 }
 
+/// What a file of the journal keeps when nothing in it is used any more.
+#[derive(Clone, Copy)]
+pub(super) enum Need {
+    /// What it takes until the next checkpoint is due.
+    Usual,
+    /// What is prepared at once: the file system is nearly full.
+    Little,
+    /// What a few records take, so that what makes space can be committed when the file system is full at the next opening.
+    Closed,
+}
+
 struct Cursor {
     active: u8,
     /// The next free page.
     tail: u64,
+    /// The page after the last record.
+    said: u64,
     /// Pages of each file that were written at least once.
     prepared: [u64; 2],
+    /// Pages of the file that a checkpoint brings to their places, and the objects that they are of.
+    left: (u64, u64),
 }
 
 /// Both files, and where the next page goes.
@@ -72,7 +87,7 @@ impl Journal {
         let files = [folder.create(first)?, folder.create(second)?];
         let zeros = vec![0; size.prepared() as usize * PAGE];
         files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
-        let cursor = Cursor { active: 0, tail: 0, prepared: [size.prepared(); 2] };
+        let cursor = Cursor { active: 0, tail: 0, said: 0, prepared: [size.prepared(); 2], left: (0, 0) };
         Ok(Journal { files: files.map(OnceLock::from), cursor: Mutex::new(cursor), size })
     }
 
@@ -90,7 +105,8 @@ impl Journal {
             prepared[area] = file.len()? / PAGE as u64;
             place.get_or_init(|| file);
         }
-        Ok(Journal { files, cursor: Mutex::new(Cursor { active: 0, tail: 0, prepared }), size })
+        let cursor = Cursor { active: 0, tail: 0, said: 0, prepared, left: (0, 0) };
+        Ok(Journal { files, cursor: Mutex::new(cursor), size })
     }
 
     /// Makes files that are lost anew: what was in them is missed by the anchor.
@@ -115,7 +131,7 @@ impl Journal {
     /// Goes on at this place.
     pub(super) fn go_on(&self, area: u8, tail: u64) {
         let mut cursor = self.cursor.lock();
-        (cursor.active, cursor.tail) = (area, tail);
+        (cursor.active, cursor.tail, cursor.said) = (area, tail, tail);
     }
 
     /// Pages that may hold something in a file.
@@ -133,6 +149,39 @@ impl Journal {
         self.cursor.lock().tail * PAGE as u64
     }
 
+    /// Gives back what the file that is not written to has more than a little.
+    pub(super) fn shrink_idle(&self) -> Result<()> {
+        let idle = 1 - self.cursor.lock().active;
+        self.shrink(idle, Need::Little)
+    }
+
+    /// Pages that have places of their own to go to, and the objects of those in the file that was left: at most so many.
+    pub(super) fn owed(&self) -> (u64, u64) {
+        let cursor = self.cursor.lock();
+        (cursor.tail + cursor.left.0, cursor.left.1)
+    }
+
+    /// A checkpoint is under way that brings so many pages, of so many objects, to their places.
+    pub(super) fn leave(&self, pages: u64, objects: u64) {
+        self.cursor.lock().left = (pages, objects);
+    }
+
+    /// A checkpoint is complete.
+    pub(super) fn settled(&self) {
+        self.cursor.lock().left = (0, 0);
+    }
+
+    /// Whether the active file is prepared for a record of so many pages.
+    pub(super) fn holds(&self, record: u64) -> bool {
+        let cursor = self.cursor.lock();
+        cursor.tail + record <= cursor.prepared[usize::from(cursor.active)]
+    }
+
+    /// Bytes that are prepared at once.
+    pub(super) fn prepared_at_once(&self) -> u64 {
+        self.size.prepared() * PAGE as u64
+    }
+
     /// Takes pages that follow each other, and leaves prepared ones behind them for a record: a full file system must not keep
     /// what makes space from being committed.
     ///
@@ -146,6 +195,7 @@ impl Journal {
         let place = self.take_before(pages, 0)?;
         let mut cursor = self.cursor.lock();
         let tail = cursor.tail;
+        cursor.said = tail;
         match self.prepare(&mut cursor, tail + KEPT, tail + self.size.prepared()) {
             Err(e) if e.kind() != Kind::NoSpace => Err(e),
             _ => Ok(place),
@@ -173,9 +223,10 @@ impl Journal {
         end.min(self.size.most / PAGE as u64)
     }
 
-    /// Pages that were taken since the last checkpoint began.
+    /// Pages that were taken since the last record: it lists no others.
     pub(super) fn taken(&self) -> u64 {
-        self.cursor.lock().tail
+        let cursor = self.cursor.lock();
+        cursor.tail - cursor.said
     }
 
     fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
@@ -250,18 +301,22 @@ impl Journal {
             .remedy("close the vault; bring the directory back from a copy, then open it again"))
     }
 
-    /// The next page goes to the start of the other file. Gives the file that was left.
-    pub(super) fn switch(&self) -> u8 {
+    /// The next page goes to the start of the other file. Gives the file that was left, in which pages of so many objects are.
+    pub(super) fn switch(&self, objects: u64) -> u8 {
         let mut cursor = self.cursor.lock();
         let left = cursor.active;
-        (cursor.active, cursor.tail) = (1 - left, 0);
+        cursor.left = (cursor.tail, objects);
+        (cursor.active, cursor.tail, cursor.said) = (1 - left, 0, 0);
         left
     }
 
-    /// Gives back what a file has more than it usually needs: nothing in it is used any more. `closing` gives back all but what a
-    /// few records need, so that what makes space can be committed when the file system is full at the next opening.
-    pub(super) fn shrink(&self, area: u8, closing: bool) -> Result<()> {
-        let keep = if closing { KEPT } else { (self.size.due + self.size.due / 3) / PAGE as u64 };
+    /// Gives back what a file has more than it needs: nothing in it is used any more.
+    pub(super) fn shrink(&self, area: u8, need: Need) -> Result<()> {
+        let keep = match need {
+            Need::Usual => (self.size.due + self.size.due / 3) / PAGE as u64,
+            Need::Little => self.size.prepared(),
+            Need::Closed => KEPT,
+        };
         let mut cursor = self.cursor.lock();
         if cursor.prepared[usize::from(area)] > keep {
             self.file(area)?.set_len(keep * PAGE as u64)?;

@@ -44,6 +44,7 @@ pub use keys::StoreKeys;
 use commit::Request;
 use content::{Commit, Facts};
 use engine::Engine;
+use journal::Need;
 use lacuna_core::{Error, Kind, Result, Status, StatusItem, closed};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::{Folder, Space};
@@ -327,6 +328,13 @@ impl Store {
         checkpoint::finish(&self.engine, &mut self.engine.frozen.lock())
     }
 
+    /// The same, and gives back most of the space that the journal does not use now.
+    pub fn finish_and_shrink(&self) -> Result<()> {
+        let mut frozen = self.engine.frozen.lock();
+        checkpoint::finish(&self.engine, &mut frozen)?;
+        self.engine.journal.shrink_idle().map_err(|e| self.engine.broken(e))
+    }
+
     fn wake(&self) {
         if let Some(worker) = &*self.worker.lock() {
             worker.wake();
@@ -347,14 +355,42 @@ impl Store {
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         self.engine.may_change()?;
-        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64));
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64), 0);
         self.with_space(|| self.engine.journal.reserve(pages, record).map_err(|e| self.engine.refused(e)))
     }
 
     /// How much space [`Store::reserve`] takes from the file system, in bytes.
     pub fn lacks(&self, bytes: u64) -> u64 {
-        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64));
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64), 0);
         self.engine.journal.lacks(pages, record) * PAGE as u64
+    }
+
+    /// Takes space in the journal for the record of a commit with so many bytes of puts, and as much again as the journal takes at
+    /// once, for the commits of what makes space.
+    ///
+    /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
+    pub fn reserve_commit(&self, puts: u64) -> Result<()> {
+        self.engine.may_change()?;
+        let journal = &self.engine.journal;
+        let (pages, record) = commit::room(&self.engine, journal.prepared_at_once() / PAGE as u64, puts);
+        self.with_space(|| journal.reserve(pages, record).map_err(|e| self.engine.refused(e)))
+    }
+
+    /// Whether the journal has space for the record of a commit with so many bytes of puts, whatever the file system has.
+    pub fn holds_commit(&self, puts: u64) -> bool {
+        let (pages, record) = commit::room(&self.engine, 0, puts);
+        self.engine.journal.holds(pages + record)
+    }
+
+    /// What the file system must have free, so that what is in the journal finds its places and commits go on meanwhile: bytes, and
+    /// files. At most.
+    pub fn owed(&self) -> (u64, u64) {
+        let journal = &self.engine.journal;
+        let (pages, left) = journal.owed();
+        let files = self.engine.journaled.lock().len() as u64 + left + 8;
+        // Each file may be the first of its subfolder, and make it longer.
+        let names = files.min(320) * PAGE as u64;
+        (pages * PAGE as u64 + names + 2 * journal.prepared_at_once(), files)
     }
 
     /// Whether the next commit should come soon and with a root. Ask before each write; what is written meanwhile still fits.
@@ -417,8 +453,8 @@ impl Store {
         checkpoint::finish(engine, &mut frozen)?;
         engine.unlink_leaving()?;
         if engine.journal.used() == 0 {
-            engine.journal.shrink(0, true)?;
-            engine.journal.shrink(1, true)?;
+            engine.journal.shrink(0, Need::Closed)?;
+            engine.journal.shrink(1, Need::Closed)?;
         }
         engine.health.fail(closed());
         Ok(())

@@ -127,11 +127,12 @@ fn assemble(
     // An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes back.
     let next = number.max(known.as_ref().map_or(0, |known| known.number)) + 1;
     let objects = Objects::new(base.folder.clone(), keys.clone());
-    let (mut journaled, mut frozen_objects) = (BTreeSet::new(), Vec::new());
+    let (mut journaled, mut frozen_objects, mut frozen_pages) = (BTreeSet::new(), Vec::new(), 0);
     for (id, replayed) in replay.objects {
         let shared = objects.get_or_make(id);
         let mut object = shared.write();
-        if replayed.frozen.is_some() {
+        if let Some(frozen) = &replayed.frozen {
+            frozen_pages += frozen.pages.len() as u64;
             frozen_objects.push(id);
         }
         if replayed.live.cut.is_some() || !replayed.live.pages.is_empty() {
@@ -150,6 +151,9 @@ fn assemble(
         facts: begun.facts,
         root: begun.root,
     });
+    if let Some(begun) = &frozen {
+        journal.leave(frozen_pages, begun.objects.len() as u64);
+    }
     let numbers = Numbers {
         next: AtomicU64::new(replay.facts.next_object),
         new_from: AtomicU64::new(replay.facts.next_object),
