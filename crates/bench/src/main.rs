@@ -25,7 +25,6 @@ mod flash_large;
 mod flash_report;
 mod flash_sparse;
 mod flash_speed;
-mod fresh;
 mod grid;
 mod hctr2;
 mod hot_cold;

@@ -1,6 +1,5 @@
 //! Section 12: vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file system.
 
-use crate::fresh::Fresh;
 use crate::grid::Samples;
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
@@ -35,8 +34,6 @@ pub(crate) struct Vaults {
     load: Load,
     schemes: Schemes,
     large: Large,
-    /// Whether each had a file system of its own.
-    fresh: bool,
     /// Who could not take part, or not in every repeat, and why.
     pub skipped: Vec<String>,
 }
@@ -48,17 +45,14 @@ pub(crate) fn measure(work: &Workspace) -> Result<Vaults> {
     } else {
         Load { file: 1 << 30, writes: 20_000, synced: 1000, files: 20_000 }
     };
-    let fresh = Fresh::new(work)?;
+    work.spread();
     work.goes_on("vaults: making a tree of small files")?;
     let archive = vault_tree::archive(work, load.files)?;
     let (size, requests, files, blocks) =
         if work.scale.quick { (8 << 20, 100, 2000, 100) } else { (512 << 20, 20_000, 1_000_000, 100_000) };
-    fresh.renew()?;
     let schemes = vault_schemes::measure(work, size, requests)?;
-    fresh.renew()?;
     let large = vault_large::measure(work, files, blocks)?;
-    let (rates, skipped) = (HashMap::new(), Vec::new());
-    let mut vaults = Vaults { rates, load, schemes, large, fresh: fresh.is_there(), skipped };
+    let mut vaults = Vaults { rates: HashMap::new(), load, schemes, large, skipped: Vec::new() };
     let (mut subjects, mut once) = (Vec::new(), Vec::new());
     for subject in SUBJECTS {
         match subject.missing() {
@@ -74,7 +68,6 @@ pub(crate) fn measure(work: &Workspace) -> Result<Vaults> {
             let name = subject.name();
             work.goes_on(&format!("vaults: repeat {} of {}, {name}", repeat + 1, work.scale.repeats))?;
             let begin = Instant::now();
-            fresh.renew()?;
             vaults.turn(work, *subject, &archive, u64::from(repeat) + 1)?;
             if begin.elapsed() > LONG && work.scale.repeats > 1 {
                 vaults
@@ -181,19 +174,14 @@ impl Vaults {
 
     fn method(&self, repeats: u32) -> String {
         let Load { file, writes, synced, files } = self.load;
-        let place = if self.fresh {
-            "in a new ext4 of its own, on a loop device with direct I/O over a file of the same disk that was written before (ext4 is slow \
-             to make files where many were removed in the last minutes, so nobody pays for the one before),"
-        } else {
-            "in a directory of the same disk"
-        };
         format!(
             "### Method of vaults\n\n\
-            Every file system lies {place} and is made anew for each of {repeats} repeats; the \
+            Every file system lies in a directory of the same disk and is made anew for each of {repeats} repeats; the \
             figures are medians, with the spread from the least to the greatest. The peers have their defaults (the key \
             derivation aside, which is short for all). The file has {} MiB, half text and half random; {writes} random \
             writes, {synced} with an fsync each. The tree is a `git` repository of {files} files of 128 bytes to 60 kB. \
-            Before a cold job the file system is unmounted and the kernel's caches are emptied. A vault checks every \
+            On ext4 their directories are spread over the disk (`chattr +T`), so that nobody pays for files that the one before \
+            removed. Before a cold job the file system is unmounted and the kernel's caches are emptied. A vault checks every \
             block for freshness; of the others only `cryfs` notices an older block of a file, and none has a trusted \
             place that notices an older whole.\n",
             file >> 20

@@ -55,7 +55,7 @@ impl Mountable {
     }
 
     fn backing(self, work: &Workspace) -> PathBuf {
-        work.backing().join(self.name().replace(' ', "-"))
+        work.path(&format!("{}.backing", self.name().replace(' ', "-")))
     }
 
     /// Where it is mounted.

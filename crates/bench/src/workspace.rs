@@ -2,6 +2,7 @@
 
 use crate::args::Scale;
 use crate::interrupt::Interrupt;
+use crate::program;
 use lacuna_core::{Error, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -54,19 +55,15 @@ impl Workspace {
     /// Waits until the file system holds nothing back, so that no server pays for the one before it.
     pub(crate) fn settle(&self) -> Result<()> {
         let failed = |e| Error::io("cannot sync the file system of the disks", &e);
-        let sync = |dir: &Path| {
-            let dir = File::open(dir).map_err(failed)?;
-            rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
-        };
-        if self.backing().is_dir() {
-            sync(&self.backing())?;
-        }
-        sync(self.dir.path())
+        let dir = File::open(self.dir.path()).map_err(failed)?;
+        rustix::fs::syncfs(&dir).map_err(|e| failed(e.into()))
     }
 
-    /// Where file systems that encrypt files keep their ciphertext. `fresh` may mount one there.
-    pub(crate) fn backing(&self) -> PathBuf {
-        self.path("backing")
+    /// Lets ext4 spread the directories made from now on over the disk: it is slow to make files where many were removed in the last
+    /// minutes, and nobody should pay for those of the one before. Elsewhere this means nothing.
+    pub(crate) fn spread(&self) {
+        let dir = self.dir.path().to_string_lossy();
+        let _ = program::runs("chattr", &["+T", &dir]);
     }
 
     /// Empties the kernel's caches of files.
