@@ -20,6 +20,10 @@ const BATCH: usize = 2 << 20;
 const BATCH_MOST: usize = 12 * BATCH;
 /// Bytes of file content that are written between two commits, about.
 const CONTENT: u64 = 512 << 20;
+/// No checkpoint was refused.
+const NEVER: u64 = u64::MAX;
+/// Bytes that the journal grows by before a checkpoint that found no space is tried for a change again.
+const AGAIN: u64 = 1 << 20;
 
 /// The commits of an open vault.
 pub(crate) struct Commits {
@@ -35,8 +39,8 @@ pub(crate) struct Commits {
     durable: AtomicU64,
     /// Something may have changed since the last commit began.
     changed: AtomicBool,
-    /// The last checkpoint that was tried found no space.
-    refused: AtomicBool,
+    /// Bytes of the journal when a checkpoint found no space last; [`NEVER`] if the last one found some.
+    refused: AtomicU64,
 }
 
 /// The right to change something.
@@ -45,7 +49,7 @@ pub(crate) struct Turn<'a>(#[expect(dead_code, reason = "held until it is droppe
 impl Commits {
     pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Commits {
         Commits {
-            room: Room::new(ground.clone()),
+            room: Room::new(ground.clone(), contents.clone()),
             ground,
             contents,
             gate: RwLock::default(),
@@ -53,7 +57,7 @@ impl Commits {
             started: AtomicU64::new(0),
             durable: AtomicU64::new(0),
             changed: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
+            refused: AtomicU64::new(NEVER),
         }
     }
 
@@ -63,12 +67,25 @@ impl Commits {
         self.check_writable()?;
         // Twice, for each gives one of the journal's two files back.
         for _ in 0..2 {
-            if self.room.is_for(bytes)? {
+            if self.is_room(|room| room.is_for(bytes))? {
                 return self.enter();
             }
             self.make_room()?;
         }
-        if self.room.is_for(bytes)? { self.enter() } else { errno(libc::ENOSPC) }
+        if self.is_room(|room| room.is_for(bytes))? { self.enter() } else { errno(libc::ENOSPC) }
+    }
+
+    /// Waits for a turn to change something that takes little more space than before. ENOSPC if it is not certain that it can be
+    /// committed.
+    pub(crate) fn enter_to_change(&self) -> FsResult<Turn<'_>> {
+        self.check_writable()?;
+        if !self.is_room(Room::is_for_change)? {
+            self.make_room()?;
+            if !self.is_room(Room::is_for_change)? {
+                return errno(libc::ENOSPC);
+            }
+        }
+        self.enter()
     }
 
     /// Waits for a turn, which what removes something gets however little space there is. ENOSPC all the same if too much waits for
@@ -78,7 +95,7 @@ impl Commits {
         if self.ground.namespace.wants_apply() {
             self.ground.namespace.apply()?;
         }
-        if (self.is_due() || !self.room.is_for_commit()?)
+        if (self.is_due() || !self.is_room(Room::is_for_commit)?)
             && let Err(e) = self.commit()
             && (e.kind() != Kind::NoSpace || self.ground.namespace.pending_bytes() >= BATCH_MOST)
         {
@@ -95,6 +112,10 @@ impl Commits {
         Ok(turn)
     }
 
+    fn is_room(&self, ask: impl FnOnce(&Room) -> Result<bool>) -> Result<bool> {
+        ask(&self.room).map_err(|e| self.failed(e))
+    }
+
     fn check_writable(&self) -> FsResult<()> {
         if self.ground.read_only {
             return errno(libc::EROFS);
@@ -108,7 +129,8 @@ impl Commits {
         let store = &self.ground.store;
         // Also waits for another that makes room.
         let _one = self.one.lock();
-        let nothing = !self.has_changes() && store.journal_bytes() == 0;
+        self.ground.health.check()?;
+        let nothing = !self.has_changes() && store.journal_bytes() == 0 && !store.is_journal_large();
         let done = if nothing { Ok(()) } else { self.run(true) };
         let done = done.and_then(|()| store.finish_and_shrink().map_err(|e| self.failed(e)));
         match done {
@@ -146,7 +168,8 @@ impl Commits {
             return Ok(());
         }
         let Ground { store, namespace, .. } = &*self.ground;
-        self.run(store.needs_checkpoint() || namespace.wants_checkpoint() || !self.room.is_for_commit()?)
+        let due = store.needs_checkpoint() || namespace.wants_checkpoint();
+        self.run(due || (!self.is_room(Room::is_for_commit)? && self.may_checkpoint()))
     }
 
     /// Commits with a root, so that the next opening has nothing to apply, and refuses whatever follows.
@@ -179,13 +202,18 @@ impl Commits {
 
     fn is_due(&self) -> bool {
         let Ground { store, namespace, .. } = &*self.ground;
-        // One that finds no space is not tried for each change: the record of each try would take what is left.
-        let checkpoint = !self.refused.load(Ordering::Relaxed)
-            && (store.needs_checkpoint() || namespace.wants_checkpoint());
-        checkpoint
+        let checkpoint = store.needs_checkpoint() || namespace.wants_checkpoint();
+        (checkpoint && self.may_checkpoint())
             || store.needs_commit()
             || namespace.pending_bytes() >= BATCH
             || self.contents.written() >= CONTENT
+    }
+
+    /// Whether a checkpoint is to be tried for a change. One that found no space is not tried for each: the records of the tries would
+    /// take what is left.
+    fn may_checkpoint(&self) -> bool {
+        let (refused, used) = (self.refused.load(Ordering::Relaxed), self.ground.store.journal_bytes());
+        refused == NEVER || used < refused || used - refused >= AGAIN
     }
 
     /// Commits; with a root if there is space for one.
@@ -193,7 +221,8 @@ impl Commits {
         if root {
             let done = self.attempt(true);
             let full = done.as_ref().is_err_and(|e| e.kind() == Kind::NoSpace);
-            self.refused.store(full, Ordering::Relaxed);
+            let refused = if full { self.ground.store.journal_bytes() } else { NEVER };
+            self.refused.store(refused, Ordering::Relaxed);
             if !full || self.ground.namespace.needs_root() {
                 return done;
             }

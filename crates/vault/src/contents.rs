@@ -348,6 +348,9 @@ impl Contents {
 
     /// A read happened and the time of access is to be renewed.
     fn accessed(&self, inode: &Arc<Inode>) {
+        if self.ground.short.load(Ordering::Relaxed) {
+            return;
+        }
         let mut body = inode.body.write();
         if !body.gone {
             body.record.atime = self.ground.now();

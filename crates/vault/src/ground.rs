@@ -8,6 +8,7 @@ use crate::{Time, WallClock};
 use lacuna_core::{Budget, Error, FailStop, Kind, Secret};
 use lacuna_integrity::{Choice, Session};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The shared parts of an open vault.
 pub(crate) struct Ground {
@@ -22,6 +23,8 @@ pub(crate) struct Ground {
     pub(crate) choice: Choice,
     pub(crate) read_only: bool,
     pub(crate) budget: Budget,
+    /// There was no room for the last change that asked: what need not be written is not.
+    pub(crate) short: AtomicBool,
     /// After a failure that may have left something half done, nothing is changed any more.
     pub(crate) health: FailStop,
 }

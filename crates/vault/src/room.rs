@@ -2,9 +2,10 @@
 //! for the places that the journal's pages go to.
 //!
 //! Invariant: a change that adds something is let in only if everything so far can be committed, and then brought to its place. So a
-//! full file system refuses what is new, and never what was acknowledged; what removes something is let in always, and finds the
-//! space that is left free here.
+//! full file system refuses what is new, and never what was acknowledged; what removes something is let in, and finds the space that is
+//! left free here. Where others take that too, what was let in can still be committed: the journal has the space for its record.
 
+use crate::contents::Contents;
 use crate::ground::Ground;
 use lacuna_core::{Kind, Result};
 use lacuna_medium::Space;
@@ -17,64 +18,59 @@ const RECORD: u64 = 512;
 const CHANGE: u64 = 16 << 10;
 /// Bytes of puts for content, at most: blocks go elsewhere.
 const PUTS: u64 = 64 << 10;
+/// What the tags of content that was written since the last commit take in it: a quarter of the content at most, and not more than this.
+const TAGS: u64 = 4 << 20;
+/// Bytes that a change which adds nothing leaves for those that remove something.
+const SPARE: u64 = 64 << 10;
 /// Bytes above what must stay free, below which the file system is asked at each change. Beyond, changes take a part of it before it is
 /// asked again.
 const MUCH: u64 = 256 << 20;
 /// That part.
 const PART: u64 = 8;
+/// Files of which as much is said.
+const MANY: u64 = 1 << 15;
 
 /// The room of an open vault.
 pub(crate) struct Room {
     ground: Arc<Ground>,
+    contents: Arc<Contents>,
     /// Bytes that may be taken before the file system is asked again.
     known: AtomicU64,
 }
 
 impl Room {
-    pub(crate) fn new(ground: Arc<Ground>) -> Room {
-        Room { ground, known: AtomicU64::new(0) }
+    pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Room {
+        Room { ground, contents, known: AtomicU64::new(0) }
     }
 
     /// Whether there is room for a change of so many bytes. Takes the journal's part of it.
     pub(crate) fn is_for(&self, bytes: u64) -> Result<bool> {
-        let reserved = self.ground.store.reserve_commit(self.puts() + bytes.min(PUTS) + CHANGE);
-        match reserved {
-            Err(e) if e.kind() == Kind::NoSpace => return Ok(false),
-            done => done?,
-        }
-        let wanted = bytes + CHANGE;
-        let taken =
-            self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, |known| known.checked_sub(wanted));
-        if taken.is_ok() {
-            return Ok(true);
-        }
-        let space = self.ground.store.space()?;
-        let (owed, files) = self.owed();
-        if space.free_bytes < owed.saturating_add(wanted)
-            || (space.total_files > 0 && space.free_files < files)
-        {
-            return Ok(false);
-        }
-        let more = space.free_bytes - owed;
-        self.known.store(if more >= MUCH { more / PART } else { 0 }, Ordering::Release);
-        Ok(true)
+        let store = &self.ground.store;
+        let is = self.is_free(bytes + CHANGE)? && {
+            let beside = self.ground.namespace.owed() / 2;
+            is_space(store.reserve_commit(
+                self.puts() + bytes.min(PUTS) + CHANGE,
+                store.journal_step(),
+                beside,
+            ))?
+        };
+        self.ground.short.store(!is, Ordering::Relaxed);
+        Ok(is)
+    }
+
+    /// Whether the journal has, or finds, space for the commit of what changed so far and of a change that adds nothing.
+    pub(crate) fn is_for_change(&self) -> Result<bool> {
+        is_space(self.ground.store.reserve_commit(self.puts() + CHANGE, SPARE, 0))
+    }
+
+    /// The same for a change that removes something: nothing need be left.
+    pub(crate) fn is_for_commit(&self) -> Result<bool> {
+        is_space(self.ground.store.reserve_commit(self.puts() + CHANGE, 0, 0))
     }
 
     /// The file system is asked again before the next change: others may have filled it.
     pub(crate) fn look_again(&self) {
         self.known.store(0, Ordering::Release);
-    }
-
-    /// Whether the journal has, or finds, space for the commit of what changed so far.
-    pub(crate) fn is_for_commit(&self) -> Result<bool> {
-        let (store, puts) = (&self.ground.store, self.puts() + CHANGE);
-        if store.holds_commit(puts) {
-            return Ok(true);
-        }
-        match store.reserve_commit(puts) {
-            Err(e) if e.kind() == Kind::NoSpace => Ok(false),
-            done => done.map(|()| true),
-        }
     }
 
     /// Space of the backing file system, less what must stay free.
@@ -88,15 +84,42 @@ impl Room {
         })
     }
 
+    /// Whether the file system has so many bytes beside what must stay free.
+    fn is_free(&self, bytes: u64) -> Result<bool> {
+        let taken =
+            self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, |known| known.checked_sub(bytes));
+        if taken.is_ok() {
+            return Ok(true);
+        }
+        let space = self.ground.store.space()?;
+        let (owed, files) = self.owed();
+        let counted = space.total_files > 0;
+        if space.free_bytes < owed.saturating_add(bytes) || (counted && space.free_files < files) {
+            return Ok(false);
+        }
+        let more = space.free_bytes - owed;
+        let much = more >= MUCH && (!counted || space.free_files - files >= MANY);
+        self.known.store(if much { more / PART } else { 0 }, Ordering::Release);
+        Ok(true)
+    }
+
     /// Bytes of the next commit's puts, about.
     fn puts(&self) -> u64 {
         let Ground { namespace, inodes, .. } = &*self.ground;
-        namespace.pending_bytes() as u64 + RECORD * inodes.changed() as u64
+        let tags = (self.contents.written() / 4).min(TAGS);
+        namespace.pending_bytes() as u64 + RECORD * inodes.changed() as u64 + tags
     }
 
     /// What must stay free: bytes, and files.
     fn owed(&self) -> (u64, u64) {
         let (bytes, files) = self.ground.store.owed();
         (bytes + self.ground.namespace.owed(), files)
+    }
+}
+
+fn is_space(reserved: Result<()>) -> Result<bool> {
+    match reserved {
+        Err(e) if e.kind() == Kind::NoSpace => Ok(false),
+        done => done.map(|()| true),
     }
 }

@@ -29,6 +29,7 @@ use lacuna_integrity::{Choice, Session};
 use lacuna_medium::{Folder, Space};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The version of the namespace's layout.
 const VERSION: u8 = 1;
@@ -124,8 +125,12 @@ impl Vault {
         // Only now is it known that the state is whole enough to go on from.
         vault.ground.store.take_up()?;
         vault.start(options)?;
-        if vault.remove_orphans()? > 0 {
-            vault.commits.checkpoint()?;
+        if vault.remove_orphans()? > 0
+            && let Err(e) = vault.commits.checkpoint()
+            // On a full file system they go with the next commit that finds space.
+            && e.kind() != Kind::NoSpace
+        {
+            return Err(e);
         }
         Ok(vault)
     }
@@ -160,6 +165,7 @@ impl Vault {
             choice,
             read_only: options.read_only,
             budget: options.budget,
+            short: AtomicBool::new(false),
             health: FailStop::on("backing directory"),
         });
         let contents = Arc::new(Contents::new(ground.clone()));
@@ -230,13 +236,15 @@ impl Vault {
 
     /// Changes attributes.
     pub fn set_attr(&self, ino: u64, changes: &Changes) -> FsResult<Attr> {
-        let _turn = self.commits.enter()?;
+        // To cut a file is to remove something.
+        let cuts = changes.size.is_some();
+        let _turn = if cuts { self.commits.enter()? } else { self.commits.enter_to_change()? };
         attributes::set(&self.contents, ino, changes)
     }
 
     /// Clears set-user-ID and, where the group may execute, set-group-ID, as a write by an ordinary user does.
     pub fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _turn = self.commits.enter_to_change()?;
         attributes::clear_set_ids(&self.ground, ino)
     }
 
@@ -286,7 +294,7 @@ impl Vault {
         new_name: &[u8],
         mode: RenameMode,
     ) -> FsResult<()> {
-        let _turn = self.commits.enter()?;
+        let _turn = self.commits.enter_to_change()?;
         rename::rename(&self.tree, (parent, name), (new_parent, new_name), mode)
     }
 

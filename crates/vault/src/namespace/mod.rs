@@ -18,6 +18,7 @@ pub(crate) fn fuzz_puts(input: &[u8]) {
     let _refused = Puts::read(input, |_, _| ());
 }
 
+use crate::BLOCK;
 use crate::store::Store;
 use database::{Database, Snapshot};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
@@ -219,9 +220,15 @@ impl Namespace {
         self.shelf.backing()
     }
 
-    /// Bytes that a checkpoint finds free if it is to begin, about.
+    /// Bytes that a checkpoint finds free if it is to begin, about. Half of them at most go to the journal.
     pub(crate) fn owed(&self) -> u64 {
-        4 * (self.shelf.waiting() + self.layers.read().bytes) as u64 + SPARE
+        let (changes, bytes) = {
+            let layers = self.layers.read();
+            (layers.recent.len(), layers.bytes)
+        };
+        // Changes that belong together share leaves, about two each, and no more is altered than there is.
+        let altered = (BLOCK / 2 * changes).min(self.shelf.len() as usize) + bytes;
+        4 * (self.shelf.waiting() + altered) as u64 + SPARE
     }
 
     /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the

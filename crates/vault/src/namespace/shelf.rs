@@ -77,6 +77,11 @@ impl Shelf {
         self.state.read().written.len() * BLOCK
     }
 
+    /// Bytes of the database.
+    pub(crate) fn len(&self) -> u64 {
+        self.state.read().len
+    }
+
     /// Why the last operation failed, once.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         self.failure.lock().take()

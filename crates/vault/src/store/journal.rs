@@ -55,7 +55,7 @@ impl JournalSize {
 pub(super) enum Need {
     /// What it takes until the next checkpoint is due.
     Usual,
-    /// What is prepared at once: the file system is nearly full.
+    /// What a record takes and leaves behind it: the file system is nearly full.
     Little,
     /// What a few records take, so that what makes space can be committed when the file system is full at the next opening.
     Closed,
@@ -171,10 +171,41 @@ impl Journal {
         self.cursor.lock().left = (0, 0);
     }
 
-    /// Whether the active file is prepared for a record of so many pages.
-    pub(super) fn holds(&self, record: u64) -> bool {
+    /// Whether the active file is prepared for so many pages, and may have `beside` more.
+    pub(super) fn holds(&self, pages: u64, beside: u64) -> bool {
         let cursor = self.cursor.lock();
-        cursor.tail + record <= cursor.prepared[usize::from(cursor.active)]
+        let end = cursor.tail + pages;
+        end <= cursor.prepared[usize::from(cursor.active)] && end + beside <= self.most_pages()
+    }
+
+    /// Prepares the active file for so many pages, if it may have `beside` more.
+    pub(super) fn reserve_record(&self, pages: u64, beside: u64) -> Result<()> {
+        let mut cursor = self.cursor.lock();
+        let end = cursor.tail + pages;
+        if end + beside > self.most_pages() {
+            return Err(self.full(&cursor));
+        }
+        self.prepare(&mut cursor, end, end)
+    }
+
+    fn most_pages(&self) -> u64 {
+        self.size.most / PAGE as u64
+    }
+
+    /// Pages of a file from which on it may give some back.
+    fn little(&self) -> u64 {
+        2 * self.size.prepared() + KEPT
+    }
+
+    /// Whether the file that is not written to has more than a little.
+    pub(super) fn is_idle_large(&self) -> bool {
+        let cursor = self.cursor.lock();
+        cursor.prepared[usize::from(1 - cursor.active)] > self.little()
+    }
+
+    /// Whether a file has several times as much.
+    pub(super) fn is_large(&self) -> bool {
+        self.cursor.lock().prepared.iter().any(|pages| *pages > 2 * self.little())
     }
 
     /// Bytes that are prepared at once.
@@ -232,16 +263,22 @@ impl Journal {
     fn take_before(&self, pages: u64, reserve: u64) -> Result<Place> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
-        if end * PAGE as u64 > self.size.most {
-            return Err(Error::new(Kind::NoSpace, "the journal of the vault is full")
-                .found(format!("{} bytes in use", cursor.tail * PAGE as u64))
-                .expected(format!("at most {} bytes between two checkpoints", self.size.most))
-                .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written"));
+        // The last part is for records: what is listed there takes about a hundredth of itself.
+        let kept = if reserve > 0 { reserve.max(self.most_pages() / 64) } else { 0 };
+        if end + kept > self.most_pages() {
+            return Err(self.full(&cursor));
         }
         self.prepare(&mut cursor, end + reserve, end + reserve)?;
         let place = Place { area: cursor.active, page: cursor.tail as u32 };
         cursor.tail = end;
         Ok(place)
+    }
+
+    fn full(&self, cursor: &Cursor) -> Error {
+        Error::new(Kind::NoSpace, "the journal of the vault is full")
+            .found(format!("{} bytes in use", cursor.tail * PAGE as u64))
+            .expected(format!("at most {} bytes between two checkpoints", self.size.most))
+            .remedy("free space on the file system that holds the vault's directory, so that a checkpoint can be written")
     }
 
     /// Prepares the active file up to a page, in large pieces. Where there is no space for that, up to page `least`.
@@ -314,7 +351,7 @@ impl Journal {
     pub(super) fn shrink(&self, area: u8, need: Need) -> Result<()> {
         let keep = match need {
             Need::Usual => (self.size.due + self.size.due / 3) / PAGE as u64,
-            Need::Little => self.size.prepared(),
+            Need::Little => self.little(),
             Need::Closed => KEPT,
         };
         let mut cursor = self.cursor.lock();

@@ -328,11 +328,27 @@ impl Store {
         checkpoint::finish(&self.engine, &mut self.engine.frozen.lock())
     }
 
-    /// The same, and gives back most of the space that the journal does not use now.
+    /// The same, and gives back most of the space of the journal file that nothing is written to. Both superblocks say then that nothing
+    /// is in it, so that the loss of one loses nothing.
     pub fn finish_and_shrink(&self) -> Result<()> {
-        let mut frozen = self.engine.frozen.lock();
-        checkpoint::finish(&self.engine, &mut frozen)?;
-        self.engine.journal.shrink_idle().map_err(|e| self.engine.broken(e))
+        let engine = &self.engine;
+        engine.may_change()?;
+        let mut frozen = engine.frozen.lock();
+        checkpoint::finish(engine, &mut frozen)?;
+        if !engine.journal.is_idle_large() {
+            return Ok(());
+        }
+        let again = engine.superblock.lock().write_again(&engine.keys, &*engine.random);
+        match again.and_then(|written| if written { engine.journal.shrink_idle() } else { Ok(()) }) {
+            // File systems that write nothing over itself may need space to give some back.
+            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
+            done => done.map_err(|e| engine.broken(e)),
+        }
+    }
+
+    /// Whether a file of the journal has much more space than commits need now.
+    pub fn is_journal_large(&self) -> bool {
+        self.engine.journal.is_large()
     }
 
     fn wake(&self) {
@@ -365,21 +381,24 @@ impl Store {
         self.engine.journal.lacks(pages, record) * PAGE as u64
     }
 
-    /// Takes space in the journal for the record of a commit with so many bytes of puts, and as much again as the journal takes at
-    /// once, for the commits of what makes space.
+    /// Takes space in the journal for the record of a commit with so many bytes of puts, and `spare` bytes behind it. `beside` bytes
+    /// that it must be able to take later, at most what a checkpoint writes to it, count against what it may have.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
-    pub fn reserve_commit(&self, puts: u64) -> Result<()> {
+    pub fn reserve_commit(&self, puts: u64, spare: u64, beside: u64) -> Result<()> {
         self.engine.may_change()?;
         let journal = &self.engine.journal;
-        let (pages, record) = commit::room(&self.engine, journal.prepared_at_once() / PAGE as u64, puts);
-        self.with_space(|| journal.reserve(pages, record).map_err(|e| self.engine.refused(e)))
+        let [spare, beside] = [spare, beside].map(|bytes| bytes.div_ceil(PAGE as u64));
+        let (_, record) = commit::room(&self.engine, 0, puts);
+        if journal.holds(record + spare, beside) {
+            return Ok(());
+        }
+        self.with_space(|| journal.reserve_record(record + spare, beside).map_err(|e| self.engine.refused(e)))
     }
 
-    /// Whether the journal has space for the record of a commit with so many bytes of puts, whatever the file system has.
-    pub fn holds_commit(&self, puts: u64) -> bool {
-        let (pages, record) = commit::room(&self.engine, 0, puts);
-        self.engine.journal.holds(pages + record)
+    /// What the journal takes at once, in bytes.
+    pub fn journal_step(&self) -> u64 {
+        self.engine.journal.prepared_at_once()
     }
 
     /// What the file system must have free, so that what is in the journal finds its places and commits go on meanwhile: bytes, and
@@ -387,9 +406,9 @@ impl Store {
     pub fn owed(&self) -> (u64, u64) {
         let journal = &self.engine.journal;
         let (pages, left) = journal.owed();
-        let files = self.engine.journaled.lock().len() as u64 + left + 8;
+        let files = self.engine.journaled.lock().len() as u64 + left;
         // Each file may be the first of its subfolder, and make it longer.
-        let names = files.min(320) * PAGE as u64;
+        let names = (files + 8).min(320) * PAGE as u64;
         (pages * PAGE as u64 + names + 2 * journal.prepared_at_once(), files)
     }
 

@@ -22,6 +22,8 @@ pub(super) struct SuperFile {
     file: Arc<dyn FolderFile>,
     /// Of the newest slot.
     sequence: u64,
+    /// The text that was written last, if one was since the opening.
+    last: Option<Vec<u8>>,
 }
 
 /// The superblock that counts.
@@ -36,7 +38,7 @@ impl SuperFile {
     pub(super) fn create(folder: &dyn Folder) -> Result<SuperFile> {
         let file = folder.create(NAME)?;
         file.write_at(0, &[0; 2 * SLOT])?;
-        Ok(SuperFile { file, sequence: 0 })
+        Ok(SuperFile { file, sequence: 0, last: None })
     }
 
     /// The file, and what is in it. `synced` is for folders that may be written: what is read is durable then.
@@ -66,7 +68,7 @@ impl SuperFile {
         }
         let (sequence, found) =
             newest.ok_or_else(|| unreadable.unwrap_or_else(|| lost("no slot that verifies")))?;
-        Ok((SuperFile { file, sequence }, Newest { found, is_bad }))
+        Ok((SuperFile { file, sequence, last: None }, Newest { found, is_bad }))
     }
 
     /// Writes the next superblock and returns when it is durable. Refuses one that could not be read again.
@@ -81,6 +83,13 @@ impl SuperFile {
         let plain = super_to_bytes(commit, facts, root, area);
         super_from_bytes(&plain)?;
         self.write_text(keys, random, &plain)
+    }
+
+    /// Writes the last one once more, over the one before it: then nothing needs what that one says. Whether one was written since
+    /// the opening.
+    pub(super) fn write_again(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<bool> {
+        let Some(plain) = self.last.clone() else { return Ok(false) };
+        self.write_text(keys, random, &plain).map(|()| true)
     }
 
     /// Writes the next superblock with any text.
@@ -109,6 +118,7 @@ impl SuperFile {
         self.file.write_at(sequence % 2 * SLOT as u64, &slot)?;
         self.file.sync()?;
         self.sequence = sequence;
+        self.last = Some(plain.to_vec());
         Ok(())
     }
 }
