@@ -64,7 +64,7 @@ impl Commits {
     /// Waits for a turn to add something of about so many bytes. EROFS, and the standing refusal after a failure; ENOSPC if there is no
     /// room for it.
     pub(crate) fn enter_to_add(&self, bytes: u64) -> FsResult<Turn<'_>> {
-        self.check_writable()?;
+        self.get_ready()?;
         // Twice, for each gives one of the journal's two files back.
         for _ in 0..2 {
             if self.is_room(|room| room.is_for(bytes))? {
@@ -78,7 +78,7 @@ impl Commits {
     /// Waits for a turn to change something that takes little more space than before. ENOSPC if it is not certain that it can be
     /// committed.
     pub(crate) fn enter_to_change(&self) -> FsResult<Turn<'_>> {
-        self.check_writable()?;
+        self.get_ready()?;
         if !self.is_room(Room::is_for_change)? {
             self.make_room()?;
             if !self.is_room(Room::is_for_change)? {
@@ -91,10 +91,7 @@ impl Commits {
     /// Waits for a turn, which what removes something gets however little space there is. ENOSPC all the same if too much waits for
     /// a commit that finds no space.
     pub(crate) fn enter(&self) -> FsResult<Turn<'_>> {
-        self.check_writable()?;
-        if self.ground.namespace.wants_apply() {
-            self.ground.namespace.apply()?;
-        }
+        self.get_ready()?;
         if (self.is_due() || !self.is_room(Room::is_for_commit)?)
             && let Err(e) = self.commit()
             && (e.kind() != Kind::NoSpace || self.ground.namespace.pending_bytes() >= BATCH_MOST)
@@ -116,11 +113,20 @@ impl Commits {
         ask(&self.room).map_err(|e| self.failed(e))
     }
 
-    fn check_writable(&self) -> FsResult<()> {
+    /// Refuses changes where there are none, and brings recent ones into the database.
+    fn get_ready(&self) -> FsResult<()> {
         if self.ground.read_only {
             return errno(libc::EROFS);
         }
-        Ok(self.ground.health.check()?)
+        self.ground.health.check()?;
+        Ok(self.apply()?)
+    }
+
+    fn apply(&self) -> Result<()> {
+        if self.ground.namespace.wants_apply() {
+            return self.ground.namespace.apply().map_err(|e| self.failed(e));
+        }
+        Ok(())
     }
 
     /// Brings everything to its place, so that the journal owes nothing, and gives the space of the journal file back that held it; as far
@@ -160,6 +166,8 @@ impl Commits {
     /// Commits what changed, if anything did.
     pub(crate) fn commit(&self) -> Result<()> {
         self.ground.health.check()?;
+        // Reads change times of access, and nobody else may bring those there.
+        self.apply()?;
         let enough = self.started.load(Ordering::Acquire) + 1;
         let _one = self.one.lock();
         self.ground.health.check()?;

@@ -348,7 +348,7 @@ impl Contents {
 
     /// A read happened and the time of access is to be renewed.
     fn accessed(&self, inode: &Arc<Inode>) {
-        if self.ground.short.load(Ordering::Relaxed) {
+        if self.ground.short.load(Ordering::Relaxed) || self.ground.inodes.too_many_changed() {
             return;
         }
         let mut body = inode.body.write();

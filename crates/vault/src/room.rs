@@ -47,7 +47,7 @@ impl Room {
     pub(crate) fn is_for(&self, bytes: u64) -> Result<bool> {
         let store = &self.ground.store;
         let is = self.is_free(bytes + CHANGE)? && {
-            let beside = self.ground.namespace.owed() / 2;
+            let beside = self.ground.namespace.owed() / 2 + bytes;
             is_space(store.reserve_commit(
                 self.puts() + bytes.min(PUTS) + CHANGE,
                 store.journal_step(),
@@ -71,6 +71,7 @@ impl Room {
     /// The file system is asked again before the next change: others may have filled it.
     pub(crate) fn look_again(&self) {
         self.known.store(0, Ordering::Release);
+        self.ground.short.store(false, Ordering::Relaxed);
     }
 
     /// Space of the backing file system, less what must stay free.

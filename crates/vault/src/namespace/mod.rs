@@ -202,6 +202,13 @@ impl Namespace {
         while !self.layers.read().recent.is_empty() {
             self.apply_chunk()?;
         }
+        self.store.lift_journal(true);
+        let done = self.write_root(commit);
+        self.store.lift_journal(false);
+        done
+    }
+
+    fn write_root(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.check_space()?;
         let root = self.shelf.flush()?;
         let pending = std::mem::take(&mut *self.pending.lock());

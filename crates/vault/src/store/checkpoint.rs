@@ -117,7 +117,9 @@ fn release(engine: &Engine, begun: &Frozen) -> Result<()> {
         }
     }
     engine.journal.settled();
-    engine.journal.shrink(begun.left, Need::Usual)?;
+    if engine.journal.is_longer(begun.left) {
+        engine.give_back(|| engine.journal.shrink(begun.left, Need::Usual))?;
+    }
     let _alone = engine.gate.write();
     engine.objects.forget_idle(&begun.objects, engine.commit.load(Ordering::Acquire));
     Ok(())

@@ -219,6 +219,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Gives space of journal files back in which nothing is needed any more. Before that both superblocks say so, and then the loss of one
+    /// loses nothing. File systems that write nothing over itself may need space for it: without it nothing is given back.
+    pub(super) fn give_back(&self, cut: impl FnOnce() -> Result<()>) -> Result<()> {
+        let again = self.superblock.lock().write_again(&self.keys, &*self.random);
+        match again.and_then(|written| if written { cut() } else { Ok(()) }) {
+            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
+            done => done,
+        }
+    }
+
     /// Before a change of an object: notes that there is one.
     pub(super) fn begin(&self, number: u64, object: &mut Object) -> Result<()> {
         if object.removed {

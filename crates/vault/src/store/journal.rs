@@ -7,6 +7,7 @@ use super::PAGE;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The files.
@@ -14,6 +15,9 @@ pub(super) const NAMES: [&str; 2] = ["journal.0", "journal.1"];
 
 /// Pages that a file keeps when the store is closed, and that are prepared behind a record if there is space.
 const KEPT: u64 = 16;
+
+/// How often as long as `most` a file may be with what a checkpoint writes to it.
+const LIFTED: u64 = 4;
 
 /// A page of a journal file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +37,7 @@ impl Place {
 pub struct JournalSize {
     /// Bytes in one file after which a checkpoint is due.
     pub due: u64,
-    /// Bytes in one file after which writes are refused.
+    /// Bytes in one file after which writes are refused; a checkpoint may write four times as much.
     pub most: u64,
 }
 
@@ -78,6 +82,8 @@ pub(super) struct Journal {
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
     cursor: Mutex<Cursor>,
     size: JournalSize,
+    /// Whether a file may become [`LIFTED`] times as long, for what a checkpoint must write.
+    lifted: AtomicBool,
 }
 
 impl Journal {
@@ -88,7 +94,8 @@ impl Journal {
         let zeros = vec![0; size.prepared() as usize * PAGE];
         files.iter().try_for_each(|file| file.write_at(0, &zeros))?;
         let cursor = Cursor { active: 0, tail: 0, said: 0, prepared: [size.prepared(); 2], left: (0, 0) };
-        Ok(Journal { files: files.map(OnceLock::from), cursor: Mutex::new(cursor), size })
+        let files = files.map(OnceLock::from);
+        Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
     }
 
     /// The files that are there; where the journal may be written, what is read of it is durable.
@@ -106,7 +113,7 @@ impl Journal {
             place.get_or_init(|| file);
         }
         let cursor = Cursor { active: 0, tail: 0, said: 0, prepared, left: (0, 0) };
-        Ok(Journal { files, cursor: Mutex::new(cursor), size })
+        Ok(Journal { files, cursor: Mutex::new(cursor), size, lifted: AtomicBool::new(false) })
     }
 
     /// Makes files that are lost anew: what was in them is missed by the anchor.
@@ -136,7 +143,7 @@ impl Journal {
 
     /// Pages that may hold something in a file.
     pub(super) fn pages_in(&self, area: u8) -> u64 {
-        self.cursor.lock().prepared[usize::from(area)].min(self.size.most / PAGE as u64)
+        self.cursor.lock().prepared[usize::from(area)].min(LIFTED * self.size.most / PAGE as u64)
     }
 
     /// Whether a checkpoint is due.
@@ -189,7 +196,23 @@ impl Journal {
     }
 
     fn most_pages(&self) -> u64 {
-        self.size.most / PAGE as u64
+        let lifted = if self.lifted.load(Ordering::Acquire) { LIFTED } else { 1 };
+        lifted * self.size.most / PAGE as u64
+    }
+
+    /// Lets the active file become longer than writes may make it, or no more: a checkpoint must find its place whatever lies in it. Nobody
+    /// else writes meanwhile.
+    pub(super) fn lift(&self, lifted: bool) {
+        self.lifted.store(lifted, Ordering::Release);
+    }
+
+    /// Whether a file is longer than it usually becomes.
+    pub(super) fn is_longer(&self, area: u8) -> bool {
+        self.cursor.lock().prepared[usize::from(area)] > self.usual()
+    }
+
+    fn usual(&self) -> u64 {
+        (self.size.due + self.size.due / 3) / PAGE as u64
     }
 
     /// Pages of a file from which on it may give some back.
@@ -251,7 +274,7 @@ impl Journal {
 
     fn reserved(&self, cursor: &Cursor, pages: u64, record: u64) -> u64 {
         let end = cursor.tail + pages + record.max(self.size.prepared());
-        end.min(self.size.most / PAGE as u64)
+        end.min(self.most_pages())
     }
 
     /// Pages that were taken since the last record: it lists no others.
@@ -264,7 +287,7 @@ impl Journal {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
         // The last part is for records: what is listed there takes about a hundredth of itself.
-        let kept = if reserve > 0 { reserve.max(self.most_pages() / 64) } else { 0 };
+        let kept = if reserve > 0 { reserve.max(self.size.most / PAGE as u64 / 64) } else { 0 };
         if end + kept > self.most_pages() {
             return Err(self.full(&cursor));
         }
@@ -344,13 +367,14 @@ impl Journal {
         let left = cursor.active;
         cursor.left = (cursor.tail, objects);
         (cursor.active, cursor.tail, cursor.said) = (1 - left, 0, 0);
+        self.lift(false);
         left
     }
 
     /// Gives back what a file has more than it needs: nothing in it is used any more.
     pub(super) fn shrink(&self, area: u8, need: Need) -> Result<()> {
         let keep = match need {
-            Need::Usual => (self.size.due + self.size.due / 3) / PAGE as u64,
+            Need::Usual => self.usual(),
             Need::Little => self.little(),
             Need::Closed => KEPT,
         };

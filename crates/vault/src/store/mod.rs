@@ -152,7 +152,8 @@ pub enum Superblocks {
     Whole,
     /// One does not verify. A crash leaves that while a checkpoint writes it; damage may as well.
     Torn,
-    /// One does not verify, and no crash left that: no checkpoint was writing it, or it is known to have been written whole.
+    /// One does not verify, and no checkpoint was writing it, or it is known to have been written whole. Only a crash while the vault was
+    /// closed, or gave space back, leaves that as well.
     Damaged,
 }
 
@@ -328,8 +329,7 @@ impl Store {
         checkpoint::finish(&self.engine, &mut self.engine.frozen.lock())
     }
 
-    /// The same, and gives back most of the space of the journal file that nothing is written to. Both superblocks say then that nothing
-    /// is in it, so that the loss of one loses nothing.
+    /// The same, and gives back most of the space of the journal file that nothing is written to.
     pub fn finish_and_shrink(&self) -> Result<()> {
         let engine = &self.engine;
         engine.may_change()?;
@@ -338,12 +338,12 @@ impl Store {
         if !engine.journal.is_idle_large() {
             return Ok(());
         }
-        let again = engine.superblock.lock().write_again(&engine.keys, &*engine.random);
-        match again.and_then(|written| if written { engine.journal.shrink_idle() } else { Ok(()) }) {
-            // File systems that write nothing over itself may need space to give some back.
-            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
-            done => done.map_err(|e| engine.broken(e)),
-        }
+        engine.give_back(|| engine.journal.shrink_idle()).map_err(|e| engine.broken(e))
+    }
+
+    /// Lets the journal become longer for a checkpoint, or no more; a commit with a root ends that. Nobody else writes meanwhile.
+    pub fn lift_journal(&self, lifted: bool) {
+        self.engine.journal.lift(lifted);
     }
 
     /// Whether a file of the journal has much more space than commits need now.
@@ -472,8 +472,10 @@ impl Store {
         checkpoint::finish(engine, &mut frozen)?;
         engine.unlink_leaving()?;
         if engine.journal.used() == 0 {
-            engine.journal.shrink(0, Need::Closed)?;
-            engine.journal.shrink(1, Need::Closed)?;
+            engine.give_back(|| {
+                engine.journal.shrink(0, Need::Closed)?;
+                engine.journal.shrink(1, Need::Closed)
+            })?;
         }
         engine.health.fail(closed());
         Ok(())

@@ -1,0 +1,360 @@
+//! A backing directory that fills up: nothing acknowledged is lost, what is there is removed, and the vault goes on when there is room.
+
+mod world;
+
+use lacuna_integrity::Choice;
+use lacuna_medium::Folder;
+use lacuna_sim::Rng;
+use lacuna_vault::store::JournalSize;
+use lacuna_vault::{FileKind, FsError, NewNode, ROOT, Vault};
+use world::World;
+use world::dump::{assert_same, of_model, of_vault};
+use world::model::Model;
+use world::ops::{Step, step};
+
+fn is_full(e: &FsError) -> bool {
+    e.errno() == libc::ENOSPC
+}
+
+/// Random operations. Gives how many of them failed or were short.
+fn work(vault: &Vault, model: &mut Model, rng: &mut Rng, steps: u64) -> u64 {
+    let mut failed = 0;
+    for _ in 0..steps {
+        if !matches!(step(vault, model, rng, 40), Step::Same | Step::Durable) {
+            failed += 1;
+        }
+    }
+    failed
+}
+
+#[test]
+fn a_full_directory_loses_nothing_and_goes_on_when_there_is_room() {
+    let mut failures = 0;
+    for seed in 0..12 {
+        let mut world = World::new(seed);
+        let mut rng = Rng::new(seed);
+        let vault = world.create(Choice::Auto);
+        let mut model = Model::default();
+        assert_eq!(work(&vault, &mut model, &mut rng, 100), 0);
+        for round in 0..4 {
+            let context = format!("seed {seed}, round {round}");
+            vault.sync().unwrap();
+            world.folder.set_capacity(world.folder.used() + rng.below(40) * 4096);
+            // What fails changes nothing, and what is short is there as far as it went.
+            failures += work(&vault, &mut model, &mut rng, 60);
+            assert_same(&of_vault(&vault), &of_model(&model), &context);
+            world.folder.set_capacity(u64::MAX);
+            vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+            assert_eq!(work(&vault, &mut model, &mut rng, 60), 0, "{context}");
+            let report = vault.check(&mut |_, _| ()).unwrap();
+            assert!(report.bad.is_empty(), "{context}: {:?}", report.bad);
+        }
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_same(&of_vault(&vault), &of_model(&model.reopened()), &format!("seed {seed}"));
+        assert!(world.log.lock().is_empty(), "{:?}", world.log.lock());
+    }
+    assert!(failures > 50, "only {failures} operations failed");
+}
+
+#[test]
+fn files_are_removed_from_a_full_directory() {
+    let mut world = World::new(1);
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
+    vault.sync().unwrap();
+    let other = vault.make(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.sync().unwrap();
+    world.folder.set_capacity(world.folder.used());
+    assert!(is_full(&vault.make(ROOT, b"third", NewNode::File, 0o644, 0, 0).unwrap_err()));
+    let mut failed = 0;
+    for n in 0..10 {
+        failed += u64::from(vault.write(other, n << 16, &vec![1; 1 << 16]).is_err_and(|e| is_full(&e)));
+    }
+    assert_eq!(failed, 10);
+    vault.unlink(ROOT, b"large").unwrap();
+    vault.sync().unwrap();
+    vault.write(other, 0, &vec![2; 1 << 16]).unwrap();
+    vault.sync().unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    let vault = world.open().unwrap();
+    assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
+    assert_eq!(world::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
+}
+
+/// Makes small files until there is no room, and gives how many. `others` is called before each.
+fn fill(world: &World, vault: &Vault, round: u64, others: &mut dyn FnMut(&World, u64)) -> u64 {
+    for n in 0.. {
+        others(world, n);
+        let name = format!("file {round} {n}");
+        let written = vault
+            .make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0)
+            .and_then(|attr| vault.write(attr.ino, 0, &[n as u8; 20]));
+        if let Err(e) = written {
+            assert!(is_full(&e), "{e}");
+            return n + 1;
+        }
+    }
+    unreachable!()
+}
+
+/// Small files that were never synced fill the last space; all of it can be committed, and so can it be removed, over and over.
+#[test]
+fn small_files_that_fill_a_directory_are_committed_and_removed() {
+    let small = World::new(0).journal;
+    for (journal, commits, space) in [
+        (JournalSize::default(), false, 8 << 20),
+        (JournalSize::default(), true, 12 << 20),
+        (small, false, 12 << 20),
+        (small, true, 8 << 20),
+    ] {
+        let mut world = World::new(space);
+        world.journal = journal;
+        let mut vault = world.create(Choice::Auto);
+        world.folder.set_capacity(world.folder.used() + space);
+        let mut made = vec![];
+        for round in 0..4 {
+            let context = format!("journal {journal:?}, {space} bytes, commits: {commits}, round {round}");
+            made.push(fill(&world, &vault, round, &mut |_, _| ()));
+            assert!(made[round as usize] > 50, "{context}: {made:?}");
+            if commits {
+                vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+            }
+            if round == 2 {
+                vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+                drop(vault);
+                vault = world.open().unwrap();
+            }
+            for n in 0..made[round as usize] {
+                match vault.unlink(ROOT, format!("file {round} {n}").as_bytes()) {
+                    // What found no room may have no name.
+                    Err(e) if n + 1 == made[round as usize] => assert_eq!(e.errno(), libc::ENOENT),
+                    done => done.unwrap_or_else(|e| panic!("{context}, file {n}: {e}")),
+                }
+            }
+            vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        }
+        println!("journal {journal:?}, {space} bytes, commits: {commits}: {made:?} files");
+        // What was removed left its space.
+        assert!(made[3] > made[0] / 2, "journal {journal:?}, {space} bytes: {made:?}");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(vault.lookup(ROOT, b"file 3 0").unwrap_err().errno(), libc::ENOENT);
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
+    }
+}
+
+/// After a checkpoint was refused for want of space, and there is space again, checkpoints go on: the journal does not fill up.
+#[test]
+fn a_refused_checkpoint_is_tried_again_once_there_is_space() {
+    let mut world = World::new(9);
+    world.journal = JournalSize { due: 1 << 20, most: 8 << 20 };
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![1; 4 << 20]).unwrap();
+    vault.sync().unwrap();
+    vault.write(file, 0, &[2; 4096]).unwrap();
+    world.folder.set_capacity(world.folder.used());
+    vault.sync().unwrap();
+    assert!(is_full(&vault.make(ROOT, b"new", NewNode::File, 0o644, 0, 0).unwrap_err()));
+    world.folder.set_capacity(u64::MAX);
+    for round in 3..10 {
+        vault.write(file, 0, &vec![round; 4 << 20]).unwrap_or_else(|e| panic!("round {round}: {e}"));
+    }
+    vault.sync().unwrap();
+    drop(vault);
+    let vault = world.open().unwrap();
+    assert!(world::dump::content(&vault, file, 4 << 20) == vec![9; 4 << 20]);
+}
+
+/// After a full directory made the vault give a journal file's space back, one superblock is still as good as the other.
+#[test]
+fn either_superblock_is_lost_after_the_journal_gave_space_back() {
+    let mut given_back = 0;
+    for (slot, free) in (2..7).flat_map(|mib| [(0, mib << 20), (1, mib << 20)]) {
+        let mut world = World::new(3);
+        world.journal = JournalSize::default();
+        let vault = world.create(Choice::Auto);
+        for n in 0..600u64 {
+            let name = format!("file {n}");
+            let ino = vault.make(ROOT, name.as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino;
+            vault.write(ino, 0, &[n as u8; 5000]).unwrap();
+        }
+        vault.sync().unwrap();
+        world.folder.set_capacity(world.folder.used() + free);
+        let lens = || ["journal.0", "journal.1"].map(|name| world.folder.open(name).unwrap().len().unwrap());
+        let before = lens();
+        let _refused = vault.make(ROOT, b"one more", NewNode::File, 0o644, 0, 0);
+        let gave_back = before.iter().zip(lens()).any(|(before, now)| now < *before);
+        drop(vault);
+        // Otherwise a checkpoint may be under way, and then the newest superblock is needed.
+        if !gave_back {
+            continue;
+        }
+        given_back += 1;
+        world.folder.set_capacity(u64::MAX);
+        let file = world.folder.open("super").unwrap();
+        let half = file.len().unwrap() / 2;
+        file.write_at(slot * half, &vec![0x55; half as usize]).unwrap();
+        let context = format!("slot {slot}, {free} bytes free");
+        let vault = world.open().unwrap_or_else(|e| panic!("{context}: {e}"));
+        for n in 0..600 {
+            let attr = vault.lookup(ROOT, format!("file {n}").as_bytes());
+            assert_eq!(attr.unwrap_or_else(|e| panic!("{context}, file {n}: {e}")).size, 5000);
+        }
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "{context}");
+    }
+    assert!(given_back > 2, "{given_back}");
+}
+
+/// So it is after an orderly end, which gives space back as well.
+#[test]
+fn either_superblock_is_lost_after_an_orderly_end() {
+    for slot in 0..2 {
+        let (mut world, vault) = with_a_large_file(slot);
+        vault.close().unwrap();
+        drop(vault);
+        let file = world.folder.open("super").unwrap();
+        let half = file.len().unwrap() / 2;
+        file.write_at(slot * half, &vec![0x55; half as usize]).unwrap();
+        let vault = world.open().unwrap_or_else(|e| panic!("slot {slot}: {e}"));
+        assert_eq!(vault.lookup(ROOT, b"large").unwrap().size, 1 << 20);
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "slot {slot}");
+    }
+}
+
+/// Another program takes all that is free, while much waits for a commit.
+#[test]
+fn what_was_let_in_is_committed_although_others_fill_the_directory() {
+    for at in [0, 10, 500, 3000] {
+        let mut world = World::new(at);
+        world.journal = JournalSize::default();
+        let vault = world.create(Choice::Auto);
+        world.folder.set_capacity(world.folder.used() + (64 << 20));
+        let made = fill(&world, &vault, 0, &mut |world, n| {
+            if n == at {
+                world.folder.set_capacity(world.folder.used());
+            }
+        });
+        assert!(made > at);
+        vault.sync().unwrap_or_else(|e| panic!("after {at} files: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        for n in 0..at {
+            assert_eq!(
+                vault.lookup(ROOT, format!("file 0 {n}").as_bytes()).unwrap().size,
+                20,
+                "file {n} of {at}"
+            );
+        }
+    }
+}
+
+/// A vault with the journal that vaults have, and a file `large` of 1 MiB.
+fn with_a_large_file(seed: u64) -> (World, Vault) {
+    let mut world = World::new(seed);
+    world.journal = JournalSize::default();
+    let vault = world.create(Choice::Auto);
+    let file = vault.make(ROOT, b"large", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 1 << 20]).unwrap();
+    vault.sync().unwrap();
+    (world, vault)
+}
+
+#[test]
+fn files_are_removed_after_an_orderly_end_however_little_is_free() {
+    for free in [0, 16 << 10, 100 << 10, 400 << 10, 900 << 10] {
+        let (mut world, vault) = with_a_large_file(1);
+        vault.close().unwrap();
+        drop(vault);
+        world.folder.set_capacity(world.folder.used() + free);
+        let vault = world.open().unwrap();
+        vault.unlink(ROOT, b"large").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{free} bytes free: {e}"));
+        assert!(world.folder.used() < 1 << 20, "{free} bytes free");
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
+    }
+}
+
+#[test]
+fn a_checkpoint_that_finds_no_space_keeps_nothing_from_being_committed() {
+    // With less, the record itself finds no space.
+    for step in 2..60 {
+        let free = step * (64 << 10);
+        let context = format!("{free} bytes free");
+        let (mut world, vault) = with_a_large_file(step);
+        // A checkpoint, after which the other journal file has little space of its own.
+        vault.close().unwrap();
+        drop(vault);
+        let vault = world.open().unwrap();
+        for n in 0..400 {
+            vault.make(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap();
+        }
+        world.folder.set_capacity(world.folder.used() + free);
+        // Closing tries a checkpoint first.
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        vault.unlink(ROOT, b"large").unwrap();
+        vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        assert_eq!(world.open().unwrap().lookup(ROOT, b"file 399").unwrap().kind, FileKind::File);
+    }
+}
+
+/// The same through a vault: some blocks of a file lie in their places, and others are holes.
+#[test]
+fn no_space_in_a_hole_of_a_file_alters_no_block() {
+    let (world, vault) = with_a_large_file(1);
+    let file = vault.make(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.sync().unwrap();
+    vault.write(file, 1000 << 12, &vec![9; 1 << 12]).unwrap();
+    vault.write(file, 50 << 12, &vec![1; 3 << 12]).unwrap();
+    // Others take the space after this vault has looked.
+    world.folder.set_capacity(world.folder.used() + (4 << 12));
+    assert!(is_full(&vault.write(file, 50 << 12, &vec![2; 16 << 12]).unwrap_err()));
+    world.folder.set_capacity(u64::MAX);
+    let expected = [vec![1; 3 << 12], vec![0; 13 << 12]].concat();
+    let shown = || world::dump::content(&vault, file, 1001 << 12);
+    assert!(shown()[50 << 12..66 << 12] == expected);
+    vault.sync().unwrap();
+    assert!(shown()[50 << 12..66 << 12] == expected && shown()[1000 << 12..] == vec![9; 1 << 12]);
+    assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
+}
+
+/// Reads change times of access, and nothing else happens for long: the journal still holds the checkpoint that brings them home.
+#[test]
+fn times_of_access_do_not_outgrow_the_journal() {
+    let mut world = World::new(11);
+    world.journal = JournalSize { due: 1 << 20, most: 2 << 20 };
+    let vault = world.create(Choice::Auto);
+    let files: Vec<u64> = (0..6000)
+        .map(|n| vault.make(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap().ino)
+        .collect();
+    for round in 0..3 {
+        for ino in &files {
+            vault.write(*ino, 0, &[round; 10]).unwrap();
+        }
+        vault.sync().unwrap();
+        world.clock.advance(48 * 3600);
+        for (n, ino) in files.iter().enumerate() {
+            let mut byte = [0];
+            vault.read(*ino, 0, &mut byte).unwrap();
+            if n % 500 == 0 {
+                vault.sync().unwrap();
+            }
+        }
+        vault.sync().unwrap();
+    }
+    vault.close().unwrap();
+    drop(vault);
+    assert_eq!(world.open().unwrap().attr(files[5999]).unwrap().size, 10);
+}
