@@ -25,6 +25,8 @@ use std::sync::Arc;
 
 /// Bytes of a section beside counters and tree.
 const FIXED: usize = 1 + 8 + 4 + 4;
+/// Leaves without a block, at most: an adversary's games with RArr leave some over. More would make it long to remove them.
+const LEFT_OVER: u64 = 1 << 20;
 /// Bytes of counters in a section that shares TS with another one: as many as their hashes take.
 const SHARED_ROOM: usize = 35;
 
@@ -77,8 +79,7 @@ impl<L: Low> Selective<L> {
         } else {
             CounterState::Here(section.short()?.to_vec())
         };
-        // A few more than blocks may be left over from an adversary's games with RArr.
-        if leaves > MOST_BLOCKS {
+        if leaves > MOST_BLOCKS.min(blocks + LEFT_OVER) {
             return Err(malformed(&format!("{leaves} tags")));
         }
         let counters = AuthCounters::open(keys.clone(), blocks, state)?;

@@ -117,3 +117,20 @@ fn offer(bytes: &[u8]) {
     let _ = file.check(&us, 0, &mut plain);
     assert_eq!(trusted.to_bytes(), bytes);
 }
+
+/// TS of COMP-EINT that says far more leaves than blocks: to remove them all would take minutes.
+#[test]
+fn far_more_leaves_than_blocks_are_refused() {
+    let mut bytes = vec![1, 2, 2, 7];
+    bytes.resize(31, 0);
+    bytes.extend([95, 1, 0, 0, 0, 3, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 127, 0, 0]);
+    bytes.extend([46, 46, 46, 227, 46, 46, 46, 46, 35]);
+    bytes.extend([46; 19]);
+    bytes.resize(100, 0);
+    bytes.push(191);
+    let trusted = Trusted::parse(&bytes).unwrap();
+    let Err(refused) = ProtectedFile::open(keys(1), &trusted, Session(9), Budget::bytes(0)) else {
+        panic!("it is taken")
+    };
+    assert!(refused.to_string().contains("tags"), "{refused}");
+}
