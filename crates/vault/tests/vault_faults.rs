@@ -11,18 +11,7 @@ use lacuna_vault::{FileKind, NewNode, ROOT, Vault};
 use world::World;
 use world::dump::{assert_same, of_model, of_vault};
 use world::model::{Model, Node};
-use world::ops::{Step, step};
-
-/// Random operations. Gives how many of them failed or were short.
-fn work(vault: &Vault, model: &mut Model, rng: &mut Rng, steps: u64) -> u64 {
-    let mut failed = 0;
-    for _ in 0..steps {
-        if !matches!(step(vault, model, rng, 40), Step::Same | Step::Durable) {
-            failed += 1;
-        }
-    }
-    failed
-}
+use world::ops::work;
 
 /// A vault with one synced file, and the model of it.
 fn one_file(world: &mut World) -> (Vault, u64, Model) {

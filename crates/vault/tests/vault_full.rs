@@ -10,21 +10,10 @@ use lacuna_vault::{FileKind, FsError, NewNode, ROOT, Vault};
 use world::World;
 use world::dump::{assert_same, of_model, of_vault};
 use world::model::Model;
-use world::ops::{Step, step};
+use world::ops::work;
 
 fn is_full(e: &FsError) -> bool {
     e.errno() == libc::ENOSPC
-}
-
-/// Random operations. Gives how many of them failed or were short.
-fn work(vault: &Vault, model: &mut Model, rng: &mut Rng, steps: u64) -> u64 {
-    let mut failed = 0;
-    for _ in 0..steps {
-        if !matches!(step(vault, model, rng, 40), Step::Same | Step::Durable) {
-            failed += 1;
-        }
-    }
-    failed
 }
 
 #[test]

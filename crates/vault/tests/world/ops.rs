@@ -96,6 +96,17 @@ fn both<T: std::fmt::Debug>(
     }
 }
 
+/// Random operations. Gives how many of them failed or were short.
+pub fn work(vault: &Vault, model: &mut Model, rng: &mut Rng, steps: u64) -> u64 {
+    let mut failed = 0;
+    for _ in 0..steps {
+        if !matches!(step(vault, model, rng, 40), Step::Same | Step::Durable) {
+            failed += 1;
+        }
+    }
+    failed
+}
+
 /// Does one random operation to both.
 pub fn step(vault: &Vault, model: &mut Model, rng: &mut Rng, syncs: u64) -> Step {
     if rng.chance(syncs, 1000) {
