@@ -160,6 +160,13 @@ fn a_refused_checkpoint_is_tried_again_once_there_is_space() {
     assert!(world::dump::content(&vault, file, 4 << 20) == vec![9; 4 << 20]);
 }
 
+/// Overwrites one of the two superblocks.
+fn lose_superblock(world: &World, slot: u64) {
+    let file = world.folder.open("super").unwrap();
+    let half = file.len().unwrap() / 2;
+    file.write_at(slot * half, &vec![0x55; half as usize]).unwrap();
+}
+
 /// After a full directory made the vault give a journal file's space back, one superblock is still as good as the other.
 #[test]
 fn either_superblock_is_lost_after_the_journal_gave_space_back() {
@@ -186,9 +193,7 @@ fn either_superblock_is_lost_after_the_journal_gave_space_back() {
         }
         given_back += 1;
         world.folder.set_capacity(u64::MAX);
-        let file = world.folder.open("super").unwrap();
-        let half = file.len().unwrap() / 2;
-        file.write_at(slot * half, &vec![0x55; half as usize]).unwrap();
+        lose_superblock(&world, slot);
         let context = format!("slot {slot}, {free} bytes free");
         let vault = world.open().unwrap_or_else(|e| panic!("{context}: {e}"));
         for n in 0..600 {
@@ -207,9 +212,7 @@ fn either_superblock_is_lost_after_an_orderly_end() {
         let (mut world, vault) = with_a_large_file(slot);
         vault.close().unwrap();
         drop(vault);
-        let file = world.folder.open("super").unwrap();
-        let half = file.len().unwrap() / 2;
-        file.write_at(slot * half, &vec![0x55; half as usize]).unwrap();
+        lose_superblock(&world, slot);
         let vault = world.open().unwrap_or_else(|e| panic!("slot {slot}: {e}"));
         assert_eq!(vault.lookup(ROOT, b"large").unwrap().size, 1 << 20);
         assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "slot {slot}");
