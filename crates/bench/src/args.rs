@@ -56,6 +56,8 @@ pub(crate) enum Section {
     FalseAccept,
     /// Vaults beside gocryptfs, cryfs and encfs; needs root
     Vaults,
+    /// ext4 in a disk beside ext4 on a plain loop device and gocryptfs; needs root
+    Mounted,
     /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
     Rados,
 }

@@ -29,7 +29,7 @@ impl Samples {
     }
 
     /// Each measurement over the one of the same repeat; `None` if there are not as many of both.
-    fn ratios(&self, to: &Samples) -> Option<Samples> {
+    pub(crate) fn ratios(&self, to: &Samples) -> Option<Samples> {
         let pairs = self.0.iter().zip(&to.0).map(|(ours, theirs)| ours / theirs);
         (self.0.len() == to.0.len()).then(|| Samples(pairs.collect()))
     }

@@ -18,6 +18,7 @@ mod ciphers;
 mod cluster;
 mod false_accept;
 mod false_accept_plot;
+mod file_jobs;
 mod fio;
 mod flash_assignment;
 mod flash_bed;
@@ -47,6 +48,8 @@ mod memory;
 mod method;
 mod modelled;
 mod models;
+mod mountable;
+mod mounted_report;
 mod page;
 mod paper_tables;
 mod peers;
@@ -79,12 +82,10 @@ mod table;
 mod trace_counters;
 mod trace_model;
 mod trace_speed;
-mod vault_jobs;
 mod vault_large;
 mod vault_reach;
 mod vault_report;
 mod vault_schemes;
-mod vault_subject;
 mod vault_tree;
 mod workspace;
 
@@ -129,6 +130,7 @@ fn run(args: &Args) -> Result<()> {
     let integrity = args.wants(Section::Integrity).then(|| integrity_report::measure(&work)).transpose()?;
     let accepts = args.wants(Section::FalseAccept).then(|| false_accept::measure(&work)).transpose()?;
     let vaults = args.wants(Section::Vaults).then(|| vault_report::measure(&work)).transpose()?;
+    let mounts = args.wants(Section::Mounted).then(|| mounted_report::measure(&work)).transpose()?;
     let rados = args.wants(Section::Rados).then(|| rados::measure(&work)).transpose()?;
     let report = Report {
         run,
@@ -145,6 +147,7 @@ fn run(args: &Args) -> Result<()> {
         accepts,
         integrity,
         vaults,
+        mounts,
     };
     println!("\n{}", report.terminal());
     if let Some(out) = args.out() {

@@ -11,6 +11,7 @@ use crate::machine;
 use crate::memory::Memory;
 use crate::method;
 use crate::models::Models;
+use crate::mounted_report::OnMounts;
 use crate::page::{self, History, Run};
 use crate::peers::{JOBS, Peers};
 use crate::phone_report::Phone;
@@ -72,6 +73,8 @@ pub(crate) struct Report {
     pub integrity: Option<OnIntegrity>,
     /// Section 12.
     pub vaults: Option<Vaults>,
+    /// Section 15.
+    pub mounts: Option<OnMounts>,
 }
 
 impl Report {
@@ -110,6 +113,7 @@ impl Report {
         tables.extend(self.accepts.as_ref().map(FalseAccept::table));
         tables.extend(self.integrity.iter().flat_map(OnIntegrity::tables));
         tables.extend(self.vaults.iter().flat_map(Vaults::tables));
+        tables.extend(self.mounts.iter().flat_map(OnMounts::tables));
         tables.extend(self.rados.iter().flat_map(Rados::tables));
         let mut requirements = self.requirements();
         requirements.extend(self.levels.iter().flat_map(Levels::requirements));
@@ -120,11 +124,13 @@ impl Report {
         requirements.extend(self.accepts.iter().flat_map(FalseAccept::requirements));
         requirements.extend(self.integrity.iter().flat_map(OnIntegrity::requirements));
         requirements.extend(self.vaults.iter().flat_map(Vaults::requirements));
+        requirements.extend(self.mounts.iter().flat_map(OnMounts::requirements));
         requirements.extend(self.rados.iter().flat_map(Rados::requirements));
         tables.push(requirement::table(&requirements));
         let mut parts: Vec<String> = tables.iter().map(Table::text).collect();
         let skipped = self.skipped().iter().chain(self.rados.iter().flat_map(|rados| &rados.skipped));
         let skipped = skipped.chain(self.vaults.iter().flat_map(|vaults| &vaults.skipped));
+        let skipped = skipped.chain(self.mounts.iter().flat_map(|mounts| &mounts.skipped));
         parts.extend(skipped.map(|why| format!("{why}\n")));
         parts.push(requirement::verdict(&requirements));
         parts.join("\n")
@@ -217,6 +223,9 @@ impl Report {
         }
         if let Some(vaults) = &self.vaults {
             text = page::replace(&text, "on vaults", |old| vaults.part(&self.run, old));
+        }
+        if let Some(mounts) = &self.mounts {
+            text = page::replace(&text, "on mounted disks", |old| mounts.part(&self.run, old));
         }
         if let Some(rados) = self.on_ceph() {
             text = page::replace(&text, "on Ceph", |old| rados_report::part(rados, &self.run, old));

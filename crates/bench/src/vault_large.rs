@@ -2,9 +2,9 @@
 //! to open after its process was killed.
 
 use crate::memory::{Resident, resident};
+use crate::mountable::{Mountable, wait_until};
 use crate::requirement::{Bound, Requirement};
 use crate::table::Table;
-use crate::vault_subject::{Mountable, wait_until};
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result};
 use lacuna_sim::Rng;

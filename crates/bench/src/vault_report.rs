@@ -1,18 +1,15 @@
 //! Section 12: vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file system.
 
-use crate::grid::Samples;
+use crate::file_jobs::{FileJob, Load, Rates};
+use crate::mountable::Mountable;
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
 use crate::table::{Table, figure, head};
-use crate::vault_jobs::{self, JOBS, Load, VaultJob};
 use crate::vault_large::{self, Large};
 use crate::vault_schemes::{self, Schemes};
-use crate::vault_subject::Mountable;
 use crate::vault_tree;
 use crate::workspace::Workspace;
 use lacuna_core::Result;
-use std::collections::HashMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 const HISTORY: History = History {
@@ -26,11 +23,23 @@ const OURS: Mountable = Mountable::Vault("auto");
 const PEERS: [Mountable; 3] = [Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs];
 /// In the order of their turns.
 const SUBJECTS: [Mountable; 5] =
-    [OURS, Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs, Mountable::Sealed];
+    [OURS, Mountable::Gocryptfs, Mountable::Cryfs, Mountable::Encfs, Mountable::Sealed("gcm")];
+
+/// All of them in the order in which they are done, with the ratio wanted to the best peer.
+const JOBS: [(FileJob, f64); 8] = [
+    (FileJob::Write, 1.5),
+    (FileJob::Read, 1.0),
+    (FileJob::RandomWrite, 1.5),
+    (FileJob::SyncedWrite, 1.0),
+    (FileJob::Unpack, 2.0),
+    (FileJob::GitStatus, 1.0),
+    (FileJob::GitFsck, 1.0),
+    (FileJob::Remove, 2.0),
+];
 
 /// The figures.
 pub(crate) struct Vaults {
-    rates: HashMap<(Mountable, VaultJob), Samples>,
+    rates: Rates,
     load: Load,
     schemes: Schemes,
     large: Large,
@@ -52,7 +61,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Vaults> {
         if work.scale.quick { (8 << 20, 100, 2000, 100) } else { (512 << 20, 20_000, 1_000_000, 100_000) };
     let schemes = vault_schemes::measure(work, size, requests)?;
     let large = vault_large::measure(work, files, blocks)?;
-    let mut vaults = Vaults { rates: HashMap::new(), load, schemes, large, skipped: Vec::new() };
+    let mut vaults = Vaults { rates: Rates::default(), load, schemes, large, skipped: Vec::new() };
     let (mut subjects, mut once) = (Vec::new(), Vec::new());
     for subject in SUBJECTS {
         match subject.missing() {
@@ -68,7 +77,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Vaults> {
             let name = subject.name();
             work.goes_on(&format!("vaults: repeat {} of {}, {name}", repeat + 1, work.scale.repeats))?;
             let begin = Instant::now();
-            vaults.turn(work, *subject, &archive, u64::from(repeat) + 1)?;
+            let how = (load, archive.as_path(), u64::from(repeat) + 1);
+            vaults.rates.turn(work, *subject, &JOBS.map(|(job, _)| job), how)?;
             if begin.elapsed() > LONG && work.scale.repeats > 1 {
                 vaults
                     .skipped
@@ -84,55 +94,12 @@ pub(crate) fn measure(work: &Workspace) -> Result<Vaults> {
 }
 
 impl Vaults {
-    /// All jobs on one new file system.
-    fn turn(&mut self, work: &Workspace, subject: Mountable, archive: &Path, seed: u64) -> Result<()> {
-        subject.create(work)?;
-        subject.mount(work)?;
-        let done = self.jobs(work, subject, archive, seed);
-        // What was mounted is unmounted, whatever happened.
-        let unmounted = subject.unmount(work);
-        done.and(unmounted).map_err(|e| e.context(subject.name()))?;
-        subject.remove(work)?;
-        work.settle()
+    fn best_peer(&self, job: FileJob) -> Option<f64> {
+        PEERS.into_iter().filter_map(|peer| self.rates.median(peer, job)).max_by(f64::total_cmp)
     }
 
-    fn jobs(&mut self, work: &Workspace, subject: Mountable, archive: &Path, seed: u64) -> Result<()> {
-        for (job, _) in JOBS {
-            work.interrupt.check()?;
-            if job.is_cold() {
-                subject.unmount(work)?;
-                work.settle()?;
-                work.forget_pages()?;
-                subject.mount(work)?;
-            }
-            let rate = vault_jobs::run(job, &subject.mountpoint(work), self.load, archive, seed)?;
-            self.rates.entry((subject, job)).or_default().push(rate);
-            work.settle()?;
-        }
-        Ok(())
-    }
-
-    fn median(&self, subject: Mountable, job: VaultJob) -> Option<f64> {
-        self.rates.get(&(subject, job)).map(Samples::median)
-    }
-
-    fn best_peer(&self, job: VaultJob) -> Option<f64> {
-        PEERS.into_iter().filter_map(|peer| self.median(peer, job)).max_by(f64::total_cmp)
-    }
-
-    fn ratio(&self, job: VaultJob) -> Option<f64> {
-        Some(self.median(OURS, job)? / self.best_peer(job)?)
-    }
-
-    fn cell(&self, subject: Mountable, job: VaultJob) -> String {
-        let Some(samples) = self.rates.get(&(subject, job)) else { return "-".into() };
-        let median = samples.median();
-        let speed = if job.in_bytes() {
-            format!("{:.1} MB/s", median / 1e6)
-        } else {
-            format!("{:.2} s", self.load.files as f64 / median)
-        };
-        format!("{speed} ({:.0}%)", samples.spread())
+    fn ratio(&self, job: FileJob) -> Option<f64> {
+        Some(self.rates.median(OURS, job)? / self.best_peer(job)?)
     }
 
     pub(crate) fn tables(&self) -> Vec<Table> {
@@ -141,7 +108,7 @@ impl Vaults {
             head("job", SUBJECTS.map(Mountable::name)),
         );
         for (job, _) in JOBS {
-            table.row(job.name(), SUBJECTS.map(|subject| self.cell(subject, job)));
+            table.row(job.name(), SUBJECTS.map(|subject| self.rates.cell(subject, job, self.load.files)));
         }
         let mut tables = vec![table];
         tables.extend(self.schemes.tables());
@@ -151,7 +118,7 @@ impl Vaults {
 
     /// The promises about peers.
     pub(crate) fn requirements(&self) -> Vec<Requirement> {
-        let promise = |(job, least): (VaultJob, f64)| {
+        let promise = |(job, least): (FileJob, f64)| {
             let line = format!("vault to the best of the others: {}", job.name());
             Requirement::new(line, Bound::AtLeast(least), "").case("", self.ratio(job))
         };

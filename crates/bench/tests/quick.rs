@@ -73,6 +73,7 @@ fn a_quick_run_writes_the_report_and_leaves_nothing_else() {
         "The claims of paper 002",
         "Trace like HOME02",
         "IsRand on uniformly random blocks",
+        "ext4 in sealed gcm",
         "requirements are reached",
     ] {
         assert!(said.contains(words), "{words} is not in:\n{said}");

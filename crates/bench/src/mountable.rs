@@ -1,4 +1,5 @@
-//! What section 12 measures: file systems over a plain directory that encrypt, ours and the peers', and ext4 in a `sealed` disk.
+//! What sections 12 and 15 measure: file systems over a plain directory that encrypt, ours and the peers', and ext4 in a `sealed`
+//! disk and on a plain loop device.
 
 use crate::program;
 use crate::subject::LEAST_KDF;
@@ -10,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How long a peer may take to mount or to let go of a mountpoint.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of a disk that holds an ext4.
+const DISK: u64 = 8 << 30;
 
 /// Where `cryfs` keeps what it remembers of its file systems.
 const CRYFS_STATE: &str = "cryfs.state";
@@ -25,8 +29,10 @@ pub(crate) enum Mountable {
     Cryfs,
     /// `encfs` with its standard configuration.
     Encfs,
-    /// ext4 in a `sealed` disk, through `lacuna open`.
-    Sealed,
+    /// ext4 in a `sealed` disk of this cipher, through `lacuna open`.
+    Sealed(&'static str),
+    /// ext4 in a file, through a loop device as `mount` makes it: nothing is encrypted.
+    Plain,
 }
 
 impl Mountable {
@@ -37,14 +43,15 @@ impl Mountable {
             Mountable::Gocryptfs => "gocryptfs".into(),
             Mountable::Cryfs => "cryfs".into(),
             Mountable::Encfs => "encfs".into(),
-            Mountable::Sealed => "ext4 in sealed".into(),
+            Mountable::Sealed(cipher) => format!("ext4 in sealed {cipher}"),
+            Mountable::Plain => "ext4 on a loop device".into(),
         }
     }
 
     /// Why it cannot be measured here, if it cannot.
     pub(crate) fn missing(self) -> Option<String> {
         let (name, word) = match self {
-            Mountable::Vault(_) | Mountable::Sealed => return None,
+            Mountable::Vault(_) | Mountable::Sealed(_) | Mountable::Plain => return None,
             Mountable::Gocryptfs => ("gocryptfs", "-version"),
             Mountable::Cryfs => ("cryfs", "--version"),
             Mountable::Encfs => ("encfs", "--version"),
@@ -66,11 +73,9 @@ impl Mountable {
     /// Makes an empty file system.
     pub(crate) fn create(self, work: &Workspace) -> Result<()> {
         let (backing, mountpoint) = (self.backing(work), self.mountpoint(work));
-        for dir in [&backing, &mountpoint] {
-            if self != Mountable::Sealed || dir != &backing {
-                std::fs::create_dir(dir)
-                    .map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
-            }
+        let in_a_file = matches!(self, Mountable::Sealed(_) | Mountable::Plain);
+        for dir in [&mountpoint].into_iter().chain((!in_a_file).then_some(&backing)) {
+            std::fs::create_dir(dir).map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
         }
         match self {
             Mountable::Vault(integrity) => {
@@ -89,10 +94,16 @@ impl Mountable {
             }
             // These two make their file system when they mount it first.
             Mountable::Cryfs | Mountable::Encfs => Ok(()),
-            Mountable::Sealed => {
+            Mountable::Plain => {
+                let file = std::fs::File::create(&backing).and_then(|file| file.set_len(DISK));
+                file.map_err(|e| Error::io(format!("cannot make {}", backing.display()), &e))?;
+                program::output(Command::new("mkfs.ext4").arg("-q").arg(&backing)).map(drop)
+            }
+            Mountable::Sealed(cipher) => {
                 let mut command = ours(work);
                 command
-                    .args(["create", "--size", "8G"])
+                    .args(["create", "--cipher", cipher, "--size"])
+                    .arg(DISK.to_string())
                     .args(LEAST_KDF)
                     .arg("--key-file")
                     .arg(work.key_file());
@@ -112,7 +123,12 @@ impl Mountable {
     fn mount_with(self, work: &Workspace, words: &[&str]) -> Result<()> {
         let (backing, mountpoint) = (self.backing(work), self.mountpoint(work));
         let mut command = match self {
-            Mountable::Vault(_) | Mountable::Sealed => {
+            Mountable::Plain => {
+                let mut command = Command::new("mount");
+                command.args(["-o", "loop"]).arg(&backing).arg(&mountpoint);
+                command
+            }
+            Mountable::Vault(_) | Mountable::Sealed(_) => {
                 let mut command = ours(work);
                 command.arg("open").arg(&backing).arg(&mountpoint).arg("--key-file").arg(work.key_file());
                 command.args(words);
@@ -145,9 +161,10 @@ impl Mountable {
     pub(crate) fn unmount(self, work: &Workspace) -> Result<()> {
         let mountpoint = self.mountpoint(work);
         match self {
-            Mountable::Vault(_) | Mountable::Sealed => {
+            Mountable::Vault(_) | Mountable::Sealed(_) => {
                 program::output(ours(work).arg("close").arg(&mountpoint)).map(drop)?;
             }
+            Mountable::Plain => program::output(Command::new("umount").arg(&mountpoint)).map(drop)?,
             _ => {
                 program::output(Command::new("fusermount3").arg("-u").arg(&mountpoint)).map(drop)?;
             }
