@@ -60,7 +60,7 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
-HERMETIC = core crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
+HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
 
 check: lint
 	$(CARGO) test -p lacuna $(HERMETIC:%=-p lacuna-%)

@@ -33,6 +33,7 @@ mod info_levels;
 mod key;
 mod lacks;
 mod manual;
+mod manual_applies;
 mod manual_text;
 #[cfg(feature = "fuse")]
 mod mount;

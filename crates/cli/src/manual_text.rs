@@ -11,12 +11,12 @@ pub(crate) struct Sections {
     pub signals: &'static [(&'static str, &'static str)],
 }
 
-const RUN: (&str, &str) = (
+pub(crate) const RUN: (&str, &str) = (
     "/run/lacuna, $XDG_RUNTIME_DIR/lacuna",
     "What is open, of root and of other users: locks, and the sockets by which close and status reach a server. Nothing in \
      it outlives the servers.",
 );
-const ANCHORS: (&str, &str) = (
+pub(crate) const ANCHORS: (&str, &str) = (
     "/var/lib/lacuna/anchors, ~/.local/state/lacuna/anchors",
     "What this machine remembers of vaults, by UUID, of root and of other users: the last state of each. Not to be copied with a \
      vault. $XDG_STATE_HOME, if set, takes the place of /var/lib and ~/.local/state.",
