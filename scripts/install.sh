@@ -1,0 +1,74 @@
+#!/bin/sh
+# Installs lacuna, and is the only list of what belongs to it: `make install`, the Debian package and the release all come
+# from here. Manual pages and completions are written by the program itself.
+#
+#   install.sh PROGRAM PREFIX [DESTDIR]
+#
+# PREFIX is where it will run, such as /usr/local, or empty for a tree that somebody moves; DESTDIR comes before every path.
+# ZSH_COMPLETIONS is where zsh looks below PREFIX, if not in share/zsh/site-functions.
+set -eu
+
+[ $# -ge 2 ] || {
+    echo "usage: install.sh PROGRAM PREFIX [DESTDIR]" >&2
+    exit 1
+}
+program=$1 prefix=$2
+to=${3:-}$2
+from=$(cd "$(dirname "$0")/.." && pwd)
+
+put() { # MODE FILE PLACE
+    install -D -m "$1" "$2" "$to/$3"
+}
+
+# Where the program will be found: the same text in every unit.
+unit() { # FILE PLACE
+    put 644 "$1" "$2"
+    sed -i "s#/usr/bin/lacuna#${prefix:-/usr}/bin/lacuna#g" "$to/$2"
+}
+
+put 755 "$program" bin/lacuna
+
+pages=$(mktemp -d)
+trap 'rm -rf "$pages"' EXIT
+"$program" man "$pages"
+for page in "$pages"/*; do
+    section=${page##*.}
+    gzip -9n "$page"
+    put 644 "$page.gz" "share/man/man$section/$(basename "$page").gz"
+done
+
+for shell in bash zsh fish; do
+    "$program" completions "$shell" >"$pages/$shell"
+done
+put 644 "$pages/bash" share/bash-completion/completions/lacuna
+put 644 "$pages/zsh" "${ZSH_COMPLETIONS:-share/zsh/site-functions}/_lacuna"
+put 644 "$pages/fish" share/fish/vendor_completions.d/lacuna.fish
+
+# Units, and what systemd and mount(8) look for beside them.
+for file in "$from"/packaging/systemd/*; do
+    case $file in
+    *.service | *.socket | *.target | *.timer | *.path | *.mount | *.automount | *.slice)
+        unit "$file" "lib/systemd/system/$(basename "$file")"
+        ;;
+    esac
+done
+put 644 "$from/packaging/61-lacuna.rules" lib/udev/rules.d/61-lacuna.rules
+put 644 "$from/packaging/magic" share/lacuna/magic
+# mount(8) runs mount.lacuna for the type `lacuna`; it is the program under another name, where the program knows that name.
+if [ -e "$pages/mount.lacuna.8.gz" ]; then
+    mkdir -p "$to/sbin"
+    ln -sf ../bin/lacuna "$to/sbin/mount.lacuna"
+fi
+
+docs=share/doc/lacuna
+put 644 "$from/README.md" $docs/README.md
+put 644 "$from/SECURITY.md" $docs/SECURITY.md
+put 644 "$from/CHANGELOG.md" $docs/changelog
+gzip -9nf "$to/$docs/changelog"
+for file in "$from"/docs/*.md "$from"/docs/format/*.md "$from"/docs/plots/*.svg; do
+    put 644 "$file" "$docs/docs/${file#"$from"/docs/}"
+done
+put 644 "$from/packaging/debian/copyright" $docs/copyright
+# Needs cargo and python3.
+"$from/scripts/third-party.py" | gzip -9n >"$pages/third-party.gz"
+put 644 "$pages/third-party.gz" $docs/third-party.gz
