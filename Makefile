@@ -63,7 +63,7 @@ fuzz:
 HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
 
 check: lint
-	$(CARGO) test -p lacuna $(HERMETIC:%=-p lacuna-%)
+	$(CARGO) test -p lacuna-storage $(HERMETIC:%=-p lacuna-%)
 	$(CARGO) test -p lacuna-cli --bins --test house
 
 lint:
