@@ -1,4 +1,5 @@
-# What deb-test.sh does in the clean root: the package is in /given. Run by /bin/sh.
+#!/bin/sh
+# What deb-test.sh does in the clean root: the package is in /given.
 set -eu
 
 # Every path but those in which dpkg and others keep their own books; of the configuration the content too.

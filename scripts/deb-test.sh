@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-target/release/lacuna}
 # The suite of this machine, whose C library the program is linked with; another one elsewhere.
+# shellcheck disable=SC1091
 suite=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || suite=trixie
 for need in "$(scripts/debian-root.sh missing "$suite")" "$(command -v dpkg-shlibdeps >/dev/null || echo "no dpkg-dev")"; do
     [ -z "$need" ] || {
@@ -14,7 +15,7 @@ for need in "$(scripts/debian-root.sh missing "$suite")" "$(command -v dpkg-shli
         exit 77
     }
 done
-root=$(scripts/debian-root.sh get "$suite" man-db file)
+root=$(scripts/debian-root.sh get "$suite")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 scripts/deb.sh "$program" "$work" >/dev/null

@@ -3,11 +3,13 @@
 # system. Making them and running in them takes root.
 #
 #   debian-root.sh missing SUITE            says what is missing here; says nothing if a root of the suite is there or can be made
-#   debian-root.sh get SUITE [PACKAGE...]   fetches it with these packages, if it is not there; prints its archive
+#   debian-root.sh get SUITE                fetches it, if it is not there; prints its archive
 #   debian-root.sh run ARCHIVE DIR SCRIPT   unpacks it into a new temporary folder, copies DIR there as /given, and runs
 #                                           SCRIPT in it with /bin/sh, with its own /proc and /dev; no network
 set -euo pipefail
 
+# What the tests use in them, beside what every Debian has.
+packages=man-db,file
 kept=${LACUNA_ROOTS_DIR:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/lacuna/roots}
 
 fail() {
@@ -29,16 +31,15 @@ missing() { # SUITE
     fi
 }
 
-get() { # SUITE PACKAGE...
+get() { # SUITE
     local suite=$1 archive why
-    shift
     archive=$(archive "$suite")
     if [ ! -e "$archive" ]; then
         why=$(missing "$suite")
         [ -z "$why" ] || fail "$why"
         mkdir -p "$kept"
         # Half an archive is not taken for a whole one. A root that is thrown away needs no syncs.
-        mmdebstrap --quiet --variant=minbase --include="$(IFS=,; echo "$*")" --dpkgopt=force-unsafe-io \
+        mmdebstrap --quiet --variant=minbase --include=$packages --dpkgopt=force-unsafe-io \
             "$suite" "$kept/.$suite.$$.tar" >&2 ||
             { rm -f "$kept/.$suite.$$.tar"; fail "cannot fetch a root of Debian $suite"; }
         mv "$kept/.$suite.$$.tar" "$archive"
@@ -66,7 +67,7 @@ run() { # ARCHIVE DIR SCRIPT
 
 case ${1:-} in
 missing) missing "${2:?}" ;;
-get) shift; get "${@:?}" ;;
+get) get "${2:?}" ;;
 run) run "${2:?}" "${3:?}" "${4:?}" ;;
 *) fail "usage: debian-root.sh missing|get|run; the first lines of the script say more" ;;
 esac
