@@ -51,7 +51,7 @@ file -m /usr/share/lacuna/magic:/usr/share/misc/magic disk.img key | tee words
 uuid=$(lacuna info disk.img --json | sed -n 's/.*"uuid": "\(.*\)".*/\1/p')
 grep -q "disk.img: lacuna disk, format sealed, header version 2, UUID $uuid" words
 grep -q 'key: *ASCII text' words
-lacuna key add disk.img --key-file key --new-key-file other --kdf-memory 1M --kdf-passes 1
+lacuna key add disk.img --key-file key --new-key-file other
 mkdir mnt
 if [ -r /dev/fuse ] && lacuna open disk.img mnt --raw --key-file other; then
     head -c 1M /dev/urandom >data

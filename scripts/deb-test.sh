@@ -18,5 +18,5 @@ done
 root=$(scripts/debian-root.sh get "$suite")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-scripts/deb.sh "$program" "$work" >/dev/null
+DEB_LEVEL=0 scripts/deb.sh "$program" "$work" >/dev/null
 scripts/debian-root.sh run "$root" "$work" scripts/deb-test-inside.sh

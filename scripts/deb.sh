@@ -3,8 +3,8 @@
 #
 #   deb.sh [PROGRAM [DIRECTORY]]      default: target/release/lacuna, target/debian; prints the path of the package
 #
-# DEB_MAINTAINER, DEB_REVISION: who makes it, and which package of this version it is. SOURCE_DATE_EPOCH: the date in it; that of
-# the last commit if not set, so that the same source and program make the same package.
+# DEB_MAINTAINER, DEB_REVISION: who makes it, and which package of this version it is. DEB_LEVEL: how hard xz tries.
+# SOURCE_DATE_EPOCH: the date in it; that of the last commit if not set, so that the same source and program make the same package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-target/release/lacuna}
@@ -57,7 +57,7 @@ done
 find "$tree" -newermt "@$SOURCE_DATE_EPOCH" -print0 | xargs -0 touch --no-dereference --date="@$SOURCE_DATE_EPOCH"
 
 package=$out/lacuna_${version}_$architecture.deb
-dpkg-deb --root-owner-group -Zxz --build "$tree" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zxz -z"${DEB_LEVEL:-6}" --build "$tree" "$package" >/dev/null
 if command -v lintian >/dev/null; then
     lintian --allow-root --fail-on error,warning,info --display-info --tag-display-limit 0 "$package" >&2
 else

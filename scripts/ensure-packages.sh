@@ -38,7 +38,7 @@ need make make
 
 # Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
 # own), a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs that keep folders in
-# step, and the peers of vaults.
+# step, the peers of vaults, and what makes Debian packages and tries them.
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -63,6 +63,11 @@ if [ "$for_what" != demo ]; then
     want gocryptfs /usr/bin/gocryptfs
     want cryfs /usr/bin/cryfs
     want encfs /usr/bin/encfs
+    want dpkg-dev /usr/bin/dpkg-shlibdeps
+    want lintian /usr/bin/lintian
+    want mmdebstrap /usr/bin/mmdebstrap
+    want man-db /usr/bin/man
+    want python3-venv /usr/lib/python3*/ensurepip
 fi
 
 if [ -n "$missing" ]; then
