@@ -8,8 +8,9 @@ state() {
         -o -path /var/lib/dpkg -o -path /var/log -o -path /var/cache/man -o -path '/root/.*' \) -prune -o -print | sort
     find /etc /var/lib/systemd -xdev -type f ! -name '*.cache' -exec sha256sum {} + 2>/dev/null | sort
     dpkg-query -W -f '${Package} ${db:Status-Abbrev}\n'
-    # Programs that were started, this shell's own aside.
-    find /run -mindepth 1
+    # Programs that run and what they keep; /run/mount is mount's own.
+    find /run -mindepth 1 ! -path '/run/mount*'
+    cat /proc/[0-9]*/comm 2>/dev/null | grep lacuna || true
 }
 
 echo "== install"
