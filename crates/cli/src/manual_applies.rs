@@ -131,9 +131,9 @@ pub(crate) fn environment(command: &Command) -> Vec<Entry> {
 /// The files of a command: its own, then those that come with its options.
 pub(crate) fn files(command: &Command, own: &[Entry]) -> Vec<Entry> {
     let shared = [(Need::Servers, RUN), (Need::Anchor, ANCHORS), (Need::Cluster, CEPH_CONF)];
-    let shared = shared.into_iter().filter(|(need, (path, _))| {
-        need.of(command) && !own.iter().any(|(named, _)| named == path)
-    });
+    let shared = shared
+        .into_iter()
+        .filter(|(need, (path, _))| need.of(command) && !own.iter().any(|(named, _)| named == path));
     own.iter().copied().chain(shared.map(|(_, entry)| entry)).collect()
 }
 

@@ -115,7 +115,8 @@ fn completions_and_manual_pages() {
     fs::create_dir(scene.path("man")).unwrap();
     scene.lacuna(&["man", "man"]).code(0);
     assert!(scene.lacuna(&["--help"]).code(0).stdout.contains("Write the manual pages"));
-    let mut pages = fs::read_dir(scene.path("man")).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let mut pages =
+        fs::read_dir(scene.path("man")).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     pages.sort();
     assert!(pages.len() > 30, "{pages:?}");
     for page in pages {
@@ -155,5 +156,8 @@ fn has_what_applies(page: &str, text: &str) {
     }
     assert_eq!(signals.is_some(), options.contains("\\-\\-key\\-file"), "{page}");
     let about_a_place = text.contains("<\\fILOCATION") || text.contains("MOUNTPOINT");
-    assert!(!about_a_place || environment.contains("XDG_RUNTIME_DIR") && files.contains("/run/lacuna"), "{page}");
+    assert!(
+        !about_a_place || environment.contains("XDG_RUNTIME_DIR") && files.contains("/run/lacuna"),
+        "{page}"
+    );
 }
