@@ -72,6 +72,10 @@ cd /
 rm -rf /tmp/scene
 
 echo "== remove, then purge"
+# As systemctl enable would.
+for unit in /usr/lib/systemd/system/lacuna*; do
+    [ ! -e "$unit" ] || ln -s "$unit" /etc/systemd/system/
+done
 dpkg --remove lacuna
 test -d /var/lib/lacuna/anchors
 dpkg --purge lacuna

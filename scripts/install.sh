@@ -23,7 +23,7 @@ put() { # MODE FILE PLACE
 # Where the program will be found: the same text in every unit.
 unit() { # FILE PLACE
     put 644 "$1" "$2"
-    sed -i "s#/usr/bin/lacuna#${prefix:-/usr}/bin/lacuna#g" "$to/$2"
+    sed -i "s#/usr/\(s*bin\)/\([a-z.]*lacuna\)#${prefix:-/usr}/\1/\2#g" "$to/$2"
 }
 
 put 755 "$program" bin/lacuna
@@ -54,11 +54,20 @@ for file in "$from"/packaging/systemd/*; do
 done
 put 644 "$from/packaging/61-lacuna.rules" lib/udev/rules.d/61-lacuna.rules
 put 644 "$from/packaging/magic" share/lacuna/magic
-# mount(8) runs mount.lacuna for the type `lacuna`; it is the program under another name, where the program knows that name.
-if [ -e "$pages/mount.lacuna.8.gz" ]; then
+# mount(8) and umount(8) run these for the types `lacuna` and `fuse.lacuna`; they are the program under other names.
+for helper in mount.lacuna umount.lacuna umount.fuse.lacuna; do
+    [ -e "$pages/mount.lacuna.8.gz" ] || continue
     mkdir -p "$to/sbin"
-    ln -sf ../bin/lacuna "$to/sbin/mount.lacuna"
-fi
+    ln -sf ../bin/lacuna "$to/sbin/$helper"
+    [ $helper = mount.lacuna ] || {
+        echo ".so man8/mount.lacuna.8" | gzip -9n >"$pages/link"
+        put 644 "$pages/link" "share/man/man8/$helper.8.gz"
+    }
+done
+case $prefix in
+/usr | "") ;;
+*) [ ! -e "$to/sbin/mount.lacuna" ] || echo "for fstab and mount -t lacuna: ln -s $prefix/sbin/*.lacuna /sbin/" ;;
+esac
 
 docs=share/doc/lacuna
 put 644 "$from/README.md" $docs/README.md

@@ -26,6 +26,9 @@ if [ -n "$remove" ]; then
         # Folders that are empty now; those of others stay.
         (cd "$prefix" 2>/dev/null && rmdir -p --ignore-fail-on-non-empty "$(dirname "$file")" 2>/dev/null) || true
     done <SHA256SUMS
+    for link in sbin/*; do
+        [ ! -L "$prefix/$link" ] || rm -f "$prefix/$link"
+    done
     echo "removed from $prefix"
     exit 0
 fi
@@ -39,9 +42,16 @@ while read -r _ file; do
     install -D -m $mode "$file" "$prefix/$file"
     case $file in
     # Units name the program by its whole path.
-    lib/systemd/*) sed -i "s#/usr/bin/lacuna#$prefix/bin/lacuna#g" "$prefix/$file" ;;
+    lib/systemd/*) sed -i "s#/usr/\(s*bin\)/\([a-z.]*lacuna\)#$prefix/\1/\2#g" "$prefix/$file" ;;
     esac
 done <SHA256SUMS
+# mount.lacuna and its like, which are the program under other names. mount(8) looks for them in /sbin alone.
+for link in sbin/*; do
+    [ -L "$link" ] || continue
+    mkdir -p "$prefix/sbin"
+    ln -sf ../bin/lacuna "$prefix/$link"
+    [ "$prefix" = /usr ] || echo "for fstab and mount -t lacuna: ln -s $prefix/$link /sbin/"
+done
 echo "installed in $prefix: $("$prefix/bin/lacuna" --version)"
 case :$PATH: in
 *":$prefix/bin:"*) ;;
