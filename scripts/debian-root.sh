@@ -61,7 +61,7 @@ run() { # ARCHIVE DIR SCRIPT
         mount -t proc proc "$1/proc"
         mount --rbind /dev "$1/dev"
         mount -t tmpfs -o mode=755 tmpfs "$1/run"
-        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LC_ALL=C.UTF-8 \
+        exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LC_ALL=C.UTF-8 \
             chroot "$1" /bin/sh /given.sh' sh "$root" </dev/null
 }
 

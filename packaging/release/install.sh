@@ -23,8 +23,12 @@ esac
 if [ -n "$remove" ]; then
     while read -r _ file; do
         rm -f "$prefix/$file"
-        # Folders that are empty now; those of others stay.
-        (cd "$prefix" 2>/dev/null && rmdir -p --ignore-fail-on-non-empty "$(dirname "$file")" 2>/dev/null) || true
+        # Folders that are empty now, but for those that every prefix has.
+        folder=$(dirname "$file")
+        until [ "$folder" = bin ] || [ "$folder" = lib ] || [ "$folder" = share ] || [ "$folder" = share/man ] ||
+            [ "$folder" = . ] || ! rmdir "$prefix/$folder" 2>/dev/null; do
+            folder=$(dirname "$folder")
+        done
     done <SHA256SUMS
     for link in sbin/*; do
         [ ! -L "$prefix/$link" ] || rm -f "$prefix/$link"
