@@ -20,5 +20,7 @@ for p in packages:
 print("\n".join(bad) if bad else f"{len(packages)} crates say what a registry wants to know", file=sys.stderr)
 sys.exit(bool(bad))
 '
+# One folder for all, or what they depend on would be built for each.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/publish}
 # Crates that are not for others (publish = false) are left out by cargo.
 exec cargo publish --dry-run --workspace --locked "$@"
