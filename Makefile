@@ -84,13 +84,13 @@ install: all
 
 # DEB_PROGRAM: another program than the one that is built.
 DEB_PROGRAM ?= $(LACUNA)
-deb: packages $(if $(filter $(LACUNA),$(DEB_PROGRAM)),all)
+deb: $(if $(filter $(LACUNA),$(DEB_PROGRAM)),all)
 	scripts/deb.sh $(DEB_PROGRAM)
 
 release:
 	scripts/release.sh
 
-release-test: packages
+release-test:
 	scripts/release-test.sh
 
 publish-check:

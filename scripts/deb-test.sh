@@ -15,7 +15,10 @@ for need in "$(scripts/debian-root.sh missing "$suite")" "$(command -v dpkg-shli
         exit 77
     }
 done
-root=$(scripts/debian-root.sh get "$suite")
+root=$(scripts/debian-root.sh get "$suite") || {
+    echo "deb-test.sh: skipped: there is no root of Debian $suite" >&2
+    exit 77
+}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 DEB_LEVEL=0 scripts/deb.sh "$program" "$work" >/dev/null
