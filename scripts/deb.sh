@@ -26,12 +26,13 @@ trap 'rm -rf "$work"' EXIT
 tree=$work/lacuna
 mkdir -p "$work/debian" "$tree/DEBIAN" "$out"
 
-# Backtraces of the package have names of functions and no lines; whoever wants lines builds the program.
+# The package has no symbols; a program that `make` builds has them, for backtraces.
 strip --strip-unneeded --remove-section=.comment --remove-section=.note -o "$work/program" "$program"
 # The manual pages and completions come from a program that runs here.
 ZSH_COMPLETIONS=share/zsh/vendor-completions scripts/install.sh "$work/program" /usr "$tree"
 
 docs=$tree/usr/share/doc/lacuna
+[ -e "$docs/third-party.gz" ]
 {
     echo "lacuna ($version) unstable; urgency=medium"
     echo

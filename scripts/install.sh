@@ -78,6 +78,10 @@ for file in "$from"/docs/*.md "$from"/docs/format/*.md "$from"/docs/plots/*.svg;
     put 644 "$file" "$docs/docs/${file#"$from"/docs/}"
 done
 put 644 "$from/packaging/debian/copyright" $docs/copyright
-# Needs cargo and python3.
-"$from/scripts/third-party.py" | gzip -9n >"$pages/third-party.gz"
-put 644 "$pages/third-party.gz" $docs/third-party.gz
+# These licences go with every copy that is given to others. An installation of one person can do without.
+if "$from/scripts/third-party.py" >"$pages/third-party"; then
+    gzip -9n "$pages/third-party"
+    put 644 "$pages/third-party.gz" $docs/third-party.gz
+else
+    echo "install.sh: the licences of other crates are left out; they take cargo and python3" >&2
+fi

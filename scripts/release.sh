@@ -63,6 +63,7 @@ tree=$work/$name
 mkdir -p "$tree" "$out"
 strip --strip-unneeded -o "$work/program" "$program"
 scripts/install.sh "$work/program" "" "$tree"
+[ -e "$tree/share/doc/lacuna/third-party.gz" ]
 (cd "$tree" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs sha256sum) >"$work/SHA256SUMS"
 mv "$work/SHA256SUMS" "$tree/"
 cp LICENSE-MIT LICENSE-APACHE "$tree/"
