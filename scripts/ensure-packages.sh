@@ -37,7 +37,7 @@ need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
 # Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
-# own), a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs that keep folders in
+# own), mounting without root, a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs that keep folders in
 # step, and the peers of vaults.
 wanted_packages=""
 want() { # PACKAGE FILE...
@@ -51,6 +51,7 @@ want() { # PACKAGE FILE...
 
 if [ "$for_what" != demo ]; then
     want btrfs-progs /usr/sbin/mkfs.btrfs
+    want fuse2fs /usr/bin/fuse2fs
     want ceph-mon /usr/bin/ceph-mon
     want ceph-mgr /usr/bin/ceph-mgr
     want ceph-osd /usr/bin/ceph-osd

@@ -44,7 +44,7 @@ impl FuseMount {
         });
         let failed = |e: &std::io::Error| {
             Error::io(format!("cannot mount FUSE at {}", mountpoint.display()), e)
-                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed), or serve the disk to NBD clients")
+                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed; in a user namespace: that there is a mount namespace with it), or serve the disk to NBD clients")
         };
         let session = starter.map_err(|e| failed(&e))?.join();
         match session {
