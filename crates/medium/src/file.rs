@@ -1,6 +1,5 @@
 //! A medium on a local file or block device, through the page cache.
 
-use crate::lock_holder::Holder;
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use rustix::fs::{
@@ -8,7 +7,7 @@ use rustix::fs::{
     fcntl_setfl, fstatvfs,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
-use std::fs::{File, FileType, Metadata, OpenOptions, TryLockError};
+use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -112,7 +111,9 @@ impl FileMedium {
         match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(in_use(path, &about));
+                return Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
+                    .found("it is in use by another process")
+                    .remedy("close it there first: unmount it, or stop its server"));
             }
             Err(TryLockError::Error(e)) => return Err(open_error(path, &e)),
         }
@@ -232,20 +233,6 @@ fn open_untouched(options: &mut OpenOptions, path: &Path, flags: OFlags) -> std:
             options.custom_flags(flags.bits() as i32).open(path).map(|file| (file, true))
         }
         opened => opened.map(|file| (file, false)),
-    }
-}
-
-/// The error for a medium that another process has locked.
-fn in_use(path: &Path, about: &Metadata) -> Error {
-    let holder = Holder::of(about);
-    let error = Error::new(Kind::Busy, format!("cannot open {}", path.display())).found(match &holder {
-        Some(holder) => format!("it is in use by another process ({})", holder.words()),
-        None => "it is in use by another process".to_owned(),
-    });
-    if holder.is_some_and(|holder| holder.is_stranger()) {
-        error.remedy("that user can close it; nobody sees or closes what another user has open, root excepted who can stop the process")
-    } else {
-        error.remedy("close it there first: unmount it, or stop its server")
     }
 }
 

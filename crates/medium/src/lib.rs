@@ -13,7 +13,6 @@ mod block_device;
 mod disk_folder;
 mod file;
 mod folder;
-mod lock_holder;
 mod memory;
 mod memory_objects;
 mod memory_pages;

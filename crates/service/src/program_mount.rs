@@ -17,8 +17,12 @@ use std::time::Duration;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How long a program may go on after its mount is gone before it is looked where else it is mounted.
 const LONG: Duration = Duration::from_secs(10);
-/// Exit codes of e2fsck, as bits: errors were left, and what could not be done at all.
+/// Exit codes of e2fsck, which are bits: errors were repaired; errors were left; these, or something could not be done at all.
+const REPAIRED: i32 = 1;
+const LEFT: i32 = 4;
 const LEFT_OR_FAILED: i32 = !3;
+/// How often e2fsck is run before it is left to a person.
+const REPAIRS: u32 = 5;
 
 /// What to mount, and how.
 pub(crate) struct ProgramRequest<'r> {
@@ -136,8 +140,8 @@ impl ProgramMount {
             .found(words)
             .expected("it to run until it is unmounted")
             .remedy(format!(
-                "close it (`lacuna close {}`) and open it again, which repairs the file system; what was written last and not \
-                 fsynced may be lost",
+                "open it again after `lacuna close {}`, which repairs the file system; what was written last and not fsynced may \
+                 be lost",
                 shell_word(&self.mountpoint)
             ))
     }
@@ -206,25 +210,31 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     words
 }
 
-/// Repairs what a crash left of an ext2, ext3 or ext4 in `file`: replays its journal, and makes its maps of free space right. fuse2fs
-/// writes no journal itself, so this is what makes a crash harmless.
+/// Repairs what a crash left of an ext2, ext3 or ext4 in `file`: replays its journal, and makes its maps of free space and its
+/// directories right. fuse2fs writes no journal itself, so this is what makes a crash harmless.
 ///
-/// Errors: [`Kind::Other`] where more is wrong than can be repaired without a person.
+/// Only what e2fsck repairs without asking is repaired. It gives up at one thing after it has repaired another, and goes on from there
+/// when it runs again. Errors: where more is wrong than that.
 pub(crate) fn repair(file: &Path) -> Result<()> {
     let what = "cannot check the file system";
-    let finished = tool::run("e2fsck", &[OsStr::new("-p"), file.as_os_str()]).map_err(|e| e.context(what))?;
-    match finished.code {
-        Some(code) if code & LEFT_OR_FAILED == 0 => Ok(()),
-        _ => {
-            let said = if finished.stderr.is_empty() { &finished.stdout } else { &finished.stderr };
-            let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            let advice = Advice::from("open it with ").setting(Setting::Raw);
-            Err(Error::new(Kind::Other, what)
-                .found(format!("e2fsck: {}", said.join(" / ")))
-                .expected("errors that it repairs by itself")
-                .remedy(advice.text(", and run `e2fsck MOUNTPOINT/disk`, which asks before each repair")))
+    let mut said = String::new();
+    for _ in 0..REPAIRS {
+        let finished =
+            tool::run("e2fsck", &[OsStr::new("-p"), file.as_os_str()]).map_err(|e| e.context(what))?;
+        match finished.code {
+            Some(code) if code & LEFT_OR_FAILED == 0 => return Ok(()),
+            _ => said = if finished.stderr.is_empty() { finished.stdout } else { finished.stderr },
+        }
+        if finished.code != Some(LEFT) && finished.code != Some(LEFT | REPAIRED) {
+            break;
         }
     }
+    let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let advice = Advice::from("open it with ").setting(Setting::Raw);
+    Err(Error::new(Kind::Other, what)
+        .found(format!("e2fsck: {}", said.join(" / ")))
+        .expected("errors that it repairs without asking")
+        .remedy(advice.text(", and run `e2fsck MOUNTPOINT/disk`, which asks before each repair")))
 }
 
 /// A process in whose mount namespace the file system that rests on `file` is mounted, as far as this user may look.

@@ -6,11 +6,20 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Two users without a name.
+/// What makes a mount namespace into one with two more users, to whom the device of FUSE is open, as it is on an ordinary system.
+const TOWN: &str = "
+mount --bind passwd /etc/passwd &&
+mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse &&
+mount --bind dev/fuse /dev/fuse &&
+mount -t tmpfs -o mode=1777 none /dev/shm &&
+echo ready && exec sleep 1000
+";
+
+/// The users.
 pub(crate) const FIRST: u32 = 64_001;
 const SECOND: u32 = 64_002;
 
-/// A mount namespace in which every user may use FUSE, as on an ordinary system; here the device may be root's alone.
+/// Two users with homes, in a mount namespace of their own.
 pub(crate) struct Town {
     scene: Scene,
     holder: Child,
@@ -35,11 +44,12 @@ impl Town {
         }
         let scene = Scene::new();
         fs::set_permissions(scene.path("."), fs::Permissions::from_mode(0o755)).unwrap();
-        let script = "mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse \
-                      && mount --bind dev/fuse /dev/fuse && echo ready && exec sleep 1000";
+        let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let line = |user| format!("user-{user}:x:{user}:{user}::/:/bin/sh\n");
+        fs::write(scene.path("passwd"), names + &line(FIRST) + &line(SECOND)).unwrap();
         fs::create_dir(scene.path("dev")).unwrap();
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script]).current_dir(scene.path("."));
+        command.args(["--mount", "sh", "-c", TOWN]).current_dir(scene.path("."));
         let holder = command.stdout(fs::File::create(scene.path("ready")).unwrap()).spawn().unwrap();
         let program = scene.path("lacuna");
         fs::copy(env!("CARGO_BIN_EXE_lacuna"), &program).unwrap();
@@ -112,7 +122,6 @@ impl Drop for Town {
     fn drop(&mut self) {
         for user in [FIRST, SECOND] {
             let _ = self.lacuna(user, &["-q", "close", "mnt"]);
-            let _ = fs::remove_dir(format!("/dev/shm/lacuna-{user}"));
         }
         let _ = self.holder.kill();
         let _ = self.holder.wait();
@@ -213,13 +222,13 @@ fn users_do_not_see_one_another() {
     town.lacuna(SECOND, &["close", "mnt"]).code(0);
     let said =
         town.lacuna(SECOND, &["open", disk.to_str().unwrap(), "mnt", "--key-file", "key"]).code(5).stderr;
-    assert!(said.contains(&format!("of user {FIRST}")), "{said}");
+    assert!(said.contains("another user"), "{said}");
     // A directory that another user made in the place of one's own is not trusted.
     let planted = format!("/dev/shm/lacuna-{SECOND}");
-    wait_until("that the server has gone", || {
-        fs::remove_dir(&planted).is_ok() || !Path::new(&planted).exists()
+    wait_until("that nothing is left there", || {
+        town.run(SECOND, &["sh", "-c", &format!("rmdir {planted} || test ! -e {planted}")]).code == 0
     });
-    fs::create_dir(&planted).unwrap();
+    town.run(FIRST, &["mkdir", &planted]).code(0);
     town.lacuna(SECOND, &["status"]).code(2);
     town.lacuna(SECOND, &["open", "disk.img", "mnt", "--key-file", "key"]).code(2);
     assert_eq!(town.server(FIRST)["via"], "fuse2fs");
