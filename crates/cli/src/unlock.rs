@@ -35,11 +35,15 @@ fn say_whose(location: &Location, e: Error, console: Console) -> Error {
     if !location.path().is_some_and(Path::is_file) {
         return e;
     }
+    // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
     match status::servers_of(location, console).first() {
-        Some(server) => match server["mountpoint"].as_str() {
-            Some(at) => e.remedy(format!("it is open at {at}; `lacuna close {}` ends that", shell_word(Path::new(at)))),
-            None => e.remedy(format!("it is served to NBD clients; `kill {}` ends that", server["pid"])),
-        },
+        Some(server) if server["front"] == "fuse" => {
+            let word = location.path().map(shell_word).unwrap_or_default();
+            e.remedy(format!("this user has it open: `lacuna close {word}` ends that"))
+        }
+        Some(server) => {
+            e.remedy(format!("this user serves it to NBD clients: `kill {}` ends that", server["pid"]))
+        }
         None => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
              at work on it, wait for that",
