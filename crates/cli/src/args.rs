@@ -22,6 +22,7 @@ use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lacuna::{Cipher, Location, ObjectLayout};
+use lacuna_service::Way;
 use std::path::PathBuf;
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
@@ -197,6 +198,11 @@ pub(crate) struct OpenArgs {
     /// 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve` is the way
     #[arg(long)]
     pub raw: bool,
+    /// How the file system is mounted. loop: by the kernel from a loop device, which needs root. fuse2fs: by the program
+    /// fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program lklfuse, without root [default: loop where it can be
+    /// had, otherwise the program that is installed]
+    #[arg(long, value_name = "WAY", value_parser = way(), conflicts_with = "raw")]
+    pub via: Option<Way>,
     /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
     /// was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
@@ -419,6 +425,11 @@ pub(crate) struct ManArgs {
 
 fn location(text: &str) -> Result<Location, String> {
     Location::parse(text).map_err(|e| settings::words(&e))
+}
+
+fn way() -> impl TypedValueParser<Value = Way> {
+    PossibleValuesParser::new(Way::ALL.map(Way::name))
+        .try_map(|name| Way::ALL.into_iter().find(|way| way.name() == name).ok_or("no such way"))
 }
 
 fn cipher() -> impl TypedValueParser<Value = Cipher> {

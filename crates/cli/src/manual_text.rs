@@ -12,8 +12,8 @@ pub(crate) struct Sections {
 }
 
 pub(crate) const RUN: (&str, &str) = (
-    "/run/lacuna, $XDG_RUNTIME_DIR/lacuna",
-    "What is open, of root and of other users: locks, and the sockets by which close and status reach a server. Nothing in \
+    "/run/lacuna, $XDG_RUNTIME_DIR/lacuna, /run/user/UID/lacuna, /dev/shm/lacuna-UID, /tmp/lacuna-UID",
+    "What is open, of root (the first) and of other users (the first of the others that there is a directory for): locks, and the sockets by which close and status reach a server. Nothing in \
      it outlives the servers.",
 );
 pub(crate) const ANCHORS: (&str, &str) = (
@@ -56,7 +56,8 @@ pub(crate) fn of(page: &str) -> Sections {
                     "MOUNTPOINT/disk, MOUNTPOINT/status",
                     "With --raw: the disk as a file, and its counters as text.",
                 ),
-                ("/dev/fuse, /dev/loop-control", "Needed, the second without --raw."),
+                ("/dev/fuse", "Needed."),
+                ("/dev/loop-control", "Needed with --via loop, which is what root gets."),
             ],
             signals: &[
                 (
@@ -114,7 +115,11 @@ const OPEN: &[(&str, &str)] = &[
     ("lacuna open disk.img /mnt", "Afterwards."),
     ("lacuna open d.img /mnt/public /mnt/hidden", "A disk with levels, with the passphrase of level 1."),
     ("lacuna open ~/synced/photos /mnt/photos", "A vault, which is a directory."),
-    ("lacuna open disk.img /mnt --raw", "Without root: the disk as the file /mnt/disk."),
+    (
+        "lacuna open disk.img ~/files --mkfs ext4 --via fuse2fs",
+        "Through fuse2fs, as users other than root do anyway.",
+    ),
+    ("lacuna open disk.img /mnt --raw", "The disk as the file /mnt/disk."),
     ("lacuna open disk.img /mnt --read-only --mount-options noload", "Read an ext4 that was not unmounted."),
 ];
 

@@ -11,7 +11,7 @@ use crate::unlock;
 use crate::working::{self, Stage};
 use lacuna::{Disk, Error, Key, Kind, OpenDisk, Opening, Result};
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
-use lacuna_service::{Cover, CoverSource, Log, become_io_flusher, shell_word};
+use lacuna_service::{Cover, CoverSource, Log, Way, become_io_flusher, shell_word};
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use std::sync::mpsc;
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_of_vaults(&args)?;
+    check_way(&args)?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
@@ -70,6 +71,18 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
         args.mountpoints[at] = mountpoint;
     }
     Ok(())
+}
+
+/// Refuses what cannot be mounted on this machine by this user, before a passphrase is asked for.
+fn check_way(args: &OpenArgs) -> Result<()> {
+    if let Some(lacking) = lacuna_service::lacking_for_fuse() {
+        return Err(lacking.context(format!("cannot open {}", args.location)));
+    }
+    if args.raw {
+        return Ok(());
+    }
+    Way::check(args.via, args.mkfs.as_deref())
+        .map_err(|e| e.context(format!("cannot open {}", args.location)))
 }
 
 /// Refuses options of vaults for a disk.
@@ -125,6 +138,12 @@ fn serve(
         if waits { stage } else { making() }.within("opening", &shown)
     };
     let opened = ready.working(console, look, || mount(args, location, &disk, &levels, &say))?;
+    if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
+        console.note(
+            "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
+             written again, and a purge then",
+        );
+    }
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(Stopper::request);
@@ -175,6 +194,7 @@ fn mount(
         request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
+        request.via = args.via;
         request.private = disk.has_levels();
         request.cover = match opened.is_empty() {
             _ if !uncovered || args.read_only => Cover::Unneeded,
@@ -189,7 +209,8 @@ fn mount(
         let discards =
             |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
         let told = given.is_some_and(|given| given.split(',').any(discards));
-        let forgets = disk.on_flash().is_some() && !args.raw && !args.read_only && !told;
+        let forgets =
+            disk.on_flash().is_some() && !args.raw && !args.read_only && !told && Way::is_loop(args.via);
         let forget = forgets.then_some("discard");
         let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));

@@ -191,6 +191,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "mountpoint": record.mountpoint.to_string_lossy(),
         "pid": record.pid,
         "raw": record.raw,
+        "via": record.via,
         "vault": record.vault,
         "read_only": record.read_only,
         "died": status.is_null(),

@@ -114,6 +114,7 @@ impl Mounted {
             raw: false,
             read_only: request.read_only,
             vault: true,
+            via: None,
         };
         // Written before there is anything to clean up.
         run.write_record(&record)?;
