@@ -212,7 +212,7 @@ fn what_was_fsynced_survives_the_death_of_everything() {
     // The program alone: that is told, and repaired.
     town.lacuna(FIRST, &OPEN).code(0);
     town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
-    send(Signal::KILL, &serde_json::json!(Town::child_of(&town.server(FIRST)["pid"])));
+    send(Signal::KILL, serde_json::json!(Town::child_of(&town.server(FIRST)["pid"])));
     wait_until("that the end of the program is told", || {
         town.server(FIRST)["last_error"].as_str().is_some_and(|said| said.contains("fuse2fs failed"))
     });
