@@ -208,13 +208,12 @@ fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
 
 fn package(program: &str) -> &'static str {
     match program {
-        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" => "e2fsprogs",
+        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "e2fsck" => "e2fsprogs",
         "mkfs.xfs" => "xfsprogs",
         "mkfs.btrfs" => "btrfs-progs",
         "mkfs.f2fs" => "f2fs-tools",
         "mkfs.vfat" => "dosfstools",
         "fusermount3" => "fuse3",
-        "e2fsck" => "e2fsprogs",
         _ => "often util-linux",
     }
 }

@@ -89,7 +89,7 @@ impl Town {
     }
 
     pub(crate) fn lacuna(&self, user: u32, args: &[&str]) -> Ran {
-        self.run(user, &[&[self.program.to_str().unwrap()], args].concat())
+        self.run(user, &[&[self.program()][..], args].concat())
     }
 
     pub(crate) fn program(&self) -> &str {
@@ -97,13 +97,13 @@ impl Town {
     }
 
     fn create(&self, user: u32) {
-        let args = [&["create", "disk.img", "--size", "64M", "--key-file", "key"], &CHEAP[..]].concat();
+        let args = [&["create", "disk.img", "--size", "64M", "--key-file", "key"][..], &CHEAP].concat();
         self.lacuna(user, &args).code(0);
     }
 
-    /// What `status --json` says of the only server.
+    /// What `status --json` says of the only server; null without one.
     fn server(&self, user: u32) -> serde_json::Value {
-        self.lacuna(user, &["status", "--json"]).code(0).json()["servers"][0].take()
+        self.lacuna(user, &["status", "--json"]).code(0).json()["servers"].get(0).cloned().unwrap_or_default()
     }
 
     /// The process that the server of a user has started.
@@ -175,7 +175,7 @@ fn lklfuse_is_started_as_its_manual_says() {
     fs::write(bin.join("lklfuse"), script).unwrap();
     fs::set_permissions(bin.join("lklfuse"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("PATH={}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
-    let open = [&["env", &path, town.program()], &OPEN[..], &["--mkfs", "ext4", "--via", "lklfuse"]].concat();
+    let open = [&["env", &path, town.program()][..], &OPEN, &["--mkfs", "ext4", "--via", "lklfuse"]].concat();
     town.run(FIRST, &open).code(0);
     assert_eq!(town.server(FIRST)["via"], "lklfuse");
     let said = fs::read_to_string(town.home(FIRST).join("said")).unwrap();
@@ -212,7 +212,7 @@ fn what_was_fsynced_survives_the_death_of_everything() {
     // The program alone: that is told, and repaired.
     town.lacuna(FIRST, &OPEN).code(0);
     town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
-    send(Signal::KILL, &serde_json::json!(Town::child_of(&town.server(FIRST)["pid"])));
+    send(Signal::KILL, serde_json::json!(Town::child_of(&town.server(FIRST)["pid"])));
     wait_until("that the end of the program is told", || {
         town.server(FIRST)["last_error"].as_str().is_some_and(|said| said.contains("fuse2fs failed"))
     });
