@@ -1,6 +1,7 @@
 //! A file system on a loop device: attached, made if that is wanted, mounted, and taken down again.
 
-use crate::loop_device::LoopDevice;
+use crate::exchange::Follow;
+use crate::loop_device::{self, LoopDevice};
 use crate::unmount::busy_or_failed;
 use crate::watch::Watch;
 use crate::{close, mkfs, mount_table, shell_word, tool};
@@ -8,6 +9,7 @@ use lacuna_core::{Advice, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -41,6 +43,12 @@ impl Mounted {
     /// The loop device.
     pub fn node(&self) -> &Path {
         self.device.node()
+    }
+
+    /// Lets the loop device follow a disk that has become larger; it can be kept longer than this.
+    pub fn follow(&self) -> Follow {
+        let (node, backing) = (self.device.node().to_owned(), self.device.backing().to_owned());
+        Arc::new(move || loop_device::follow(&node, &backing))
     }
 
     /// Whether its file system was made now; otherwise it was there already.

@@ -21,6 +21,7 @@ mod mistakes;
 mod mounted;
 mod names;
 mod nbd_client;
+mod online;
 mod places;
 mod pool;
 mod privileges;
