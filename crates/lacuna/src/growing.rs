@@ -135,3 +135,6 @@ impl Disk for Growing {
         self.opener.read_only
     }
 }
+
+#[cfg(test)]
+mod tests;
