@@ -37,7 +37,7 @@ impl DiskAttendant {
     fn check(&self, disk: &OpenDisk, exchange: &Exchange) -> Result<Value> {
         exchange.tell(&json!({ "blocks": disk.all_blocks() }))?;
         let mut told = Instant::now();
-        let progress = |done| {
+        let progress = |done: u64| {
             exchange.go_on()?;
             if told.elapsed() < TELL_EVERY {
                 return Ok(());
@@ -46,7 +46,8 @@ impl DiskAttendant {
             exchange.tell(&json!({ "done": done }))
         };
         // One that has left is noticed with the next progress.
-        let bad = |level, bad: BadBlock| _ = exchange.tell(&json!({ "bad": found(disk, level, &bad) }));
+        let bad =
+            |level: Option<u8>, bad: BadBlock| _ = exchange.tell(&json!({ "bad": found(disk, level, &bad) }));
         let report = disk.check_in_use(progress, bad)?;
         Ok(json!({
             "good": report.good,

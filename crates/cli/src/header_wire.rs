@@ -159,11 +159,11 @@ fn to_hex(bytes: &[u8]) -> String {
 /// At most [`MOST`] bytes.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
-    if digits.len() % 2 != 0 || digits.len() > 2 * MOST {
+    if !digits.len().is_multiple_of(2) || digits.len() > 2 * MOST {
         return None;
     }
     let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-    digits.chunks(2).map(|pair| Some(value(pair[0])? << 4 | value(pair[1])?)).collect()
+    digits.chunks(2).map(|pair| Some((value(pair[0])? << 4) | value(pair[1])?)).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::args::HolderArgs;
 use crate::attendant;
 use crate::header_wire::RemoteHeader;
 use crate::status;
-use lacuna::{Location, Medium, Result, Site};
+use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
 use lacuna_service::{Conversation, Record};
 use std::sync::Arc;
 
@@ -24,24 +24,33 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
         return Ok(None);
     }
     let known = status::canonical(location);
-    let begun = match mount_of(&known) {
-        Some(record) => {
-            let talk = lacuna_service::begin_mounted(&record.mountpoint, request, None)?;
-            Begun { talk, mounted: Some(record) }
+    if let Some(record) = mount_of(&known) {
+        if !is_of(record.pid, location, &cluster) {
+            return Ok(None);
         }
-        None => {
-            let site = Site::of(location, &cluster);
-            let identity = site.target().map_or(known, lacuna::Target::identity);
-            match lacuna_service::begin_served(&identity, request)? {
-                Some(talk) => Begun { talk, mounted: None },
-                None => return Ok(None),
-            }
+        let talk = lacuna_service::begin_mounted(&record.mountpoint, request, None)?;
+        return Ok(Some(Begun { talk, mounted: Some(record) }));
+    }
+    let identity = Site::of(location, &cluster).target().map_or(known, Target::identity);
+    match lacuna_service::process_serving(&identity) {
+        Some(process) if is_of(process, location, &cluster) => {
+            let talk = lacuna_service::begin_served(&identity, request)?;
+            Ok(Some(Begun { talk, mounted: None }))
         }
-    };
-    // The disk that it opened there may have been moved since, and another put in its place. Readers claim nothing.
-    let there =
-        lacuna::about(location, &cluster).ok().and_then(|about| lacuna::process_of(about.header.uuid));
-    Ok(Some(begun).filter(|begun| there.is_none() || begun.talk.process().is_none_or(|at| there == Some(at))))
+        _ => Ok(None),
+    }
+}
+
+/// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
+/// another put in its place.
+fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
+    // In a pool nobody claims a disk on this machine, and readers claim none anywhere.
+    if matches!(location, Location::Rados { .. }) {
+        return true;
+    }
+    let about = lacuna::about(location, cluster).ok();
+    let claimer = about.and_then(|about| lacuna::process_of(about.header.uuid));
+    claimer.is_none_or(|claimer| claimer == process)
 }
 
 /// The header of the disk, if a server of this user has it open.

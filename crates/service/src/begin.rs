@@ -1,9 +1,10 @@
 //! Asking a running server for longer work on what it has open.
 
 use crate::close;
-use crate::exchange::Conversation;
+use crate::exchange::{Conversation, process_behind};
 use crate::status_socket;
 use lacuna_core::Result;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Asks the server of what is mounted at `mountpoint`.
@@ -16,11 +17,14 @@ pub fn begin_mounted(mountpoint: &Path, request: &str, run_base: Option<&Path>) 
 }
 
 /// Asks the server of a disk that is served without being mounted; `identity` is that of its
-/// [`StatusSocket`](crate::StatusSocket). None if there is no such server. Errors: the same.
-pub fn begin_served(identity: &str, request: &str) -> Result<Option<Conversation>> {
-    let Ok(socket) = status_socket::path_of(identity) else { return Ok(None) };
-    if !status_socket::is_listening(&socket) {
-        return Ok(None);
-    }
-    Conversation::begin(&socket, request, "the server of the disk".to_owned()).map(Some)
+/// [`StatusSocket`](crate::StatusSocket). Errors: the same.
+pub fn begin_served(identity: &str, request: &str) -> Result<Conversation> {
+    let socket = status_socket::path_of(identity)?;
+    Conversation::begin(&socket, request, "the server of the disk".to_owned())
+}
+
+/// The number of the process that serves a disk without its being mounted, if this user has one. One that is stopped counts.
+pub fn process_serving(identity: &str) -> Option<u32> {
+    let socket = UnixStream::connect(status_socket::path_of(identity).ok()?).ok()?;
+    process_behind(&socket)
 }

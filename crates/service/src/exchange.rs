@@ -166,12 +166,6 @@ impl Conversation {
         }
     }
 
-    /// The number of the process that listens, if the system tells.
-    pub fn process(&self) -> Option<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(self.reader.get_ref()).ok()?;
-        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
-    }
-
     /// Waits for the next message. Errors: what the server says went wrong; [`Kind::TimedOut`] if it says nothing, not even that
     /// it is at work.
     pub fn hear(&mut self) -> Result<Heard> {
@@ -209,7 +203,8 @@ impl Conversation {
     fn failed(&self, e: &io::Error) -> Error {
         match e.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                let process = self.process().map_or(String::new(), |number| format!(" {number}"));
+                let process = process_behind(self.reader.get_ref())
+                    .map_or(String::new(), |number| format!(" {number}"));
                 Error::new(Kind::TimedOut, format!("no answer from {}", self.server))
                     .found(format!("silence for {} seconds", self.limit.as_secs()))
                     .expected("a sign of life every second")
@@ -232,6 +227,12 @@ impl Conversation {
     fn nonsense(&self, found: &str) -> Error {
         Error::new(Kind::Other, format!("no answer from {}", self.server)).found(found)
     }
+}
+
+/// The number of the process that listens at the other end, if the system tells.
+pub(crate) fn process_behind(stream: &UnixStream) -> Option<u32> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// A line with its end; empty when the other side has left. Errors: [`ErrorKind::InvalidData`] for one that is too long or

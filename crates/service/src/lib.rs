@@ -42,7 +42,7 @@ mod users;
 mod watch;
 
 pub use attend::{Attendance, Attendant, unknown};
-pub use begin::{begin_mounted, begin_served};
+pub use begin::{begin_mounted, begin_served, process_serving};
 pub use close::{Closed, ask, clean_up, close, died, running, status};
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;

@@ -154,11 +154,6 @@ pub(crate) fn path_of(identity: &str) -> Result<PathBuf> {
     socket_dir().map(|dir| socket_path(&dir, identity))
 }
 
-/// Whether anybody listens at a socket. One that is stopped does.
-pub(crate) fn is_listening(socket: &Path) -> bool {
-    UnixStream::connect(socket).is_ok()
-}
-
 /// A short name for an identity: the path of a socket has room for 107 bytes.
 fn socket_path(dir: &Path, identity: &str) -> PathBuf {
     dir.join(format!("{:016x}.sock", fnv1a(identity.as_bytes())))
