@@ -80,8 +80,10 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
         mounted.as_ref().and_then(|record| Growth::of(&record.mountpoint).transpose()).transpose()?;
     match (mounted, growth) {
         (Some(record), Some(growth)) if args.grow_fs => {
+            // Whatever becomes of the file system, the disk is larger.
+            console.done(&said)?;
             growth.run()?;
-            let _ = write!(said, ", and so is the file system at {}", record.mountpoint.display());
+            said = format!("and so is the file system at {}", record.mountpoint.display());
         }
         (_, Some(growth)) => {
             let _ = write!(said, "; make the file system on it larger too: {growth}");
