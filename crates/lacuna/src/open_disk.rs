@@ -154,8 +154,14 @@ impl OpenDisk {
     ///
     /// Errors: those of [`resize`](crate::resize()), and [`Kind::Busy`] for a disk that can grow only while it is closed.
     pub fn grow(&self, size: Option<u64>) -> Result<Parameters> {
-        let Engine::Flat(disk) = &self.engine else { return Err(no_growth()) };
-        disk.grow(&self.header.lease()?, size)
+        match &self.engine {
+            Engine::Flat(disk) => disk.grow(&self.header.lease()?, size),
+            Engine::Levels(_) => Err(Error::new(Kind::Usage, "cannot resize the disk")
+                .found("a disk with levels, which keeps its size")
+                .expected("a disk of the format sealed")
+                .remedy("create a larger one and copy what you need")),
+            Engine::Objects(_) | Engine::Flash(_) => Err(no_growth()),
+        }
     }
 
     /// What a person should know who has just opened it.

@@ -20,6 +20,15 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// Ends what goes on until then, also when a test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn scene(options: &[&str]) -> Scene {
     let scene = Scene::with_disk(options);
     for name in ["second", "third", "wrong"] {
@@ -46,8 +55,9 @@ fn while_writing<R>(socket: &Path, chunks: u64, work: impl FnOnce() -> R) -> R {
                 round += 1;
             }
         });
+        let ending = Ending(&done);
         let result = work();
-        done.store(true, Ordering::Relaxed);
+        drop(ending);
         writer.join().unwrap();
         result
     })
@@ -237,6 +247,7 @@ fn a_mounted_file_system_is_checked_and_grows_in_use() {
                 round += 1;
             }
         });
+        let ending = Ending(&done);
         scene.lacuna(&["check", "disk.img"]).code(0);
         key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(0);
         let said = scene.lacuna(&["resize", "disk.img", "--size", "128M"]).code(0).stdout;
@@ -245,7 +256,7 @@ fn a_mounted_file_system_is_checked_and_grows_in_use() {
         assert!(ran.stdout.contains("is now 256 MiB"), "{}{}", ran.stdout, ran.stderr);
         grew = ran.code == 0;
         assert!(grew || ran.stderr.contains("Permission denied to resize"), "{}", ran.stderr);
-        done.store(true, Ordering::Relaxed);
+        drop(ending);
         writer.join().unwrap();
     });
     // More than there was room for.
