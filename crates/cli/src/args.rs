@@ -76,7 +76,7 @@ pub(crate) enum Verb {
     /// Keep the header of a disk elsewhere, bring it back, and mend its copies
     #[command(subcommand)]
     Header(HeaderVerb),
-    /// Make a disk larger
+    /// Make a disk larger, open or closed
     Resize(ResizeArgs),
     /// Make what was deleted on a disk on flash unrecoverable for good; exit code 12 if that could not be done
     Purge(PurgeArgs),
@@ -356,7 +356,7 @@ pub(crate) struct CheckArgs {
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// The passphrase.
+    /// The passphrase, if the disk is not open: its server checks an open one.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -387,10 +387,13 @@ pub(crate) struct ResizeArgs {
     /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
     #[arg(long)]
     pub size: Option<Size>,
+    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs, with its own tool
+    #[arg(long)]
+    pub grow_fs: bool,
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// The passphrase.
+    /// The passphrase, if the disk is not open.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }

@@ -15,6 +15,7 @@
 
 mod allocator;
 mod args;
+mod attendant;
 mod background;
 mod bad_runs;
 mod bench;
@@ -27,6 +28,7 @@ mod descriptor;
 mod exit_code;
 mod forgetting;
 mod header;
+mod header_wire;
 mod holder;
 mod info;
 mod info_levels;
@@ -41,6 +43,7 @@ mod mount;
 mod mount_point;
 mod network;
 mod observer;
+mod online;
 mod passphrase;
 mod pid_file;
 mod purge;

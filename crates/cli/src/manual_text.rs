@@ -139,7 +139,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             ("lacuna status /mnt --json", "The counters of one disk, for a program."),
         ],
         "lacuna-check" => &[
-            ("lacuna check disk.img", "Read and verify every block."),
+            ("lacuna check disk.img", "Read and verify every block, of an open disk through its server."),
             ("lacuna check snapshot.img --read-only", "The same of a snapshot, which stays as it is."),
         ],
         "lacuna-key-add" => &[(
@@ -159,7 +159,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
         )],
         "lacuna-resize" => &[(
             "lacuna resize disk.img --size 40G",
-            "A larger disk; the file system on it grows by its own tool.",
+            "A larger disk, open or closed; --grow-fs makes the file system larger that is mounted from it.",
         )],
         "lacuna-purge" => &[
             (

@@ -1,6 +1,7 @@
 //! `open`: a disk as a mounted file system.
 
 use crate::args::OpenArgs;
+use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::mount_point;
@@ -38,6 +39,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     }
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let verifies = volume.parameters.verifies();
     let key = volume.into_key(!args.foreground)?;
     // Before the disk is opened: closing one that was opened for writing writes.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
@@ -50,7 +52,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, &shown, key, opening, console, ready)
+        serve(&args, &shown, (key, verifies), opening, console, ready)
     })
 }
 
@@ -108,7 +110,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 fn serve(
     args: &OpenArgs,
     location: &str,
-    key: Key,
+    (key, verifies): (Key, bool),
     opening: Opening,
     console: Console,
     ready: &mut Ready,
@@ -137,7 +139,7 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, location, &disk, &levels, &say))?;
+    let opened = ready.working(console, look, || mount(args, location, (&disk, verifies), &levels, &say))?;
     if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
         console.note(
             "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
@@ -179,7 +181,7 @@ fn serve(
 fn mount(
     args: &OpenArgs,
     location: &str,
-    disk: &OpenDisk,
+    (disk, verifies): (&Arc<OpenDisk>, bool),
     levels: &[Arc<dyn Disk>],
     say: &Log,
 ) -> Result<Vec<Opened>> {
@@ -219,6 +221,7 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
+        request.attendant = Some(DiskAttendant::of(disk, verifies));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
         let started = started.map_err(|e| match e.kind() {

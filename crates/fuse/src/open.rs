@@ -4,8 +4,9 @@ use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Control, Cover, CoverRetry, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
-    Waiting, Watch, Way, check_mountpoint, check_type, clean_up, default_run_base, lacking_for_fuse,
+    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Log, MountRequest, Mounted,
+    RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type, clean_up,
+    default_run_base, lacking_for_fuse,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub struct OpenRequest {
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
     pub log: Log,
+    /// What does longer work on it for clients.
+    pub attendant: Option<Arc<dyn Attendant>>,
     /// How clients that close it, or ask for its status, are told of settings.
     pub naming: Naming,
 }
@@ -68,6 +71,7 @@ impl OpenRequest {
             cover: Cover::Unneeded,
             run_base: None,
             log: Arc::new(|_| {}),
+            attendant: None,
             naming: Setting::quoted,
         }
     }
@@ -170,7 +174,10 @@ impl Opened {
             Some(mounted)
         };
         let (at, naming) = (run.paths().control(), request.naming);
-        let control = Some(Control::start(&at, bytes, Arc::clone(&watch), wake.clone(), naming)?);
+        let follow = mounted.as_ref().map_or_else(|| Arc::new(|| Ok(())) as Follow, Mounted::follow);
+        let attendance = Attendance::of(request.attendant, follow, naming);
+        let control = Control::start(&at, bytes, Arc::clone(&watch), wake.clone(), (attendance, naming))?;
+        let control = Some(control);
         let (log, private) = (request.log, request.private);
         // A program that uses the disk as a file can try again itself; until here the one who opens can.
         disk.hold(mounted.is_some());
@@ -347,6 +354,8 @@ impl Opened {
     fn finish(self, waiting: Option<Waiting>) -> Result<()> {
         let Opened { mounted, control, fuse, run, disk, events, record, failed, .. } = self;
         drop((mounted, fuse));
+        // Nothing reads the disk for a client any more when it is closed.
+        control.iter().for_each(Control::end_work);
         let result = disk.close().map_err(|e| match (e.kind(), disk.cover()) {
             (Kind::NoCover, Cover::Needs(_)) if !record.raw => e.remedy(
                 "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \

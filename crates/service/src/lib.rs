@@ -4,7 +4,8 @@
 //! A front end that gives the disk as a file (FUSE) claims a [`RunDirectory`], starts [`Control`], mounts with [`Mounted`],
 //! and ends on an [`Event`]. Others answer on a
 //! [`StatusSocket`]. Running servers are asked by [`close`], [`status`], [`running`], [`died`], [`accounts`],
-//! [`purge_mounted`] and [`purge_served`].
+//! [`purge_mounted`] and [`purge_served`]. Longer work on what is open, with messages both ways, is begun with [`begin_mounted`]
+//! and [`begin_served`] and done by an [`Attendant`].
 //!
 //! Invariants kept here:
 //! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
@@ -14,11 +15,15 @@
 //! - What appears in mount tables and records does not depend on how many levels a disk has.
 #![warn(missing_docs)]
 
+mod attend;
+mod begin;
 mod close;
 mod control;
 mod counters;
 mod cover_retry;
 mod daemon;
+mod exchange;
+mod growth;
 mod loop_device;
 mod mkfs;
 mod mount_table;
@@ -39,11 +44,15 @@ mod users;
 mod watch;
 mod way;
 
+pub use attend::{Attendance, Attendant, unknown};
+pub use begin::{begin_mounted, begin_served, process_serving};
 pub use close::{Closed, ask, clean_up, close, died, running, status};
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;
 pub use cover_retry::{Cover, CoverRetry, CoverSource};
 pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
+pub use exchange::{Conversation, Exchange, Follow, Heard};
+pub use growth::Growth;
 pub use mkfs::check_type;
 pub use mount_table::FUSE_SOURCE;
 pub use mounted::{MountRequest, Mounted, check_mountpoint};

@@ -1,6 +1,7 @@
 //! The file system on a disk: made if that is wanted, mounted in one of the ways, and taken down again.
 
-use crate::loop_device::LoopDevice;
+use crate::exchange::Follow;
+use crate::loop_device::{self, LoopDevice};
 use crate::mkfs::{Content, Making};
 use crate::program_mount::{ProgramMount, ProgramRequest};
 use crate::unmount::busy_or_failed;
@@ -11,6 +12,7 @@ use lacuna_core::{Advice, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -114,6 +116,18 @@ impl Mounted {
         match &self.below {
             Below::Loop { .. } => Way::Loop,
             Below::Program(program) => program.way(),
+        }
+    }
+
+    /// Lets the loop device follow a disk that has become larger; it can be kept longer than this. A program that serves the
+    /// file system has nothing to be told.
+    pub fn follow(&self) -> Follow {
+        match &self.below {
+            Below::Loop { device, .. } => {
+                let (node, backing) = (device.node().to_owned(), device.backing().to_owned());
+                Arc::new(move || loop_device::follow(&node, &backing))
+            }
+            Below::Program(_) => Arc::new(|| Ok(())),
         }
     }
 

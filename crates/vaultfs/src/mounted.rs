@@ -8,8 +8,8 @@ use crate::served::Served;
 use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Control, Event, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint, clean_up,
-    close, default_run_base, unmount_fuse,
+    Attendance, Control, Event, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint,
+    clean_up, close, default_run_base, unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -132,7 +132,8 @@ impl Mounted {
         let fuse = FuseMount::start(filesystem, &way, &mountpoint, access, Arc::clone(&watch))?;
         let (at, naming) = (run.paths().control(), request.naming);
         let served = Served(Arc::clone(&request.vault));
-        let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), naming)?);
+        let attending = (Attendance::none(naming), naming);
+        let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), attending)?);
         let MountRequest { vault, log, held, .. } = request;
         Ok(Mounted { control, fuse, run, vault, watch, events, wake, record, log, held })
     }

@@ -23,6 +23,7 @@ mod mounted;
 mod names;
 mod nbd_client;
 mod packaged;
+mod online;
 mod places;
 mod pool;
 mod privileges;
