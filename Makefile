@@ -44,6 +44,7 @@ test: packages
 	$(WITH_CEPH) $(CARGO) test --workspace
 
 test-long: packages all
+	scripts/systemd-guest.sh get || echo "skipped: disks in a system that boots"
 	scripts/tree.sh $(LACUNA)
 	scripts/outside.sh
 	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
@@ -76,6 +77,11 @@ install: all
 	install -Dm755 $(LACUNA) $(DESTDIR)$(PREFIX)/bin/lacuna
 	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
 	$(LACUNA) man $(DESTDIR)$(PREFIX)/share/man/man1
+	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man8
+	mv $(DESTDIR)$(PREFIX)/share/man/man1/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
+	mkdir -p $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for helper in mount.lacuna umount.lacuna umount.fuse.lacuna; do ln -sf ../bin/lacuna $(DESTDIR)$(PREFIX)/sbin/$$helper; done
+	for unit in packaging/systemd/*; do sed 's,/usr/\(s\?bin\),$(PREFIX)/\1,' "$$unit" > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}; done
 	mkdir -p $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	mkdir -p $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	mkdir -p $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d

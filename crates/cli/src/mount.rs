@@ -4,6 +4,7 @@ use crate::args::OpenArgs;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::mount_point;
+use crate::notify;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -115,6 +116,7 @@ fn serve(
         console.note(note);
     }
     let levels = disk.levels();
+    let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()));
     let say = background::reporter(!args.foreground, disk.has_levels());
     let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
     let look = move || {
@@ -176,6 +178,7 @@ fn mount(
         request.read_only = args.read_only;
         request.raw = args.raw;
         request.private = disk.has_levels();
+        request.idle_timeout = args.idle.idle_timeout;
         request.cover = match opened.is_empty() {
             _ if !uncovered || args.read_only => Cover::Unneeded,
             true => Cover::Gives(source.clone()),

@@ -164,7 +164,9 @@ impl Mounted {
             };
             // Without a thread the unmounting may have to wait for cover that does not come.
             let _ = std::thread::Builder::new().name("lacuna-unmount".into()).spawn_scoped(scope, look);
-            let finished = tool::run("umount", &[OsStr::new("--"), self.mountpoint.as_os_str()]);
+            let args = ["--internal-only", "--"].map(OsStr::new);
+            // Without helpers: umount.lacuna would ask this server, and wait for it.
+            let finished = tool::run("umount", &[&args[..], &[self.mountpoint.as_os_str()]].concat());
             drop(done);
             finished
         })?;
@@ -224,6 +226,9 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         }
     })?;
     if let Some(top) = mount_table::at(&path)? {
+        if top.is_automount() {
+            return Ok(path);
+        }
         if close::left_by_dead(&path, &top, run_base) {
             return Err(Error::new(Kind::Busy, what)
                 .found("what a lacuna server left mounted there when it died")

@@ -3,6 +3,7 @@
 
 mod access_time;
 mod books;
+mod boot;
 mod clients;
 mod closing;
 mod crash;
@@ -36,6 +37,7 @@ mod refused;
 mod requests;
 mod robbed;
 mod scene;
+mod systemd_guest;
 mod traces;
 mod typist;
 mod ubi;
