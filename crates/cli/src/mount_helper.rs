@@ -146,6 +146,9 @@ impl Given {
         if self.has('l') || !is_open(&at) {
             return Err(unmount_without_help(&at, self.has('l')));
         }
+        if lacuna_service::has_automount(&at) {
+            return close_automounted(&at).map(|()| None);
+        }
         let said = if self.has('v') { "--verbose" } else { "--quiet" };
         let words = ["lacuna", said, "close", "--"].map(OsString::from);
         Ok(Some(words.into_iter().chain([at.into_os_string()]).collect()))
@@ -159,6 +162,20 @@ fn is_open(at: &Path) -> bool {
     let canonical =
         at.parent().zip(at.file_name()).and_then(|(dir, name)| Some(dir.canonicalize().ok()?.join(name)));
     known.into_iter().any(|record| record.mountpoint == at || Some(&record.mountpoint) == canonical.as_ref())
+}
+
+/// Unmounts what an automount of systemd mounted, and waits for its server. While the automount expires, the kernel lets nobody
+/// come near but those of systemd's process group, to which this helper belongs and the server does not.
+fn close_automounted(at: &Path) -> Result<()> {
+    let umount = Command::new("umount").arg("--internal-only").arg("--").arg(at).status();
+    if !umount.map_err(|e| Error::io("cannot run umount", &e))?.success() {
+        return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));
+    }
+    match lacuna_service::close(at, None) {
+        // It noticed, and is gone.
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// Becomes umount(8) as it is without helpers. Gives why it could not.

@@ -26,7 +26,7 @@ const DISKS: [(&str, &str); 6] = [
 
 const FSTAB: &str = "\
 /dev/vdb /srv/boot lacuna keyfile=/etc/lacuna/key 0 0
-/dev/vdc /srv/auto lacuna keyfile=/etc/lacuna/key,noauto,x-systemd.automount 0 0
+/dev/vdc /srv/auto lacuna keyfile=/etc/lacuna/key,noauto,x-systemd.automount,x-systemd.idle-timeout=5s 0 0
 /dev/vde /srv/slow lacuna keyfile=/etc/lacuna/key,nofail,x-systemd.mount-timeout=2min 0 0
 /dev/vdf /srv/hung lacuna keyfile=/etc/lacuna/key,noauto,x-systemd.mount-timeout=15s 0 0
 ";
