@@ -7,8 +7,8 @@ mod snapshots;
 mod vault;
 
 pub(crate) use groups::{
-    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, PurgingArgs,
-    ShapeArgs, WaitingArgs, WritingArgs,
+    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, NewPassphraseArgs, PassphraseArgs,
+    PurgingArgs, ShapeArgs, WaitingArgs, WritingArgs,
 };
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
@@ -213,6 +213,9 @@ pub(crate) struct OpenArgs {
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
+    /// How long it stays open.
+    #[command(flatten)]
+    pub idle: IdleArgs,
     /// When writes are acknowledged.
     #[command(flatten)]
     pub writing: WritingArgs,
@@ -283,6 +286,9 @@ pub(crate) struct ServeArgs {
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
+    /// How long it stays open.
+    #[command(flatten)]
+    pub idle: IdleArgs,
     /// When writes are acknowledged.
     #[command(flatten)]
     pub writing: WritingArgs,

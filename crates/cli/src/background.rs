@@ -1,6 +1,7 @@
 //! Serving in the foreground or the background: the fork, the signals, and where messages go meanwhile.
 
 use crate::console::{self, Console};
+use crate::notify;
 use crate::settings;
 use crate::working::{self, Looking, Stage};
 use lacuna::{Error, Kind, Result};
@@ -15,9 +16,15 @@ use std::time::Duration;
 pub(crate) struct Ready(Option<ReadyPipe>);
 
 impl Ready {
-    /// Lets the process that waits in the foreground end, if there is one.
+    /// Lets the process that waits in the foreground end, if there is one, or else tells the service manager.
     pub(crate) fn tell(&mut self) -> Result<()> {
-        self.0.take().map_or(Ok(()), ReadyPipe::ready)
+        match self.0.take() {
+            Some(pipe) => pipe.ready(),
+            None => {
+                notify::ready();
+                Ok(())
+            }
+        }
     }
 
     /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it takes.
@@ -104,7 +111,12 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
     let hup = (!ignores_hup()).then_some(SIGHUP);
     let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hup)).map_err(|e| failed(&e))?;
     let thread = std::thread::Builder::new().name("lacuna-signals".into());
-    let spawned = thread.spawn(move || signals.forever().for_each(|_| stop()));
+    let spawned = thread.spawn(move || {
+        signals.forever().for_each(|_| {
+            notify::stopping();
+            stop();
+        })
+    });
     spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
 }
 

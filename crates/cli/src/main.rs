@@ -36,12 +36,16 @@ mod key;
 mod lacks;
 mod manual;
 mod manual_applies;
+mod manual_mount;
 mod manual_text;
 #[cfg(feature = "fuse")]
 mod mount;
+mod mount_helper;
+mod mount_options;
 #[cfg(feature = "fuse")]
 mod mount_point;
 mod network;
+mod notify;
 mod observer;
 mod online;
 mod passphrase;
@@ -69,6 +73,7 @@ use console::Console;
 use lacuna::{Error, Kind, Result};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::process::{getegid, geteuid, getgid, getuid};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -77,7 +82,15 @@ fn main() -> ExitCode {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
-    let matches = match Cli::command().try_get_matches() {
+    let words = match words() {
+        Ok(Some(words)) => words,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(e) => {
+            console::error(&e);
+            return ExitCode::from(console::exit_code(&e));
+        }
+    };
+    let matches = match Cli::command().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(e) => return usage(&e),
     };
@@ -95,6 +108,18 @@ fn main() -> ExitCode {
         }
     };
     console::leave(code)
+}
+
+/// The words of the command, which a helper of mount(8) is given in another form. None if there is nothing to do.
+fn words() -> Result<Option<Vec<OsString>>> {
+    let mut given = std::env::args_os();
+    match mount_helper::called_as(std::env::args_os().next().as_deref()) {
+        None => Ok(Some(given.collect())),
+        Some(helper) => {
+            exit_code::speak_to_mount();
+            helper.words(given.by_ref().skip(1))
+        }
+    }
 }
 
 /// Refuses to run with more rights than the person has who started it, as an installation with the set-user-ID bit would:

@@ -3,6 +3,7 @@
 use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::console;
 use crate::manual_applies;
+use crate::manual_mount;
 use crate::manual_text::{self, Sections};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -21,6 +22,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<()> {
 /// `lacuna man`.
 pub(crate) fn pages(args: &ManArgs) -> Result<()> {
     write(&commands(), &args.dir)
+        .and_then(|()| std::fs::write(args.dir.join(manual_mount::FILE), manual_mount::page()))
         .map_err(|e| Error::io(format!("cannot write the manual pages to {}", args.dir.display()), &e))
 }
 

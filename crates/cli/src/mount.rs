@@ -5,6 +5,7 @@ use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::mount_point;
+use crate::notify;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -130,6 +131,7 @@ fn serve(
         console.note(note);
     }
     let levels = disk.levels();
+    let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()));
     let say = background::reporter(!args.foreground, disk.has_levels());
     let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
     let look = move || {
@@ -198,6 +200,7 @@ fn mount(
         request.raw = args.raw;
         request.via = args.via;
         request.private = disk.has_levels();
+        request.idle_timeout = args.idle.idle_timeout;
         request.cover = match opened.is_empty() {
             _ if !uncovered || args.read_only => Cover::Unneeded,
             true => Cover::Gives(source.clone()),

@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 
 /// Longest passphrase or key file.
 const LIMIT: usize = 1 << 20;
+/// The credential of systemd that is taken for the passphrase where no option names one.
+const CREDENTIAL: &str = "lacuna.passphrase";
 /// How often a passphrase is asked for that opens nothing, or a new one that was not repeated alike.
 const ATTEMPTS: u32 = 3;
 
@@ -22,7 +24,10 @@ pub(crate) fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -
 
 /// [`to_open`] with a prompt of its own.
 pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
-    let given = given(args)?;
+    let mut given = given(args)?;
+    if given.is_empty() {
+        given.extend(credential()?);
+    }
     if !given.is_empty() {
         return Ok((open(&given)?, given));
     }
@@ -148,6 +153,13 @@ pub(crate) fn one(
 fn given(args: &PassphraseArgs) -> Result<Vec<Passphrase>> {
     let files = args.key_file.iter().map(|path| from_path(path));
     files.chain(args.key_fd.iter().map(|number| from_descriptor(*number))).collect()
+}
+
+/// The passphrase that a unit of systemd was given under the name `lacuna.passphrase`, if it was.
+fn credential() -> Result<Option<Passphrase>> {
+    let Some(dir) = std::env::var_os("CREDENTIALS_DIRECTORY") else { return Ok(None) };
+    let path = Path::new(&dir).join(CREDENTIAL);
+    if path.exists() { from_path(&path).map(Some) } else { Ok(None) }
 }
 
 /// Asks until the same was given twice in a row, but not for ever.

@@ -6,6 +6,7 @@ use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::lacks;
 use crate::network;
+use crate::notify;
 use crate::pid_file::{self, PidFile};
 use crate::settings;
 use crate::size::budget;
@@ -108,6 +109,7 @@ fn serve(
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
+    let kept = notify::keep(working::left(disk.levels(), disk.has_levels()));
     let mut signs = Signs::default();
     let served = serve_disk(args, listen, (&disk, attendant), console, ready, &stop, &mut signs);
     drop(lookout);
@@ -125,6 +127,7 @@ fn serve(
         disk.close()
     });
     drop(signs.status);
+    drop(kept);
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
     // A script that waits for the file to go may take the disk away then.
@@ -200,6 +203,7 @@ fn serve_disk(
     let mut options = Options {
         report: Some(Arc::new(report)),
         max_connections: usize::from(args.max_connections),
+        idle_timeout: args.idle.idle_timeout,
         ..Options::default()
     };
     let holder = args.holder.of(&args.location)?;

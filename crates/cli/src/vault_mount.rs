@@ -5,6 +5,7 @@ use crate::args::OpenArgs;
 use crate::background::{self, Ready};
 use crate::console::Console;
 use crate::mount_point;
+use crate::notify;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -134,6 +135,7 @@ fn serve(
         vault::notes(&open, args.read_only, console);
         mount(place, args, open, &say)
     })?;
+    let _kept = notify::keep(|| None);
     let stopper = mounted.stopper();
     let stop_now = stopper.clone();
     let forward = move || signals.into_iter().for_each(|()| stopper.request());
@@ -156,6 +158,7 @@ fn serve(
 fn mount(place: &Place<'_>, args: &OpenArgs, open: OpenVault, say: &lacuna_service::Log) -> Result<Mounted> {
     let mut request = MountRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.allow_other = args.vault.allow_other;
+    request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;
     request.log = Arc::clone(say);
     // `lacuna close` and `lacuna status` show what the server says.

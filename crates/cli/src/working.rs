@@ -4,7 +4,8 @@
 //! hidden, and a log stays.
 
 use crate::console::Console;
-use lacuna::{Disk, human};
+use lacuna::{ByteDisk, Disk, human};
+use lacuna_service::Counters;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -206,6 +207,16 @@ pub(crate) fn is_uncovered(levels: &[Arc<dyn Disk>]) -> bool {
 pub(crate) fn unfinished_in(levels: &[Arc<dyn Disk>]) -> Stage {
     let items: Vec<_> = levels.iter().flat_map(|level| level.status().items).collect();
     unfinished(&items.iter().map(|item| (item.name, item.value)))
+}
+
+/// A look at how many bytes have still to go to the medium of a disk, for a place where it may not be told that something is
+/// hidden. It does not wait for a disk that is stuck.
+pub(crate) fn left(levels: Vec<Arc<dyn Disk>>, secret: bool) -> impl FnMut() -> Option<u64> {
+    let counters = Counters::of(levels.into_iter().map(ByteDisk::new).collect());
+    move || {
+        let items = if secret { Vec::new() } else { counters.now() };
+        unfinished(&items.iter().map(|item| (item.name, item.value))).left
+    }
 }
 
 /// The counters in the answer of a server.

@@ -156,6 +156,7 @@ impl DiskFilesystem {
     }
 
     fn read_disk(&self, offset: u64, size: u32, reply: ReplyData) {
+        self.watch.asked();
         thread_local! {
             static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
@@ -175,6 +176,7 @@ impl DiskFilesystem {
     }
 
     fn write_disk(&self, offset: u64, data: &[u8], durable: bool) -> Result<u32> {
+        self.watch.asked();
         let room = self.disk.len().saturating_sub(offset);
         if data.is_empty() {
             return Ok(0);
@@ -191,6 +193,7 @@ impl DiskFilesystem {
     }
 
     fn zero(&self, offset: u64, length: u64) -> Result<()> {
+        self.watch.asked();
         let length = length.min(self.disk.len().saturating_sub(offset));
         if length == 0 { Ok(()) } else { self.disk.write_zeroes(offset, length) }
     }

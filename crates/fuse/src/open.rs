@@ -4,7 +4,7 @@ use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Log, MountRequest, Mounted,
+    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, Log, MountRequest, Mounted,
     RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type, clean_up,
     default_run_base, lacking_for_fuse,
 };
@@ -43,6 +43,8 @@ pub struct OpenRequest {
     pub mount_options: Option<String>,
     /// What the disk has to do with cover, if it is a level.
     pub cover: Cover,
+    /// Close it when nothing was asked of it for so long and nobody uses it.
+    pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
@@ -69,6 +71,7 @@ impl OpenRequest {
             private: false,
             mount_options: None,
             cover: Cover::Unneeded,
+            idle_timeout: None,
             run_base: None,
             log: Arc::new(|_| {}),
             attendant: None,
@@ -102,6 +105,7 @@ pub struct Opened {
     watch: Arc<Watch>,
     events: Receiver<Event>,
     wake: Sender<Event>,
+    idle: Idle,
     record: Record,
     log: Log,
     private: bool,
@@ -191,6 +195,7 @@ impl Opened {
             watch,
             events,
             wake,
+            idle: Idle::new(request.idle_timeout),
             record,
             log,
             private,
@@ -218,11 +223,14 @@ impl Opened {
     pub fn wait(mut self) -> Result<()> {
         loop {
             // The sender in `self` keeps the channel alive.
-            let Ok(event) = self.events.recv() else { break };
+            let Some(event) = self.idle.next(&self.events, &self.watch) else { break };
             let ended_by_itself = match &event {
                 Event::DiskReleased => self.is_gone(),
                 Event::SessionEnded => true,
                 Event::Stop | Event::Close(_) => false,
+                // Deeper levels need its cover, and are in use.
+                Event::Idle if self.disk.cover().is_needed() => continue,
+                Event::Idle => true,
             };
             let asked = matches!(event, Event::Stop | Event::Close(_));
             if !asked && !ended_by_itself {
@@ -242,6 +250,8 @@ impl Opened {
                 (Ok(()), Event::Close(waiting)) => return self.finish(Some(waiting)),
                 (Ok(()), _) => return self.finish(None),
                 (Err(e), Event::Close(waiting)) => waiting.refuse(&self.refusal(e)),
+                // Somebody has a file open, and nobody asked to close it.
+                (Err(_), Event::Idle) => {}
                 (Err(e), _) => {
                     // A signal may be followed by a kill: what has come this far is made durable.
                     let flushed = self.disk.flush_once();

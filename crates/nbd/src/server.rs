@@ -43,6 +43,8 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// How long clients may take to accept their last replies when the server stops.
     pub drain_timeout: Duration,
+    /// Stop when no client was connected for so long.
+    pub idle_timeout: Option<Duration>,
     /// Hears of failures of the disk.
     pub report: Option<Reporter>,
 }
@@ -59,6 +61,7 @@ impl Default for Options {
             large_memory: 192 << 20,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
+            idle_timeout: None,
             report: None,
         }
     }
@@ -135,7 +138,7 @@ impl Server {
     pub fn run(self, stop: &StopHandle) -> Result<()> {
         let clients = Clients::default();
         thread::scope(|scope| {
-            let result = self.accept_until(stop, |socket| {
+            let result = self.accept_until(stop, &clients, |socket| {
                 let Some(guest) = clients.admit(socket, self.options.max_connections) else {
                     return;
                 };
@@ -152,12 +155,22 @@ impl Server {
         })
     }
 
-    fn accept_until(&self, stop: &StopHandle, mut welcome: impl FnMut(Socket)) -> Result<()> {
+    fn accept_until(
+        &self,
+        stop: &StopHandle,
+        clients: &Clients,
+        mut welcome: impl FnMut(Socket),
+    ) -> Result<()> {
         while !stop.stopped() {
+            let patience = self.options.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
+            if patience.is_some_and(|left| left.is_zero()) {
+                return Ok(());
+            }
+            let patience = patience.and_then(|left| Timespec::try_from(left).ok());
             let event = stop.0.event.as_fd();
             let mut fds = vec![PollFd::new(&event, PollFlags::IN)];
             fds.extend(self.listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
-            match poll(&mut fds, None) {
+            match poll(&mut fds, patience.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.map_err(|e| Error::io("cannot wait for clients", &e.into()))?,
             };
@@ -229,6 +242,8 @@ struct Clients {
     sockets: Mutex<HashMap<u64, Arc<Socket>>>,
     left: Condvar,
     stopping: AtomicBool,
+    /// When the last one left, or it was first looked whether anybody is here.
+    last_left: Mutex<Option<Instant>>,
 }
 
 /// A client's place among [`Clients`], given up on drop.
@@ -239,6 +254,16 @@ struct Guest<'a> {
 }
 
 impl Clients {
+    /// For how long none has been connected.
+    fn idle_for(&self) -> Duration {
+        let sockets = self.sockets();
+        let now = Instant::now();
+        if !sockets.is_empty() {
+            return Duration::ZERO;
+        }
+        now.saturating_duration_since(*self.last_left.lock().get_or_insert(now))
+    }
+
     fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {
         self.sockets.lock()
     }
@@ -276,7 +301,12 @@ impl Clients {
 
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
-        self.clients.sockets().remove(&self.number);
+        let mut sockets = self.clients.sockets();
+        sockets.remove(&self.number);
+        if sockets.is_empty() {
+            *self.clients.last_left.lock() = Some(Instant::now());
+        }
+        drop(sockets);
         self.clients.left.notify_all();
     }
 }

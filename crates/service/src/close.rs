@@ -202,7 +202,8 @@ pub fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
         && let Some(top) = mount_table::at(at)?
     {
         if rests_on(&top, &devices) {
-            let finished = tool::run("umount", &[OsStr::new("--"), at.as_os_str()])?;
+            let finished =
+                tool::run("umount", &["--internal-only".as_ref(), OsStr::new("--"), at.as_os_str()])?;
             if !finished.success() {
                 return Err(busy_or_failed(at, &finished));
             }

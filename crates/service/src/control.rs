@@ -49,6 +49,8 @@ pub enum Event {
     Stop,
     /// A client asked, and waits.
     Close(Waiting),
+    /// Nothing was asked of it for as long as it is to stay open then.
+    Idle,
     /// Nothing has the FUSE file `disk` open any more.
     DiskReleased,
     /// The FUSE connection is over.

@@ -33,8 +33,8 @@ pub struct ReadyPipe {
 
 /// Forks; `naming` gives names to the settings in advice that the child tells its parent. Call it while the process has one thread, after everything that needs the terminal.
 ///
-/// The child is in a session of its own but keeps its standard streams and its working directory until
-/// [`ReadyPipe::ready`].
+/// The child keeps its standard streams, its working directory and its session until [`ReadyPipe::ready`]: where it mounts something
+/// for an automount of systemd, the kernel lets it pass by its process group.
 pub fn daemonize(naming: Naming) -> Result<Side> {
     let failed = |e: std::io::Error| Error::io("cannot go to the background", &e);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
@@ -42,14 +42,7 @@ pub fn daemonize(naming: Naming) -> Result<Side> {
     if let Some(pid) = system_call::fork().map_err(failed)? {
         Ok(Side::Parent(Started { pipe: reader, pid }))
     } else {
-        let ready = ReadyPipe { pipe: writer, naming };
-        match rustix::process::setsid() {
-            Ok(_) => Ok(Side::Child(ready)),
-            Err(e) => {
-                ready.failed(&failed(e.into()));
-                Err(failed(e.into()))
-            }
-        }
+        Ok(Side::Child(ReadyPipe { pipe: writer, naming }))
     }
 }
 
@@ -110,6 +103,7 @@ impl ReadyPipe {
 
 fn detach() -> Result<()> {
     let failed = |e| Error::io("cannot let go of the terminal", &e);
+    rustix::process::setsid().map_err(|e| failed(e.into()))?;
     std::env::set_current_dir("/").map_err(failed)?;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
     system_call::replace_standard_streams(&null).map_err(failed)

@@ -34,6 +34,11 @@ impl Entry {
         self.fs_type.starts_with("fuse") && Path::new(&self.source) == file
     }
 
+    /// Whether it is where the kernel waits for someone to enter, and asks systemd then to mount something.
+    pub(crate) fn is_automount(&self) -> bool {
+        self.fs_type == "autofs"
+    }
+
     /// Whether it was mounted from the block device `node`, which has this number. A file system with a device number of its
     /// own, as btrfs has, is told by its source.
     pub(crate) fn is_on(&self, node: &Path, number: &str) -> bool {
@@ -57,6 +62,17 @@ pub(crate) fn entries_of(process: &str) -> Result<Vec<Entry>> {
 /// The mount that one sees at `path`, if `path` is a mount point.
 pub(crate) fn at(path: &Path) -> Result<Option<Entry>> {
     Ok(entries()?.into_iter().rfind(|e| e.mountpoint == path))
+}
+
+/// Whether the kernel waits at `path` for someone to enter, to have something mounted there. Whatever mounts there must not
+/// enter itself: it would wait for ever.
+pub fn is_automount(path: &Path) -> bool {
+    at(path).ok().flatten().is_some_and(|top| top.is_automount())
+}
+
+/// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted there now.
+pub fn has_automount(path: &Path) -> bool {
+    entries().is_ok_and(|all| all.iter().any(|e| e.mountpoint == path && e.is_automount()))
 }
 
 /// Mount points strictly below `path`.

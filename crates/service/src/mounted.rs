@@ -174,7 +174,10 @@ impl Mounted {
             device.node().as_os_str(),
             mountpoint.as_os_str(),
         ];
-        tool::succeed(&from.what, "mount", &args)
+        // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
+        let waits = mount_table::is_automount(&mountpoint);
+        let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
+        run(&from.what, "mount", &args)
             .map_err(|e| from.not_mounted(e, journalled, request.mount_options))?;
         let number = device.number();
         let mut mounted = Mounted { mountpoint, below: Below::Loop { device, number }, made };
@@ -284,7 +287,9 @@ impl Mounted {
             };
             // Without a thread the unmounting may have to wait for cover that does not come.
             let _ = std::thread::Builder::new().name("lacuna-unmount".into()).spawn_scoped(scope, look);
-            let finished = tool::run("umount", &[OsStr::new("--"), self.mountpoint.as_os_str()]);
+            let args = ["--internal-only", "--"].map(OsStr::new);
+            // Without helpers: umount.lacuna would ask this server, and wait for it.
+            let finished = tool::run("umount", &[&args[..], &[self.mountpoint.as_os_str()]].concat());
             drop(done);
             finished
         })?;
@@ -326,6 +331,9 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         }
     })?;
     if let Some(top) = mount_table::at(&path)? {
+        if top.is_automount() {
+            return Ok(path);
+        }
         if close::left_by_dead(&path, &top, run_base) {
             return Err(dead());
         }

@@ -51,6 +51,16 @@ impl Finished {
     }
 }
 
+/// [`succeed`] for a program that must stay in the process group of this one.
+pub(crate) fn succeed_in_our_group<S: AsRef<OsStr>>(
+    what: &str,
+    program: &str,
+    args: &[S],
+) -> Result<Finished> {
+    let output = in_our_group(program, args).output().map_err(|e| not_started(program, &e).context(what))?;
+    succeeded(what, program, Finished::new(&output))
+}
+
 /// Runs `program` to its end. Only failing to start it is an error here.
 pub(crate) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Finished> {
     let output = command(program, args).output().map_err(|e| not_started(program, &e))?;
@@ -146,9 +156,15 @@ pub(crate) fn is_installed(program: &str) -> bool {
 }
 
 fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
-    let mut command = Command::new(program);
+    let mut command = in_our_group(program, args);
     // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
-    command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null()).process_group(0);
+    command.process_group(0);
+    command
+}
+
+fn in_our_group<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null());
     command
 }
 
@@ -163,7 +179,10 @@ fn not_started(program: &str, e: &io::Error) -> Error {
 
 /// Runs `program` and takes anything but success as an error of `what`.
 pub(crate) fn succeed<S: AsRef<OsStr>>(what: &str, program: &str, args: &[S]) -> Result<Finished> {
-    let finished = run(program, args).map_err(|e| e.context(what))?;
+    succeeded(what, program, run(program, args).map_err(|e| e.context(what))?)
+}
+
+fn succeeded(what: &str, program: &str, finished: Finished) -> Result<Finished> {
     if finished.success() {
         return Ok(finished);
     }

@@ -75,8 +75,9 @@ pub(crate) fn unmount_gently(mountpoint: &Path) -> Result<tool::Finished> {
 
 fn unmount_words(mountpoint: &Path, lazy: bool) -> (&'static str, Vec<&OsStr>) {
     let (program, mut args): (_, Vec<&OsStr>) = match (rustix::process::geteuid().is_root(), lazy) {
-        (true, false) => ("umount", vec![]),
-        (true, true) => ("umount", vec![OsStr::new("--lazy")]),
+        // Without helpers: umount.lacuna would ask the server that does this, and wait for it.
+        (true, false) => ("umount", vec![OsStr::new("--internal-only")]),
+        (true, true) => ("umount", vec![OsStr::new("--internal-only"), OsStr::new("--lazy")]),
         (false, false) => ("fusermount3", vec![OsStr::new("-u")]),
         (false, true) => ("fusermount3", vec![OsStr::new("-u"), OsStr::new("-z")]),
     };

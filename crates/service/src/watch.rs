@@ -3,6 +3,7 @@
 use lacuna_core::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to let go of the loop device after its last mount is gone. Longer means that
@@ -17,6 +18,8 @@ pub type Log = Arc<dyn Fn(&Error) + Send + Sync>;
 pub struct Watch {
     state: Mutex<WatchState>,
     changed: Condvar,
+    /// Requests that show that somebody uses what is open.
+    requests: AtomicU64,
 }
 
 #[derive(Default)]
@@ -43,6 +46,16 @@ impl Watch {
     /// `disk` was closed once. Gives how many open files are left.
     pub fn released(&self) -> u64 {
         self.change(|s| s.disk_handles = s.disk_handles.saturating_sub(1))
+    }
+
+    /// Somebody asked something of what is open.
+    pub fn asked(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often somebody asked.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// The session is over.

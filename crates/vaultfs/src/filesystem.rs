@@ -112,6 +112,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.front.watch.asked();
         match self.front.vault.lookup(parent.0, name.as_bytes()) {
             Err(FsError::Errno(libc::ENOENT)) => reply.entry(&FOR_EVER, &no_entry(), ONLY),
             found => self.reply_entry("look up a name in", parent, found, reply),
@@ -123,6 +124,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.front.watch.asked();
         match self.front.attr(ino.0) {
             Ok(attr) => reply.attr(&FOR_EVER, &file_attr(&attr)),
             Err(e) => reply.error(self.front.report_node("read the attributes of", ino.0, e)),
@@ -147,6 +149,7 @@ impl Filesystem for VaultFilesystem {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.front.watch.asked();
         let times = (atime.map(time_or_now), mtime.map(time_or_now), ctime);
         let changes = changes(mode, (uid, gid), size, times);
         match self.front.set_attr(ino.0, &changes, caller(request)) {
@@ -156,6 +159,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.front.watch.asked();
         match self.front.vault.read_link(ino.0) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(self.front.report_node("read the symbolic link", ino.0, e)),
@@ -218,6 +222,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.front.watch.asked();
         if self.free_files {
             return reply.error(Errno::ENOSYS);
         }
@@ -237,6 +242,7 @@ impl Filesystem for VaultFilesystem {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.front.watch.asked();
         let caller = caller(request);
         let made = self.front.make(parent.0, name.as_bytes(), NewNode::File, mode, caller);
         // A new file has nothing to cut off.
@@ -261,6 +267,7 @@ impl Filesystem for VaultFilesystem {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.front.watch.asked();
         thread_local! {
             static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
         }
@@ -288,6 +295,7 @@ impl Filesystem for VaultFilesystem {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.front.watch.asked();
         match self.front.write(ino.0, offset, data, flags) {
             Ok(written) => reply.written(written),
             Err(e) => reply.error(self.front.report_node("write", ino.0, e)),
@@ -322,6 +330,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.front.watch.asked();
         if self.free_directories {
             return reply.error(Errno::ENOSYS);
         }
@@ -329,6 +338,7 @@ impl Filesystem for VaultFilesystem {
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, after: u64, mut reply: ReplyDirectory) {
+        self.front.watch.asked();
         let filled = fill(&self.front, ino.0, after, |e| {
             reply.add(INodeNo(e.ino), e.cookie, file_type(e.kind), OsStr::from_bytes(&e.name))
         });
@@ -346,6 +356,7 @@ impl Filesystem for VaultFilesystem {
         after: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        self.front.watch.asked();
         let filled = fill(&self.front, ino.0, after, |e| {
             // One that was removed meanwhile is left out.
             let Ok(attr) = self.front.vault.attr(e.ino) else { return false };

@@ -8,7 +8,7 @@ use crate::served::Served;
 use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Attendance, Control, Event, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint,
+    Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint,
     clean_up, close, default_run_base, unmount_fuse,
 };
 use lacuna_vault::Vault;
@@ -17,6 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 /// What to mount, where, and how.
 pub struct MountRequest {
@@ -30,6 +31,8 @@ pub struct MountRequest {
     pub allow_other: bool,
     /// Refuse changes even if the vault takes them.
     pub read_only: bool,
+    /// Close it when nothing was asked of it for so long and nobody uses it.
+    pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
@@ -50,6 +53,7 @@ impl MountRequest {
             mountpoint: mountpoint.into(),
             allow_other: false,
             read_only: false,
+            idle_timeout: None,
             run_base: None,
             log: Arc::new(|_| {}),
             naming: Setting::quoted,
@@ -78,6 +82,7 @@ pub struct Mounted {
     watch: Arc<Watch>,
     events: Receiver<Event>,
     wake: Sender<Event>,
+    idle: Idle,
     record: Record,
     log: Log,
     held: Option<Box<dyn Any + Send>>,
@@ -131,11 +136,12 @@ impl Mounted {
         let filesystem = VaultFilesystem::new(front);
         let fuse = FuseMount::start(filesystem, &way, &mountpoint, access, Arc::clone(&watch))?;
         let (at, naming) = (run.paths().control(), request.naming);
+        let idle = Idle::new(request.idle_timeout);
         let served = Served(Arc::clone(&request.vault));
         let attending = (Attendance::none(naming), naming);
         let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), attending)?);
         let MountRequest { vault, log, held, .. } = request;
-        Ok(Mounted { control, fuse, run, vault, watch, events, wake, record, log, held })
+        Ok(Mounted { control, fuse, run, vault, watch, events, wake, idle, record, log, held })
     }
 
     /// What is mounted where.
@@ -153,7 +159,7 @@ impl Mounted {
     pub fn wait(mut self) -> Result<()> {
         loop {
             // The sender in `self` keeps the channel alive.
-            let Ok(event) = self.events.recv() else { break };
+            let Some(event) = self.idle.next(&self.events, &self.watch) else { break };
             match event {
                 Event::SessionEnded => break,
                 Event::DiskReleased => {}
@@ -161,6 +167,12 @@ impl Mounted {
                     Ok(()) => return self.finish(Some(waiting)),
                     Err(e) => waiting.refuse(&e),
                 },
+                // In use all the same if it cannot be taken down.
+                Event::Idle => {
+                    if self.take_down().is_ok() {
+                        return self.finish(None);
+                    }
+                }
                 Event::Stop => match self.take_down() {
                     Ok(()) => return self.finish(None),
                     Err(e) => {

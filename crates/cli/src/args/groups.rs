@@ -98,6 +98,16 @@ pub(crate) struct WritingArgs {
     pub write_through: bool,
 }
 
+/// How long something stays open that nobody uses.
+#[derive(Args, Clone)]
+pub(crate) struct IdleArgs {
+    /// Close it when nobody used it for so long, such as 90s, 15m or 2h. What is in use stays open: a mounted file system with
+    /// an open file or a program in one of its directories, and a server with a client. Reading what the kernel has cached is
+    /// not noticed
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub idle_timeout: Option<Duration>,
+}
+
 /// The shape of a disk with levels.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Options for disks with levels")]
@@ -278,6 +288,23 @@ impl WaitingArgs {
     }
 }
 
+fn time(text: &str) -> Result<Duration, String> {
+    let expected = || "a time such as 90s, 15m, 2h or 1d".to_owned();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit {
+        "" | "s" | "sec" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(expected()),
+    };
+    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    seconds
+        .filter(|seconds| *seconds > 0)
+        .map(|seconds| Duration::from_secs(seconds.into()))
+        .ok_or_else(expected)
+}
+
 fn geometry(text: &str) -> Result<Geometry, String> {
     if text == "paper" {
         return Ok(Geometry::PAPER);
@@ -291,4 +318,21 @@ fn geometry(text: &str) -> Result<Geometry, String> {
 fn spare(text: &str) -> Result<u16, String> {
     let part: f64 = text.parse().map_err(|_| "a part such as 0.2")?;
     if (0.05..=0.9).contains(&part) { Ok((part * 1000.0).round() as u16) } else { Err("0.05 to 0.9".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, seconds) in
+            [("5", 5), ("90s", 90), ("15min", 900), ("15m", 900), ("2h", 7200), ("1d", 86_400)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "0", "0m", "m", "-1s", "1.5h", "1 h", "9999999d", "1w"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 mod access_time;
 mod books;
+mod boot;
 mod clients;
 mod closing;
 mod commoner;
@@ -40,6 +41,7 @@ mod requests;
 mod robbed;
 mod rootless;
 mod scene;
+mod systemd_guest;
 mod traces;
 mod typist;
 mod ubi;

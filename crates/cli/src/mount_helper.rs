@@ -1,0 +1,240 @@
+//! `mount.lacuna` and `umount.lacuna`: what mount(8) and umount(8) run for file systems of the type `lacuna`, and so what fstab
+//! and systemd run. Both are this program under another name. Their words become those of `open` and `close`.
+
+use crate::mount_options::Options;
+use lacuna::{Error, Kind, Result};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where mount(8) and umount(8) look for helpers.
+const UNMOUNTING: &str = "/sbin/umount.lacuna";
+/// How a unit of systemd asks a person, who may sit at the console or log in over a network.
+const ASKING: &str = "/usr/bin/systemd-ask-password";
+
+/// Under which name the program was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Helper {
+    /// By mount(8): `mount.lacuna SPEC DIR [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+    Mount,
+    /// By umount(8): `umount.lacuna DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`.
+    Unmount,
+}
+
+/// Which helper the program is called as, if its first word says so.
+pub(crate) fn called_as(first: Option<&OsStr>) -> Option<Helper> {
+    match Path::new(first?).file_name()?.to_str()? {
+        "mount.lacuna" | "mount.fuse.lacuna" => Some(Helper::Mount),
+        "umount.lacuna" | "umount.fuse.lacuna" => Some(Helper::Unmount),
+        _ => None,
+    }
+}
+
+impl Helper {
+    /// The words of `lacuna` that do what the helper is to do, or nothing if there is nothing to do.
+    ///
+    /// Errors: [`Kind::Usage`].
+    pub(crate) fn words(self, given: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>> {
+        let given = Given::parse(self, given)?;
+        match self {
+            Helper::Mount => given.to_open(),
+            Helper::Unmount => given.to_close(),
+        }
+    }
+}
+
+/// What the helper was given.
+#[derive(Default)]
+struct Given {
+    names: Vec<OsString>,
+    options: Vec<String>,
+    /// Flags as letters.
+    flags: String,
+}
+
+impl Given {
+    fn parse(helper: Helper, mut words: impl Iterator<Item = OsString>) -> Result<Given> {
+        let mut given = Given::default();
+        let what = match helper {
+            Helper::Mount => "cannot mount",
+            Helper::Unmount => "cannot unmount",
+        };
+        let usage = |found: String| {
+            Error::new(Kind::Usage, what).found(found).expected(match helper {
+                Helper::Mount => "mount.lacuna LOCATION DIRECTORY [-sfnvrw] [-o OPTIONS]",
+                Helper::Unmount => "umount.lacuna DIRECTORY [-flnrv]",
+            })
+        };
+        while let Some(word) = words.next() {
+            let Some(letters) = word.to_str().and_then(|word| word.strip_prefix('-')) else {
+                given.names.push(word);
+                continue;
+            };
+            for (at, letter) in letters.char_indices() {
+                if !"oNt".contains(letter) {
+                    given.flags.push(letter);
+                    continue;
+                }
+                // The value is the rest of the word, or the next one.
+                let rest = &letters[at + 1..];
+                let value = if rest.is_empty() { words.next() } else { Some(rest.into()) };
+                let value = value.and_then(|value| value.into_string().ok());
+                let value = value.ok_or_else(|| usage(format!("-{letter} without a value")))?;
+                match letter {
+                    'o' => given.options.push(value),
+                    'N' => return Err(usage("a mount namespace to change to, which cannot be done".into())),
+                    // The type is that of the helper.
+                    _ => {}
+                }
+                break;
+            }
+        }
+        let known = match helper {
+            Helper::Mount => "sfnvrw",
+            Helper::Unmount => "flnrvc",
+        };
+        if let Some(unknown) = given.flags.chars().find(|letter| !known.contains(*letter)) {
+            return Err(usage(format!("-{unknown}")));
+        }
+        let wanted = if helper == Helper::Mount { 2 } else { 1 };
+        if given.names.len() != wanted {
+            return Err(usage(format!("{} names", given.names.len())));
+        }
+        Ok(given)
+    }
+
+    fn has(&self, flag: char) -> bool {
+        self.flags.contains(flag)
+    }
+
+    fn to_open(&self) -> Result<Option<Vec<OsString>>> {
+        let mut options = Options::parse(self.options.iter().map(String::as_str))?;
+        options.read_only |= self.has('r');
+        if self.has('f') {
+            // A rehearsal.
+            return Ok(None);
+        }
+        if !options.names_key && !has_terminal() && Path::new(ASKING).exists() {
+            options.words.push(format!("--askpass={ASKING}"));
+        }
+        let is_vault = Path::new(&self.names[0]).is_dir();
+        if is_vault {
+            // Every mount of a vault is so.
+            options.passed.retain(|option| option != "nodev" && option != "nosuid");
+        } else if !options.raw && Path::new(UNMOUNTING).exists() {
+            // So umount(8) calls the helper, which returns when everything is on the medium.
+            options.passed.push("helper=lacuna".to_owned());
+        }
+        let said = if self.has('v') { "--verbose" } else { "--quiet" };
+        let mut words: Vec<OsString> = ["lacuna", said, "open"].map(OsString::from).into();
+        words.extend(options.words.iter().map(OsString::from));
+        if options.read_only {
+            words.push("--read-only".into());
+        }
+        if !options.passed.is_empty() {
+            words.push(format!("--mount-options={}", options.passed.join(",")).into());
+        }
+        words.push("--".into());
+        words.extend(self.names.iter().cloned());
+        words.extend(options.levels.into_iter().map(OsString::from));
+        Ok(Some(words))
+    }
+
+    fn to_close(&self) -> Result<Option<Vec<OsString>>> {
+        let at = PathBuf::from(&self.names[0]);
+        if self.has('l') || !is_open(&at) {
+            return Err(unmount_without_help(&at, self.has('l')));
+        }
+        if lacuna_service::has_automount(&at) {
+            return close_automounted(&at).map(|()| None);
+        }
+        let said = if self.has('v') { "--verbose" } else { "--quiet" };
+        let words = ["lacuna", said, "close", "--"].map(OsString::from);
+        Ok(Some(words.into_iter().chain([at.into_os_string()]).collect()))
+    }
+}
+
+/// Whether lacuna has something open there, or left it when a server died.
+fn is_open(at: &Path) -> bool {
+    let known = lacuna_service::running(None).into_iter().chain(lacuna_service::died(None)).flatten();
+    let at = std::path::absolute(at).unwrap_or_else(|_| at.to_owned());
+    let canonical =
+        at.parent().zip(at.file_name()).and_then(|(dir, name)| Some(dir.canonicalize().ok()?.join(name)));
+    known.into_iter().any(|record| record.mountpoint == at || Some(&record.mountpoint) == canonical.as_ref())
+}
+
+/// Unmounts what an automount of systemd mounted, and waits for its server. While the automount expires, the kernel lets nobody
+/// come near but those of systemd's process group, to which this helper belongs and the server does not.
+fn close_automounted(at: &Path) -> Result<()> {
+    let umount = Command::new("umount").arg("--internal-only").arg("--").arg(at).status();
+    if !umount.map_err(|e| Error::io("cannot run umount", &e))?.success() {
+        return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));
+    }
+    match lacuna_service::close(at, None) {
+        // It noticed, and is gone.
+        Err(e) if e.kind() == Kind::NotFound => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Becomes umount(8) as it is without helpers. Gives why it could not.
+fn unmount_without_help(at: &Path, lazily: bool) -> Error {
+    let mut umount = Command::new("umount");
+    umount.arg("--internal-only").args(lazily.then_some("--lazy")).arg("--").arg(at);
+    Error::io("cannot run umount", &umount.exec())
+}
+
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(helper: Helper, given: &[&str]) -> Result<Option<Vec<String>>> {
+        let words = helper.words(given.iter().map(OsString::from))?;
+        Ok(words.map(|words| words.into_iter().map(|word| word.into_string().unwrap()).collect()))
+    }
+
+    #[test]
+    fn the_name_decides() {
+        let named = |name: &str| called_as(Some(OsStr::new(name)));
+        assert_eq!(named("/sbin/mount.lacuna"), Some(Helper::Mount));
+        assert_eq!(named("umount.lacuna"), Some(Helper::Unmount));
+        assert_eq!(named("umount.fuse.lacuna"), Some(Helper::Unmount));
+        assert_eq!((named("/usr/bin/lacuna"), called_as(None)), (None, None));
+    }
+
+    #[test]
+    fn words_of_mount_become_words_of_open() {
+        // As mount(8) calls it.
+        let given = ["d.img", "/mnt", "-o", "rw,noatime,keyfile=/k", "-v"];
+        let words = words(Helper::Mount, &given).unwrap().unwrap();
+        assert_eq!(words[..4], ["lacuna", "--verbose", "open", "--key-file=/k"]);
+        assert!(words[4].starts_with("--mount-options=noatime"), "{words:?}");
+        assert_eq!(words[5..], ["--", "d.img", "/mnt"]);
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere_and_together() {
+        let given = ["-nr", "d.img", "-okeyfile=/k,raw", "/mnt", "-t", "lacuna.ext4", "-s"];
+        let words = words(Helper::Mount, &given).unwrap().unwrap();
+        assert_eq!(
+            words,
+            ["lacuna", "--quiet", "open", "--key-file=/k", "--raw", "--read-only", "--", "d.img", "/mnt"]
+        );
+        assert_eq!(super::tests::words(Helper::Mount, &["d.img", "/mnt", "-f"]).unwrap(), None);
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_refused() {
+        for given in
+            [&["d.img"][..], &["a", "b", "c"], &["a", "b", "-x"], &["a", "b", "-N", "1"], &["a", "b", "-o"]]
+        {
+            assert_eq!(words(Helper::Mount, given).unwrap_err().kind(), Kind::Usage, "{given:?}");
+        }
+        assert_eq!(words(Helper::Unmount, &["-n"]).unwrap_err().kind(), Kind::Usage);
+    }
+}

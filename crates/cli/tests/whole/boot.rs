@@ -1,0 +1,191 @@
+//! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time without use.
+
+use crate::scene::{Scene, Signal, can_mount, have, send, skipped, wait_until};
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Links of the program where mount(8) looks for its helpers, for as long as this lives.
+struct Helpers(Vec<PathBuf>);
+
+impl Helpers {
+    fn link() -> Option<Helpers> {
+        let mut links = Helpers(Vec::new());
+        for name in ["mount.lacuna", "umount.lacuna", "umount.fuse.lacuna"] {
+            let link = Path::new("/sbin").join(name);
+            if let Err(e) = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_lacuna"), &link) {
+                skipped(&format!("{} cannot be made: {e}", link.display()));
+                return None;
+            }
+            links.0.push(link);
+        }
+        Some(links)
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|link| _ = fs::remove_file(link));
+    }
+}
+
+/// Closes what is open when a test fails, so that no mount outlives it.
+struct Closing<'a>(&'a Scene, &'static str);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.lacuna(&["-q", "close", self.1]);
+    }
+}
+
+fn in_use(scene: &Scene, disk: &str) -> bool {
+    scene.lacuna(&["info", disk, "--json"]).json()["medium"]["in_use"] == true
+}
+
+/// A program of the system; its exit code and what it said.
+fn run(scene: &Scene, program: &str, args: &[&str]) -> (i32, String) {
+    let output = Command::new(program).args(args).current_dir(scene.path("")).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn mount_and_umount_find_their_helpers() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
+        return;
+    }
+    let Some(_helpers) = Helpers::link() else { return };
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene, "mnt");
+    scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
+    scene.lacuna(&["close", "mnt"]).code(0);
+
+    let key = scene.path("key").display().to_string();
+    let options = format!("rw,noatime,nofail,_netdev,x-systemd.automount,cache=8M,keyfile={key}");
+    assert_eq!(
+        run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &options]),
+        (0, String::new())
+    );
+    let (_, shown) = run(&scene, "findmnt", &["-no", "FSTYPE,OPTIONS", "mnt"]);
+    assert!(shown.starts_with("ext4") && shown.contains("noatime"), "{shown}");
+    fs::write(scene.path("mnt/file"), b"written").unwrap();
+    let held = fs::File::open(scene.path("mnt/file")).unwrap();
+    let (code, said) = run(&scene, "umount", &["mnt"]);
+    assert!(code == 32 && said.contains("in use by"), "{code} {said}");
+    drop(held);
+    assert_eq!(run(&scene, "umount", &["mnt"]), (0, String::new()));
+    // It waited for the server, which has let the disk go.
+    assert!(!in_use(&scene, "disk.img"));
+
+    // As fstab has it, and without writing.
+    let at = scene.path("mnt").display().to_string();
+    let line = format!("{} {at} lacuna noauto,ro,user,keyfile={key} 0 0\n", scene.path("disk.img").display());
+    fs::write(scene.path("fstab"), line).unwrap();
+    let fstab = scene.path("fstab").display().to_string();
+    assert_eq!(run(&scene, "mount", &["--fstab", &fstab, &at]).0, 0);
+    assert_eq!(fs::read(scene.path("mnt/file")).unwrap(), b"written");
+    assert!(fs::write(scene.path("mnt/file"), b"more").is_err());
+    let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", "remount,rw"]);
+    assert!(code == 32 && said.contains("cannot remount"), "{code} {said}");
+    assert_eq!(run(&scene, "umount", &["--lazy", "mnt"]).0, 0);
+    scene.wait_until_free("disk.img");
+
+    fs::write(scene.path("wrong"), b"wrong").unwrap();
+    for (options, expected) in [("keyfile=wrong", 32), ("keyfile=none", 1), ("raw=1", 1), ("credential=x", 1)]
+    {
+        let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", options]);
+        assert!(code == expected && said.starts_with("lacuna: "), "{options}: {code} {said}");
+    }
+    // A file, and a vault: the mounts that are of FUSE.
+    let raw = format!("raw,keyfile={key}");
+    assert_eq!(run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &raw]).0, 0);
+    assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
+    assert_eq!(run(&scene, "umount", &["mnt"]), (0, String::new()));
+    assert!(!in_use(&scene, "disk.img"));
+}
+
+/// What a server told its service manager until it ended.
+fn told(scene: &Scene, command: &mut Command, mut when_ready: impl FnMut(&mut Child)) -> Vec<String> {
+    let at = scene.path("notify");
+    let socket = UnixDatagram::bind(&at).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    command.env("NOTIFY_SOCKET", &at).env("WATCHDOG_USEC", "3000000").stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut told = Vec::new();
+    let hear = |told: &mut Vec<String>| {
+        let mut bytes = [0; 4096];
+        let len = socket.recv(&mut bytes).expect("the server tells something");
+        told.extend(String::from_utf8_lossy(&bytes[..len]).lines().map(str::to_owned));
+    };
+    while !told.iter().any(|line| line == "READY=1") {
+        hear(&mut told);
+    }
+    while !told.iter().any(|line| line == "WATCHDOG=1") {
+        hear(&mut told);
+    }
+    assert!(!told.iter().any(|line| line == "STOPPING=1"));
+    when_ready(&mut child);
+    while !told.iter().any(|line| line == "STOPPING=1") {
+        hear(&mut told);
+    }
+    assert!(child.wait().unwrap().success());
+    fs::remove_file(at).unwrap();
+    told
+}
+
+#[test]
+fn a_service_manager_hears_how_it_goes() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    // The passphrase comes from the manager, too.
+    fs::create_dir(scene.path("credentials")).unwrap();
+    fs::copy(scene.path("key"), scene.path("credentials/lacuna.passphrase")).unwrap();
+    let with_credential = |args: &[&str]| {
+        let mut command = scene.command(args);
+        command.env("CREDENTIALS_DIRECTORY", scene.path("credentials"));
+        command
+    };
+    let stop = |child: &mut Child| send(Signal::TERM, child.id());
+    let mut serve = with_credential(&["serve", "disk.img", "--socket", "nbd.sock"]);
+    let heard = told(&scene, &mut serve, stop);
+    assert!(
+        heard.contains(&"STATUS=open".to_owned()) && heard.contains(&"STATUS=closing".to_owned()),
+        "{heard:?}"
+    );
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let mut open = with_credential(&["open", "disk.img", "mnt", "--raw", "--foreground"]);
+    told(&scene, &mut open, |child| {
+        assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
+        stop(child);
+    });
+    assert!(!in_use(&scene, "disk.img"));
+}
+
+#[test]
+fn what_nobody_uses_is_closed() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    let idle = ["--key-file", "key", "--idle-timeout", "1s"];
+    let serve = ["serve", "disk.img", "--socket", "nbd.sock"];
+    scene.lacuna(&[&serve[..], &idle].concat()).code(0);
+    scene.lacuna(&["open", "disk.img", "mnt", "--idle-timeout", "0", "--key-file", "key"]).code(1);
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    scene.create("other.img", &["--size", "16M"]).code(0);
+    for at in ["mnt", "other"] {
+        fs::create_dir(scene.path(at)).unwrap();
+    }
+    let _closing = (Closing(&scene, "mnt"), Closing(&scene, "other"));
+    scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
+    let held = fs::File::open(scene.path("mnt/disk")).unwrap();
+    scene.lacuna(&[&["open", "other.img", "other", "--raw"][..], &idle].concat()).code(0);
+    scene.wait_until_free("other.img");
+    assert!(in_use(&scene, "disk.img"));
+    drop(held);
+    wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
+}

@@ -1,0 +1,80 @@
+#!/bin/sh
+# What the guest of systemd_guest.rs does when it has booted: it checks on every disk what the boot before left there, writes
+# anew, and shuts down or waits for its power to be cut. The parameters of the kernel say which boot it is.
+exec >/dev/ttyS0 2>&1
+for word in $(cat /proc/cmdline); do
+    case $word in
+    guest.boot=*) boot=${word#*=} ;;
+    guest.before=*) before=${word#*=} ;;
+    guest.end=*) end=${word#*=} ;;
+    esac
+done
+
+say() { echo "guest: $*"; }
+fail() {
+    say "failed: $*"
+    systemctl --no-pager --failed
+    journalctl --no-pager -b -u 'srv-*' -u 'lacuna*' | tail -n 40
+    systemctl poweroff
+    exit 1
+}
+
+check() { # DIRECTORY
+    ls "$1" >/dev/null || fail "$1 cannot be read"
+    case "$(findmnt -nro FSTYPE,SOURCE "$1" | tail -n 1)" in
+    "ext4 /dev/loop"*) ;;
+    *) fail "$1 is not mounted: $(findmnt -nr "$1")" ;;
+    esac
+    [ "$boot" != 1 ] || return 0
+    [ "$(cat "$1/boot")" = $((boot - 1)) ] || fail "$1 is of boot $(cat "$1/boot")"
+    (cd "$1" && sha256sum --quiet -c synced.sum) || fail "what was synced in $1 is not there"
+    [ "$before" = cut ] || (cd "$1" && sha256sum --quiet -c late.sum) || fail "what was written last in $1 is not there"
+}
+
+write() { # DIRECTORY
+    cd "$1" || fail "$1 is gone"
+    head -c 1M /dev/urandom >synced
+    sha256sum synced >synced.sum
+    echo "$boot" >boot
+    sync -f .
+    # Nobody syncs this. It must survive a shutdown.
+    head -c 4M /dev/urandom >late
+    sha256sum late >late.sum
+    cd /
+}
+
+say "boot $boot is up after $(cut -d' ' -f1 /proc/uptime) s"
+if [ "$boot" = 1 ]; then
+    # The key of this machine encrypts the credential, so it is made here.
+    mkdir -p /etc/credstore.encrypted
+    systemd-creds encrypt --with-key=host --name=lacuna.passphrase /etc/lacuna/key /etc/credstore.encrypted/lacuna.private >/dev/null ||
+        fail "no credential could be made"
+    systemctl enable --now lacuna@private.service || fail "lacuna@private.service does not start"
+    systemctl start lacuna-serve@served.service || fail "lacuna-serve@served.service does not start"
+    [ -S /run/lacuna-nbd/served.sock ] || fail "no socket for clients"
+fi
+[ "$(systemctl show -p StatusText --value lacuna@private.service)" = open ] || fail "lacuna@private.service is not open"
+for at in /srv/boot /srv/auto /srv/private /srv/slow; do
+    check "$at"
+    write "$at"
+done
+# It is closed when nobody used it for a while, and opened again by the next boot, or who enters.
+tries=0
+while findmnt -nro FSTYPE /srv/auto | grep -q ext4; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 60 ] || fail "/srv/auto stays open"
+    sleep 1
+done
+[ "$(ls /srv/auto/boot)" = /srv/auto/boot ] || fail "/srv/auto does not open again"
+if [ "$end" = hung ]; then
+    # Its device takes a few writes and then none.
+    mount /srv/hung || fail "/srv/hung cannot be mounted"
+    head -c 16M /dev/urandom >/srv/hung/file
+fi
+say "boot $boot is good"
+case $end in
+cut) sleep 1000 ;;
+*)
+    systemctl poweroff
+    ;;
+esac

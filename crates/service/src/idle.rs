@@ -1,0 +1,65 @@
+//! When something that is open was not used for so long that it is to be closed.
+
+use crate::control::Event;
+use crate::watch::Watch;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How many looks are spread over the limit.
+const LOOKS: u32 = 8;
+/// The longest time between two looks.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Waits for what wakes a server, and wakes it itself when nothing was asked of it for a while. What is asked for and comes from
+/// the kernel's cache is not seen; who has a file open keeps the file system from being unmounted.
+pub struct Idle {
+    limit: Option<Duration>,
+    seen: u64,
+    since: Instant,
+}
+
+impl Idle {
+    /// With the time after which it wakes the server, if it is to.
+    pub fn new(limit: Option<Duration>) -> Self {
+        Idle { limit, seen: 0, since: Instant::now() }
+    }
+
+    /// What happens next, or [`Event::Idle`]. None if nothing can happen any more.
+    pub fn next(&mut self, events: &Receiver<Event>, watch: &Watch) -> Option<Event> {
+        let Some(limit) = self.limit else { return events.recv().ok() };
+        loop {
+            match events.recv_timeout((limit / LOOKS).min(LONGEST)) {
+                Ok(event) => return Some(event),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let requests = watch.requests();
+            if requests != self.seen {
+                (self.seen, self.since) = (requests, Instant::now());
+            } else if self.since.elapsed() >= limit {
+                // If it is in use all the same, it is asked again after as long.
+                self.since = Instant::now();
+                return Some(Event::Idle);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn events_come_at_once_and_idleness_after_a_while() {
+        let (wake, events) = channel();
+        let watch = Watch::default();
+        watch.asked();
+        let mut idle = Idle::new(Some(Duration::from_millis(8)));
+        wake.send(Event::Stop).unwrap();
+        assert!(matches!(idle.next(&events, &watch), Some(Event::Stop)));
+        assert!(matches!(idle.next(&events, &watch), Some(Event::Idle)));
+        drop(wake);
+        assert!(idle.next(&events, &watch).is_none());
+    }
+}
