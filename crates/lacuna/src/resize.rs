@@ -8,7 +8,8 @@ use lacuna_core::Result;
 /// Gives a sealed disk `size` bytes, a multiple of 4096 and not less than it has; without a size all of its block device. The
 /// disk is unlocked for writing and not open. Gives what the disk is then, whether or not that is a change.
 ///
-/// Errors: [`Kind::Usage`](lacuna_core::Kind::Usage) for a size that cannot be had, or none for what is no block device, and what the medium reports.
+/// Errors: [`Kind::Usage`](lacuna_core::Kind::Usage) for a size that cannot be had, or none for what is no block device, and
+/// what the medium reports.
 pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     volume.refuse_snapshot("resize")?;
     let (version, len) = (volume.unlocked.header.version, volume.header.len());
