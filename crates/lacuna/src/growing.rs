@@ -1,12 +1,12 @@
 //! A sealed disk on a flat medium that can become larger while it is open.
 //!
 //! It grows as a closed one does: requests wait while the engine is closed, the medium and the header grow in the order that
-//! [`crate::resize`] keeps, and the engine is opened again. A power cut at any moment thus finds what it may find when a
+//! `enlarge.rs` keeps, and the engine is opened again. A power cut at any moment thus finds what it may find when a
 //! closed disk is resized, and nothing that clients were promised depends on the engine that went.
 
+use crate::enlarge;
 use crate::held_header::HeaderLease;
 use crate::parameters::Parameters;
-use crate::resize;
 use lacuna_core::{BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{Uuid, open_by_key};
@@ -68,7 +68,7 @@ impl Growing {
         let medium = lease.medium();
         let mut unlocked = open_by_key(&**medium, Uuid(self.opener.uuid), &self.opener.master)?;
         let before = Parameters::Flat(*self.engine.read().params());
-        let wanted = resize::wanted(before, size, unlocked.header.version, medium.len())?;
+        let wanted = enlarge::wanted(before, size, unlocked.header.version, medium.len())?;
         if wanted == before {
             return Ok(before);
         }
@@ -76,7 +76,7 @@ impl Growing {
         self.engine.read().flush()?;
         let mut engine = self.engine.write();
         engine.close()?;
-        let grown = resize::grow(&**medium, &mut unlocked, wanted);
+        let grown = enlarge::grow(&**medium, &mut unlocked, wanted);
         let now = if grown.is_ok() { wanted } else { before };
         let Parameters::Flat(params) = now else { return Err(no_growth()) };
         let opened = self.opener.open(Arc::clone(medium), &params);

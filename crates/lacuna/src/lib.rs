@@ -77,6 +77,7 @@ mod create;
 mod create_file;
 mod create_flash;
 mod create_rados;
+mod enlarge;
 mod flash_place;
 mod growing;
 pub mod header;

@@ -1,22 +1,15 @@
-//! Makes a disk larger.
-//!
-//! The medium grows and is synced before the header says so. A power cut in between leaves the old disk on a
-//! medium that is longer than it need be, which opens as before; there is no moment at which the header
-//! promises blocks that the medium does not have. In RADOS objects come with the first write to them, and the
-//! header is all there is to change. A block device must have grown before.
+//! Makes a disk larger that is unlocked and not open.
 
+use crate::enlarge::{grow, wanted};
 use crate::parameters::Parameters;
-use crate::shape::blocks;
 use crate::unlock::Volume;
-use lacuna_core::{Error, Kind, Result};
-use lacuna_header::{Unlocked, copy_c, medium_len};
-use lacuna_medium::Medium;
-use lacuna_sealed::Sealed;
+use lacuna_core::Result;
 
 /// Gives a sealed disk `size` bytes, a multiple of 4096 and not less than it has; without a size all of its block device. The
 /// disk is unlocked for writing and not open. Gives what the disk is then, whether or not that is a change.
 ///
-/// Errors: [`Kind::Usage`] for a size that cannot be had, or none for what is no block device, and what the medium reports.
+/// Errors: [`Kind::Usage`](lacuna_core::Kind::Usage) for a size that cannot be had, or none for what is no block device, and
+/// what the medium reports.
 pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     volume.refuse_snapshot("resize")?;
     let (version, len) = (volume.unlocked.header.version, volume.header.len());
@@ -27,39 +20,4 @@ pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     grow(&*volume.header, &mut volume.unlocked, parameters)?;
     volume.parameters = parameters;
     Ok(parameters)
-}
-
-/// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `version` is that of its header,
-/// `medium_len` the length of its medium.
-pub(crate) fn wanted(
-    parameters: Parameters,
-    size: Option<u64>,
-    version: u32,
-    medium_len: u64,
-) -> Result<Parameters> {
-    match (size.map(blocks).transpose()?, parameters) {
-        (None, Parameters::Flat(params)) => {
-            // A disk of version 1 of the header has no copy of it at the end.
-            let room = if version == 1 { Some(medium_len) } else { copy_c(medium_len) };
-            Ok(Parameters::Flat(params.grown_into(room.unwrap_or(0))))
-        }
-        (Some(wanted), parameters) => parameters.grown(wanted),
-        (None, _) => Err(Error::new(Kind::Usage, "cannot resize the disk")
-            .found("no size")
-            .expected("the new size of the disk; only on a block device it need not be given")),
-    }
-}
-
-/// Makes the medium as long as a disk with these parameters needs, and writes them to the header.
-pub(crate) fn grow(medium: &dyn Medium, unlocked: &mut Unlocked, parameters: Parameters) -> Result<()> {
-    if let Parameters::Flat(params) = &parameters {
-        let end = parameters.end();
-        let needed = if unlocked.header.version == 1 { end } else { medium_len(end) };
-        if medium.len() < needed {
-            medium.set_len(needed)?;
-        }
-        Sealed::reserve_map(medium, params)?;
-        medium.sync()?;
-    }
-    lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())
 }

@@ -124,9 +124,10 @@ fn unlock_in(
     let naming = |e: Error| e.context(location);
     let (public, _) = lacuna_header::read_public(&*header).map_err(naming)?;
     Parameters::of(&public, location).map_err(naming)?;
-    let claim = match claims {
-        true => Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new),
-        false => None,
+    let claim = if claims {
+        Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
+    } else {
+        None
     };
     let trying = format!("trying the passphrase of {location}");
     let open = |passphrases: &[SecretVec]| {

@@ -46,6 +46,7 @@ fn assert_bad(scene: &Scene, bad: &BTreeSet<u64>, words: &str) {
     let progress = |blocks| {
         assert!(blocks > done);
         done = blocks;
+        Ok(())
     };
     let report = scene.open().check(progress, |b| {
         assert!(found.insert(b.block.0));

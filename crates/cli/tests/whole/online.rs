@@ -347,8 +347,8 @@ fn ask_for_what_is_not_the_header(scene: &Scene, socket: &Path) {
         r#"{"write":[0,"zz"]}"#,
         r#"{"write":[0,7]}"#,
         r#"{"sync":"yes"}"#,
-        r#"[]"#,
-        r#"null"#,
+        "[]",
+        "null",
     ];
     for message in wrong {
         stream.write_all(format!("{message}\n").as_bytes()).unwrap();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::exchange::{Conversation, Heard, LINE_LIMIT};
+use lacuna_core::Setting;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -45,7 +46,7 @@ impl Place {
     fn new() -> Place {
         let place = Place {
             dir: tempfile::tempdir().unwrap(),
-            attendance: Attendance::of(Some(Arc::new(Parrot)), Arc::new(|| Ok(())), |s| s.quoted()),
+            attendance: Attendance::of(Some(Arc::new(Parrot)), Arc::new(|| Ok(())), Setting::quoted),
         };
         let listener = UnixListener::bind(place.socket()).unwrap();
         let attendance = place.attendance.clone();
