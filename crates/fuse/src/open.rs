@@ -120,7 +120,7 @@ impl Opened {
     fn set_up(request: OpenRequest) -> Result<Self> {
         check_request(&request)?;
         let base = request.run_base.clone().map_or_else(default_run_base, Ok)?;
-        let mountpoint = check_mountpoint(&request.mountpoint, Some(&base))?;
+        let mountpoint = check_mountpoint(&request.mountpoint, request.run_base.as_deref())?;
         let run = RunDirectory::claim(&base, &mountpoint)?;
         clean_up(run.paths(), None)?;
         let read_only = request.read_only || request.disk.read_only();

@@ -286,7 +286,7 @@ impl Drop for Mounted {
 }
 
 /// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
-/// the run directories, if not [`default_run_base`].
+/// the run directories, if not all that this user may have.
 ///
 /// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something is mounted there,
 /// which a server that died may have left.

@@ -101,7 +101,7 @@ impl Mounted {
     fn set_up(request: MountRequest) -> Result<Self> {
         let base = request.run_base.clone().map_or_else(default_run_base, Ok)?;
         clear_dead(&request.mountpoint, &base)?;
-        let mountpoint = check_mountpoint(&request.mountpoint, Some(&base))?;
+        let mountpoint = check_mountpoint(&request.mountpoint, request.run_base.as_deref())?;
         let run = RunDirectory::claim(&base, &mountpoint)?;
         clean_up(run.paths(), None)?;
         let (wake, events) = channel();
