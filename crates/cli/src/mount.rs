@@ -148,6 +148,14 @@ fn serve(
              written again, and a purge then",
         );
     }
+    // Deniability contract: the same words however many levels there are.
+    let by_fuse2fs = !args.raw && !Way::is_loop(args.via) && args.via != Some(Way::Lklfuse);
+    if by_fuse2fs && !args.read_only && disk.has_levels() && working::is_uncovered(&levels) {
+        console.note(
+            "fuse2fs keeps times of access whatever the mount options are: to look at files is to write, and on a deeper level waits \
+             for writes of level 0; open it read-only to look only",
+        );
+    }
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(Stopper::request);

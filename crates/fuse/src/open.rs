@@ -10,6 +10,7 @@ use lacuna_service::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -109,8 +110,10 @@ pub struct Opened {
     record: Record,
     log: Log,
     private: bool,
-    /// Why the program failed that served the file system.
+    /// Why the program failed that served the file system, or what it could not write.
     failed: Option<Error>,
+    /// How many requests had failed when the closing began that unmounted.
+    failures_before: Option<u64>,
 }
 
 impl Opened {
@@ -128,7 +131,7 @@ impl Opened {
     fn set_up(request: OpenRequest) -> Result<Self> {
         check_request(&request)?;
         let base = request.run_base.clone().map_or_else(default_run_base, Ok)?;
-        let mountpoint = check_mountpoint(&request.mountpoint, Some(&base))?;
+        let mountpoint = check_mountpoint(&request.mountpoint, request.run_base.as_deref())?;
         let run = RunDirectory::claim(&base, &mountpoint)?;
         clean_up(run.paths(), None)?;
         let read_only = request.read_only || request.disk.read_only();
@@ -171,7 +174,7 @@ impl Opened {
             let file = fuse.disk_file();
             let released = wake.clone();
             let released = move || _ = released.send(Event::DiskReleased);
-            let mounted = Mounted::set_up(&how, (&bytes, &file), mountpoint, &watch, released)?;
+            let mounted = Mounted::set_up(&how, (&disk, &bytes, &file), mountpoint, &watch, released)?;
             record.loop_device = mounted.node().map(ToOwned::to_owned);
             record.via = Some(mounted.way().name().to_owned());
             run.write_record(&record)?;
@@ -200,6 +203,7 @@ impl Opened {
             log,
             private,
             failed: None,
+            failures_before: None,
         })
     }
 
@@ -293,8 +297,11 @@ impl Opened {
 
     /// Writes everything that programs wrote to the disk while it is still mounted. If no cover comes, the file system stays
     /// mounted and nothing is lost.
+    ///
+    /// A sync does not reach a program that serves it: that writes what is left when it is unmounted, and waits for cover then.
     fn settle(&mut self) -> Result<()> {
-        let Some(mounted) = self.mounted.as_ref().filter(|_| self.disk.is_patient()) else { return Ok(()) };
+        let by_kernel = |mounted: &&Mounted| mounted.way() == Way::Loop && self.disk.is_patient();
+        let Some(mounted) = self.mounted.as_ref().filter(by_kernel) else { return Ok(()) };
         let begun = Instant::now();
         // One that began before does not count: more may have been written since.
         for before in [true, false] {
@@ -337,11 +344,26 @@ impl Opened {
     /// Unmounts everything. What is busy stays, and so does everything below it.
     fn take_down(&mut self) -> Result<()> {
         if let Some(mounted) = &mut self.mounted {
-            // Everything that programs wrote is on the disk. When it is detached, what is left is the mark of a clean unmount.
-            mounted.unmount(|| self.disk.hold(false))?;
-            if self.failed.is_none() {
-                // A program may find only now that it cannot write what is left.
-                self.failed = mounted.is_gone(0).err();
+            let by_program = mounted.way() != Way::Loop;
+            let before = *self.failures_before.get_or_insert_with(|| self.watch.failures());
+            let detached = AtomicBool::new(false);
+            let unmounted = mounted.unmount(|| {
+                detached.store(true, Ordering::Release);
+                // From a loop device everything that programs wrote is on the disk then. What is left is the mark of a clean unmount.
+                self.disk.hold(by_program);
+            });
+            if let Err(e) = unmounted {
+                self.disk.hold(true);
+                if !detached.into_inner() {
+                    self.failures_before = None;
+                }
+                return Err(e);
+            }
+            self.disk.hold(false);
+            if by_program && self.failed.is_none() {
+                // A program may find only now that it cannot write what is left, and say nothing of it.
+                let last = || self.watch.last_failure().filter(|_| self.watch.failures() > before);
+                self.failed = mounted.is_gone(0).err().or_else(|| last().map(|e| not_written(e, &self.record)));
             }
             if !self.watch.wait_released(RELEASE_LIMIT) {
                 self.disk.hold(true);
@@ -367,9 +389,12 @@ impl Opened {
         // Nothing reads the disk for a client any more when it is closed.
         control.iter().for_each(Control::end_work);
         let result = disk.close().map_err(|e| match (e.kind(), disk.cover()) {
-            (Kind::NoCover, Cover::Needs(_)) if !record.raw => e.remedy(
+            (Kind::NoCover, Cover::Needs(_)) if record.via.as_deref() == Some(Way::Loop.name()) => e.remedy(
                 "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \
                  the file system repairs itself when it is mounted again",
+            ),
+            (Kind::NoCover, Cover::Needs(_)) if !record.raw => e.remedy(
+                "it is closed; what was written last may be lost, and the file system is checked when it is opened again",
             ),
             _ => e,
         });
@@ -387,6 +412,13 @@ impl Opened {
         drop(run);
         result
     }
+}
+
+/// The error of a program that could not write all that it had to write when it was unmounted.
+fn not_written(e: Error, record: &Record) -> Error {
+    e.context(format!("cannot write everything that was written at {}", record.mountpoint.display())).remedy(
+        "it is closed; what was written last and not fsynced may be lost, and the file system is checked when it is opened again",
+    )
 }
 
 fn check_request(request: &OpenRequest) -> Result<()> {

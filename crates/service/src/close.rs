@@ -1,7 +1,8 @@
 //! Closing an open disk from another process, and clearing away what a dead server left.
 
 use crate::mount_table::Entry;
-use crate::run_directory::{DISK_NAME, Record, RunPaths, default_run_base, lock_past_probes};
+use crate::run_base::run_bases;
+use crate::run_directory::{DISK_NAME, Record, RunPaths, lock_past_probes};
 use crate::shell_word::shell_word;
 use crate::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
 use crate::watch::RELEASE_LIMIT;
@@ -29,7 +30,7 @@ pub enum Closed {
 
 /// Closes what is open at `mountpoint`: unmounts, and waits until the server has flushed and gone.
 ///
-/// `run_base` is the directory of the run directories, if not [`default_run_base`]. Errors: [`Kind::NotFound`]
+/// `run_base` is the directory of the run directories, if not all that this user may have. Errors: [`Kind::NotFound`]
 /// if lacuna has nothing open there, [`Kind::Busy`] (naming who) if it is in use, [`Kind::NoCover`] if it waited for cover
 /// in vain and stays open, and whatever failure the server had at its end.
 pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
@@ -141,12 +142,12 @@ pub(crate) fn shows_its_disk(mountpoint: &Path, run_base: Option<&Path>) -> Resu
 
 /// Every disk that a living server of this user has open.
 pub fn running(run_base: Option<&Path>) -> Result<Vec<Record>> {
-    Ok(records(&base(run_base)?, true))
+    Ok(records(&bases(run_base)?, true))
 }
 
 /// Every disk whose server died without closing it: [`close`] clears away what it left.
 pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
-    Ok(records(&base(run_base)?, false))
+    Ok(records(&bases(run_base)?, false))
 }
 
 /// Whether what is mounted at the path that a person gives was left there by a server that died. The path is not looked at: every
@@ -160,11 +161,15 @@ pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> bool {
 
 /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
 pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> bool {
-    let Ok(base) = base(run_base) else { return false };
-    let paths = RunPaths::of(&base, mountpoint);
+    let bases = bases(run_base).unwrap_or_default();
+    bases.iter().any(|base| left_in(&RunPaths::of(base, mountpoint), top))
+}
+
+/// Whether it is what the server of this run directory left.
+fn left_in(paths: &RunPaths, top: &Entry) -> bool {
     let raw = || paths.record().is_some_and(|record| record.fuse_at_mountpoint()) && top.is_our_fuse();
     let backing = paths.fuse().join(DISK_NAME);
-    is_alive(&paths) == Some(false)
+    is_alive(paths) == Some(false)
         && (top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)) || raw())
 }
 
@@ -173,9 +178,9 @@ fn rests_on(top: &Entry, devices: &[PathBuf]) -> bool {
     devices.iter().any(|device| number_of(device).is_some_and(|number| top.is_on(device, &number)))
 }
 
-fn records(base: &Path, alive: bool) -> Vec<Record> {
-    let all = RunPaths::all(base);
-    all.iter().filter(|paths| is_alive(paths) == Some(alive)).filter_map(RunPaths::record).collect()
+fn records(bases: &[PathBuf], alive: bool) -> Vec<Record> {
+    let all = bases.iter().flat_map(|base| RunPaths::all(base));
+    all.filter(|paths| is_alive(paths) == Some(alive)).filter_map(|paths| paths.record()).collect()
 }
 
 /// Whether the server of a run directory lives; `None` if there is no such run directory, or it cannot be told.
@@ -228,24 +233,27 @@ fn number_of(device: &Path) -> Option<String> {
 /// The run directory for a mount point as a person writes it. The mount point itself is looked at last: if
 /// its server died, every look at it fails.
 fn find(given: &Path, run_base: Option<&Path>) -> Result<(RunPaths, PathBuf)> {
-    let base = base(run_base)?;
+    let bases = bases(run_base)?;
     let absolute = std::path::absolute(given).map_err(|e| Error::io("cannot find the mount point", &e))?;
     let beside = absolute
         .parent()
         .zip(absolute.file_name())
         .and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
-    let candidates = beside.into_iter().chain(absolute.canonicalize());
-    for mountpoint in candidates {
-        let paths = RunPaths::of(&base, &mountpoint);
-        if paths.exists() {
+    for mountpoint in beside.into_iter().chain(absolute.canonicalize()) {
+        let all = bases.iter().map(|base| RunPaths::of(base, &mountpoint));
+        let mut existing: Vec<RunPaths> = all.filter(RunPaths::exists).collect();
+        // In one base there may be what a server left that died, and in another the one that came after it.
+        existing.sort_by_key(|paths| is_alive(paths) != Some(true));
+        if let Some(paths) = existing.into_iter().next() {
             return Ok((paths, mountpoint));
         }
     }
     Err(not_open(given))
 }
 
-fn base(run_base: Option<&Path>) -> Result<PathBuf> {
-    run_base.map_or_else(default_run_base, |b| Ok(b.to_owned()))
+/// Where run directories are looked for.
+fn bases(run_base: Option<&Path>) -> Result<Vec<PathBuf>> {
+    run_base.map_or_else(run_bases, |base| Ok(vec![base.to_owned()]))
 }
 
 fn not_open(mountpoint: &Path) -> Error {

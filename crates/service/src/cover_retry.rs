@@ -56,6 +56,8 @@ pub struct CoverRetry {
     holding: AtomicBool,
     /// Whether it has nothing to do with cover any more.
     ended: AtomicBool,
+    /// Requests that the disk has not answered yet.
+    working: AtomicUsize,
     /// The last request that was refused, and when that try began.
     refused: Mutex<Option<(Instant, Error)>>,
 }
@@ -71,6 +73,7 @@ impl CoverRetry {
             cover,
             holding: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            working: AtomicUsize::new(0),
             refused: Mutex::default(),
         }
     }
@@ -96,6 +99,11 @@ impl CoverRetry {
         refused.as_ref().filter(|(at, _)| *at >= begun).map(|(_, e)| e.clone())
     }
 
+    /// Whether there is a request that the disk has not answered yet.
+    pub(crate) fn is_working(&self) -> bool {
+        self.working.load(Ordering::Acquire) > 0
+    }
+
     /// Flushes and does not wait for cover longer than the disk does.
     pub fn flush_once(&self) -> Result<()> {
         self.disk.flush()
@@ -112,6 +120,14 @@ impl CoverRetry {
             Cover::Gives(source) => source.0.ended.store(true, Ordering::Release),
             Cover::Needs(source) => _ = source.0.users.fetch_sub(1, Ordering::AcqRel),
         }
+    }
+
+    /// What `ask` gives; meanwhile the disk is working.
+    fn counted<T>(&self, ask: impl FnOnce() -> T) -> T {
+        self.working.fetch_add(1, Ordering::AcqRel);
+        let answer = ask();
+        self.working.fetch_sub(1, Ordering::AcqRel);
+        answer
     }
 
     fn retried(&self, ask: impl Fn(&dyn Disk) -> Result<()>) -> Result<()> {
@@ -148,19 +164,19 @@ impl Disk for CoverRetry {
     }
 
     fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
-        self.disk.read(first, buf)
+        self.counted(|| self.disk.read(first, buf))
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        self.retried(|disk| disk.write(first, data))
+        self.counted(|| self.retried(|disk| disk.write(first, data)))
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.retried(|disk| disk.discard(first, count))
+        self.counted(|| self.retried(|disk| disk.discard(first, count)))
     }
 
     fn flush(&self) -> Result<()> {
-        self.retried(|disk| disk.flush())
+        self.counted(|| self.retried(|disk| disk.flush()))
     }
 
     fn purge(&self) -> Result<Status> {

@@ -1,5 +1,6 @@
 //! The file system on a disk: made if that is wanted, mounted in one of the ways, and taken down again.
 
+use crate::cover_retry::CoverRetry;
 use crate::exchange::Follow;
 use crate::loop_device::{self, LoopDevice};
 use crate::mkfs::{Content, Making};
@@ -53,7 +54,8 @@ enum Below {
 
 /// A disk to mount: its file, and what is known of it.
 struct DiskFile<'s> {
-    disk: &'s ByteDisk,
+    disk: &'s Arc<CoverRetry>,
+    bytes: &'s ByteDisk,
     file: &'s Path,
     watch: &'s Watch,
     what: String,
@@ -80,7 +82,7 @@ impl DiskFile<'_> {
         let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let owner = if Way::is_loop(request.via) { (0, 0) } else { user };
         let making = Making { wanted: request.mkfs.filter(|_| !keep), overwrite: request.overwrite, owner };
-        mkfs::prepare(place, self.disk, found, making).map_err(|e| self.words(e.context(&self.what)))
+        mkfs::prepare(place, self.bytes, found, making).map_err(|e| self.words(e.context(&self.what)))
     }
 
     /// The error of a mount that failed: for what `journalled` tells, with the option that leaves the journal aside.
@@ -136,21 +138,21 @@ impl Mounted {
         self.made
     }
 
-    /// Makes a file system on `disk`, which is in `file`, if that is wanted, and mounts it. `released` is called when a program
-    /// that serves it has ended.
+    /// Makes a file system on `disk`, whose bytes are `bytes` and which is in `file`, if that is wanted, and mounts it. `released`
+    /// is called when a program that serves it has ended.
     ///
     /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing, [`Kind::Exists`] where a file system was to be
     /// made and something is there, and whatever the system's tools say; what the disk itself said, if it failed, as `watch`
     /// knows it.
     pub fn set_up(
         request: &MountRequest<'_>,
-        (disk, file): (&ByteDisk, &Path),
+        (disk, bytes, file): (&Arc<CoverRetry>, &ByteDisk, &Path),
         mountpoint: PathBuf,
         watch: &Watch,
         released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
         let what = format!("cannot mount the disk at {}", mountpoint.display());
-        let from = DiskFile { disk, file, watch, what };
+        let from = DiskFile { disk, bytes, file, watch, what };
         if Way::is_loop(request.via) {
             Self::by_loop(request, &from, mountpoint)
         } else {
@@ -206,7 +208,8 @@ impl Mounted {
             program_mount::repair(file).map_err(|e| from.words(e.context(&from.what)))?;
         }
         let options = request.mount_options;
-        let how = ProgramRequest { way, file, kind, mountpoint: &mountpoint, options, read_only };
+        let disk = from.disk;
+        let how = ProgramRequest { way, disk, file, kind, mountpoint: &mountpoint, options, read_only };
         let program = ProgramMount::start(&how, released)
             .map_err(|e| from.not_mounted(e.context(&from.what), journalled, options))?;
         Ok(Mounted { mountpoint, below: Below::Program(program), made })
@@ -259,7 +262,10 @@ impl Mounted {
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached` when nobody can use it any more
     /// and the disk still takes what the file system has to write.
     ///
-    /// A program that served it has then written everything, or [`Mounted::is_gone`] tells that it has not.
+    /// A program that served it has then ended. [`Mounted::is_gone`] tells whether it failed; but of what the disk refused of its
+    /// last writes it may say nothing, so the failures of the disk have to be looked at, too. Until it has ended, the disk must wait
+    /// for cover as before. Errors of a program that has not ended: [`Kind::Busy`], and [`Kind::NoCover`] if its writes wait for
+    /// cover in vain. It goes on then, and `released` is called when it has ended.
     pub fn unmount(&mut self, detached: impl Fn() + Sync) -> Result<()> {
         let (device, number) = match &self.below {
             Below::Loop { device, number } => (device, number.as_deref()),
@@ -305,7 +311,7 @@ impl Drop for Mounted {
 }
 
 /// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
-/// the run directories, if not [`default_run_base`].
+/// the run directories, if not all that this user may have.
 ///
 /// Errors: [`Kind::NotFound`], [`Kind::Usage`] if it is no directory, [`Kind::Busy`] if something is mounted there,
 /// which a server that died may have left.

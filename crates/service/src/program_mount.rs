@@ -1,22 +1,24 @@
 //! A file system that a program serves from the file of a disk through FUSE: fuse2fs or lklfuse. The program is a child of the
 //! server. What it had not written when it ended is on the disk only after it has ended well.
 
+use crate::cover_retry::CoverRetry;
 use crate::tool::{self, Talking};
 use crate::unmount::{busy_or_failed, unmount_gently, unmount_lazily};
 use crate::way::Way;
 use crate::{mount_table, shell_word};
-use lacuna_core::{Advice, Error, Kind, Result, Setting};
+use lacuna_core::{Advice, Disk, Error, Kind, Result, Setting};
 use parking_lot::{Condvar, Mutex};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often it is looked whether the mount is there.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How long a program may go on after its mount is gone before it is looked where else it is mounted.
-const LONG: Duration = Duration::from_secs(10);
+/// How long a program may ask nothing of its disk, before it has mounted and after its mount is gone, until it is taken for stuck.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// Exit codes of e2fsck, which are bits: errors were repaired; errors were left; these, or something could not be done at all.
 const REPAIRED: i32 = 1;
 const LEFT: i32 = 4;
@@ -28,6 +30,8 @@ const REPAIRS: u32 = 5;
 pub(crate) struct ProgramRequest<'r> {
     /// Which program.
     pub way: Way,
+    /// The disk.
+    pub disk: &'r Arc<CoverRetry>,
     /// The file of the disk.
     pub file: &'r Path,
     /// Type of the file system on it.
@@ -45,71 +49,151 @@ pub(crate) struct ProgramMount {
     way: Way,
     file: PathBuf,
     mountpoint: PathBuf,
+    program: Program,
+}
+
+/// A running program, and the disk that it uses.
+struct Program {
+    name: &'static str,
+    process: u32,
+    disk: Arc<CoverRetry>,
     life: Arc<Life>,
 }
 
-/// How the program ended, once it has.
+/// How far the program is.
 #[derive(Default)]
 struct Life {
-    ending: Mutex<Option<Ending>>,
+    stage: Mutex<Stage>,
     changed: Condvar,
+}
+
+#[derive(Clone, Default)]
+enum Stage {
+    #[default]
+    Running,
+    /// It has ended, and what it wrote is made durable.
+    Flushing,
+    Ended(Ending),
 }
 
 /// How a program ended.
 #[derive(Clone)]
 struct Ending {
-    /// Whether it says that all went well. Some say so of what they refuse to begin, too.
+    /// Whether it says that all went well. Some say so of what they refuse to begin, and of what they could not write, too.
     well: bool,
     /// Its last words.
     words: String,
 }
 
 impl Life {
-    fn end(&self, ending: Ending) {
-        *self.ending.lock() = Some(ending);
+    fn change(&self, stage: Stage) {
+        *self.stage.lock() = stage;
         self.changed.notify_all();
     }
 
-    /// Waits at most so long for the end.
-    fn wait(&self, limit: Duration) -> Option<Ending> {
-        let mut ending = self.ending.lock();
-        if ending.is_none() {
-            self.changed.wait_for(&mut ending, limit);
+    fn ending(&self) -> Option<Ending> {
+        match &*self.stage.lock() {
+            Stage::Ended(ending) => Some(ending.clone()),
+            Stage::Running | Stage::Flushing => None,
         }
-        ending.clone()
+    }
+
+    /// Waits at most so long for a change.
+    fn wait(&self, limit: Duration) -> Stage {
+        let mut stage = self.stage.lock();
+        if !matches!(*stage, Stage::Ended(_)) {
+            self.changed.wait_for(&mut stage, limit);
+        }
+        stage.clone()
+    }
+}
+
+impl Program {
+    /// Calls `ended` when it has ended, from a thread of its own.
+    fn start(
+        name: &'static str,
+        words: &[OsString],
+        disk: &Arc<CoverRetry>,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<Self> {
+        let talking = tool::start_talking(name, words)?;
+        let process = talking.id();
+        let (life, disk) = (Arc::new(Life::default()), Arc::clone(disk));
+        let (told, flushed) = (Arc::clone(&life), Arc::clone(&disk));
+        let wait = move |talking: Talking| {
+            let finished = talking.finish();
+            told.change(Stage::Flushing);
+            let ending = match finished {
+                Ok(finished) => Ending { well: finished.success(), words: finished.words() },
+                Err(words) => Ending { well: false, words },
+            };
+            if ending.well {
+                // It waits for cover here, as the program's writes did. What goes wrong, closing the disk tells.
+                let _ = flushed.flush();
+            }
+            told.change(Stage::Ended(ending));
+            ended();
+        };
+        std::thread::Builder::new()
+            .name(format!("lacuna-{name}"))
+            .spawn(move || wait(talking))
+            .map_err(|e| Error::io(format!("cannot wait for {name}"), &e))?;
+        Ok(Program { name, process, disk, life })
+    }
+
+    /// Waits until `done`, or until the program has ended. Errors: [`Kind::TimedOut`] if it asks nothing of its disk for `limit`;
+    /// what `done` says.
+    fn wait(&self, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
+        let mut last = Instant::now();
+        loop {
+            match self.life.wait(LOOK_AGAIN) {
+                Stage::Ended(ending) => return Ok(Some(ending)),
+                Stage::Running if !self.disk.is_working() => {}
+                Stage::Running | Stage::Flushing => last = Instant::now(),
+            }
+            if done()? {
+                return Ok(None);
+            }
+            if last.elapsed() >= limit {
+                return Err(Error::new(Kind::TimedOut, format!("cannot wait for {}", self.name))
+                    .found(format!("process {}, which asks nothing of its disk and does not end", self.process)));
+            }
+        }
+    }
+
+    fn kill(&self) {
+        // One that has ended may have left its number to another.
+        if matches!(*self.life.stage.lock(), Stage::Running)
+            && let Some(process) = i32::try_from(self.process).ok().and_then(Pid::from_raw)
+        {
+            let _ = kill_process(process, Signal::KILL);
+        }
     }
 }
 
 impl ProgramMount {
-    /// Starts the program and waits until it has mounted. Calls `ended` when it ends, from a thread of its own.
+    /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what it wrote is durable, from a
+    /// thread of its own.
     pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
-        let program = request.way.name();
-        let talking = tool::start_talking(program, &words(request))?;
-        let life = Arc::new(Life::default());
-        let told = Arc::clone(&life);
-        let wait = move |talking: Talking| {
-            let finished = talking.finish();
-            told.end(match finished {
-                Ok(finished) => Ending { well: finished.success(), words: finished.words() },
-                Err(words) => Ending { well: false, words },
-            });
-            ended();
-        };
-        std::thread::Builder::new()
-            .name(format!("lacuna-{program}"))
-            .spawn(move || wait(talking))
-            .map_err(|e| Error::io(format!("cannot wait for {program}"), &e))?;
+        check_options(request)?;
+        let program = Program::start(request.way.name(), &words(request), request.disk, ended)?;
         let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
-        let mount = ProgramMount { way: request.way, file, mountpoint, life };
-        loop {
-            let ending = mount.life.wait(LOOK_AGAIN);
-            match ending {
-                Some(Ending { words: said, .. }) => {
-                    let kind = if tool::denied(&said) { Kind::Permission } else { Kind::Other };
-                    return Err(Error::new(kind, format!("cannot mount with {program}")).found(said));
+        let mount = ProgramMount { way: request.way, file, mountpoint, program };
+        let what = format!("cannot mount with {}", mount.program.name);
+        match mount.program.wait(IDLE_LIMIT, || mount.is_listed()) {
+            Ok(None) => Ok(mount),
+            Ok(Some(Ending { words: said, .. })) => {
+                let kind = if tool::denied(&said) { Kind::Permission } else { Kind::Other };
+                Err(Error::new(kind, what).found(said))
+            }
+            Err(e) => {
+                mount.program.kill();
+                // It may have mounted under another name than it was told.
+                let is_there = || Ok(mount_table::at(&mount.mountpoint)?.is_some());
+                if is_there()? {
+                    let _ = unmount_lazily(&mount.mountpoint, is_there);
                 }
-                None if mount.is_listed()? => return Ok(mount),
-                None => {}
+                Err(e.context(what))
             }
         }
     }
@@ -130,7 +214,7 @@ impl ProgramMount {
 
     /// How the program ended; `None` while it runs. Errors: it ended before it had written everything.
     pub(crate) fn ended(&self) -> Option<Result<()>> {
-        let ending = self.life.ending.lock().clone()?;
+        let ending = self.program.life.ending()?;
         Some(if ending.well { Ok(()) } else { Err(self.failed(&ending.words)) })
     }
 
@@ -148,7 +232,11 @@ impl ProgramMount {
 
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]), and waits until the program has written
     /// everything. Calls `detached` as soon as nobody can use it any more.
+    ///
+    /// Errors after that, with which the program goes on and tells when it has ended: [`Kind::Busy`] if it does nothing and does
+    /// not end, [`Kind::NoCover`] if what it has to write waits for cover in vain.
     pub(crate) fn unmount(&self, detached: impl Fn()) -> Result<()> {
+        let begun = Instant::now();
         if self.is_listed()? {
             if !self.is_on_top()? {
                 return Err(Error::new(Kind::Busy, format!("cannot unmount {}", self.mountpoint.display()))
@@ -165,35 +253,67 @@ impl ProgramMount {
             }
         }
         detached();
-        while self.life.wait(LONG).is_none() {
-            if let Some(process) = mounted_elsewhere(&self.file) {
-                let what = format!("cannot close {}", self.mountpoint.display());
-                return Err(Error::new(Kind::Busy, what)
-                    .found(format!(
-                        "unmounted here, but still mounted in the mount namespace of process {process}"
+        let what = format!("cannot close {}", self.mountpoint.display());
+        let refused = || match self.program.disk.refused_since(begun).filter(|_| self.program.disk.is_patient()) {
+            Some(e) => Err(e.context(&what).remedy(
+                "it is unmounted, and the server goes on until the rest is written, and nothing is lost: write to level 0",
+            )),
+            None => Ok(false),
+        };
+        self.program.wait(IDLE_LIMIT, refused).map(drop).map_err(|e| match e.kind() {
+            Kind::TimedOut => self.goes_on(what.clone()),
+            _ => e,
+        })
+    }
+
+    /// Why the program does not end.
+    fn goes_on(&self, what: String) -> Error {
+        let error = Error::new(Kind::Busy, what);
+        match mounted_elsewhere(&self.file) {
+            Some(process) => error
+                .found(format!("unmounted here, but still mounted in the mount namespace of process {process}"))
+                .remedy("unmount it there; the server then ends by itself"),
+            None => {
+                let Program { name, process, .. } = &self.program;
+                error
+                    .found(format!("unmounted here, but {name} (process {process}) does not end"))
+                    .expected("it to write what is left, and to end")
+                    .remedy(format!(
+                        "if it was stopped, `kill -CONT {process}` lets it go on; if it is still mounted in a container, unmount it \
+                         there; the server then ends by itself"
                     ))
-                    .remedy("unmount it there; the server then ends by itself"));
             }
         }
-        Ok(())
     }
 }
 
 impl Drop for ProgramMount {
     fn drop(&mut self) {
-        if self.life.ending.lock().is_none() {
+        if self.program.life.ending().is_none() {
             let _ = self.unmount(|| {});
         }
     }
+}
+
+/// Refuses what would keep the mount from being known again.
+fn check_options(request: &ProgramRequest<'_>) -> Result<()> {
+    let mut given = request.options.into_iter().flat_map(|list| list.split(','));
+    let unknown = |option: &&str| *option == "no_default_opts" || option.starts_with("fsname=");
+    let Some(refused) = given.find(unknown) else { return Ok(()) };
+    Err(Error::new(Kind::Usage, format!("cannot mount with {}", request.way.name()))
+        .found(format!("the mount option {refused}"))
+        .expected("no option that gives the mount another name: the mount is known by its name")
+        .remedy("leave it away"))
 }
 
 /// The arguments of the program.
 fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     let given = request.options.into_iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty());
     let mut options: Vec<String> = request.read_only.then(|| "ro".to_owned()).into_iter().collect();
+    let name = format!("fsname={}", request.file.display());
     if request.way == Way::Lklfuse {
         options.push(format!("type={}", request.kind));
-        options.push(format!("fsname={}", request.file.display()));
+        options.push(name);
         let given: Vec<&str> = given.collect();
         if !given.is_empty() {
             options.push(format!("opts={}", given.join("\\,").replace('=', "\\=")));
@@ -201,12 +321,11 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     } else {
         // The kernel's ext4 has other names for one thing.
         let known = |option: &str| if option == "noload" { "norecovery" } else { option }.to_owned();
+        options.push(name);
         options.extend(given.map(known));
     }
     let mut words: Vec<OsString> = vec![request.file.into(), request.mountpoint.into(), "-f".into()];
-    if !options.is_empty() {
-        words.extend(["-o".into(), options.join(",").into()]);
-    }
+    words.extend(["-o".into(), options.join(",").into()]);
     words
 }
 
@@ -250,27 +369,82 @@ fn mounted_elsewhere(file: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cover_retry::Cover;
+    use lacuna_core::{BlockAddr, Status};
+
+    /// A disk that nobody asks for anything.
+    struct Idle;
+
+    impl Disk for Idle {
+        fn blocks(&self) -> u64 {
+            1
+        }
+        fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+        fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+        fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+        fn status(&self) -> Status {
+            Status::default()
+        }
+        fn close(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn idle() -> Arc<CoverRetry> {
+        Arc::new(CoverRetry::new(Arc::new(Idle), Cover::Unneeded))
+    }
+
+    fn asked<'r>(
+        disk: &'r Arc<CoverRetry>,
+        way: Way,
+        options: Option<&'r str>,
+        read_only: bool,
+    ) -> ProgramRequest<'r> {
+        let (file, mountpoint) = (Path::new("/run/x/disk"), Path::new("/mnt/a b"));
+        ProgramRequest { way, disk, file, kind: "ext4", mountpoint, options, read_only }
+    }
 
     fn told(way: Way, options: Option<&str>, read_only: bool) -> String {
-        let request = ProgramRequest {
-            way,
-            file: Path::new("/run/x/disk"),
-            kind: "ext4",
-            mountpoint: Path::new("/mnt/a b"),
-            options,
-            read_only,
-        };
-        let words = words(&request);
+        let disk = idle();
+        let words = words(&asked(&disk, way, options, read_only));
         let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
         words.join("|")
     }
 
     #[test]
     fn programs_are_told_in_their_own_words() {
-        assert_eq!(told(Way::Fuse2fs, None, false), "/run/x/disk|/mnt/a b|-f");
-        let read = "/run/x/disk|/mnt/a b|-f|-o|ro,norecovery,noatime";
+        let plain = "/run/x/disk|/mnt/a b|-f|-o|fsname=/run/x/disk";
+        assert_eq!(told(Way::Fuse2fs, None, false), plain);
+        let read = "/run/x/disk|/mnt/a b|-f|-o|ro,fsname=/run/x/disk,norecovery,noatime";
         assert_eq!(told(Way::Fuse2fs, Some("noload,noatime"), true), read);
         let lkl = r"/run/x/disk|/mnt/a b|-f|-o|ro,type=ext4,fsname=/run/x/disk,opts=noload\,commit\=9";
         assert_eq!(told(Way::Lklfuse, Some("noload,commit=9"), true), lkl);
+        for option in ["noatime,no_default_opts", "fsname=other"] {
+            let disk = idle();
+            let refused = check_options(&asked(&disk, Way::Fuse2fs, Some(option), false)).unwrap_err();
+            assert_eq!(refused.kind(), Kind::Usage);
+        }
+    }
+
+    #[test]
+    fn a_program_that_does_nothing_is_not_waited_for() {
+        let disk = idle();
+        let program = Program::start("sleep", &["1000".into()], &disk, || {}).unwrap();
+        let limit = Duration::from_millis(50);
+        let stuck = program.wait(limit, || Ok(false)).err().unwrap();
+        assert_eq!(stuck.kind(), Kind::TimedOut);
+        assert!(stuck.to_string().contains(&program.process.to_string()), "{stuck}");
+        program.kill();
+        let ending = program.wait(Duration::from_secs(60), || Ok(false)).unwrap().unwrap();
+        assert!(!ending.well && ending.words.contains("signal 9"), "{}", ending.words);
     }
 }

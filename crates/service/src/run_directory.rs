@@ -1,13 +1,12 @@
 //! The run directory of a server: its lock, its record, its control socket, its FUSE mount point.
 
+use crate::run_base::{create_dir, prepare_base};
 use lacuna_core::{Error, Kind, Result};
-use rustix::fs::{Access, access};
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,51 +54,6 @@ impl Record {
     pub(crate) fn fuse_at_mountpoint(&self) -> bool {
         self.raw || self.vault
     }
-}
-
-/// The directory that holds the run directories of this user: `/run/lacuna` for root; otherwise below `XDG_RUNTIME_DIR` or
-/// `/run/user/UID`, if that is a directory of this user; otherwise `/dev/shm/lacuna-UID`, or `/tmp/lacuna-UID` where
-/// there is no `/dev/shm`. Nothing of another user is used or seen.
-pub fn default_run_base() -> Result<PathBuf> {
-    // The root of a user namespace cannot write to the system's own directory, unless the namespace is that of a container.
-    if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
-        return Ok(PathBuf::from("/run/lacuna"));
-    }
-    let user = real_user();
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let usual = PathBuf::from(format!("/run/user/{user}"));
-    let own = given.into_iter().chain([usual]).find(|dir| dir.is_absolute() && is_own(dir));
-    let Some(own) = own else {
-        // What is written there says how many levels are mounted: it belongs into memory, and not on a disk (deniability contract).
-        let open_to_all = ["/dev/shm", "/tmp"].into_iter().find(|dir| access(*dir, Access::WRITE_OK).is_ok());
-        let dir = Path::new(open_to_all.unwrap_or("/tmp")).join(format!("lacuna-{user}"));
-        // Somebody else may have made it, with records in it that lead commands astray.
-        return if fs::symlink_metadata(&dir).is_ok() { check_base(&dir).map(|()| dir) } else { Ok(dir) };
-    };
-    Ok(own.join("lacuna"))
-}
-
-/// Whether this is a directory of this user.
-fn is_own(dir: &Path) -> bool {
-    fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw())
-}
-
-/// The number of this user outside of the user namespace that the process may be in: the root of a namespace is somebody else
-/// there.
-fn real_user() -> u32 {
-    let inside = geteuid().as_raw();
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    outside(&map, inside).unwrap_or(inside)
-}
-
-/// What a map of users says of one.
-fn outside(map: &str, inside: u32) -> Option<u32> {
-    map.lines().find_map(|line| {
-        let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
-        let (from, to, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        let offset = inside.checked_sub(from).filter(|offset| *offset < count)?;
-        to.checked_add(offset)
-    })
 }
 
 /// The paths that belong to one mount point. Nothing of it need exist.
@@ -247,32 +201,6 @@ fn busy(mountpoint: &Path) -> Error {
         .remedy("close it first")
 }
 
-fn prepare_base(base: &Path) -> Result<()> {
-    create_dir(base)?;
-    check_base(base)
-}
-
-/// Errors: [`Kind::Permission`] if others than this user can change what is in it.
-fn check_base(base: &Path) -> Result<()> {
-    let failed = |e| Error::io(format!("cannot use the run directory {}", base.display()), &e);
-    let meta = fs::symlink_metadata(base).map_err(failed)?;
-    if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.permissions().mode() & 0o022 == 0 {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Permission, format!("cannot use the run directory {}", base.display()))
-        .found(format!("owner {}, mode {:o}", meta.uid(), meta.permissions().mode()))
-        .expected("a directory of your own that only you can write to")
-        .remedy("set XDG_RUNTIME_DIR to such a directory, or remove this one if it is yours"))
-}
-
-fn create_dir(dir: &Path) -> Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|e| Error::io(format!("cannot create the directory {}", dir.display()), &e))
-}
-
 /// FNV-1a: a short name for a path, for where the path itself has no room. Two paths with one name must do no
 /// worse than to refuse one of them as busy.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
@@ -282,16 +210,6 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn users_are_told_apart_outside_of_their_namespaces() {
-        assert_eq!(outside("         0       1000          1\n", 0), Some(1000));
-        assert_eq!(outside("0 1000 1\n1 100000 65536\n", 2), Some(100_001));
-        assert_eq!(outside("0 0 4294967295", 1000), Some(1000));
-        for map in ["", "0 1000 1", "a b c", "0 4294967295 9"] {
-            assert_eq!(outside(map, 5), None, "{map}");
-        }
-    }
 
     #[test]
     fn one_server_for_a_mount_point() {

@@ -3,19 +3,22 @@
 
 use crate::attend::Attendance;
 use crate::purge_answer::{self, PURGE};
-use crate::run_directory::{default_run_base, fnv1a};
+use crate::run_base::{default_run_base, prepare_base, run_bases};
+use crate::run_directory::fnv1a;
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use serde_json::Value;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// The directory of the sockets in a base of run directories.
+const SOCKETS: &str = "serve";
 /// Longest answer that is read.
 const LIMIT: u64 = 1 << 20;
 /// How long one side waits for the other.
@@ -44,24 +47,21 @@ impl StatusSocket {
     /// `attendance`.
     ///
     /// Errors: [`Kind::Busy`] if a server of this identity answers already, [`Kind::Permission`] if the directory of the
-    /// sockets is another user's, and whatever the system says.
+    /// sockets can be changed by others, and whatever the system says.
     pub fn start(
         identity: &str,
         (disk, naming): (ByteDisk, Naming),
         attendance: Attendance,
         account: impl Fn() -> Value + Send + 'static,
     ) -> Result<Self> {
-        let dir = socket_dir()?;
+        let base = default_run_base()?;
+        let dir = base.join(SOCKETS);
         let failed = |e: &io::Error| Error::io(format!("cannot listen in {}", dir.display()), e);
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| failed(&e))?;
-        let owner = fs::metadata(&dir).map_err(|e| failed(&e))?.uid();
-        if owner != rustix::process::geteuid().as_raw() {
-            return Err(Error::new(Kind::Permission, format!("cannot use {}", dir.display()))
-                .found(format!("a directory of user {owner}")));
-        }
+        prepare_base(&base)?;
+        prepare_base(&dir)?;
         let path = socket_path(&dir, identity);
         // Two servers share a location only if both read; the first one keeps the name.
-        if UnixStream::connect(&path).is_ok() {
+        if answering(identity)?.is_some() {
             return Err(Error::new(Kind::Busy, "another server of this location answers already"));
         }
         let _ = fs::remove_file(&path);
@@ -127,9 +127,8 @@ fn serve(
 
 /// What all servers answer that this user has and that answer. `silent` gets the sockets of those that do not.
 pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
-    let Ok(dir) = socket_dir() else { return Vec::new() };
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let entries = socket_dirs().unwrap_or_default().into_iter().flat_map(fs::read_dir).flatten();
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
     paths.sort();
     let answers = paths.into_iter().filter_map(|path| match ask(&path) {
         Ok(answer) => Some(answer),
@@ -145,13 +144,21 @@ pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
     answers.collect()
 }
 
-fn socket_dir() -> Result<PathBuf> {
-    default_run_base().map(|base| base.join("serve"))
+/// Where the sockets of this user's servers may be.
+fn socket_dirs() -> Result<Vec<PathBuf>> {
+    Ok(run_bases()?.into_iter().map(|base| base.join(SOCKETS)).collect())
 }
 
-/// The socket of the server with this identity.
+/// The socket of a server with this identity that listens.
+fn answering(identity: &str) -> Result<Option<PathBuf>> {
+    let mut paths = socket_dirs()?.into_iter().map(|dir| socket_path(&dir, identity));
+    Ok(paths.find(|path| UnixStream::connect(path).is_ok()))
+}
+
+/// The socket of the server with this identity; where it would be, if none listens.
 pub(crate) fn path_of(identity: &str) -> Result<PathBuf> {
-    socket_dir().map(|dir| socket_path(&dir, identity))
+    let usual = || default_run_base().map(|base| socket_path(&base.join(SOCKETS), identity));
+    answering(identity)?.map_or_else(usual, Ok)
 }
 
 /// A short name for an identity: the path of a socket has room for 107 bytes.

@@ -124,6 +124,11 @@ pub(crate) struct Talking {
 }
 
 impl Talking {
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Reads its words until it ends, and gives the last of them. Errors: it cannot be waited for.
     pub(crate) fn finish(mut self) -> std::result::Result<Finished, String> {
         let (mut last, mut piece) = (Vec::new(), [0; 4096]);
@@ -165,6 +170,8 @@ fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
 fn in_our_group<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = Command::new(program);
     command.args(args).env("LC_ALL", "C").env("PATH", search_path()).stdin(Stdio::null());
+    // fuse2fs would write its words there, and nobody here would read them.
+    command.env_remove("FUSE2FS_LOGFILE");
     command
 }
 

@@ -105,8 +105,8 @@ impl Mounted {
 
     fn set_up(request: MountRequest) -> Result<Self> {
         let base = request.run_base.clone().map_or_else(default_run_base, Ok)?;
-        clear_dead(&request.mountpoint, &base)?;
-        let mountpoint = check_mountpoint(&request.mountpoint, Some(&base))?;
+        clear_dead(&request.mountpoint, request.run_base.as_deref())?;
+        let mountpoint = check_mountpoint(&request.mountpoint, request.run_base.as_deref())?;
         let run = RunDirectory::claim(&base, &mountpoint)?;
         clean_up(run.paths(), None)?;
         let (wake, events) = channel();
@@ -225,12 +225,12 @@ impl Mounted {
 }
 
 /// Clears away the mount of a server that died there, as its run directory tells it, or the mount's own silence.
-fn clear_dead(mountpoint: &Path, base: &Path) -> Result<()> {
+fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
     let dead = fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
     if !dead {
         return Ok(());
     }
-    match close(mountpoint, Some(base)) {
+    match close(mountpoint, run_base) {
         // Its record is gone, or lies elsewhere; a mount of ours that nobody serves is of no use to anyone.
         Err(e) if e.kind() == Kind::NotFound => unmount_fuse(
             &std::path::absolute(mountpoint)

@@ -257,3 +257,28 @@ fn users_do_not_see_one_another() {
     assert_eq!(town.server(FIRST)["via"], "fuse2fs");
     town.lacuna(FIRST, &["close", "mnt"]).code(0);
 }
+
+#[test]
+fn servers_are_found_in_every_run_directory_of_the_user() {
+    let Some(town) = Town::new() else { return };
+    town.create(FIRST);
+    // Without a login: in the memory that all share.
+    town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
+    town.run(FIRST, &["mkdir", "-m", "700", "run"]).code(0);
+    let base = format!("XDG_RUNTIME_DIR={}", town.home(FIRST).join("run").display());
+    let lacuna = |args: &[&str]| town.run(FIRST, &[&["env", &base, town.program()][..], args].concat());
+    let servers = || lacuna(&["status", "--json"]).code(0).json()["servers"].as_array().unwrap().len();
+    assert_eq!(servers(), 1);
+    let said = lacuna(&OPEN).code(5).stderr;
+    assert!(said.contains("mnt"), "{said}");
+    lacuna(&["close", "mnt"]).code(0);
+    assert_eq!(servers(), 0);
+
+    // A base that others can change, or that leads elsewhere, is used by no server.
+    for plant in ["mkdir -m 777 run/lacuna", "mkdir other && ln -s ../other run/lacuna"] {
+        town.run(FIRST, &["sh", "-c", &format!("rm -rf run/lacuna && {plant}")]).code(0);
+        lacuna(&OPEN).code(2);
+        lacuna(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"]).code(2);
+        lacuna(&["status"]).code(2);
+    }
+}

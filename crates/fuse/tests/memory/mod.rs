@@ -20,6 +20,10 @@ pub(crate) struct MemoryDisk {
     pub closes: AtomicU64,
     /// Reads fail from now on.
     pub fail_reads: AtomicBool,
+    /// Writes fail from now on.
+    pub fail_writes: AtomicBool,
+    /// Writes and flushes get no cover now.
+    pub uncovered: AtomicBool,
     /// `close` fails.
     pub fail_close: AtomicBool,
 }
@@ -34,8 +38,19 @@ impl MemoryDisk {
             unflushed: AtomicU64::new(0),
             closes: AtomicU64::new(0),
             fail_reads: AtomicBool::new(false),
+            fail_writes: AtomicBool::new(false),
+            uncovered: AtomicBool::new(false),
             fail_close: AtomicBool::new(false),
         }
+    }
+}
+
+impl MemoryDisk {
+    fn check_cover(&self) -> Result<()> {
+        if self.uncovered.load(Ordering::SeqCst) {
+            return Err(Error::new(Kind::NoCover, "no cover came"));
+        }
+        Ok(())
     }
 }
 
@@ -76,6 +91,10 @@ impl Disk for MemoryDisk {
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.check_cover()?;
+        if self.fail_writes.load(Ordering::SeqCst) {
+            return Err(Error::new(Kind::Io, format!("block {} cannot be written", first.0)));
+        }
         let mut done = 0;
         for (piece, at, len) in parts(first, data.len()) {
             let mut piece = self.pieces[piece].write().unwrap_or_else(PoisonError::into_inner);
@@ -101,6 +120,7 @@ impl Disk for MemoryDisk {
     }
 
     fn flush(&self) -> Result<()> {
+        self.check_cover()?;
         self.flushes.fetch_add(1, Ordering::SeqCst);
         self.unflushed.store(0, Ordering::SeqCst);
         Ok(())

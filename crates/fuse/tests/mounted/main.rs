@@ -8,5 +8,6 @@ mod file_system;
 #[path = "../memory/mod.rs"]
 mod memory;
 mod place;
+mod programs;
 mod raw;
 mod refused;
