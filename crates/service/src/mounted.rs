@@ -90,9 +90,12 @@ impl Mounted {
         ];
         // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
         let waits = mount_table::is_automount(&mountpoint);
-        let run: fn(&str, &str, &[&OsStr]) -> Result<tool::Finished> =
-            if waits { tool::succeed_in_our_group } else { tool::succeed };
-        run(&what, "mount", &args).map_err(|e| match journalled {
+        let done = if waits {
+            tool::succeed_in_our_group(&what, "mount", &args)
+        } else {
+            tool::succeed(&what, "mount", &args)
+        };
+        done.map_err(|e| match journalled {
             Some(option)
                 if watch.first_failure().is_none()
                     && e.kind() == Kind::Other
