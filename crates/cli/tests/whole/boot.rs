@@ -115,7 +115,7 @@ fn told(scene: &Scene, command: &mut Command, mut when_ready: impl FnMut(&mut Ch
     command.env("NOTIFY_SOCKET", &at).env("WATCHDOG_USEC", "3000000").stdout(Stdio::null());
     let mut child = command.spawn().unwrap();
     let mut told = Vec::new();
-    let mut hear = |told: &mut Vec<String>| {
+    let hear = |told: &mut Vec<String>| {
         let mut bytes = [0; 4096];
         let len = socket.recv(&mut bytes).expect("the server tells something");
         told.extend(String::from_utf8_lossy(&bytes[..len]).lines().map(str::to_owned));
