@@ -44,7 +44,7 @@ pub use cover_retry::{Cover, CoverRetry, CoverSource};
 pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
 pub use idle::Idle;
 pub use mkfs::check_type;
-pub use mount_table::{FUSE_SOURCE, has_automount, is_automount};
+pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted};
 pub use mounted::{MountRequest, Mounted, check_mountpoint, check_privileges};
 pub use purge::{purge_mounted, purge_served};
 pub use run_directory::{DISK_NAME, Record, RunDirectory, RunPaths, default_run_base, fnv1a};
