@@ -57,7 +57,7 @@ pub use exchange::{Conversation, Exchange, Follow, Heard};
 pub use growth::Growth;
 pub use idle::Idle;
 pub use mkfs::check_type;
-pub use mount_table::{FUSE_SOURCE, has_automount, is_automount};
+pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted};
 pub use mounted::{MountRequest, Mounted, check_mountpoint};
 pub use purge::{purge_mounted, purge_served};
 pub use run_base::default_run_base;
