@@ -9,7 +9,7 @@ use crate::size::budget;
 use crate::status;
 use crate::unlock;
 use crate::working::{self, Stage};
-use lacuna::{Disk, Error, Key, Kind, OpenDisk, Opening, Result};
+use lacuna::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result};
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
 use lacuna_service::{Cover, CoverSource, Log, become_io_flusher, shell_word};
 use std::io::{self, IsTerminal};
@@ -38,6 +38,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(!args.foreground)?;
+    let format = key.format();
     // Before the disk is opened: closing one that was opened for writing writes.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
     let opening = Opening {
@@ -49,7 +50,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, &shown, key, opening, console, ready)
+        serve(&args, (&shown, format), key, opening, console, ready)
     })
 }
 
@@ -94,7 +95,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 
 fn serve(
     args: &OpenArgs,
-    location: &str,
+    (location, format): (&str, FormatId),
     key: Key,
     opening: Opening,
     console: Console,
@@ -124,7 +125,7 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, location, &disk, &levels, &say))?;
+    let opened = ready.working(console, look, || mount(args, (location, format), &disk, &levels, &say))?;
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(Stopper::request);
@@ -159,7 +160,7 @@ fn serve(
 /// Mounts the levels that have a mount point.
 fn mount(
     args: &OpenArgs,
-    location: &str,
+    (location, format): (&str, FormatId),
     disk: &OpenDisk,
     levels: &[Arc<dyn Disk>],
     say: &Log,
@@ -169,6 +170,7 @@ fn mount(
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
+        request.format = format.to_string();
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.

@@ -11,7 +11,7 @@ use crate::size::budget;
 use crate::status::Account;
 use crate::unlock;
 use crate::working::{self, Looking};
-use lacuna::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
+use lacuna::{ByteDisk, Disk, Error, FormatId, Kind, OpenDisk, Opening, Result, Site};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use lacuna_service::StatusSocket;
 use parking_lot::Mutex;
@@ -44,6 +44,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let key = volume.into_key(args.fork)?;
+    let format = key.format();
     let opening = Opening {
         read_only: args.read_only,
         budget,
@@ -60,7 +61,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        serve(&args, &listen, disk, (console, drawn), ready)
+        serve(&args, &listen, (disk, format), (console, drawn), ready)
     })
 }
 
@@ -97,7 +98,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 fn serve(
     args: &ServeArgs,
     listen: &[Listen],
-    disk: Arc<OpenDisk>,
+    (disk, format): (Arc<OpenDisk>, FormatId),
     (console, drawn): (Console, Console),
     ready: &mut Ready,
 ) -> Result<()> {
@@ -106,7 +107,7 @@ fn serve(
     background::on_signal(move || stopping.stop())?;
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let mut signs = Signs::default();
-    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut signs);
+    let served = serve_disk(args, listen, (&disk, format), console, ready, &stop, &mut signs);
     drop(lookout);
     // However the serving ended: from now on `status` says that it has.
     stop.stop();
@@ -120,12 +121,14 @@ fn serve(
         // Whatever ended the serving, what was acknowledged goes to the medium.
         disk.close()
     });
-    drop(signs.status);
+    let waiting = signs.status.map(StatusSocket::end).unwrap_or_default();
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
     // A script that waits for the file to go may take the disk away then.
     drop(signs.pid_file);
-    served.and(closed)
+    let ended = served.and(closed);
+    waiting.into_iter().for_each(|client| client.answer(&ended));
+    ended
 }
 
 /// By what others know of a server.
@@ -169,7 +172,7 @@ impl Drop for Lookout {
 fn serve_disk(
     args: &ServeArgs,
     listen: &[Listen],
-    disk: &Arc<OpenDisk>,
+    (disk, format): (&Arc<OpenDisk>, FormatId),
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
@@ -216,8 +219,13 @@ fn serve_disk(
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
     let uris = server.uris();
-    let account =
-        Account::of(&args.location, site.target(), (uris.clone(), stop.clone()), levels, last_error);
+    let account = Account::of(
+        (&args.location, format),
+        site.target(),
+        (uris.clone(), stop.clone()),
+        levels,
+        last_error,
+    );
     signs.status = account.publish(console);
     signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;

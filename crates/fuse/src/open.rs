@@ -5,7 +5,7 @@ use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Control, Cover, CoverRetry, Event, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
-    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base,
+    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base, seconds_now,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub struct OpenRequest {
     pub disk: Arc<dyn Disk>,
     /// The location, for the record.
     pub location: String,
+    /// The name of the format of the disk, for the record.
+    pub format: String,
     /// An existing directory on which nothing is mounted.
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
@@ -54,6 +56,7 @@ impl OpenRequest {
         OpenRequest {
             disk,
             location: location.into(),
+            format: String::new(),
             mountpoint: mountpoint.into(),
             mkfs: None,
             overwrite: false,
@@ -138,6 +141,8 @@ impl Opened {
             pid: std::process::id(),
             raw: request.raw,
             read_only,
+            format: request.format.clone(),
+            since: seconds_now(),
             vault: false,
         };
         // Written before there is anything to clean up, and again when the loop device is known.

@@ -75,7 +75,10 @@ mod create;
 mod create_file;
 mod create_flash;
 mod create_rados;
+mod erase;
+mod examine;
 mod flash_place;
+mod former_copies;
 pub mod header;
 pub mod keys;
 mod look;
@@ -101,6 +104,8 @@ pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
 pub use create::create;
 pub use create_rados::delete;
+pub use erase::{Erased, erase};
+pub use examine::{Examination, examine};
 pub use flash_place::{FlashPlace, check_forgets};
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
@@ -109,7 +114,7 @@ pub use lacuna_core::{
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
 pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
-pub use lacuna_header::{FormatId, Location, PublicHeader, Unlocked, Uuid};
+pub use lacuna_header::{CopyReport, CopyState, Diagnosis, FormatId, Location, PublicHeader, Unlocked, Uuid};
 pub use lacuna_medium::{Access, Medium};
 pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::{Hiding, Plan};

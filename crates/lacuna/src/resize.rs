@@ -5,12 +5,17 @@
 //! promises blocks that the medium does not have. In RADOS objects come with the first write to them, and the
 //! header is all there is to change. A block device must have grown before.
 
+use crate::former_copies;
 use crate::parameters::Parameters;
 use crate::shape::blocks;
 use crate::unlock::Volume;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_header::{copy_c, medium_len};
+use lacuna_header::{HEADER_LEN, copy_c, medium_len};
+
 use lacuna_sealed::Sealed;
+
+/// How far behind the end of a disk the last copy of its header may lie: less than two segments of it.
+const NEAR_THE_END: u64 = 16 << 20;
 
 /// Gives a sealed disk `size` bytes, a multiple of 4096 and not less than it has; without a size all of its block device. The
 /// disk is unlocked for writing and not open. Gives what the disk is then, whether or not that is a change.
@@ -36,6 +41,7 @@ pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     if parameters == volume.parameters {
         return Ok(parameters);
     }
+    let former_end = volume.parameters.end();
     if let Parameters::Flat(params) = &parameters {
         let end = parameters.end();
         let needed = if first_version { end } else { medium_len(end) };
@@ -51,6 +57,20 @@ pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
         parameters.encode(),
         parameters.end(),
     )?;
+    if let Parameters::Flat(_) = &parameters {
+        forget_former_copy(volume, former_end)?;
+    }
     volume.parameters = parameters;
     Ok(parameters)
+}
+
+/// Overwrites the copy of the header at the former end of the medium, which is part of the disk now and holds nothing yet: it
+/// would open with passphrases that are removed later.
+fn forget_former_copy(volume: &Volume, former_end: u64) -> Result<()> {
+    let near = former_end..former_end.saturating_add(NEAR_THE_END).min(volume.unlocked.header.end);
+    let found = former_copies::find(&*volume.header, volume.unlocked.header.uuid, near)?;
+    for at in &found {
+        volume.header.write_at(*at, &[0; HEADER_LEN])?;
+    }
+    if found.is_empty() { Ok(()) } else { volume.header.sync() }
 }

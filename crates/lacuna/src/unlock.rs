@@ -324,6 +324,17 @@ impl Key {
         self.has_levels
     }
 
+    /// The format of the disk.
+    pub fn format(&self) -> FormatId {
+        match self.place {
+            Place::Flat { .. } => FormatId::SEALED,
+            Place::Objects(_) => FormatId::SEALED_OBJECTS,
+            Place::Deniable { .. } => FormatId::DENIABLE,
+            Place::Oblivious { .. } => FormatId::OBLIVIOUS,
+            Place::Flash { .. } => FormatId::FLASH,
+        }
+    }
+
     /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels, for its stripes and batches,
     /// and one in RADOS, whose client library copies all that is written.
     pub fn keeps_large_memory(&self) -> bool {

@@ -1,10 +1,14 @@
 //! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
-//! document, unless the client asks for something else.
+//! document, unless the client asks for something else: to purge the disk, or to close it.
 
+use crate::control::{self, CLOSE, Waiting};
+use crate::outcome;
 use crate::purge_answer::{self, PURGE};
 use crate::run_directory::{default_run_base, fnv1a};
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
-use serde_json::Value;
+use parking_lot::Mutex;
+use rustix::net::sockopt::socket_peercred;
+use serde_json::{Value, json};
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -34,11 +38,17 @@ pub struct StatusSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
+    closing: Arc<Closing>,
 }
+
+/// Those who asked for the end, and wait for it.
+#[derive(Default)]
+struct Closing(Mutex<Vec<Waiting>>);
 
 impl StatusSocket {
     /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives. Who asks
-    /// for a purge gets one of `disk`; `naming` gives names to the settings in advice.
+    /// for a purge gets one of `disk`; `naming` gives names to the settings in advice. `stop` is called when a client asks for the end; it waits until
+    /// [`StatusSocket::end`] hands it out and it is answered.
     ///
     /// Errors: [`Kind::Busy`] if a server of this identity answers already, [`Kind::Permission`] if the directory of the
     /// sockets is another user's, and whatever the system says.
@@ -46,6 +56,7 @@ impl StatusSocket {
         identity: &str,
         (disk, naming): (ByteDisk, Naming),
         account: impl Fn() -> Value + Send + 'static,
+        stop: impl Fn() + Send + 'static,
     ) -> Result<Self> {
         let dir = socket_dir()?;
         let failed = |e: &io::Error| Error::io(format!("cannot listen in {}", dir.display()), e);
@@ -64,11 +75,13 @@ impl StatusSocket {
         let listener = Arc::new(UnixListener::bind(&path).map_err(|e| failed(&e))?);
         let accepting = Arc::clone(&listener);
         let thread = std::thread::Builder::new().name("lacuna-status".into());
+        let closing = Arc::new(Closing::default());
+        let those = Arc::clone(&closing);
         let answer = move || {
             loop {
                 match accepting.accept() {
                     // A client that misbehaves loses its connection and nothing else happens.
-                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &account),
+                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &account, (&those, &stop)),
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
@@ -77,7 +90,14 @@ impl StatusSocket {
             }
         };
         let thread = thread.spawn(answer).map_err(|e| failed(&e))?;
-        Ok(StatusSocket { path, listener, thread: Some(thread) })
+        Ok(StatusSocket { path, listener, thread: Some(thread), closing })
+    }
+
+    /// Stops listening, and gives those who wait to hear that the disk is closed.
+    pub fn end(self) -> Vec<Waiting> {
+        let closing = Arc::clone(&self.closing);
+        drop(self);
+        std::mem::take(&mut *closing.0.lock())
     }
 }
 
@@ -97,6 +117,7 @@ fn serve(
     mut stream: UnixStream,
     (disk, naming): (&ByteDisk, Naming),
     account: &impl Fn() -> Value,
+    (closing, stop): (&Closing, &impl Fn()),
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(SILENCE))?;
@@ -105,16 +126,29 @@ fn serve(
     if said.is_ok() && word.trim_end() == PURGE {
         return purge_answer::answer(stream, Arc::new(disk.clone()), naming);
     }
+    if said.is_ok() && word.trim_end() == CLOSE {
+        // Closing may take long; that somebody heard of it does not.
+        stream.write_all(outcome::HEARD)?;
+        closing.0.lock().push(Waiting::of(stream, naming));
+        stop();
+        return Ok(());
+    }
     stream.write_all(account().to_string().as_bytes())
 }
 
-/// What all servers answer that this user has and that answer. `silent` gets the sockets of those that do not.
-pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
+/// The sockets of all servers that this user has.
+pub fn sockets() -> Vec<PathBuf> {
     let Ok(dir) = socket_dir() else { return Vec::new() };
     let mut paths: Vec<PathBuf> =
         fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     paths.sort();
-    let answers = paths.into_iter().filter_map(|path| match ask(&path) {
+    paths
+}
+
+/// What all servers answer that this user has. `silent` gets the sockets of those that do not answer; of one that listens all the
+/// same, as one does that was stopped, there is an account with `silent` in it, and its process as `pid`.
+pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
+    let answers = sockets().into_iter().filter_map(|path| match ask(&path) {
         Ok(answer) => Some(answer),
         Err(e) => {
             if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
@@ -122,10 +156,55 @@ pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
                 let _ = fs::remove_file(&path);
             }
             silent(&path, &e);
-            None
+            // What a read says that took too long.
+            let waited = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+            waited.then(|| json!({ "front": "nbd", "silent": true, "pid": process_at(&path) }))
         }
     });
     answers.collect()
+}
+
+/// What the server at one of [`sockets`] answers, if it does.
+pub fn account_at(socket: &Path) -> Option<Value> {
+    ask(socket).ok()
+}
+
+/// Ends the server that listens at one of [`sockets`], and waits until the disk is closed.
+///
+/// Errors: whatever failure the server had at its end; [`Kind::TimedOut`] if it does not answer, [`Kind::Other`] from a server of
+/// an older version, which goes on.
+pub fn close_served(socket: &Path) -> Result<()> {
+    let failed = |found: String| Error::new(Kind::Other, "cannot close what is served").found(found);
+    let process = || process_at(socket).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    match control::ask(socket, CLOSE) {
+        // It ended by itself at this moment.
+        Ok(line) if line.is_empty() && !socket.exists() => Ok(()),
+        Ok(line) if line.is_empty() => Err(failed("a server that ended without a word".into())
+            .remedy("open the disk again, which repairs what a crash left")),
+        Ok(line) => outcome::decode(&line).unwrap_or_else(|| {
+            let pid = process();
+            Err(failed(format!("a server of an older version (process {pid})"))
+                .remedy(format!("`kill {pid}` ends it once everything is on the medium")))
+        }),
+        // It has ended.
+        Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+            let pid = process();
+            Err(failed(format!("a server that does not answer (process {pid})"))
+                .with_kind(Kind::TimedOut)
+                .expected("an answer within 5 seconds")
+                .remedy(format!(
+                    "if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"
+                )))
+        }
+        Err(e) => Err(failed(e.to_string())),
+    }
+}
+
+/// The process that listens at a socket.
+fn process_at(path: &Path) -> Option<u32> {
+    let peer = UnixStream::connect(path).ok().and_then(|stream| socket_peercred(&stream).ok())?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 fn socket_dir() -> Result<PathBuf> {

@@ -9,7 +9,7 @@ use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Control, Event, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint, clean_up,
-    close, default_run_base, unmount_fuse,
+    close, default_run_base, seconds_now, unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -113,6 +113,8 @@ impl Mounted {
             pid: std::process::id(),
             raw: false,
             read_only: request.read_only,
+            format: "vault".to_owned(),
+            since: seconds_now(),
             vault: true,
         };
         // Written before there is anything to clean up.
@@ -126,11 +128,12 @@ impl Mounted {
             wake.clone(),
             Arc::clone(&request.log),
         )?;
+        let traffic = front.traffic.clone();
         let access = Access { allow_other: request.allow_other, read_only: request.read_only };
         let filesystem = VaultFilesystem::new(front);
         let fuse = FuseMount::start(filesystem, &way, &mountpoint, access, Arc::clone(&watch))?;
         let (at, naming) = (run.paths().control(), request.naming);
-        let served = Served(Arc::clone(&request.vault));
+        let served = Served { vault: Arc::clone(&request.vault), traffic };
         let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), naming)?);
         let MountRequest { vault, log, held, .. } = request;
         Ok(Mounted { control, fuse, run, vault, watch, events, wake, record, log, held })

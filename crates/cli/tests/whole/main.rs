@@ -6,6 +6,7 @@ mod books;
 mod clients;
 mod closing;
 mod crash;
+mod daily;
 mod damage;
 mod defaults;
 mod discreet;
