@@ -39,11 +39,7 @@ fn close_all(console: Console) -> Result<()> {
     }
     let mut closed = close_mounts(mounts.into_iter(), console, failed);
     for socket in sockets {
-        let shown = status::served_at(&socket);
-        let one =
-            working::show(console, &format!("closing {shown}"), |_| lacuna_service::close_served(&socket))
-                .map_err(|e| e.context(format!("cannot close {shown}")));
-        one.iter().for_each(|()| console.detail(&format!("closed {shown}")));
+        let one = working::show(console, "closing what is served", |_| lacuna_service::close_served(&socket));
         one.as_ref().err().into_iter().for_each(failed);
         closed = closed.and(one);
     }

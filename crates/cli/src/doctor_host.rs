@@ -1,9 +1,9 @@
 //! The part of `doctor` that looks at this machine: who has the disk open, and whether it can be mounted here.
 
 use crate::console::Console;
-use crate::doctor::Findings;
+use crate::findings::Findings;
 use crate::status;
-use crate::status_words::place;
+use crate::status_words::{place, word};
 use lacuna::{Kind, Location, PublicHeader};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
@@ -31,7 +31,7 @@ fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console,
                 "open",
                 Kind::Busy,
                 format!("its server died and left it mounted at {at}"),
-                format!("`lacuna close {}` clears that away; then open it again", status::word(&at)),
+                format!("`lacuna close {}` clears that away; then open it again", word(&at)),
             );
         } else if server["silent"] == true {
             findings.wrong(

@@ -1,7 +1,7 @@
 //! The part of `doctor` that looks at where a disk or vault rests: the place, the copies of its header, its length, its files, and
 //! the space of the host.
 
-use crate::doctor::Findings;
+use crate::findings::Findings;
 use lacuna::vault::{self, is_vault};
 use lacuna::{
     ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, Parameters, PublicHeader,

@@ -4,6 +4,7 @@ use crate::args::EraseArgs;
 use crate::console::{self, Console};
 use crate::observer::Removing;
 use crate::status;
+use crate::status_words::word;
 use lacuna::vault::is_vault;
 use lacuna::{Erased, Error, Kind, Location, PublicHeader, Result};
 use std::path::Path;
@@ -33,7 +34,7 @@ fn refuse_open(location: &Location, console: Console) -> Result<()> {
     let servers = status::servers_of(location, console);
     let Some(server) = servers.first() else { return Ok(()) };
     let close = match server["mountpoint"].as_str() {
-        Some(at) => format!("`lacuna close {}` first", status::word(at)),
+        Some(at) => format!("`lacuna close {}` first", word(at)),
         None => {
             format!("`kill {}` first, which ends the server once everything is on the medium", server["pid"])
         }

@@ -4,7 +4,7 @@ use crate::activity::Activity;
 use crate::args::ListArgs;
 use crate::console::{self, Console};
 use crate::status;
-use crate::status_words::{place, since};
+use crate::status_words::{place, since, word};
 use lacuna::Result;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ fn row(server: &Value) -> Vec<String> {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let activity = Activity::of(&server["items"]);
     let told = if server["died"] == true {
-        format!("its server died; `lacuna close {}` clears it away", status::word(&place(server)))
+        format!("its server died; `lacuna close {}` clears it away", word(&place(server)))
     } else if server["silent"] == true {
         format!("its server does not answer (process {})", server["pid"])
     } else {

@@ -30,6 +30,7 @@ mod doctor_host;
 mod doctor_medium;
 mod erase;
 mod exit_code;
+mod findings;
 mod forgetting;
 mod header;
 mod holder;

@@ -6,7 +6,7 @@ use crate::settings;
 use crate::{status_watch, status_words};
 use lacuna::{ByteDisk, Error, FormatId, Kind, Location, Result, Target};
 use lacuna_nbd::StopHandle;
-use lacuna_service::{Counters, Record, StatusSocket, shell_word};
+use lacuna_service::{Counters, Record, StatusSocket};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -105,11 +105,6 @@ impl Account {
     }
 }
 
-/// A path as a shell takes it.
-pub(crate) fn word(path: &str) -> String {
-    shell_word(Path::new(path))
-}
-
 /// A location as a server says it: of a path, the one that does not depend on where somebody stands.
 pub(crate) fn canonical(location: &Location) -> String {
     match location {
@@ -137,12 +132,12 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
         None => all(console),
     };
     let servers = look();
-    if let Some(target) = &target {
-        if servers.is_empty() {
-            return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
-                .expected("the location or the mount point of a disk that is being served")
-                .remedy("`lacuna list` lists all that this user can see"));
-        }
+    if let Some(target) = &target
+        && servers.is_empty()
+    {
+        return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
+            .expected("the location or the mount point of a disk that is being served")
+            .remedy("`lacuna list` lists all that this user can see"));
     }
     if args.json {
         return console::json(&json!({ "servers": servers }));
@@ -181,13 +176,6 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     let wanted = canonical(target);
     servers.retain(|server| server["location"] == *wanted || server["mountpoint"] == *wanted);
     servers
-}
-
-/// What is served by the server of this status socket, in words.
-pub(crate) fn served_at(socket: &Path) -> String {
-    let location =
-        lacuna_service::account_at(socket).and_then(|account| Some(account["location"].as_str()?.to_owned()));
-    location.unwrap_or_else(|| "a disk that is served to NBD clients".to_owned())
 }
 
 /// The process that serves the disk at this location to NBD clients.

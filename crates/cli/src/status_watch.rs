@@ -12,6 +12,7 @@ use lacuna::{Error, Result, human};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Vec<Value>) -> Re
     background::on_signal(move || {
         let _ = interrupt.send(());
     })?;
-    let mut screen = Screen::start();
+    let screen = Screen::start();
     let mut before = History::default();
     let mut left = args.count;
     loop {
@@ -142,12 +143,12 @@ impl Screen {
             let frame = frame(seen, interval, height);
             for (number, line) in frame.iter().enumerate() {
                 let end = if number + 1 < frame.len() { "\r\n" } else { "" };
-                text.push_str(&format!("{}{REST_OF_LINE}{end}", cut(line, width)));
+                let _ = write!(text, "{}{REST_OF_LINE}{end}", cut(line, width));
             }
             text.push_str(REST_OF_SCREEN);
         } else {
             let now = utc(lacuna_service::seconds_now());
-            seen.iter().for_each(|seen| text.push_str(&format!("{now}  {}\n", line(seen))));
+            seen.iter().for_each(|seen| _ = writeln!(text, "{now}  {}", line(seen)));
         }
         write(&text)
     }

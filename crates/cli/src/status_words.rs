@@ -1,11 +1,12 @@
 //! What a server says of itself, in words: ten lines that a person reads, or all counters.
 
 use crate::activity::{Activity, percent};
-use crate::status;
 use crate::utc::utc;
 use lacuna::human;
+use lacuna_service::shell_word;
 use serde_json::Value;
 use std::fmt::Write;
+use std::path::Path;
 
 /// The words for a server; with `all` every counter that it has.
 pub(crate) fn of(server: &Value, all: bool) -> String {
@@ -15,7 +16,7 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
     if server["died"] == true {
         return format!(
             "{location} at {place}: its server died (process {pid}); `lacuna close {}` clears away what it left\n",
-            status::word(&place)
+            word(&place)
         );
     }
     if server["silent"] == true {
@@ -43,6 +44,11 @@ pub(crate) fn place(server: &Value) -> String {
     let uris = server["uris"].as_array().map_or(std::slice::from_ref(&server["uri"]), Vec::as_slice);
     let uris: Vec<&str> = uris.iter().filter_map(Value::as_str).collect();
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
+}
+
+/// A path as a shell takes it.
+pub(crate) fn word(path: &str) -> String {
+    shell_word(Path::new(path))
 }
 
 /// When it was opened, if that is known.

@@ -13,6 +13,7 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{Diagnosis, HEADER_AREA, HEADER_LEN, Location, PublicHeader, TAIL_AREA, copy_c};
 use lacuna_medium::Medium;
+use std::iter::once;
 use std::ops::Range;
 
 /// The longest medium of which every place is looked at where a copy may lie: beyond, only the first and the last part of this length.
@@ -72,9 +73,9 @@ fn erase_copies(medium: &dyn Medium, header: Option<PublicHeader>, flat: bool) -
     let mut ranges = places(len, flat);
     let (mut former, mut searched_all) = (0, true);
     if let Some(header) = header.as_ref().filter(|_| flat) {
-        let parts = if len <= SEARCHED { vec![0..len] } else { vec![0..SEARCHED, len - SEARCHED..len] };
-        searched_all = parts.len() == 1;
-        for part in parts {
+        searched_all = len <= SEARCHED;
+        let last = (!searched_all).then(|| len - SEARCHED..len);
+        for part in once(0..len.min(SEARCHED)).chain(last) {
             for at in former_copies::find(medium, header.uuid, part)? {
                 former += 1;
                 ranges.push(at..at + HEADER_LEN as u64);
@@ -98,7 +99,7 @@ fn places(len: u64, flat: bool) -> Vec<Range<u64>> {
     let last = copy_c(len);
     if flat {
         let tail = last.map(|at| at..(at + TAIL_AREA).min(len));
-        return [0..HEADER_AREA.min(len)].into_iter().chain(tail).collect();
+        return once(0..HEADER_AREA.min(len)).chain(tail).collect();
     }
     let copies = [Some(lacuna_header::COPY_A), Some(lacuna_header::COPY_B), last];
     copies.into_iter().flatten().map(|at| at..at + HEADER_LEN as u64).collect()

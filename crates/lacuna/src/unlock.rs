@@ -16,7 +16,7 @@ use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::{
     FlashDisk, HeaderMedium, OpenOptions as FlashOptions, Params as FlashParams, Policy as PurgePolicy,
 };
-use lacuna_header::{Location, PublicHeader, Unlocked};
+use lacuna_header::{FormatId, Location, PublicHeader, Unlocked};
 use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_nand::Flash;

@@ -47,7 +47,7 @@ pub use mounted::{MountRequest, Mounted, check_mountpoint, check_privileges};
 pub use purge::{purge_mounted, purge_served};
 pub use run_directory::{DISK_NAME, Record, RunDirectory, RunPaths, default_run_base, fnv1a, seconds_now};
 pub use shell_word::shell_word;
-pub use status_socket::{StatusSocket, account_at, accounts, close_served, sockets};
+pub use status_socket::{StatusSocket, accounts, close_served, sockets};
 pub use subject::Subject;
 pub use system_call::become_io_flusher;
 pub use unmount::unmount_fuse;

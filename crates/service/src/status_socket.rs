@@ -81,7 +81,7 @@ impl StatusSocket {
             loop {
                 match accepting.accept() {
                     // A client that misbehaves loses its connection and nothing else happens.
-                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &account, (&those, &stop)),
+                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &account, (&*those, &stop)),
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
@@ -164,41 +164,45 @@ pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
     answers.collect()
 }
 
-/// What the server at one of [`sockets`] answers, if it does.
-pub fn account_at(socket: &Path) -> Option<Value> {
-    ask(socket).ok()
-}
-
-/// Ends the server that listens at one of [`sockets`], and waits until the disk is closed.
+/// Ends the server that listens at one of [`sockets`], and waits until its disk is closed.
 ///
 /// Errors: whatever failure the server had at its end; [`Kind::TimedOut`] if it does not answer, [`Kind::Other`] from a server of
 /// an older version, which goes on.
 pub fn close_served(socket: &Path) -> Result<()> {
-    let failed = |found: String| Error::new(Kind::Other, "cannot close what is served").found(found);
-    let process = || process_at(socket).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    let gone = |e: &io::Error| matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+    let location = match ask(socket) {
+        Ok(account) => account["location"].as_str().unwrap_or("what is served").to_owned(),
+        Err(e) if gone(&e) => return Ok(()),
+        Err(e) => return Err(no_answer(socket, "what is served", &e)),
+    };
+    let failed = |found: &str| Error::new(Kind::Other, format!("cannot close {location}")).found(found);
     match control::ask(socket, CLOSE) {
         // It ended by itself at this moment.
         Ok(line) if line.is_empty() && !socket.exists() => Ok(()),
-        Ok(line) if line.is_empty() => Err(failed("a server that ended without a word".into())
+        Ok(line) if line.is_empty() => Err(failed("a server that ended without a word")
             .remedy("open the disk again, which repairs what a crash left")),
-        Ok(line) => outcome::decode(&line).unwrap_or_else(|| {
-            let pid = process();
-            Err(failed(format!("a server of an older version (process {pid})"))
-                .remedy(format!("`kill {pid}` ends it once everything is on the medium")))
-        }),
-        // It has ended.
-        Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-            let pid = process();
-            Err(failed(format!("a server that does not answer (process {pid})"))
-                .with_kind(Kind::TimedOut)
-                .expected("an answer within 5 seconds")
-                .remedy(format!(
-                    "if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"
-                )))
-        }
-        Err(e) => Err(failed(e.to_string())),
+        Ok(line) => match outcome::decode(&line) {
+            Some(closed) => closed.map_err(|e| e.context(format!("cannot close {location}"))),
+            None => Err(failed("a server of an older version").remedy(match process_at(socket) {
+                Some(pid) => format!("`kill {pid}` ends it once everything is on the medium"),
+                None => "end it by a signal TERM".to_owned(),
+            })),
+        },
+        Err(e) if gone(&e) => Ok(()),
+        Err(e) => Err(no_answer(socket, &location, &e)),
     }
+}
+
+fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
+    let error = Error::new(Kind::TimedOut, format!("cannot close {location}"));
+    if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+        return error.with_kind(Kind::Other).found(e.to_string());
+    }
+    let pid = process_at(socket).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    error
+        .found(format!("a server that does not answer (process {pid})"))
+        .expected("an answer within 5 seconds")
+        .remedy(format!("if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"))
 }
 
 /// The process that listens at a socket.

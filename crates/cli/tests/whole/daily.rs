@@ -158,12 +158,15 @@ fn a_server_that_was_stopped_or_died_is_listed() {
         .iter()
         .find(|one| one["format"] == "sealed" && one["front"] == "fuse");
     send(Signal::KILL, mounted.unwrap()["pid"].clone());
-    send(Signal::STOP, &served);
     let list = apart.list();
+    assert!(list.contains("its server died; `lacuna close /"), "{list}");
+    send(Signal::STOP, &served);
+    let lacuna = env!("CARGO_BIN_EXE_lacuna");
+    let listing = apart.command(&[lacuna, "list"]).stdout(Stdio::piped()).spawn().unwrap();
     let closed = apart.lacuna(&["close", "--all"]);
+    let list = Ran::from(listing.wait_with_output().unwrap()).code(0).stdout;
     send(Signal::CONT, &served);
     assert!(list.contains(&format!("does not answer (process {served})")), "{list}");
-    assert!(list.contains("its server died; `lacuna close /"), "{list}");
     // What has died is cleared away, the vault is closed, and the failure says what to do.
     assert!(closed.code(20).stderr.contains(&format!("kill -CONT {served}")));
     apart.lacuna(&["close", "--all"]).code(0);
@@ -258,7 +261,7 @@ fn a_doctor_says_what_is_wrong_and_what_to_do() {
 fn a_doctor_says_the_same_with_and_without_a_hidden_level() {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
-    let shape = ["--format", "deniable", "--size", "64M"];
+    let shape = ["--format", "deniable", "--size", "128M"];
     scene.create("a.img", &shape).code(0);
     scene.create("b.img", &[&shape[..], &["--levels", "2", "--key-file", "deep"]].concat()).code(0);
     let told = |disk: &str| {
