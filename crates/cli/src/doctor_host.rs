@@ -7,6 +7,7 @@ use crate::status_words::{place, word};
 use lacuna::{Kind, Location, PublicHeader};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
+use serde_json::Value;
 use std::path::Path;
 
 /// Looks at who has it open, and at what mounting takes.
@@ -23,34 +24,17 @@ pub(crate) fn look(
 }
 
 fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console, findings: &mut Findings) {
-    let servers = status::servers_of(location, console);
-    for server in &servers {
-        let (at, pid) = (place(server), &server["pid"]);
-        if server["died"] == true {
-            findings.wrong(
-                "open",
-                Kind::Busy,
-                format!("its server died and left it mounted at {at}"),
-                format!("`lacuna close {}` clears that away; then open it again", word(&at)),
-            );
-        } else if server["silent"] == true {
-            findings.wrong(
-                "open",
-                Kind::TimedOut,
-                format!("open at {at}, and its server does not answer (process {pid})"),
-                format!("if it was stopped, `kill -CONT {pid}` lets it go on"),
-            );
-        } else if let Some(error) = server["last_error"].as_str() {
-            findings.wrong(
-                "open",
-                Kind::Io,
-                format!("open at {at} (process {pid}); the last request that failed: {error}"),
-                "look at the log of the system, close it, and open it again",
-            );
-        } else {
-            findings.fine("open", format!("open at {at} (process {pid})"));
-        }
+    let mut servers = status::servers_of(location, console);
+    let discreet = header.is_some_and(|header| header.format.has_levels());
+    if discreet {
+        // Deniability contract: neither how many levels are mounted, nor where, nor what failed on one of them.
+        servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));
+        servers.truncate(1);
     }
+    servers.iter().for_each(|server| {
+        let shown = if discreet { String::new() } else { format!(" at {}", place(server)) };
+        open_in(server, &shown, &location.to_string(), discreet, findings);
+    });
     if !servers.is_empty() {
         return;
     }
@@ -61,6 +45,31 @@ fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console,
             format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
         ),
         None => findings.fine("open", "open nowhere on this machine"),
+    }
+}
+
+/// What a server says; `at` is where clients find it, or empty.
+fn open_in(server: &Value, at: &str, location: &str, discreet: bool, findings: &mut Findings) {
+    let pid = &server["pid"];
+    if server["died"] == true {
+        let close = format!("`lacuna close {}` clears that away; then open it again", word(location));
+        findings.wrong("open", Kind::Busy, format!("its server died and left it mounted{at}"), close);
+    } else if server["silent"] == true {
+        findings.wrong(
+            "open",
+            Kind::TimedOut,
+            format!("open{at}, and its server does not answer (process {pid})"),
+            format!("if it was stopped, `kill -CONT {pid}` lets it go on"),
+        );
+    } else if let Some(error) = server["last_error"].as_str().filter(|_| !discreet) {
+        findings.wrong(
+            "open",
+            Kind::Io,
+            format!("open{at} (process {pid}); the last request that failed: {error}"),
+            "look at the log of the system, close it, and open it again",
+        );
+    } else {
+        findings.fine("open", format!("open{at} (process {pid})"));
     }
 }
 
