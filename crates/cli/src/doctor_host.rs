@@ -85,7 +85,7 @@ fn mounting(findings: &mut Findings) {
             "`chmod 666 /dev/fuse`, as root; `serve` does without",
         ),
         (false, _) => {
-            findings.note("fuse", "there is no /dev/fuse", "`modprobe fuse`, as root; `serve` does without")
+            findings.note("fuse", "there is no /dev/fuse", "`modprobe fuse`, as root; `serve` does without");
         }
     }
     if geteuid().is_root() {

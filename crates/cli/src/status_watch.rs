@@ -14,6 +14,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::iter::once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -140,7 +141,7 @@ impl Screen {
         if self.drawn {
             let (width, height) = size();
             text.push_str(HOME);
-            let frame = frame(seen, interval, height);
+            let frame = frame(seen, interval, (width, height));
             for (number, line) in frame.iter().enumerate() {
                 let end = if number + 1 < frame.len() { "\r\n" } else { "" };
                 let _ = write!(text, "{}{REST_OF_LINE}{end}", cut(line, width));
@@ -191,8 +192,8 @@ fn cut(line: &str, width: usize) -> String {
     line.chars().map(|c| if c.is_control() { '?' } else { c }).take(width).collect()
 }
 
-/// The lines of a screen, at most `height`: all that is of interest where it fits, otherwise a line for each server.
-fn frame(seen: &[Seen], interval: Duration, height: usize) -> Vec<String> {
+/// The lines of a screen, at most `height`: all that is of interest where it fits, otherwise a row of a table for each server.
+fn frame(seen: &[Seen], interval: Duration, (width, height): (usize, usize)) -> Vec<String> {
     let title = format!(
         "lacuna status   {}   every {} s, Ctrl-C ends it",
         utc(lacuna_service::seconds_now()),
@@ -201,7 +202,8 @@ fn frame(seen: &[Seen], interval: Duration, height: usize) -> Vec<String> {
     let mut lines = vec![title, String::new()];
     let whole: Vec<String> = seen.iter().flat_map(block).collect();
     let room = height.saturating_sub(TITLE);
-    let rest = if whole.len() <= room { whole } else { seen.iter().map(line).collect() };
+    let table = || once(heading()).chain(seen.iter().map(|seen| row(seen, width))).collect();
+    let rest: Vec<String> = if whole.len() <= room { whole } else { table() };
     let fits = rest.len() <= room;
     let shown = if fits { rest.len() } else { room.saturating_sub(1) };
     lines.extend(rest.iter().take(shown).cloned());
@@ -261,7 +263,30 @@ fn block(seen: &Seen) -> Vec<String> {
     lines
 }
 
-/// The same in a line.
+/// What stands above the rows.
+fn heading() -> String {
+    format!("{:>12}{:>13}{:>10}{:>12}  location", "read", "written", "in flight", "pending")
+}
+
+/// What matters most of a server, with the end of its name, which tells more than the beginning.
+fn row(seen: &Seen, width: usize) -> String {
+    let Seen { server, activity, .. } = seen;
+    let number = activity.in_flight.map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let pending = activity.pending_words().unwrap_or_else(|| "-".to_owned());
+    let mut row = format!("{:>12}{:>13}{number:>10}{pending:>12}  ", speed(seen.read), speed(seen.written));
+    let marked = absent(server).map(|absent| format!(": {absent}")).unwrap_or_default();
+    let name = format!("{}{marked}", server["location"].as_str().unwrap_or("a disk"));
+    let (length, room) = (name.chars().count(), width.saturating_sub(row.chars().count()));
+    if length > room {
+        row.push_str("..");
+        row.extend(name.chars().skip(length - room.saturating_sub(2).min(length)));
+    } else {
+        row.push_str(&name);
+    }
+    row
+}
+
+/// All in a line.
 fn line(seen: &Seen) -> String {
     let Seen { server, activity, .. } = seen;
     let name = format!("{} at {}", server["location"].as_str().unwrap_or("a disk"), place(server));
@@ -308,10 +333,12 @@ mod tests {
         for servers in [1, 2, 3, 40] {
             let all: Vec<Seen> = (0..servers).map(|n| history.see(&seen(n), Instant::now())).collect();
             for height in [1, 2, 3, 10, 24, 100] {
-                let lines = frame(&all, Duration::from_secs(1), height);
-                assert!(lines.len() <= height, "{servers} in {height}: {lines:?}");
+                for width in [1, 40, 52, 80, 200] {
+                    let lines = frame(&all, Duration::from_secs(1), (width, height));
+                    assert!(lines.len() <= height, "{servers} in {height}: {lines:?}");
+                }
             }
-            assert!(frame(&all, Duration::from_secs(1), 24).concat().contains("disk0"));
+            assert!(frame(&all, Duration::from_secs(1), (80, 24)).concat().contains("disk0"));
         }
         assert_eq!(cut("ab\x1b[Jc\nd", 6), "ab?[Jc");
     }
