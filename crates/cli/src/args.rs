@@ -1,11 +1,13 @@
 //! The words of the command line. What stands here is also the text of `--help` and of the manual pages.
 
+mod daily;
 mod groups;
 mod header;
 mod keys;
 mod snapshots;
 mod vault;
 
+pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
 pub(crate) use groups::{
     ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, NewPassphraseArgs, PassphraseArgs,
     PurgingArgs, ShapeArgs, WaitingArgs, WritingArgs,
@@ -65,11 +67,14 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Show what a disk or a vault says about itself without a passphrase
     Info(InfoArgs),
-    /// Show the counters of running servers: what is open, and where
-    #[command(alias = "list")]
+    /// List what is open: one line for each disk and vault of this user
+    List(ListArgs),
+    /// Show what running servers do; with -v all their counters
     Status(StatusArgs),
     /// Read and verify every block; exit code 10 if any is bad
     Check(CheckArgs),
+    /// Look at everything that can be seen without a passphrase, and say what is wrong; exit code 10 for damage
+    Doctor(DoctorArgs),
     /// Add, change, remove or refresh passphrases
     #[command(subcommand)]
     Key(KeyVerb),
@@ -88,6 +93,8 @@ pub(crate) enum Verb {
     Vault(VaultVerb),
     /// Remove a disk in RADOS with its snapshots and all its data
     Delete(DeleteArgs),
+    /// Make a disk or a vault unreadable for good: destroy all copies of its header
+    Erase(EraseArgs),
     /// Measure the ciphers and the passphrase cost on this machine
     Bench(BenchArgs),
     /// Print shell completions
@@ -236,14 +243,6 @@ pub(crate) struct OpenArgs {
     pub passphrase: PassphraseArgs,
 }
 
-/// `close`.
-#[derive(Args)]
-pub(crate) struct CloseArgs {
-    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it
-    #[arg(required = true, value_name = "MOUNTPOINT|LOCATION")]
-    pub targets: Vec<PathBuf>,
-}
-
 /// `serve`.
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -331,16 +330,6 @@ pub(crate) struct InfoArgs {
     /// Where the state of a vault is remembered.
     #[command(flatten)]
     pub anchor: AnchorArgs,
-}
-
-/// `status`.
-#[derive(Args)]
-pub(crate) struct StatusArgs {
-    /// A location or a mount point; everything that runs if not given
-    pub target: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `check`.

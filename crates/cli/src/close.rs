@@ -1,28 +1,67 @@
-//! `close`: ends what `open` mounted, or clears away what a dead server left.
+//! `close`: ends what `open` mounted, or clears away what a dead server left; with `--all` also what is served to NBD clients.
 
 use crate::args::CloseArgs;
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::status;
 use crate::working::{self, Looking};
 use lacuna::{Error, Kind, Location, Result};
-use lacuna_service::Closed;
+use lacuna_service::{Closed, Record};
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 /// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told. When a level cannot be
 /// closed, those above it stay open: without level 0 it would get no more cover.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
+    if args.all {
+        return close_all(console);
+    }
+    close_mounts(args.targets.iter().flat_map(|target| mounted(target)), console, |_| {})
+}
+
+/// Closes everything that this user has open. Each failure is told; the first one is what the command ends with.
+fn close_all(console: Console) -> Result<()> {
+    lacuna_service::default_run_base()?;
+    let told = Cell::new(false);
+    // The first failure is told at the end, as that of every command.
+    let failed = |e: &Error| {
+        if told.replace(true) {
+            console::error(e);
+        }
+    };
+    let sockets = lacuna_service::sockets();
+    let mut records: Vec<Record> = records().collect();
+    // What was opened last may rest on what was opened before.
+    records.sort_by_key(|record| Reverse(record.since));
+    let mounts: Vec<Mount> = records.into_iter().map(Mount::of).collect();
+    if sockets.is_empty() && mounts.is_empty() {
+        return console.done("nothing is open");
+    }
+    let mut closed = close_mounts(mounts.into_iter(), console, failed);
+    for socket in sockets {
+        let one = working::show(console, "closing what is served", |_| lacuna_service::close_served(&socket));
+        one.as_ref().err().into_iter().for_each(failed);
+        closed = closed.and(one);
+    }
+    closed
+}
+
+/// Closes these, the deepest levels first, and tells `failed` of each that stays.
+fn close_mounts(
+    mounts: impl Iterator<Item = Mount>,
+    console: Console,
+    mut failed: impl FnMut(&Error),
+) -> Result<()> {
     let mut closed = Ok(());
     let mut stay = Vec::new();
-    for Mount { mountpoint, location, target } in
-        deepest_first(args.targets.iter().flat_map(|target| mounted(target)))
-    {
+    for Mount { mountpoint, location, target } in deepest_first(mounts) {
         if location.is_some() && stay.contains(&location) {
             continue;
         }
         let one = close_one(&mountpoint, console).map_err(|e| not_mounted(&target, e));
-        if one.is_err() {
+        if let Err(e) = &one {
             stay.push(location);
+            failed(e);
         }
         closed = closed.and(one);
     }
@@ -38,13 +77,22 @@ struct Mount {
     target: PathBuf,
 }
 
+impl Mount {
+    fn of(record: Record) -> Mount {
+        let Record { mountpoint, location, .. } = record;
+        Mount { target: mountpoint.clone(), mountpoint, location: Some(location) }
+    }
+}
+
+/// What is mounted, or was left mounted by servers that died.
+fn records() -> impl Iterator<Item = Record> {
+    let running = lacuna_service::running(None).unwrap_or_default();
+    running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
+}
+
 /// The mount points that a person means: the one given, or those of the disk at that location.
 fn mounted(target: &Path) -> Vec<Mount> {
     let mount = |mountpoint: PathBuf, location| Mount { mountpoint, location, target: target.to_owned() };
-    let records = || {
-        let running = lacuna_service::running(None).unwrap_or_default();
-        running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
-    };
     let path = status::canonical(&Location::Path(target.to_owned()));
     if let Some(record) = records().find(|record| record.mountpoint == Path::new(&path)) {
         return vec![mount(target.to_owned(), Some(record.location))];
@@ -62,7 +110,7 @@ fn not_mounted(target: &Path, e: Error) -> Error {
         return e;
     }
     let Some(pid) = status::nbd_server_of(target) else {
-        return e.remedy("`lacuna status` lists what is open, and where");
+        return e.remedy("`lacuna list` says what is open, and where");
     };
     Error::new(Kind::NotFound, format!("cannot close {}", target.display()))
         .found(format!("a disk that is served to NBD clients, and not mounted (process {pid})"))

@@ -26,6 +26,11 @@ impl Console {
         Console { quiet, verbose, drawing: true }
     }
 
+    /// Whether more is to be said.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     /// A progress bar of `length` steps, drawn only where somebody may be watching. `rate` is the part of its
     /// template that says how fast it goes.
     pub(crate) fn progress(&self, length: u64, rate: &str) -> ProgressBar {

@@ -13,6 +13,7 @@
 // What only `open` uses.
 #![cfg_attr(not(feature = "fuse"), allow(dead_code))]
 
+mod activity;
 mod allocator;
 mod args;
 mod attendant;
@@ -25,7 +26,12 @@ mod console;
 mod cost;
 mod create;
 mod descriptor;
+mod doctor;
+mod doctor_host;
+mod doctor_medium;
+mod erase;
 mod exit_code;
+mod findings;
 mod forgetting;
 mod header;
 mod header_wire;
@@ -34,6 +40,7 @@ mod info;
 mod info_levels;
 mod key;
 mod lacks;
+mod list;
 mod manual;
 mod manual_applies;
 mod manual_mount;
@@ -57,6 +64,8 @@ mod settings;
 mod size;
 mod snapshot;
 mod status;
+mod status_watch;
+mod status_words;
 mod unlock;
 mod utc;
 mod vault;
@@ -148,7 +157,10 @@ fn run(verb: Verb, console: Console) -> Result<()> {
         Verb::Close(args) => close::close(&args, console),
         Verb::Serve(args) => serve::run(args, console),
         Verb::Info(args) => info::run(&args, console),
+        Verb::List(args) => list::run(&args, console),
         Verb::Status(args) => status::run(&args, console),
+        Verb::Doctor(args) => doctor::run(&args, console),
+        Verb::Erase(args) => erase::run(&args, console),
         Verb::Check(args) => check::run(&args, console),
         Verb::Key(KeyVerb::Add(args)) => key::add(&args, console),
         Verb::Key(KeyVerb::Change(args)) => key::change(&args, console),

@@ -73,6 +73,7 @@ pub(crate) fn of(page: &str) -> Sections {
                 ("lacuna close /mnt", "Unmount what is open there."),
                 ("lacuna close disk.img", "Unmount the disk wherever it is open, the deepest level first."),
                 ("lacuna close /mnt/a '/mnt/b c'", "Several at once."),
+                ("lacuna close --all", "Everything that this user has open, mounted or served."),
             ],
             files: &[RUN],
             signals: &[],
@@ -134,8 +135,22 @@ const SERVE: &[(&str, &str)] = &[
 fn short(page: &str) -> &'static [(&'static str, &'static str)] {
     match page {
         "lacuna-info" => &[("lacuna info disk.img --json", "What anybody can see of a disk, for a program.")],
+        "lacuna-list" => &[
+            ("lacuna list", "Everything that is open, a line for each."),
+            ("lacuna list --json", "The same for a program."),
+        ],
+        "lacuna-doctor" => &[
+            ("lacuna doctor disk.img", "What is wrong with it, and what to do."),
+            ("lacuna doctor /dev/sdb1 --json", "The same for a program; exit code 0 if nothing is wrong."),
+        ],
+        "lacuna-erase" => &[
+            ("lacuna erase disk.img", "Make it unreadable for good, after a question."),
+            ("lacuna erase /dev/sdb1 --yes", "The same without a question."),
+        ],
         "lacuna-status" => &[
             ("lacuna status", "Everything that is open."),
+            ("lacuna -v status disk.img", "All counters of one disk."),
+            ("lacuna status --watch --interval 2", "What goes on, every two seconds, until Ctrl-C."),
             ("lacuna status /mnt --json", "The counters of one disk, for a program."),
         ],
         "lacuna-check" => &[

@@ -11,7 +11,7 @@ use crate::size::budget;
 use crate::status;
 use crate::unlock;
 use crate::working::{self, Stage};
-use lacuna::{Disk, Error, Key, Kind, OpenDisk, Opening, Result};
+use lacuna::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result};
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
 use lacuna_service::{Cover, CoverSource, Log, Way, become_io_flusher, shell_word};
 use std::io::{self, IsTerminal};
@@ -42,6 +42,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verifies = volume.parameters.verifies();
     let key = volume.into_key(!args.foreground)?;
+    let format = key.format();
     // Before the disk is opened: closing one that was opened for writing writes.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
     let opening = Opening {
@@ -53,7 +54,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, &shown, (key, verifies), opening, console, ready)
+        serve(&args, (&shown, format), (key, verifies), opening, console, ready)
     })
 }
 
@@ -110,7 +111,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 
 fn serve(
     args: &OpenArgs,
-    location: &str,
+    (location, format): (&str, FormatId),
     (key, verifies): (Key, bool),
     opening: Opening,
     console: Console,
@@ -141,7 +142,7 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, location, (&disk, verifies), &levels, &say))?;
+    let opened = ready.working(console, look, || mount(args, (location, format), (&disk, verifies), &levels, &say))?;
     if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
         console.note(
             "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
@@ -190,7 +191,7 @@ fn serve(
 /// Mounts the levels that have a mount point.
 fn mount(
     args: &OpenArgs,
-    location: &str,
+    (location, format): (&str, FormatId),
     (disk, verifies): (&Arc<OpenDisk>, bool),
     levels: &[Arc<dyn Disk>],
     say: &Log,
@@ -200,6 +201,7 @@ fn mount(
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
+        request.format = format.to_string();
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.

@@ -13,7 +13,7 @@ use crate::size::budget;
 use crate::status::Account;
 use crate::unlock;
 use crate::working::{self, Looking};
-use lacuna::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
+use lacuna::{ByteDisk, Disk, Error, FormatId, Kind, OpenDisk, Opening, Result, Site};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
 use lacuna_service::{Attendance, Attendant, StatusSocket};
 use parking_lot::Mutex;
@@ -47,6 +47,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verifies = volume.parameters.verifies();
     let key = volume.into_key(args.fork)?;
+    let format = key.format();
     let opening = Opening {
         read_only: args.read_only,
         budget,
@@ -64,7 +65,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
             console.note(note);
         }
         let attendant = DiskAttendant::of(&disk, verifies);
-        serve(&args, &listen, (disk, attendant), (console, drawn), ready)
+        serve(&args, &listen, (disk, attendant, format), (console, drawn), ready)
     })
 }
 
@@ -101,7 +102,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 fn serve(
     args: &ServeArgs,
     listen: &[Listen],
-    (disk, attendant): (Arc<OpenDisk>, Arc<dyn Attendant>),
+    (disk, attendant, format): (Arc<OpenDisk>, Arc<dyn Attendant>, FormatId),
     (console, drawn): (Console, Console),
     ready: &mut Ready,
 ) -> Result<()> {
@@ -111,7 +112,7 @@ fn serve(
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()));
     let mut signs = Signs::default();
-    let served = serve_disk(args, listen, (&disk, attendant), console, ready, &stop, &mut signs);
+    let served = serve_disk(args, listen, (&disk, attendant, format), console, ready, &stop, &mut signs);
     drop(lookout);
     // However the serving ended: from now on `status` says that it has.
     stop.stop();
@@ -126,13 +127,15 @@ fn serve(
         // Whatever ended the serving, what was acknowledged goes to the medium.
         disk.close()
     });
-    drop(signs.status);
+    let waiting = signs.status.map(StatusSocket::end).unwrap_or_default();
     drop(kept);
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
     // A script that waits for the file to go may take the disk away then.
     drop(signs.pid_file);
-    served.and(closed)
+    let ended = served.and(closed);
+    waiting.into_iter().for_each(|client| client.answer(&ended));
+    ended
 }
 
 /// By what others know of a server.
@@ -176,7 +179,7 @@ impl Drop for Lookout {
 fn serve_disk(
     args: &ServeArgs,
     listen: &[Listen],
-    (disk, attendant): (&Arc<OpenDisk>, Arc<dyn Attendant>),
+    (disk, attendant, format): (&Arc<OpenDisk>, Arc<dyn Attendant>, FormatId),
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
@@ -224,8 +227,13 @@ fn serve_disk(
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
     let server = Server::bind(listen, Exports::levels(levels.iter().cloned()), options)?;
     let uris = server.uris();
-    let account =
-        Account::of(&args.location, site.target(), (uris.clone(), stop.clone()), levels, last_error);
+    let account = Account::of(
+        (&args.location, format),
+        site.target(),
+        (uris.clone(), stop.clone()),
+        levels,
+        last_error,
+    );
     // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
     let attendance = Attendance::of(Some(attendant), Arc::new(|| Ok(())), settings::full_name);
     signs.status = account.publish(attendance, console);

@@ -1,20 +1,24 @@
-//! `status`: what running servers say of themselves.
+//! `status`: what running servers say of themselves, and the servers that there are.
 
 use crate::args::StatusArgs;
 use crate::console::{self, Console};
 use crate::settings;
-use lacuna::{ByteDisk, Error, Kind, Location, Result, Target, human};
+use crate::{status_watch, status_words};
+use lacuna::{ByteDisk, Error, FormatId, Kind, Location, Result, Target};
 use lacuna_nbd::StopHandle;
-use lacuna_service::{Attendance, Counters, Record, StatusSocket, shell_word};
+use lacuna_service::{Attendance, Counters, Record, StatusSocket};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What a server knows of itself.
 pub(crate) struct Account {
     location: String,
+    /// Of the disk.
+    format: FormatId,
+    /// When it was opened, in seconds since 1970.
+    since: u64,
     /// What the name of its socket is made from.
     identity: String,
     namespace: Option<String>,
@@ -34,7 +38,7 @@ impl Account {
     /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`,
     /// until it is told to `stop`.
     pub(crate) fn of(
-        location: &Location,
+        (location, format): (&Location, FormatId),
         target: Option<&Target>,
         (uris, stop): (Vec<String>, StopHandle),
         levels: Vec<ByteDisk>,
@@ -45,7 +49,20 @@ impl Account {
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
         let (read_only, disk) = (levels[0].read_only(), levels[0].clone());
         let counters = Counters::of(levels);
-        Account { location, identity, namespace, uris, stop, read_only, counters, disk, last_error }
+        let since = lacuna_service::seconds_now();
+        Account {
+            location,
+            format,
+            since,
+            identity,
+            namespace,
+            uris,
+            stop,
+            read_only,
+            counters,
+            disk,
+            last_error,
+        }
     }
 
     /// Answers for this server as long as what is given back lives, if that can be had: a disk is served without it just as
@@ -53,7 +70,8 @@ impl Account {
     pub(crate) fn publish(self, attendance: Attendance, console: Console) -> Option<StatusSocket> {
         let identity = self.identity.clone();
         let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
-        match StatusSocket::start(&identity, asked, attendance, move || self.to_json()) {
+        let stop = self.stop.clone();
+        match StatusSocket::start(&identity, asked, attendance, move || self.to_json(), move || stop.stop()) {
             Ok(socket) => Some(socket),
             Err(e) => {
                 console.note(&format!("`lacuna status` will not see this server: {}", settings::words(&e)));
@@ -66,6 +84,8 @@ impl Account {
         let mut out = json!({
             "location": self.location,
             "front": "nbd",
+            "format": self.format.to_string(),
+            "since": self.since,
             "uri": self.uris.first(),
             "uris": self.uris,
             "pid": std::process::id(),
@@ -104,14 +124,17 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = args.target.as_deref().map(Location::parse).transpose()?;
     // Where no server can be seen, none is not what is being served.
     lacuna_service::default_run_base()?;
-    let mut servers = all(console);
-    if let Some(target) = &target {
-        servers = those_of(servers, target);
-        if servers.is_empty() {
-            return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
-                .expected("the location or the mount point of a disk that is being served")
-                .remedy("`lacuna status` lists all that this user can see"));
-        }
+    let look = || match &target {
+        Some(target) => those_of(all(console), target),
+        None => all(console),
+    };
+    let servers = look();
+    if let Some(target) = &target
+        && servers.is_empty()
+    {
+        return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
+            .expected("the location or the mount point of a disk that is being served")
+            .remedy("`lacuna list` lists all that this user can see"));
     }
     if args.json {
         return console::json(&json!({ "servers": servers }));
@@ -119,7 +142,12 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     if servers.is_empty() {
         return console.done("nothing is being served");
     }
-    servers.iter().try_for_each(|server| console::line(words(server).trim_end()))
+    if args.watch {
+        return status_watch::run(args, look);
+    }
+    servers
+        .iter()
+        .try_for_each(|server| console::line(status_words::of(server, console.is_verbose()).trim_end()))
 }
 
 /// The counters of the servers of a disk that this user has; there is one for each mounted level.
@@ -133,7 +161,8 @@ pub(crate) fn servers_of(target: &Location, console: Console) -> Vec<Value> {
     those_of(all(console), target)
 }
 
-fn all(console: Console) -> Vec<Value> {
+/// All servers of this user.
+pub(crate) fn all(console: Console) -> Vec<Value> {
     let mut servers = nbd_servers(console);
     servers.extend(mounts(console));
     servers
@@ -191,6 +220,8 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "raw": record.raw,
         "via": record.via,
         "vault": record.vault,
+        "format": record.format,
+        "since": record.since,
         "read_only": record.read_only,
         "died": status.is_null(),
         "silent": status["silent"] == true,
@@ -198,52 +229,4 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
     })
-}
-
-fn words(server: &Value) -> String {
-    let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
-    // A server of an older version says one of them.
-    let uris = server["uris"].as_array().map_or(std::slice::from_ref(&server["uri"]), Vec::as_slice);
-    let place = if server["front"] == "fuse" {
-        text("mountpoint")
-    } else {
-        uris.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" and ")
-    };
-    let read_only = if server["read_only"] == true { ", read-only" } else { "" };
-    if server["died"] == true {
-        return format!(
-            "{} at {place}: its server died (process {}); `lacuna close {}` clears away what it left\n",
-            text("location"),
-            server["pid"],
-            shell_word(Path::new(&place))
-        );
-    }
-    if server["silent"] == true {
-        let pid = &server["pid"];
-        return format!(
-            "{} at {place}: its server does not answer (process {pid}); if it was stopped, `kill -CONT {pid}` lets it go on\n",
-            text("location")
-        );
-    }
-    let closing = if server["closing"] == true { ", closing" } else { "" };
-    let namespace = server["namespace"].as_str().map(|n| format!(", namespace {n}")).unwrap_or_default();
-    let mut out = format!(
-        "{} at {place} (process {}{namespace}{read_only}{closing})\n",
-        text("location"),
-        server["pid"]
-    );
-    if let Some(error) = server["last_error"].as_str() {
-        let _ = writeln!(out, "  last failure: {error}");
-    }
-    for item in server["items"].as_array().into_iter().flatten() {
-        let name = item["name"].as_str().unwrap_or_default().replace('_', " ");
-        let value = match (item["value"].as_u64(), item["unit"].as_str()) {
-            (Some(bytes), Some("bytes")) => human(bytes),
-            (Some(so), Some("")) => if so == 0 { "no" } else { "yes" }.to_owned(),
-            (Some(value), Some(unit)) => format!("{value} {unit}"),
-            _ => String::new(),
-        };
-        let _ = writeln!(out, "  {name:<24} {value}");
-    }
-    out
 }

@@ -5,7 +5,7 @@
 //! writes of whole blocks share the locks of their range, and a widened write has that of its block alone.
 
 use crate::range_lock::RangeLocks;
-use crate::{Advice, BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Setting, Status};
+use crate::{Advice, BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Setting, Status, Traffic};
 use std::sync::Arc;
 
 /// Blocks discarded under one hold of the locks.
@@ -19,12 +19,14 @@ pub struct ByteDisk {
     /// Shared by writes of whole blocks and discards, alone for the change of a part of a block: what it read
     /// must still be there when it writes.
     locks: Arc<RangeLocks>,
+    /// What was asked of this wrapper and its clones.
+    traffic: Traffic,
 }
 
 impl ByteDisk {
     /// Wraps `disk`.
     pub fn new(disk: Arc<dyn Disk>) -> Self {
-        ByteDisk { disk, locks: Arc::default() }
+        ByteDisk { disk, locks: Arc::default(), traffic: Traffic::default() }
     }
 
     /// Length in bytes.
@@ -45,6 +47,7 @@ impl ByteDisk {
     /// Fills `buf` from `offset`. Errors: [`Kind::Usage`] outside the disk, and whatever the disk reports.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
+        let _in_flight = self.traffic.begin();
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
@@ -62,12 +65,14 @@ impl ByteDisk {
                 done += part;
             }
         }
+        self.traffic.add_read(done);
         Ok(())
     }
 
     /// Writes `data` at `offset`.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_write(offset, data.len() as u64)?;
+        let _in_flight = self.traffic.begin();
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
@@ -84,12 +89,14 @@ impl ByteDisk {
                 done += part;
             }
         }
+        self.traffic.add_written(done);
         Ok(())
     }
 
     /// Makes the range read as zeros, exactly.
     pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         self.check_write(offset, len)?;
+        let _in_flight = self.traffic.begin();
         let end = offset + len;
         let first_whole = offset.next_multiple_of(BLOCK).min(end);
         let last_whole = (end / BLOCK * BLOCK).max(first_whole);
@@ -108,6 +115,7 @@ impl ByteDisk {
     /// Gives up the whole blocks inside the range; parts of blocks at its edges keep their data.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_write(offset, len)?;
+        let _in_flight = self.traffic.begin();
         let first = offset.div_ceil(BLOCK);
         let end = (offset + len) / BLOCK;
         self.discard_blocks(first, end)
@@ -115,6 +123,7 @@ impl ByteDisk {
 
     /// Returns when everything acknowledged so far is durable.
     pub fn flush(&self) -> Result<()> {
+        let _in_flight = self.traffic.begin();
         self.disk.flush()
     }
 
@@ -132,9 +141,11 @@ impl ByteDisk {
         if first == end { Ok(Vec::new()) } else { self.disk.extents(BlockAddr(first), end - first) }
     }
 
-    /// Counters for people.
+    /// Counters for people: those of the disk, and what was asked of it.
     pub fn status(&self) -> Status {
-        self.disk.status()
+        let mut status = self.disk.status();
+        status.items.extend(self.traffic.items());
+        status
     }
 
     fn change_edge(&self, at: u64, len: usize, change: impl FnOnce(&mut [u8])) -> Result<()> {

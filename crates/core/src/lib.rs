@@ -23,6 +23,7 @@ mod locked;
 mod range_lock;
 mod record;
 mod secret;
+mod traffic;
 
 pub use advice::{Advice, Naming, Setting};
 pub use bounded_cache::BoundedCache;
@@ -35,3 +36,4 @@ pub use error::{Error, Kind, Result};
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
 pub use record::{Parameters, Record, RecordMut};
 pub use secret::{Secret, SecretVec};
+pub use traffic::{InFlight, Traffic};

@@ -6,7 +6,7 @@ use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, Log, MountRequest, Mounted,
     RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type, clean_up,
-    default_run_base, lacking_for_fuse,
+    default_run_base, lacking_for_fuse, seconds_now,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub struct OpenRequest {
     pub disk: Arc<dyn Disk>,
     /// The location, for the record.
     pub location: String,
+    /// The name of the format of the disk, for the record.
+    pub format: String,
     /// An existing directory on which nothing is mounted.
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
@@ -62,6 +64,7 @@ impl OpenRequest {
         OpenRequest {
             disk,
             location: location.into(),
+            format: String::new(),
             mountpoint: mountpoint.into(),
             mkfs: None,
             overwrite: false,
@@ -154,6 +157,8 @@ impl Opened {
             pid: std::process::id(),
             raw: request.raw,
             read_only,
+            format: request.format.clone(),
+            since: seconds_now(),
             vault: false,
             via: None,
         };

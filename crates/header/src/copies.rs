@@ -61,7 +61,7 @@ pub(crate) struct SoundCopy {
 }
 
 /// What lies at the place of a copy that is not sound.
-enum Unsound {
+pub(crate) enum Unsound {
     Missing,
     Version(u32),
     Damaged(&'static str),
@@ -71,7 +71,7 @@ enum Unsound {
 /// All copies as found: the sound ones, the one to use first in front, and the others.
 pub(crate) struct Survey {
     pub(crate) sound: Vec<SoundCopy>,
-    unsound: Vec<(HeaderCopy, Unsound)>,
+    pub(crate) unsound: Vec<(HeaderCopy, Unsound)>,
 }
 
 /// What is wrong with the copies beside the one that was used.
@@ -91,6 +91,15 @@ impl Survey {
 
     /// [`Survey::read`] of something of `len` bytes that `read` reads.
     pub(crate) fn read_with(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Result<Survey> {
+        let mut survey = Self::of(len, read);
+        match survey.sound.first() {
+            Some(_) => Ok(survey),
+            None => Err(none_sound(&mut survey.unsound)),
+        }
+    }
+
+    /// The same where no copy need be sound.
+    pub(crate) fn of(len: u64, read: &dyn Fn(u64, &mut [u8]) -> Result<()>) -> Survey {
         let mut survey = Survey { sound: Vec::new(), unsound: Vec::new() };
         for copy in [HeaderCopy::A, HeaderCopy::B, HeaderCopy::C] {
             match read_copy(len, read, copy) {
@@ -101,10 +110,7 @@ impl Survey {
         survey.disown_foreign(len);
         // Of copies with the same generation the first stays first.
         survey.sound.sort_by_key(|sound| std::cmp::Reverse(sound.public.generation));
-        match survey.sound.first() {
-            Some(_) => Ok(survey),
-            None => Err(none_sound(&mut survey.unsound)),
-        }
+        survey
     }
 
     /// Leaves a copy C out of account that belongs to no disk or to another: a medium that held a disk before, or a longer

@@ -199,6 +199,11 @@ pub fn delete(
             .found("another disk of this name, made meanwhile")
             .remedy("look at what it says of itself first"));
     }
+    delete_held(connection, uuid, observer)
+}
+
+/// Removes all objects of the disk with this UUID, which the connection holds.
+pub(crate) fn delete_held(connection: Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
     remove_objects(&connection, uuid, observer)?;
     connection.remove_header()?;
     connection.forget_lock()

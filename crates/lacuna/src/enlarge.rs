@@ -5,12 +5,16 @@
 //! promises blocks that the medium does not have. In RADOS objects come with the first write to them, and the
 //! header is all there is to change. A block device must have grown before.
 
+use crate::former_copies;
 use crate::parameters::Parameters;
 use crate::shape::blocks;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_header::{Unlocked, copy_c, medium_len};
+use lacuna_header::{HEADER_LEN, Unlocked, copy_c, medium_len};
 use lacuna_medium::Medium;
 use lacuna_sealed::Sealed;
+
+/// How far behind the end of a disk the last copy of its header may lie: less than two segments of it.
+const NEAR_THE_END: u64 = 16 << 20;
 
 /// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `version` is that of its header,
 /// `medium_len` the length of its medium.
@@ -33,8 +37,10 @@ pub(crate) fn wanted(
     }
 }
 
-/// Makes the medium as long as a disk with these parameters needs, and writes them to the header.
+/// Makes the medium as long as a disk with these parameters needs, and writes them to the header. No copy of the header stays
+/// where the medium ended.
 pub(crate) fn grow(medium: &dyn Medium, unlocked: &mut Unlocked, parameters: Parameters) -> Result<()> {
+    let former_end = unlocked.header.end;
     if let Parameters::Flat(params) = &parameters {
         let end = parameters.end();
         let needed = if unlocked.header.version == 1 { end } else { medium_len(end) };
@@ -44,5 +50,20 @@ pub(crate) fn grow(medium: &dyn Medium, unlocked: &mut Unlocked, parameters: Par
         Sealed::reserve_map(medium, params)?;
         medium.sync()?;
     }
-    lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())
+    lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())?;
+    match parameters {
+        Parameters::Flat(_) => forget_former_copy(medium, unlocked, former_end),
+        _ => Ok(()),
+    }
+}
+
+/// Overwrites the copy of the header at the former end of the medium, which is part of the disk now and holds nothing yet: it
+/// would open with passphrases that are removed later.
+fn forget_former_copy(medium: &dyn Medium, unlocked: &Unlocked, former_end: u64) -> Result<()> {
+    let near = former_end..former_end.saturating_add(NEAR_THE_END).min(unlocked.header.end);
+    let found = former_copies::find(medium, unlocked.header.uuid, near)?;
+    for at in &found {
+        medium.write_at(*at, &[0; HEADER_LEN])?;
+    }
+    if found.is_empty() { Ok(()) } else { medium.sync() }
 }

@@ -152,7 +152,7 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
 }
 
 /// The medium of the header, held for writing, with the connection that holds it in a pool.
-fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
+pub(crate) fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
     match Site::of(location, &holder.cluster) {
         Site::File(path) => {
             let medium = FileMedium::open(&path, Access::Write)?;

@@ -78,7 +78,10 @@ mod create_file;
 mod create_flash;
 mod create_rados;
 mod enlarge;
+mod erase;
+mod examine;
 mod flash_place;
+mod former_copies;
 mod growing;
 pub mod header;
 mod held_header;
@@ -106,6 +109,8 @@ pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
 pub use create::create;
 pub use create_rados::delete;
+pub use erase::{Erased, erase};
+pub use examine::{Examination, examine};
 pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
 pub use lacuna_core::{
@@ -115,7 +120,7 @@ pub use lacuna_core::{
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
 pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
-pub use lacuna_header::{FormatId, Location, PublicHeader, Unlocked, Uuid};
+pub use lacuna_header::{CopyReport, CopyState, Diagnosis, FormatId, Location, PublicHeader, Unlocked, Uuid};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::{Hiding, Plan};

@@ -18,7 +18,7 @@ use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::{
     FlashDisk, HeaderMedium, OpenOptions as FlashOptions, Params as FlashParams, Policy as PurgePolicy,
 };
-use lacuna_header::{Location, PublicHeader, Unlocked};
+use lacuna_header::{FormatId, Location, PublicHeader, Unlocked};
 use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness, check_length};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_nand::Flash;
@@ -355,6 +355,17 @@ impl Key {
     /// Whether the disk is of a format with levels, however many are open.
     pub fn has_levels(&self) -> bool {
         self.has_levels
+    }
+
+    /// The format of the disk.
+    pub fn format(&self) -> FormatId {
+        match self.place {
+            Place::Flat { .. } => FormatId::SEALED,
+            Place::Objects(_) => FormatId::SEALED_OBJECTS,
+            Place::Deniable { .. } => FormatId::DENIABLE,
+            Place::Oblivious { .. } => FormatId::OBLIVIOUS,
+            Place::Flash { .. } => FormatId::FLASH,
+        }
     }
 
     /// Whether the disk keeps large blocks of memory for as long as it is open: one with levels, for its stripes and batches,

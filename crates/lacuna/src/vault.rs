@@ -46,8 +46,8 @@ use lacuna_header::{
 };
 pub use lacuna_integrity::{Choice, Scheme};
 use lacuna_medium::{Access, DiskFolder, FileMedium, Medium, Space};
-pub use lacuna_vault::store::Consent;
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
+pub use lacuna_vault::store::{Consent, FILES};
 pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Vault};
 use lacuna_vault::{Base, OpenOptions, SystemWallClock, VaultOptions};
 use std::path::{Path, PathBuf};

@@ -32,6 +32,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Waiting(UnixStream, Naming);
 
 impl Waiting {
+    /// The client at the other end of this stream.
+    pub(crate) fn of(stream: UnixStream, naming: Naming) -> Self {
+        Waiting(stream, naming)
+    }
+
     /// Tells it how the close went.
     pub fn answer(mut self, result: &Result<()>) {
         let _ = self.0.write_all(outcome::encode(result, self.1).as_bytes());

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
@@ -41,6 +41,12 @@ pub struct Record {
     pub raw: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// The name of its format, such as `sealed`; empty from servers of an older version.
+    #[serde(default)]
+    pub format: String,
+    /// When it was opened, in seconds since 1970; 0 from servers of an older version.
+    #[serde(default)]
+    pub since: u64,
     /// Whether it is a vault: then the FUSE file system at the mount point is what was opened, and no disk is behind it.
     #[serde(default)]
     pub vault: bool,
@@ -54,6 +60,11 @@ impl Record {
     pub(crate) fn fuse_at_mountpoint(&self) -> bool {
         self.raw || self.vault
     }
+}
+
+/// Now, as records have it: seconds since 1970.
+pub fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
 
 /// The paths that belong to one mount point. Nothing of it need exist.
@@ -225,6 +236,8 @@ mod tests {
             pid: 1,
             raw: true,
             read_only: false,
+            format: "sealed".into(),
+            since: 1_714_570_620,
             vault: false,
             via: None,
         };

@@ -1,12 +1,16 @@
 //! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
-//! document, unless the client asks for something else.
+//! document, unless the client asks for something else: to purge the disk, or to close it.
 
 use crate::attend::Attendance;
+use crate::control::{self, CLOSE, Waiting};
+use crate::outcome;
 use crate::purge_answer::{self, PURGE};
 use crate::run_base::{default_run_base, prepare_base, run_bases};
 use crate::run_directory::fnv1a;
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
-use serde_json::Value;
+use parking_lot::Mutex;
+use rustix::net::sockopt::socket_peercred;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -39,12 +43,18 @@ pub struct StatusSocket {
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
     attendance: Attendance,
+    closing: Arc<Closing>,
 }
+
+/// Those who asked for the end, and wait for it.
+#[derive(Default)]
+struct Closing(Mutex<Vec<Waiting>>);
 
 impl StatusSocket {
     /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives. Who asks
     /// for a purge gets one of `disk`; `naming` gives names to the settings in advice. Who asks for longer work is left to
-    /// `attendance`.
+    /// `attendance`. `stop` is called when a client asks for the end; it waits until [`StatusSocket::end`] hands it out and it is
+    /// answered.
     ///
     /// Errors: [`Kind::Busy`] if a server of this identity answers already, [`Kind::Permission`] if the directory of the
     /// sockets can be changed by others, and whatever the system says.
@@ -53,6 +63,7 @@ impl StatusSocket {
         (disk, naming): (ByteDisk, Naming),
         attendance: Attendance,
         account: impl Fn() -> Value + Send + 'static,
+        stop: impl Fn() + Send + 'static,
     ) -> Result<Self> {
         let base = default_run_base()?;
         let dir = base.join(SOCKETS);
@@ -69,11 +80,15 @@ impl StatusSocket {
         let accepting = Arc::clone(&listener);
         let thread = std::thread::Builder::new().name("lacuna-status".into());
         let attends = attendance.clone();
+        let closing = Arc::new(Closing::default());
+        let those = Arc::clone(&closing);
         let answer = move || {
             loop {
                 match accepting.accept() {
                     // A client that misbehaves loses its connection and nothing else happens.
-                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &attends, &account),
+                    Ok((stream, _)) => {
+                        _ = serve(stream, (&disk, naming), &attends, &account, (&*those, &stop));
+                    }
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
@@ -82,13 +97,20 @@ impl StatusSocket {
             }
         };
         let thread = thread.spawn(answer).map_err(|e| failed(&e))?;
-        Ok(StatusSocket { path, listener, thread: Some(thread), attendance })
+        Ok(StatusSocket { path, listener, thread: Some(thread), attendance, closing })
     }
 
     /// Ends the work for clients and refuses more; who asks for the account is answered. Returns when no such work uses the disk
     /// any more.
     pub fn end_work(&self) {
         self.attendance.end();
+    }
+
+    /// Stops listening, and gives those who wait to hear that the disk is closed.
+    pub fn end(self) -> Vec<Waiting> {
+        let closing = Arc::clone(&self.closing);
+        drop(self);
+        std::mem::take(&mut *closing.0.lock())
     }
 }
 
@@ -110,6 +132,7 @@ fn serve(
     (disk, naming): (&ByteDisk, Naming),
     attendance: &Attendance,
     account: &impl Fn() -> Value,
+    (closing, stop): (&Closing, &impl Fn()),
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(SILENCE))?;
@@ -122,15 +145,28 @@ fn serve(
     if said.is_ok() && Attendance::is_request(first) {
         return attendance.take(first, stream);
     }
+    if said.is_ok() && word.trim_end() == CLOSE {
+        // Closing may take long; that somebody heard of it does not.
+        stream.write_all(outcome::HEARD)?;
+        closing.0.lock().push(Waiting::of(stream, naming));
+        stop();
+        return Ok(());
+    }
     stream.write_all(account().to_string().as_bytes())
 }
 
-/// What all servers answer that this user has and that answer. `silent` gets the sockets of those that do not.
-pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
+/// The sockets of all servers that this user has.
+pub fn sockets() -> Vec<PathBuf> {
     let entries = socket_dirs().unwrap_or_default().into_iter().flat_map(fs::read_dir).flatten();
     let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
     paths.sort();
-    let answers = paths.into_iter().filter_map(|path| match ask(&path) {
+    paths
+}
+
+/// What all servers answer that this user has. `silent` gets the sockets of those that do not answer; of one that listens all the
+/// same, as one does that was stopped, there is an account with `silent` in it, and its process as `pid`.
+pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
+    let answers = sockets().into_iter().filter_map(|path| match ask(&path) {
         Ok(answer) => Some(answer),
         Err(e) => {
             if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
@@ -138,10 +174,59 @@ pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
                 let _ = fs::remove_file(&path);
             }
             silent(&path, &e);
-            None
+            // What a read says that took too long.
+            let waited = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+            waited.then(|| json!({ "front": "nbd", "silent": true, "pid": process_at(&path) }))
         }
     });
     answers.collect()
+}
+
+/// Ends the server that listens at one of [`sockets`], and waits until its disk is closed.
+///
+/// Errors: whatever failure the server had at its end; [`Kind::TimedOut`] if it does not answer, [`Kind::Other`] from a server of
+/// an older version, which goes on.
+pub fn close_served(socket: &Path) -> Result<()> {
+    let gone = |e: &io::Error| matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+    let location = match ask(socket) {
+        Ok(account) => account["location"].as_str().unwrap_or("what is served").to_owned(),
+        Err(e) if gone(&e) => return Ok(()),
+        Err(e) => return Err(no_answer(socket, "what is served", &e)),
+    };
+    let failed = |found: &str| Error::new(Kind::Other, format!("cannot close {location}")).found(found);
+    match control::ask(socket, CLOSE) {
+        // It ended by itself at this moment.
+        Ok(line) if line.is_empty() && !socket.exists() => Ok(()),
+        Ok(line) if line.is_empty() => Err(failed("a server that ended without a word")
+            .remedy("open the disk again, which repairs what a crash left")),
+        Ok(line) => match outcome::decode(&line) {
+            Some(closed) => closed.map_err(|e| e.context(format!("cannot close {location}"))),
+            None => Err(failed("a server of an older version").remedy(match process_at(socket) {
+                Some(pid) => format!("`kill {pid}` ends it once everything is on the medium"),
+                None => "end it by a signal TERM".to_owned(),
+            })),
+        },
+        Err(e) if gone(&e) => Ok(()),
+        Err(e) => Err(no_answer(socket, &location, &e)),
+    }
+}
+
+fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
+    let error = Error::new(Kind::TimedOut, format!("cannot close {location}"));
+    if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
+        return error.with_kind(Kind::Other).found(e.to_string());
+    }
+    let pid = process_at(socket).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    error
+        .found(format!("a server that does not answer (process {pid})"))
+        .expected("an answer within 5 seconds")
+        .remedy(format!("if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"))
+}
+
+/// The process that listens at a socket.
+fn process_at(path: &Path) -> Option<u32> {
+    let peer = UnixStream::connect(path).ok().and_then(|stream| socket_peercred(&stream).ok())?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// Where the sockets of this user's servers may be.

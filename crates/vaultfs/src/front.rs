@@ -4,7 +4,7 @@ use crate::attributes::requested;
 use crate::nodes::Nodes;
 use crate::seek::{Seeks, Waiting, Way};
 use fuser::{Errno, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
-use lacuna_core::{Error, Kind};
+use lacuna_core::{Error, Kind, Traffic};
 use lacuna_service::{Event, Log, Watch};
 use lacuna_vault::{
     Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, Time, Vault,
@@ -29,6 +29,8 @@ pub(crate) struct Front {
     pub watch: Arc<Watch>,
     pub events: Sender<Event>,
     pub log: Log,
+    /// What was read and written.
+    pub traffic: Traffic,
 }
 
 /// Who asks.
@@ -58,7 +60,8 @@ impl Front {
     ) -> lacuna_core::Result<Self> {
         let seeks =
             Seeks::start(way).map_err(|e| Error::io("cannot start the thread that answers seeks", &e))?;
-        Ok(Front { vault, read_only, nodes: Nodes::default(), seeks, watch, events, log })
+        let traffic = Traffic::default();
+        Ok(Front { vault, read_only, nodes: Nodes::default(), seeks, watch, events, log, traffic })
     }
 
     /// The error number of a failed request. Failures of the storage go to the log, since the kernel has no room for words.
@@ -236,11 +239,13 @@ impl Front {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.clear_set_ids(ino)?;
         }
+        let _in_flight = self.traffic.begin();
         let mut written = self.vault.write(ino, offset, data)?;
         // The kernel does not look how much of a page of its cache was taken: part of it without an error would be lost.
         while written < data.len() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             written += self.vault.write(ino, offset + written as u64, &data[written..])?;
         }
+        self.traffic.add_written(written);
         Ok(written as u32)
     }
 
@@ -285,6 +290,7 @@ impl Front {
 
     /// Returns when everything acknowledged of this node is durable. Of a deleted node that is its end.
     pub(crate) fn fsync(&self, ino: u64) -> FsResult<()> {
+        let _in_flight = self.traffic.begin();
         match self.vault.fsync(ino) {
             Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) if self.nodes.buried(ino).is_some() => {
                 self.vault.sync()
@@ -296,6 +302,7 @@ impl Front {
     /// Fills `buf` as far as the file goes. A block before its end that does not verify is an error: the kernel takes what is
     /// missing from an answer for a hole and would give zeros out as content.
     pub(crate) fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> FsResult<usize> {
+        let _in_flight = self.traffic.begin();
         let mut done = 0;
         while done < buf.len() {
             match self.vault.read(ino, offset + done as u64, &mut buf[done..])? {
@@ -303,6 +310,7 @@ impl Front {
                 read => done += read,
             }
         }
+        self.traffic.add_read(done);
         Ok(done)
     }
 

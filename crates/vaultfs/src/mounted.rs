@@ -9,7 +9,7 @@ use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint,
-    clean_up, close, default_run_base, unmount_fuse,
+    clean_up, close, default_run_base, seconds_now, unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -118,6 +118,8 @@ impl Mounted {
             pid: std::process::id(),
             raw: false,
             read_only: request.read_only,
+            format: "vault".to_owned(),
+            since: seconds_now(),
             vault: true,
             via: None,
         };
@@ -132,12 +134,13 @@ impl Mounted {
             wake.clone(),
             Arc::clone(&request.log),
         )?;
+        let traffic = front.traffic.clone();
         let access = Access { allow_other: request.allow_other, read_only: request.read_only };
         let filesystem = VaultFilesystem::new(front);
         let fuse = FuseMount::start(filesystem, &way, &mountpoint, access, Arc::clone(&watch))?;
         let (at, naming) = (run.paths().control(), request.naming);
         let idle = Idle::new(request.idle_timeout);
-        let served = Served(Arc::clone(&request.vault));
+        let served = Served { vault: Arc::clone(&request.vault), traffic };
         let attending = (Attendance::none(naming), naming);
         let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), attending)?);
         let MountRequest { vault, log, held, .. } = request;

@@ -1,7 +1,7 @@
 //! What the server of a mounted vault tells clients on its control socket: the vault's counters, and how a file of it is
 //! protected.
 
-use lacuna_core::{Error, Kind, Result, Status};
+use lacuna_core::{Error, Kind, Result, Status, Traffic};
 use lacuna_service::Subject;
 use lacuna_vault::{FsError, Vault};
 use serde_json::{Value, json};
@@ -11,11 +11,17 @@ use std::sync::Arc;
 const STAT: &str = "stat ";
 
 /// The vault as clients see it.
-pub(crate) struct Served(pub Arc<Vault>);
+pub(crate) struct Served {
+    pub vault: Arc<Vault>,
+    /// What was asked of it.
+    pub traffic: Traffic,
+}
 
 impl Subject for Served {
     fn status(&self) -> Status {
-        self.0.status()
+        let mut status = self.vault.status();
+        status.items.extend(self.traffic.items());
+        status
     }
 
     fn answer(&self, question: &str) -> Option<Result<Value>> {
@@ -27,7 +33,7 @@ impl Subject for Served {
 impl Served {
     /// How a file is protected, in the fields that `lacuna vault stat --json` shows.
     fn stat(&self, ino: u64) -> Result<Value> {
-        let stat = self.0.file_stat(ino).map_err(|e| unprotected(&self.0.path_of(ino), e))?;
+        let stat = self.vault.file_stat(ino).map_err(|e| unprotected(&self.vault.path_of(ino), e))?;
         Ok(json!({
             "scheme": stat.scheme.name(),
             "integrity": stat.choice.name(),

@@ -8,6 +8,7 @@ mod clients;
 mod closing;
 mod commoner;
 mod crash;
+mod daily;
 mod damage;
 mod defaults;
 mod discreet;

@@ -3,6 +3,7 @@
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -191,6 +192,12 @@ impl Terminal {
             .open(name.to_str().unwrap())
             .unwrap();
         Terminal { screen, keyboard: keyboard.into() }
+    }
+
+    /// Gives it so many columns and rows.
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        let size = Winsize { ws_col: columns, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.screen, size).unwrap();
     }
 
     /// For a program that writes to it. No more than a screen or two, which it holds until it is read.

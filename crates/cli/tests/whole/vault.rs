@@ -30,7 +30,7 @@ fn files_are_there_when_a_vault_is_opened_again() {
 
     let status = lacuna(&["status", "v", "--json"]).code(0).json();
     assert_eq!((&status["servers"][0]["vault"], &status["servers"][0]["raw"]), (&true.into(), &false.into()));
-    assert!(lacuna(&["list"]).code(0).stdout.contains("/v at "));
+    assert!(lacuna(&["list"]).code(0).stdout.contains("/v "));
     assert_eq!(lacuna(&["info", "v", "--json"]).code(0).json()["medium"]["in_use"], true);
     // A second mount, and everything else that needs the vault for itself.
     fs::create_dir(scene.0.path("mnt2")).unwrap();

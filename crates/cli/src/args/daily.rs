@@ -1,0 +1,83 @@
+//! The words of what people do from day to day: `list`, `status`, `close`, `doctor`, and of the last day `erase`.
+
+use super::{ClusterArgs, HolderArgs, location};
+use clap::Args;
+use lacuna::Location;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `list`.
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `status`.
+#[derive(Args)]
+pub(crate) struct StatusArgs {
+    /// A location or a mount point; everything that runs if not given
+    pub target: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Go on until INT, or until what was asked for is closed: on a terminal one screen that is drawn again and again, elsewhere
+    /// one line for each disk and moment
+    #[arg(long, conflicts_with = "json")]
+    pub watch: bool,
+    /// With --watch: seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// With --watch: end after so many looks
+    #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+}
+
+/// `close`.
+#[derive(Args)]
+pub(crate) struct CloseArgs {
+    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it
+    #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
+    pub targets: Vec<PathBuf>,
+    /// Close everything that this user has open, mounted or served to NBD clients. One that cannot be closed does not keep
+    /// others open; the exit code is that of the first failure
+    #[arg(long, conflicts_with = "targets")]
+    pub all: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds such as 0.5".to_owned())?;
+    if (0.05..=86_400.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err("0.05 to 86400 seconds".to_owned())
+}
+
+/// `doctor`.
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// The disk, or the directory of a vault
+    #[arg(value_parser = location)]
+    pub location: Location,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the cluster is.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// `erase`.
+#[derive(Args)]
+pub(crate) struct EraseArgs {
+    /// The disk, or the directory of a vault
+    #[arg(value_parser = location)]
+    pub location: Location,
+    /// Do not ask whether to go on
+    #[arg(long)]
+    pub yes: bool,
+    /// Where the cluster is, and what becomes of another client.
+    #[command(flatten)]
+    pub holder: HolderArgs,
+}

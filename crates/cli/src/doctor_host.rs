@@ -1,0 +1,116 @@
+//! The part of `doctor` that looks at this machine: who has the disk open, and whether it can be mounted here.
+
+use crate::console::Console;
+use crate::findings::Findings;
+use crate::status;
+use crate::status_words::{place, word};
+use lacuna::{Kind, Location, PublicHeader};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::process::geteuid;
+use serde_json::Value;
+use std::path::Path;
+
+/// Looks at who has it open, and at what mounting takes.
+pub(crate) fn look(
+    location: &Location,
+    header: Option<&PublicHeader>,
+    console: Console,
+    findings: &mut Findings,
+) {
+    open_by(location, header, console, findings);
+    if cfg!(feature = "fuse") {
+        mounting(findings);
+    }
+}
+
+fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console, findings: &mut Findings) {
+    let mut servers = status::servers_of(location, console);
+    let discreet = header.is_some_and(|header| header.format.has_levels());
+    if discreet {
+        // Deniability contract: neither how many levels are mounted, nor where, nor what failed on one of them.
+        servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));
+        servers.truncate(1);
+    }
+    servers.iter().for_each(|server| {
+        let shown = if discreet { String::new() } else { format!(" at {}", place(server)) };
+        open_in(server, &shown, &location.to_string(), discreet, findings);
+    });
+    if !servers.is_empty() {
+        return;
+    }
+    match header.and_then(|header| lacuna::process_of(header.uuid)) {
+        Some(pid) => findings.note(
+            "open",
+            format!("open for writing in process {pid}, which is no server of this user"),
+            format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
+        ),
+        None => findings.fine("open", "open nowhere on this machine"),
+    }
+}
+
+/// What a server says; `at` is where clients find it, or empty.
+fn open_in(server: &Value, at: &str, location: &str, discreet: bool, findings: &mut Findings) {
+    let pid = &server["pid"];
+    if server["died"] == true {
+        let close = format!("`lacuna close {}` clears that away; then open it again", word(location));
+        findings.wrong("open", Kind::Busy, format!("its server died and left it mounted{at}"), close);
+    } else if server["silent"] == true {
+        findings.wrong(
+            "open",
+            Kind::TimedOut,
+            format!("open{at}, and its server does not answer (process {pid})"),
+            format!("if it was stopped, `kill -CONT {pid}` lets it go on"),
+        );
+    } else if let Some(error) = server["last_error"].as_str().filter(|_| !discreet) {
+        findings.wrong(
+            "open",
+            Kind::Io,
+            format!("open{at} (process {pid}); the last request that failed: {error}"),
+            "look at the log of the system, close it, and open it again",
+        );
+    } else {
+        findings.fine("open", format!("open{at} (process {pid})"));
+    }
+}
+
+/// What `open` needs. What is lacking is no fault of the disk.
+fn mounting(findings: &mut Findings) {
+    let may = |path: &str| accessat(CWD, path, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    let there = |path: &str| Path::new(path).exists();
+    match (there("/dev/fuse"), may("/dev/fuse")) {
+        (true, true) => findings.fine("fuse", "/dev/fuse can be used"),
+        (true, false) => findings.note(
+            "fuse",
+            "this user may not use /dev/fuse",
+            "`chmod 666 /dev/fuse`, as root; `serve` does without",
+        ),
+        (false, _) => {
+            findings.note("fuse", "there is no /dev/fuse", "`modprobe fuse`, as root; `serve` does without");
+        }
+    }
+    if geteuid().is_root() {
+        if there("/dev/loop-control") {
+            findings.fine("loop", "loop devices can be made");
+        } else {
+            findings.note(
+                "loop",
+                "there is no /dev/loop-control",
+                "`modprobe loop`; `open --raw` and `serve` do without",
+            );
+        }
+    } else if tool("fusermount3") {
+        findings.fine("fusermount3", "there, so users other than root can mount");
+    } else {
+        findings.note(
+            "fusermount3",
+            "not found, so users other than root cannot mount",
+            "install the package fuse3",
+        );
+    }
+}
+
+/// Whether a program is in one of the directories for programs.
+fn tool(name: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|dir| dir.join(name).is_file())
+}

@@ -1,0 +1,274 @@
+//! The part of `doctor` that looks at where a disk or vault rests: the place, the copies of its header, its length, its files, and
+//! the space of the host.
+
+use crate::findings::Findings;
+use lacuna::vault::{self, is_vault};
+use lacuna::{
+    ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, Parameters, PublicHeader,
+    examine, human,
+};
+use lacuna_service::shell_word;
+use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Free space of a file system below which nothing works well.
+const LITTLE: u64 = 64 << 20;
+
+/// Looks, and gives the header if a copy of it is whole.
+pub(crate) fn look(
+    location: &Location,
+    cluster: &ClusterOptions,
+    findings: &mut Findings,
+) -> Option<PublicHeader> {
+    if let Some(path) = location.path() {
+        if !place(path, findings) {
+            return None;
+        }
+        permissions(path, findings);
+    }
+    let examined = match examine(location, cluster) {
+        Ok(examined) => examined,
+        Err(e) => {
+            findings.failed("medium", &e);
+            return None;
+        }
+    };
+    copies(&examined.header, location, findings);
+    length(&examined, location, findings);
+    if let Some(path) = location.path() {
+        space(path, &examined, findings);
+        if path.is_dir() {
+            vault_files(path, findings);
+        }
+    }
+    examined.header.header
+}
+
+/// What is at the path. False if there is nothing to go on with.
+fn place(path: &Path, findings: &mut Findings) -> bool {
+    let shown = path.display();
+    let kind = match fs::metadata(path) {
+        Ok(meta) => meta.file_type(),
+        Err(e) if e.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
+            findings.wrong(
+                "location",
+                Kind::NotFound,
+                format!("{shown} is a link to what is not there"),
+                "attach or mount what holds it, or correct the link",
+            );
+            return false;
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            findings.wrong(
+                "location",
+                Kind::NotFound,
+                format!("{shown} does not exist"),
+                "check the path, and that the file system or device that holds it is there",
+            );
+            return false;
+        }
+        Err(e) => {
+            let kind = if e.kind() == ErrorKind::PermissionDenied { Kind::Permission } else { Kind::Io };
+            findings.wrong(
+                "location",
+                kind,
+                format!("{shown} cannot be looked at ({e})"),
+                "check the directories on the way to it",
+            );
+            return false;
+        }
+    };
+    if kind.is_dir() && !is_vault(path) {
+        let found = format!("{shown} is a directory and no vault: it has no header");
+        findings.wrong("location", Kind::NotFound, found, "check the path; if a vault is there, `lacuna header restore` brings its header back from a backup");
+        return false;
+    }
+    let what = if kind.is_dir() {
+        "the directory of a vault"
+    } else if kind.is_file() {
+        "a file"
+    } else if kind.is_block_device() {
+        "a block device"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else {
+        findings.wrong(
+            "location",
+            Kind::Usage,
+            format!("{shown} is neither a file nor a block device"),
+            "check the path",
+        );
+        return false;
+    };
+    findings.fine("location", format!("{shown}, {what}"));
+    true
+}
+
+fn permissions(path: &Path, findings: &mut Findings) {
+    let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
+    let read_only = statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if !may(Access::READ_OK) {
+        findings.wrong(
+            "permissions",
+            Kind::Permission,
+            "this user may not read it",
+            format!("be its owner or root, or `chmod u+rw {}`", shell_word(path)),
+        );
+    } else if may(Access::WRITE_OK) {
+        findings.fine("permissions", "this user may read and write it");
+    } else if read_only {
+        findings.note(
+            "permissions",
+            "the file system that holds it is mounted read-only",
+            "open it with --read-only, or mount that file system for writing",
+        );
+    } else {
+        findings.note(
+            "permissions",
+            "this user may read it and not write it",
+            format!("open it with --read-only, or `chmod u+w {}`", shell_word(path)),
+        );
+    }
+}
+
+fn copies(header: &Diagnosis, location: &Location, findings: &mut Findings) {
+    let Some(public) = &header.header else {
+        let found: Vec<String> = header.copies.iter().map(words).collect();
+        let (kind, remedy) = if header.is_of_ours() {
+            let newer = header.copies.iter().any(|copy| matches!(copy.state, CopyState::UnknownVersion(_)));
+            let remedy = if newer {
+                "use a newer lacuna"
+            } else {
+                "`lacuna header restore` brings it back from a backup; without one the disk is lost"
+            };
+            (if newer { Kind::Other } else { Kind::Corrupt }, remedy)
+        } else {
+            (
+                Kind::NotFound,
+                "check that it is the right place; if a disk was there and something wrote over it, `lacuna header restore` brings its header back from a backup",
+            )
+        };
+        findings.wrong("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
+        return;
+    };
+    let whole = header.copies.iter().filter(|copy| copy.state == CopyState::Whole).count();
+    let all = header.copies.len();
+    let about = format!(
+        "format {}, header version {}, generation {}, UUID {}",
+        public.format, public.version, public.generation, public.uuid
+    );
+    if whole == all {
+        findings.fine("header", format!("all {all} copies are whole and equal; {about}"));
+        return;
+    }
+    let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
+    let found = format!("{whole} of {all} copies are whole; {}; {about}", bad.collect::<Vec<_>>().join("; "));
+    findings.wrong(
+        "header",
+        Kind::Corrupt,
+        found,
+        format!("`lacuna header repair {}` writes all copies anew", word(location)),
+    );
+}
+
+fn words(copy: &CopyReport) -> String {
+    let at = copy.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+    let state = match &copy.state {
+        CopyState::Whole => "is whole".to_owned(),
+        CopyState::Older => format!("is older (generation {})", copy.generation.unwrap_or(0)),
+        CopyState::Differs => "differs though it has the same generation".to_owned(),
+        CopyState::Missing => "is missing".to_owned(),
+        CopyState::Damaged(how) => format!("is damaged ({how})"),
+        CopyState::UnknownVersion(version) => format!("has the unknown version {version}"),
+        CopyState::Unreadable(why) => format!("cannot be read ({why})"),
+    };
+    format!("{}{at} {state}", copy.copy)
+}
+
+fn length(examined: &Examination, location: &Location, findings: &mut Findings) {
+    let parameters = match &examined.parameters {
+        Some(Ok(parameters)) => parameters,
+        Some(Err(e)) => return findings.failed("parameters", e),
+        None => return,
+    };
+    let needed = parameters.end();
+    let on_medium =
+        matches!(parameters, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_));
+    if !on_medium || location.path().is_none() {
+        return;
+    }
+    let len = examined.len;
+    if len < needed {
+        findings.wrong(
+            "length",
+            Kind::Corrupt,
+            format!("it was cut short: {len} bytes of the {needed} that the header wants"),
+            format!("restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read"),
+        );
+    } else {
+        findings.fine("length", format!("{} (the disk needs {})", human(len), human(needed)));
+    }
+}
+
+/// The space of the file system that holds a file or a vault.
+fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
+    let grows = path.is_dir() || path.is_file();
+    let Some(found) = statvfs(path).ok().filter(|_| grows) else { return };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let may_take = examined.used.filter(|_| path.is_file()).map(|used| examined.len.saturating_sub(used));
+    let words = format!("{} free on the file system that holds it", human(free));
+    match may_take {
+        Some(0) => findings.fine("space", format!("{words}; the file has all the space that it needs")),
+        _ if free < LITTLE => findings.wrong(
+            "space",
+            Kind::NoSpace,
+            words,
+            "free space there; on the disk, delete and trim (`fstrim`)",
+        ),
+        Some(more) if more > free => findings.note(
+            "space",
+            format!("{words}, and the file may come to take {} more", human(more)),
+            "keep an eye on it, or make disks with --preallocate",
+        ),
+        _ => findings.fine("space", words),
+    }
+}
+
+/// The files of a vault, and what this machine remembers of it.
+fn vault_files(dir: &Path, findings: &mut Findings) {
+    let missing: Vec<&str> = vault::FILES.into_iter().filter(|file| !dir.join(file).is_file()).collect();
+    if missing.is_empty() {
+        findings.fine("files", "the superblocks and both journal files are there");
+    } else {
+        let found = format!("missing in the directory: {}", missing.join(", "));
+        findings.wrong("files", Kind::Corrupt, found, "restore the directory from a backup, whole");
+    }
+    match vault::about(dir, None) {
+        Ok(about) => match about.remembered {
+            Some(state) => findings.fine(
+                "anchor",
+                format!("this machine remembers state {}, in {}", state.number, about.anchor.display()),
+            ),
+            None => findings.note(
+                "anchor",
+                format!("this machine remembers no state (it would be in {})", about.anchor.display()),
+                "the next opening takes the state that is there, whether or not it is the newest",
+            ),
+        },
+        Err(e) if e.kind() == Kind::NotFound => {}
+        Err(e) => findings.failed("anchor", &e),
+    }
+}
+
+fn word(location: &Location) -> String {
+    location.path().map_or_else(
+        || location.to_string(),
+        |path| match location {
+            Location::Path(_) => shell_word(path),
+            _ => location.to_string(),
+        },
+    )
+}

@@ -1,0 +1,106 @@
+//! `erase`: the end of a disk or vault. What is asked and said around [`lacuna::erase`].
+
+use crate::args::EraseArgs;
+use crate::console::{self, Console};
+use crate::observer::Removing;
+use crate::status;
+use crate::status_words::word;
+use lacuna::vault::is_vault;
+use lacuna::{Erased, Error, Kind, Location, PublicHeader, Result};
+use std::path::Path;
+
+/// `lacuna erase`.
+pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
+    let location = &args.location;
+    if !args.yes && !console::can_ask() {
+        return Err(Error::new(Kind::Usage, format!("cannot erase {location}"))
+            .found("no terminal to ask whether to go on")
+            .remedy("to make it unreadable for good, give --yes"));
+    }
+    refuse_open(location, console)?;
+    let observer = Removing::new(console, false);
+    let erased = lacuna::erase(location, &args.holder.of(location)?, &observer, |header| {
+        console.note(&doom(location, header));
+        if args.yes { Ok(()) } else { console::confirm() }
+    })?;
+    drop(observer);
+    console.done(&format!("erased {location}: all copies of its header are overwritten{}", more(&erased)))?;
+    worth(location, &erased).iter().for_each(|sentence| console.note(sentence));
+    Ok(())
+}
+
+/// Refuses what a server of this user has open, in words that say how to close it.
+fn refuse_open(location: &Location, console: Console) -> Result<()> {
+    let servers = status::servers_of(location, console);
+    let Some(server) = servers.first() else { return Ok(()) };
+    let close = match server["mountpoint"].as_str() {
+        Some(at) => format!("`lacuna close {}` first", word(at)),
+        None => {
+            format!("`kill {}` first, which ends the server once everything is on the medium", server["pid"])
+        }
+    };
+    Err(Error::new(Kind::Busy, format!("cannot erase {location}"))
+        .found(format!("a server that has it open, or left it mounted (process {})", server["pid"]))
+        .expected("a disk that is closed")
+        .remedy(close))
+}
+
+fn doom(location: &Location, header: Option<&PublicHeader>) -> String {
+    let what = header.map_or_else(
+        || "its header is damaged already".to_owned(),
+        |header| format!("format {}, UUID {}", header.format, header.uuid),
+    );
+    format!("{location} ({what}) will be unreadable for good, whatever passphrases are known")
+}
+
+fn more(erased: &Erased) -> String {
+    match erased.former_copies {
+        0 => String::new(),
+        1 => ", with one where its medium ended before it grew".to_owned(),
+        count => format!(", with {count} where its medium ended before it grew"),
+    }
+}
+
+/// What that is worth.
+fn worth(location: &Location, erased: &Erased) -> Vec<String> {
+    let mut told = Vec::new();
+    match location {
+        Location::Path(path) if is_vault(path) => told.push(
+            "a program that synchronises the directory, or a snapshot of it, may keep earlier versions of the file lacuna.vault: delete \
+             them there"
+                .to_owned(),
+        ),
+        Location::Path(path) => {
+            let trimmed = if erased.discarded { "was told to forget them, and need not obey" } else { "cannot be told to forget them" };
+            let medium = if is_device(path) { "a solid-state device" } else { "a file system on a solid-state device, or one that copies on write," };
+            told.push(format!(
+                "{medium} may keep the overwritten pages for a while (it {trimmed}); if that matters, use the erase command of the device \
+                 (`nvme format`, `hdparm --security-erase`), or destroy it"
+            ));
+        }
+        Location::Nand(_) | Location::Ubi(_) => {
+            told.push("every old copy on the flash is erased, in blocks that went bad as well as it can be told".to_owned());
+        }
+        Location::Rados { .. } => {
+            told.push("snapshots of the pool itself, and backups of it, are not reached from here".to_owned());
+        }
+    }
+    if !erased.searched_all {
+        told.push(
+            "if an early version made the disk larger, a copy of an older header may lie in its midst: it is too long to look \
+             everywhere"
+                .to_owned(),
+        );
+    }
+    told.push(
+        "backups of the header (`lacuna header backup`) and copies of the disk, or of what held it, still open with their \
+         passphrases: destroy them as well"
+            .to_owned(),
+    );
+    told
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
+}

@@ -1,0 +1,54 @@
+//! What clients have asked of something that is open, counted for people: how much was read and written, and how many
+//! requests are being worked on.
+
+use crate::StatusItem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters that many threads share. Clones count together.
+#[derive(Clone, Default)]
+pub struct Traffic(Arc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    read: AtomicU64,
+    written: AtomicU64,
+    in_flight: AtomicU64,
+}
+
+/// A request that is in flight until this is dropped.
+pub struct InFlight<'t>(&'t AtomicU64);
+
+impl Traffic {
+    /// A request begins.
+    pub fn begin(&self) -> InFlight<'_> {
+        self.0.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(&self.0.in_flight)
+    }
+
+    /// So many bytes were read.
+    pub fn add_read(&self, bytes: usize) {
+        self.0.read.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// So many bytes were written.
+    pub fn add_written(&self, bytes: usize) {
+        self.0.written.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The counters now, since this was made.
+    pub fn items(&self) -> [StatusItem; 3] {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [
+            StatusItem::new("bytes_read", now(&self.0.read), "bytes"),
+            StatusItem::new("bytes_written", now(&self.0.written), "bytes"),
+            StatusItem::new("in_flight", now(&self.0.in_flight), "requests"),
+        ]
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,31 @@
+//! Copies of a header that lie where the medium of its disk once ended.
+//!
+//! The last copy lies at the end of the medium. When a disk grows, the header gets another end, and the copy at the former one
+//! stays in the midst of the disk. It opens with the passphrases of its day, so whoever ends a disk or a passphrase wants it gone.
+
+use lacuna_core::Result;
+use lacuna_header::layout::MAGIC;
+use lacuna_header::{HEADER_AREA, HEADER_LEN, HeaderBackup, TAIL_AREA, Uuid, copy_c};
+use lacuna_medium::Medium;
+use std::ops::Range;
+
+/// The places in `range` where a whole header of the disk `uuid` lies, but the one at the present end of the medium. Last copies lie
+/// at multiples of 64 KiB, so that is where it looks.
+pub(crate) fn find(medium: &dyn Medium, uuid: Uuid, range: Range<u64>) -> Result<Vec<u64>> {
+    let mut found = Vec::new();
+    let end = range.end.min(medium.len().saturating_sub(HEADER_LEN as u64));
+    let mut at = range.start.max(HEADER_AREA).next_multiple_of(TAIL_AREA);
+    while at < end {
+        let mut magic = [0; MAGIC.len()];
+        medium.read_at(at, &mut magic)?;
+        if magic == MAGIC && Some(at) != copy_c(medium.len()) {
+            let mut bytes = vec![0; HEADER_LEN];
+            medium.read_at(at, &mut bytes)?;
+            if HeaderBackup::parse(&bytes).is_ok_and(|header| header.public().uuid == uuid) {
+                found.push(at);
+            }
+        }
+        at += TAIL_AREA;
+    }
+    Ok(found)
+}
