@@ -3,15 +3,16 @@
 mod groups;
 mod header;
 mod keys;
+mod passphrases;
 mod snapshots;
 mod vault;
 
 pub(crate) use groups::{
-    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, NewPassphraseArgs, PassphraseArgs, PurgingArgs,
-    ShapeArgs, WaitingArgs, WritingArgs,
+    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, PurgingArgs, ShapeArgs, WaitingArgs, WritingArgs,
 };
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
+pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source};
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 pub(crate) use vault::{
     AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultStatArgs, VaultVerb,
@@ -138,6 +139,9 @@ pub(crate) struct CreateArgs {
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
+    /// Whether a token may be all there is.
+    #[command(flatten)]
+    pub recovery: RecoveryArgs,
 }
 
 impl CreateArgs {

@@ -36,7 +36,7 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
         &backup,
         may_lose,
         &console,
-        |open| passphrase::to_open(&args.passphrase, &opens, open),
+        |open| passphrase::to_open(&args.passphrase, &opens, backup.public().uuid, open),
         |words| {
             console.note(words);
             if args.yes { Ok(()) } else { agree(&args.location) }
@@ -59,7 +59,9 @@ fn agree(location: &Location) -> Result<()> {
 pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let location = &args.location;
     let shown = location.to_string();
-    let ask = |open: lacuna::Opener<'_>| passphrase::to_open(&args.passphrase, &shown, open);
+    let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
+        passphrase::to_open(&args.passphrase, &shown, disk.uuid, open)
+    };
     header::repair((location, &args.holder.of(location)?), &console, ask)?;
     console.done(&format!("wrote all copies of the header of {location} anew"))
 }

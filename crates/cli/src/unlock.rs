@@ -17,7 +17,9 @@ pub(crate) fn unlock(
     args: &PassphraseArgs,
     console: Console,
 ) -> Result<Volume> {
-    let ask = |_: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &location.to_string(), open);
+    let ask = |disk: &PublicHeader, open: Opener<'_>| {
+        passphrase::to_open(args, &location.to_string(), disk.uuid, open)
+    };
     let volume = lacuna::unlock(location, &holder.of(location)?, access, &console, ask)?;
     if volume.parameters.has_levels() && access == Access::Write {
         // In the same words whatever there is (deniability contract).

@@ -11,7 +11,7 @@ use crate::unlock::{Opened, Opener, Volume, unlock};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
-    Keyring, Location, PublicHeader, add_passphrase, change_keys, change_passphrase, lost_slots_warning,
+    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase, lost_slots_warning,
     remove_passphrase,
 };
 use lacuna_medium::Access;
@@ -69,8 +69,8 @@ enum Change {
 }
 
 impl Keys {
-    /// Unlocks a disk, as [`unlock`] does; `ask` is told which slots are rewritten before it asks for passphrases. `all`: all of
-    /// them, whatever the format. `cost` is that of all passphrases afterwards; as before if not given.
+    /// Unlocks a disk, as [`unlock`] does; `ask` is told which slots of which disk are rewritten before it asks for passphrases.
+    /// `all`: all of them, whatever the format. `cost` is that of all passphrases afterwards; as before if not given.
     ///
     /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot changes.
     pub fn unlock(
@@ -78,14 +78,14 @@ impl Keys {
         all: bool,
         cost: Option<Cost>,
         observer: &dyn Observer,
-        ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
+        ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
         refuse_snapshot(location, "change the passphrases of")?;
         let shown = Cell::new(None);
         let asked = |public: &PublicHeader, open: Opener<'_>| {
             let rewrites = Rewrites::of(public, all, cost)?;
             shown.set(Some(public.format));
-            ask(rewrites, open)
+            ask(rewrites, public, open)
         };
         let mut volume = unlock(location, holder, Access::Write, observer, asked)?;
         if shown.get() != Some(volume.unlocked.header.format) {
@@ -108,6 +108,11 @@ impl Keys {
             }
         };
         Ok(Keys { volume, given, plan })
+    }
+
+    /// The UUID of the disk.
+    pub fn uuid(&self) -> Uuid {
+        self.volume.unlocked.header.uuid
     }
 
     /// How many passphrases were given that differ.

@@ -63,11 +63,6 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
     key(&scene, &[&["remove", "--remove-key-file", "third"], &keep[..]].concat()).code(0);
     works([true, true, false]);
 
-    // Which is the first one of two kinds would be a guess.
-    let both = ["change", "--new-key-file", "third", "--key-fd", "0", "--yes", "--keep", "2"];
-    assert!(key(&scene, &both).code(1).stderr.contains("--key-fd"));
-    works([true, true, false]);
-
     // The first one given is changed, the others stay.
     key(&scene, &[&["change", "--new-key-file", "third"], &keep[..]].concat()).code(0);
     works([false, true, true]);
