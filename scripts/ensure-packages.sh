@@ -38,7 +38,7 @@ need make make
 
 # Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
 # own), a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs that keep folders in
-# step, and the peers of vaults.
+# step, the peers of vaults, keyrings and tokens in software (tpm2-tools brings libtss2).
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -63,6 +63,10 @@ if [ "$for_what" != demo ]; then
     want gocryptfs /usr/bin/gocryptfs
     want cryfs /usr/bin/cryfs
     want encfs /usr/bin/encfs
+    want keyutils /usr/bin/keyctl /bin/keyctl
+    want libfido2-1 /usr/lib/*/libfido2.so.1
+    want swtpm /usr/bin/swtpm
+    want tpm2-tools /usr/bin/tpm2_pcrextend
 fi
 
 if [ -n "$missing" ]; then

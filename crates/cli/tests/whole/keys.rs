@@ -109,7 +109,7 @@ fn passphrases_come_and_go_without_the_others() {
 }
 
 /// Answers prompts with the lines of `answers` in turn, and keeps them in `asked`.
-fn answering(scene: &Scene, answers: &str) {
+pub(crate) fn answering(scene: &Scene, answers: &str) {
     let script = "#!/bin/sh\necho \"$1\" >>asked\nsed -n \"$(wc -l <asked)p\" answers\n";
     fs::write(scene.path("ask"), script).unwrap();
     scene.tool("chmod", &["+x", "ask"]);
@@ -117,7 +117,7 @@ fn answering(scene: &Scene, answers: &str) {
     let _ = fs::remove_file(scene.path("asked"));
 }
 
-fn asked(scene: &Scene) -> Vec<String> {
+pub(crate) fn asked(scene: &Scene) -> Vec<String> {
     fs::read_to_string(scene.path("asked")).unwrap().lines().map(str::to_owned).collect()
 }
 

@@ -2,6 +2,7 @@
 //! privilege for is skipped, and the test says so.
 
 mod access_time;
+mod authenticator;
 mod books;
 mod clients;
 mod closing;
@@ -36,6 +37,8 @@ mod refused;
 mod requests;
 mod robbed;
 mod scene;
+mod tokens;
+mod tokens_fido2;
 mod traces;
 mod typist;
 mod ubi;
