@@ -131,6 +131,7 @@ pub(crate) fn confirm() -> Result<()> {
 }
 
 /// What a person has to do now for the command to go on, which `--quiet` does not silence.
+#[cfg_attr(not(feature = "tokens"), allow(dead_code))]
 pub(crate) fn now(text: &str) {
     to_stderr(&format!("lacuna: {text}"));
 }

@@ -28,7 +28,8 @@ pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
 /// `lacuna key change`.
 pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = (&args.key.passphrase, args.new.source());
-    let Unlocked { mut keys, mut works } = unlock(&args.key, given, "Passphrase to replace for", false, console)?;
+    let Unlocked { mut keys, mut works } =
+        unlock(&args.key, given, "Passphrase to replace for", false, console)?;
     if enrols(new.as_ref(), &keys, console) {
         works[0].token = true;
         recovery::check(&works, args.key.recovery)?;
@@ -40,13 +41,19 @@ pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
 /// `lacuna key remove`.
 pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let given = &args.key.passphrase;
-    let Unlocked { mut keys, works } = unlock(&args.key, given, "Passphrase that keeps working for", false, console)?;
+    let Unlocked { mut keys, works } =
+        unlock(&args.key, given, "Passphrase that keeps working for", false, console)?;
     let (prompt, source) = (format!("Passphrase to remove from {}: ", args.key.location), args.source());
     if !source.as_ref().is_some_and(Source::is_token) {
         recovery::check(&works, args.key.recovery)?;
     }
-    let gone = passphrase::one(source.as_ref(), given, keys.uuid(), &prompt)
-        .map_err(|e| if source.is_some() { e } else { e.remedy("give the passphrase to remove with --remove-key-file or --remove-key-fd") })?;
+    let gone = passphrase::one(source.as_ref(), given, keys.uuid(), &prompt).map_err(|e| {
+        if source.is_some() {
+            e
+        } else {
+            e.remedy("give the passphrase to remove with --remove-key-file or --remove-key-fd")
+        }
+    })?;
     keys.remove(gone)?;
     write(keys, &args.key, console, "removed the passphrase")
 }
@@ -86,7 +93,9 @@ fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
         return Err(Error::new(Kind::Usage, "cannot tell which token to enrol")
             .found("more than one --token")
             .expected("one")
-            .remedy("give the one to enrol with --new-token, and with --token those that open the disk already"));
+            .remedy(
+                "give the one to enrol with --new-token, and with --token those that open the disk already",
+            ));
     }
     Ok((given, first))
 }

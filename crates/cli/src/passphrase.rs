@@ -17,22 +17,12 @@ const LIMIT: usize = 1 << 20;
 const ATTEMPTS: u32 = 3;
 
 /// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
-pub(crate) fn to_open(
-    args: &PassphraseArgs,
-    location: &str,
-    disk: Uuid,
-    open: Opener<'_>,
-) -> Result<Opened> {
+pub(crate) fn to_open(args: &PassphraseArgs, location: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
     opened_by(args, &format!("Passphrase for {location}: "), disk, open)
 }
 
 /// [`to_open`] with a prompt of its own.
-pub(crate) fn opened_by(
-    args: &PassphraseArgs,
-    prompt: &str,
-    disk: Uuid,
-    open: Opener<'_>,
-) -> Result<Opened> {
+pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
     let given = given(args, disk)?;
     if !given.is_empty() {
         return Ok((open(&given).map_err(|e| about_tokens(args, e))?, given));
@@ -43,12 +33,7 @@ pub(crate) fn opened_by(
 
 /// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
 /// for, and each is tried before the next.
-pub(crate) fn to_keep(
-    args: &PassphraseArgs,
-    prompt: &str,
-    disk: Uuid,
-    open: Opener<'_>,
-) -> Result<Opened> {
+pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
     let (mut unlocked, mut passphrases) = opened_by(args, prompt, disk, open)?;
     let mut already = "";
     while !args.is_given() {
@@ -142,7 +127,9 @@ pub(crate) fn to_create(
     let mut all: Vec<Vec<Passphrase>> = Vec::new();
     for (level, source) in (0..new.levels).zip(&args.sources) {
         let mut of_level = vec![match source {
-            Source::File(path) if is_typed(path) => one_more(args, &new_prompt(location, new.levels, level), &all)?,
+            Source::File(path) if is_typed(path) => {
+                one_more(args, &new_prompt(location, new.levels, level), &all)?
+            }
             source => from_source(source, args, new.uuid, true)?,
         }];
         if source.is_token() && !recovery.no_recovery {

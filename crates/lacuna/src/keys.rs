@@ -11,8 +11,8 @@ use crate::unlock::{Opened, Opener, Volume, unlock};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
-    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase, lost_slots_warning,
-    remove_passphrase,
+    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase,
+    lost_slots_warning, remove_passphrase,
 };
 use lacuna_medium::Access;
 use std::cell::Cell;

@@ -41,9 +41,10 @@ impl Token for Fido2 {
     fn secret(&self, request: &Request<'_>, create: bool) -> Result<SecretVec> {
         let (path, product) = self.path()?;
         let device = open(&path)?;
-        let pin = match device.has_pin() {
-            true => Some(Pin::new(&request.person.pin(&format!("PIN of the token {product}: "))?)?),
-            false => None,
+        let pin = if device.has_pin() {
+            Some(Pin::new(&request.person.pin(&format!("PIN of the token {product}: "))?)?)
+        } else {
+            None
         };
         let pin = pin.as_ref();
         let failed = |what: &str, code| refusal(&device, what, code);
@@ -51,16 +52,21 @@ impl Token for Fido2 {
         match device.count(RP, pin) {
             Ok(1) => {}
             Err(Code(NO_CREDENTIALS)) | Ok(0) if create => {
-                request.person.act(&format!("touch the token {product}: it keeps a credential for lacuna from now on"));
+                request
+                    .person
+                    .act(&format!("touch the token {product}: it keeps a credential for lacuna from now on"));
                 device
                     .make_credential(RP, USER, pin)
                     .map_err(|code| failed("make a credential in the token", code))?;
             }
             Err(Code(NO_CREDENTIALS)) | Ok(0) => {
-                return Err(Error::new(Kind::Passphrase, format!("the token {product} is not the right one"))
-                    .found("no credential for lacuna on it")
-                    .expected("the token that was enrolled, which was not reset since")
-                    .remedy("use the other token, or give the recovery passphrase"));
+                return Err(Error::new(
+                    Kind::Passphrase,
+                    format!("the token {product} is not the right one"),
+                )
+                .found("no credential for lacuna on it")
+                .expected("the token that was enrolled, which was not reset since")
+                .remedy("use the other token, or give the recovery passphrase"));
             }
             Ok(several) => {
                 return Err(Error::new(Kind::Other, "cannot tell which credential to use")
@@ -112,7 +118,9 @@ fn open(path: &str) -> Result<Device> {
             Ok(_) => error(Kind::Permission)
                 .found(format!("code {code} of libfido2"))
                 .expected("a FIDO2 token that this user may read and write")
-                .remedy("see the permissions of the device (udev gives tokens to whoever sits at the machine)"),
+                .remedy(
+                    "see the permissions of the device (udev gives tokens to whoever sits at the machine)",
+                ),
         }
     })
 }
@@ -133,10 +141,9 @@ fn refusal(device: &Device, what: &str, Code(code): Code) -> Error {
         PIN_BLOCKED => error(Kind::Permission)
             .found("a token that is locked after too many wrong PINs")
             .remedy("give the recovery passphrase; to reset the token (`fido2-token -R`) removes all that it keeps"),
-        KEY_STORE_FULL => error(Kind::NoSpace)
+        KEY_STORE_FULL => error(Kind::Other)
             .found("a token that is full")
-            .remedy("remove a credential that is not needed (`fido2-token -L -r` lists them), or use another token")
-            .with_kind(Kind::Other),
+            .remedy("remove a credential that is not needed (`fido2-token -L -r` lists them), or use another token"),
         code if ACTION_TIMEOUTS.contains(&code) => {
             error(Kind::TimedOut).found("no touch in the time that the token gives").remedy("try again")
         }

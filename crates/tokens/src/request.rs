@@ -26,16 +26,21 @@ impl Request<'_> {
     /// The label of this secret among all that the token can give: what a token computes its answer from.
     pub(crate) fn salt(&self) -> [u8; 32] {
         // The UUID has a fixed length and the name comes last, so no two requests are the same text.
-        Sha256::new().chain_update(b"lacuna token v1").chain_update(self.uuid).chain_update(self.name).finalize().into()
+        Sha256::new()
+            .chain_update(b"lacuna token v1")
+            .chain_update(self.uuid)
+            .chain_update(self.name)
+            .finalize()
+            .into()
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// Nobody.
-    pub(crate) struct Nobody;
+    struct Nobody;
 
     impl Person for Nobody {
         fn pin(&self, prompt: &str) -> Result<SecretVec> {

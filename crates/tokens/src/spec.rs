@@ -1,10 +1,10 @@
 //! How a user names a token: `fido2[:NAME]`, `tpm2[:NAME]`, `keyring:NAME`, with options after commas.
 
+use crate::Token;
 use crate::fido2::Fido2;
 use crate::keyring::Keyring;
 use crate::request::{Person, Request};
 use crate::tpm2::{PCR_COUNT, Tpm2};
-use crate::Token;
 use lacuna_core::{Result, SecretVec};
 use std::fmt;
 use std::str::FromStr;
@@ -79,7 +79,8 @@ impl FromStr for TokenSpec {
         };
         let mut items: Vec<&str> = if rest.is_empty() { vec![] } else { rest.split(',').collect() };
         let is_name = |item: &&str| !item.contains('=') && *item != "pin";
-        let name = if items.first().is_some_and(is_name) { items.remove(0).to_owned() } else { String::new() };
+        let name =
+            if items.first().is_some_and(is_name) { items.remove(0).to_owned() } else { String::new() };
         if name.len() > LONGEST_NAME {
             return Err(format!("the name of a token has at most {LONGEST_NAME} bytes"));
         }
@@ -141,11 +142,18 @@ mod tests {
 
     #[test]
     fn names_and_options_are_told_apart() {
-        for (text, name) in [("fido2", ""), ("fido2:blue", "blue"), ("keyring:home", "home"), ("tpm2:pcrs=7,pin", "")] {
+        for (text, name) in
+            [("fido2", ""), ("fido2:blue", "blue"), ("keyring:home", "home"), ("tpm2:pcrs=7,pin", "")]
+        {
             assert_eq!((parsed(text).name.as_str(), parsed(text).to_string().as_str()), (name, text));
         }
-        let Which::Tpm2(token) = parsed("tpm2:n,pcrs=11+7+7,pin,tcti=swtpm:host=h,port=1").which else { panic!() };
-        assert_eq!((token.pcrs, token.pin, token.tcti.as_deref()), (vec![7, 11], true, Some("swtpm:host=h,port=1")));
+        let Which::Tpm2(token) = parsed("tpm2:n,pcrs=11+7+7,pin,tcti=swtpm:host=h,port=1").which else {
+            panic!()
+        };
+        assert_eq!(
+            (token.pcrs, token.pin, token.tcti.as_deref()),
+            (vec![7, 11], true, Some("swtpm:host=h,port=1"))
+        );
         let Which::Tpm2(token) = parsed("tpm2").which else { panic!() };
         assert_eq!((token.pcrs, token.pin, token.tcti), (vec![7], false, None));
         let Which::Fido2(token) = parsed("fido2:device=/dev/hidraw3").which else { panic!() };
@@ -156,8 +164,20 @@ mod tests {
     fn what_means_nothing_is_refused() {
         let long = format!("fido2:{}", "n".repeat(65));
         for text in [
-            "", "usb", "keyring", "keyring:", "keyring:a,pin", "fido2:a,pin", "fido2:device=", "tpm2:pcrs=", "tpm2:pcrs=24",
-            "tpm2:pcrs=7,8", "tpm2:a,b", "fido2:tcti=x", "keyring:a,tcti=x", &long,
+            "",
+            "usb",
+            "keyring",
+            "keyring:",
+            "keyring:a,pin",
+            "fido2:a,pin",
+            "fido2:device=",
+            "tpm2:pcrs=",
+            "tpm2:pcrs=24",
+            "tpm2:pcrs=7,8",
+            "tpm2:a,b",
+            "fido2:tcti=x",
+            "keyring:a,tcti=x",
+            &long,
         ] {
             assert!(text.parse::<TokenSpec>().is_err(), "{text}");
         }

@@ -84,7 +84,9 @@ impl Tpm2 {
             Error::new(Kind::NotFound, "cannot reach the TPM")
                 .found(format!("code {:#x} of libtss2 for {configuration}", failed.code))
                 .expected("a TPM 2.0 that answers")
-                .remedy("give the passphrase if there is no TPM here; else see whether another program holds it")
+                .remedy(
+                    "give the passphrase if there is no TPM here; else see whether another program holds it",
+                )
         })
     }
 }
@@ -98,7 +100,10 @@ impl Token for Tpm2 {
         message[..32].copy_from_slice(&salt);
         if self.pin {
             let pin = pin(request, create)?;
-            let digest = Sha256::new().chain_update(b"lacuna tpm2 pin v1").chain_update(salt).chain_update(pin.expose());
+            let digest = Sha256::new()
+                .chain_update(b"lacuna tpm2 pin v1")
+                .chain_update(salt)
+                .chain_update(pin.expose());
             message[32..].copy_from_slice(&digest.finalize());
         }
         let used = if self.pin { &message[..] } else { &message[..32] };
@@ -112,7 +117,9 @@ impl Token for Tpm2 {
 fn pin(request: &Request<'_>, create: bool) -> Result<SecretVec> {
     let pin = request.person.pin("PIN that goes with the TPM: ")?;
     if create && request.person.pin("The same PIN again: ")?.expose() != pin.expose() {
-        return Err(Error::new(Kind::Usage, "cannot take the PIN").found("two that differ").expected("the same twice"));
+        return Err(Error::new(Kind::Usage, "cannot take the PIN")
+            .found("two that differ")
+            .expected("the same twice"));
     }
     Ok(pin)
 }
@@ -122,10 +129,12 @@ fn check_device() -> Result<()> {
     let Err(e) = OpenOptions::new().read(true).write(true).open(DEVICE) else { return Ok(()) };
     let error = Error::io(format!("cannot use the TPM {DEVICE}"), &e);
     Err(match e.kind() {
-        ErrorKind::NotFound => error
-            .expected("a TPM 2.0 that the kernel knows")
-            .remedy("switch the TPM on in the firmware (it may be called PTT or fTPM), or give the passphrase"),
-        ErrorKind::PermissionDenied => error.remedy("run this as root, or as a member of the group that owns the device (tss)"),
+        ErrorKind::NotFound => error.expected("a TPM 2.0 that the kernel knows").remedy(
+            "switch the TPM on in the firmware (it may be called PTT or fTPM), or give the passphrase",
+        ),
+        ErrorKind::PermissionDenied => {
+            error.remedy("run this as root, or as a member of the group that owns the device (tss)")
+        }
         _ => error,
     })
 }
@@ -142,7 +151,9 @@ fn refusal(failed: &Failed) -> Error {
             .found("a TPM in its lockout after wrong passwords of other keys")
             .remedy("wait some hours, or give the passphrase"),
         code => error(Kind::Other)
-            .found(format!("code {code:#x} of the TPM or of libtss2 (`tpm2_rc_decode {code:#x}` has its words)"))
+            .found(format!(
+                "code {code:#x} of the TPM or of libtss2 (`tpm2_rc_decode {code:#x}` has its words)"
+            ))
             .remedy("give the passphrase instead"),
     }
 }

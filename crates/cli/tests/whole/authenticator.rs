@@ -1,8 +1,8 @@
 //! A FIDO2 token in software, behind a unix socket that carries the reports of its USB device: CTAPHID and as much of CTAP 2.0 as a
 //! client of hmac-secret and a PIN uses. It is for tests alone: its keys are no secrets.
 
-use aes::Aes256;
-use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::{Aes256, Block};
 use ciborium::Value;
 use hmac::{Hmac, Mac};
 use p256::elliptic_curve::sec1::ToEncodedPoint;
@@ -15,8 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 const REPORT: usize = 64;
 const AAGUID: [u8; 16] = [0x1a; 16];
-/// User present, user verified, attested credential data, extension data.
-const [UP, UV, AT, ED]: [u8; 4] = [0x01, 0x04, 0x40, 0x80];
+/// Flags: the user was present; was verified; a credential follows; extensions follow.
+const UP: u8 = 0x01;
+const UV: u8 = 0x04;
+const AT: u8 = 0x40;
+const ED: u8 = 0x80;
 
 /// What it keeps.
 pub(crate) struct State {
@@ -90,7 +93,9 @@ fn serve(mut client: UnixStream, state: &Mutex<State>) -> std::io::Result<()> {
             _ => vec![1],
         };
         let first = answer.len().min(REPORT - 7);
-        let mut report = [&channel[..], &[command, (answer.len() >> 8) as u8, answer.len() as u8], &answer[..first]].concat();
+        let mut report =
+            [&channel[..], &[command, (answer.len() >> 8) as u8, answer.len() as u8], &answer[..first]]
+                .concat();
         report.resize(REPORT, 0);
         client.write_all(&report)?;
         for (sequence, part) in answer[first..].chunks(REPORT - 5).enumerate() {
@@ -291,25 +296,25 @@ fn hash(parts: &[&[u8]]) -> [u8; 32] {
 }
 
 fn mac(key: &[u8], message: &[u8]) -> [u8; 32] {
-    let mac = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key).unwrap();
+    let mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
     mac.chain_update(message).finalize().into_bytes().into()
 }
 
 /// AES-256-CBC with an IV of zeros, as protocol 1 of PINs has it.
 fn cbc(key: &[u8; 32], text: &[u8], encrypt: bool) -> Vec<u8> {
-    let cipher = Aes256::new(&Array::from(*key));
+    let cipher = Aes256::new(&(*key).into());
     let mut last = [0; 16];
     let mut out = Vec::new();
     for chunk in text.chunks_exact(16) {
         let chunk: [u8; 16] = chunk.try_into().unwrap();
         let xor = |a: [u8; 16], b: [u8; 16]| -> [u8; 16] { std::array::from_fn(|at| a[at] ^ b[at]) };
         if encrypt {
-            let mut block = Array::from(xor(chunk, last));
+            let mut block = Block::from(xor(chunk, last));
             cipher.encrypt_block(&mut block);
             last = block.into();
             out.extend(last);
         } else {
-            let mut block = Array::from(chunk);
+            let mut block = Block::from(chunk);
             cipher.decrypt_block(&mut block);
             out.extend(xor(block.into(), last));
             last = chunk;

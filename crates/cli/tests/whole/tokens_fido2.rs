@@ -9,8 +9,14 @@ const TOKEN: &str = "fido2:device=socket:token.sock";
 
 /// Says so if libfido2 is not here.
 fn library() -> Option<String> {
-    let found = Command::new("sh").args(["-c", "readlink -f /usr/lib/*/libfido2.so.1 /usr/lib*/libfido2.so.1"]).output().unwrap();
-    let found = String::from_utf8_lossy(&found.stdout).lines().find(|line| std::path::Path::new(line).exists()).map(str::to_owned);
+    let found = Command::new("sh")
+        .args(["-c", "readlink -f /usr/lib/*/libfido2.so.1 /usr/lib*/libfido2.so.1"])
+        .output()
+        .unwrap();
+    let found = String::from_utf8_lossy(&found.stdout)
+        .lines()
+        .find(|line| std::path::Path::new(line).exists())
+        .map(str::to_owned);
     if found.is_none() {
         skipped("this machine has no libfido2");
     }
@@ -31,7 +37,8 @@ fn one_credential_in_the_token_opens_every_disk_with_a_secret_of_its_own() {
     let Some(scene) = scene() else { return };
     scene.create("other.img", &["--size", "64M"]).code(0);
     let token = Authenticator::plugged_in(&scene.path("token.sock"), 1, None);
-    let add = |disk: &str, token: &str| scene.lacuna(&["key", "add", disk, "--key-file", "key", "--token", token]);
+    let add =
+        |disk: &str, token: &str| scene.lacuna(&["key", "add", disk, "--key-file", "key", "--token", token]);
     let check = |disk: &str, token: &str| scene.lacuna(&["check", disk, "--token", token]);
     // Nothing is made in a token that is only asked.
     assert!(check("disk.img", TOKEN).code(2).stderr.contains("no credential for lacuna on it"));
@@ -41,7 +48,11 @@ fn one_credential_in_the_token_opens_every_disk_with_a_secret_of_its_own() {
     assert_eq!(ran.stderr.matches("touch the token").count(), 2, "{}", ran.stderr);
     assert!(check("disk.img", TOKEN).code(0).stderr.contains("touch the token"));
     let ran = check("other.img", TOKEN).code(2);
-    assert!(ran.stderr.contains("was not enrolled") && ran.stderr.contains("recovery passphrase"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("was not enrolled") && ran.stderr.contains("recovery passphrase"),
+        "{}",
+        ran.stderr
+    );
     add("other.img", TOKEN).code(0);
     let named = "fido2:blue,device=socket:token.sock";
     check("disk.img", named).code(2);

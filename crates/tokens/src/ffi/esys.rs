@@ -247,7 +247,7 @@ impl Tpm {
         let transport_key = self.primary(&transport_template())?;
         let session = self.policy_session(&transport_key)?;
         let policy = self.policy_of(&session, pcrs)?;
-        let key = self.primary(&key_template(policy, unique))?;
+        let key = self.primary(&key_template(&policy, unique))?;
         let mut buffer = MaxBuffer { size: message.len() as u16, buffer: [0; 1024] };
         buffer.buffer[..message.len()].copy_from_slice(message);
         let mut answer: *mut Digest = ptr::null_mut();
@@ -421,14 +421,14 @@ fn transport_template() -> Public {
 }
 
 /// The key of the secret. Changing anything in it makes enrolled tokens useless.
-fn key_template(policy: Vec<u8>, unique: &[u8; 32]) -> Public {
+fn key_template(policy: &[u8], unique: &[u8; 32]) -> Public {
     let filled = |bytes: &[u8]| {
         let mut digest = Digest { size: bytes.len() as u16, buffer: [0; 64] };
         digest.buffer[..bytes.len()].copy_from_slice(bytes);
         digest
     };
     let mut template = template(ALG_KEYED_HASH, OURS | SIGN, [ALG_HMAC, ALG_SHA256, 0, 0, 0, 0, 0, 0, 0, 0]);
-    template.area.policy = filled(&policy);
+    template.area.policy = filled(policy);
     template.area.unique.digest = filled(unique);
     template
 }
