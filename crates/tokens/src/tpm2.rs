@@ -71,12 +71,11 @@ impl Tpm2 {
     }
 
     fn connect(&self) -> Result<Tpm> {
-        let configuration = match &self.tcti {
-            Some(given) => given.clone(),
-            None => {
-                check_device()?;
-                format!("device:{DEVICE}")
-            }
+        let configuration = if let Some(given) = &self.tcti {
+            given.clone()
+        } else {
+            check_device()?;
+            format!("device:{DEVICE}")
         };
         let c = CString::new(configuration.as_str())
             .map_err(|_| Error::new(Kind::Usage, "cannot use tcti=").found("a NUL byte in it"))?;

@@ -107,6 +107,8 @@ impl Args for PassphraseArgs {
 /// Where a new passphrase comes from.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]
+// An option is named by its field.
+#[allow(clippy::struct_field_names)]
 pub(crate) struct NewPassphraseArgs {
     /// Read the new passphrase from this file (`-`: standard input)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["new_key_fd", "new_token"])]

@@ -36,8 +36,9 @@ impl SoftTpm<'_> {
         let _ = fs::remove_file(scene.path("tpm.sock"));
         let mut command = Command::new("swtpm");
         command.args(["socket", "--tpm2", "--tpmstate", "dir=tpm", "--server", "type=unixio,path=tpm.sock"]);
-        command.args(["--ctrl", "type=unixio,path=tpm.ctrl", "--flags", "startup-clear"]);
-        let process = command.current_dir(scene.path("")).stdout(Stdio::null()).spawn().unwrap();
+        command.args(["--ctrl", "type=unixio,path=tpm.sock.ctrl", "--flags", "startup-clear"]);
+        let process =
+            command.current_dir(scene.path("")).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         wait_until("the socket of the TPM", || scene.path("tpm.sock").exists());
         process
     }

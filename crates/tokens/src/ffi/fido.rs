@@ -182,9 +182,12 @@ impl Device {
             return Ok(Err(Code(INTERNAL)));
         }
         let mut device = Device { api, raw, open: false };
-        // SAFETY: the device is ours and not open; the functions live as long as the program.
-        let ready =
-            if socket { unsafe { (api.fido_dev_set_io_functions)(raw, &raw const SOCKET) } } else { 0 };
+        let ready = if socket {
+            // SAFETY: the device is ours and not open; the functions live as long as the program.
+            unsafe { (api.fido_dev_set_io_functions)(raw, &raw const SOCKET) }
+        } else {
+            0
+        };
         // SAFETY: the device is ours and not open; the path ends in NUL.
         let opened = check(ready).and_then(|()| check(unsafe { (api.fido_dev_open)(raw, path.as_ptr()) }));
         Ok(opened.map(|()| {

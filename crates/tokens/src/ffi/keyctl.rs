@@ -18,9 +18,9 @@ pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
         libc::syscall(libc::SYS_request_key, c"user".as_ptr(), name.as_ptr(), no_info, 0 as c_long)
     });
     // A session without a link to the keyring of the user does not reach it.
-    // SAFETY: the strings end in NUL; 0 is no keyring to link to.
     found.or_else(|first| {
-        check(unsafe {
+        // SAFETY: the strings end in NUL; 0 is no keyring to link to.
+        let found = unsafe {
             libc::syscall(
                 libc::SYS_keyctl,
                 SEARCH,
@@ -29,8 +29,8 @@ pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
                 name.as_ptr(),
                 0 as c_long,
             )
-        })
-        .map_err(|_| first)
+        };
+        check(found).map_err(|_| first)
     })
 }
 

@@ -25,7 +25,8 @@ pub(super) fn too_old(e: &libloading::Error, package: &str, wherefore: &str) -> 
 macro_rules! functions {
     ($api:ident: $($name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
         /// The functions that are used here.
-        #[allow(non_snake_case)]
+        // The names are those of the header.
+        #[allow(non_snake_case, clippy::struct_field_names)]
         struct $api {
             // SAFETY: only types; each call says why it is sound.
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
