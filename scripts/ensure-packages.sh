@@ -38,7 +38,8 @@ need make make
 
 # Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
 # own), mounting without root, a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs
-# that keep folders in step, the peers of vaults, and what makes Debian packages and tries them.
+# that keep folders in step, the peers of vaults, what makes Debian packages and tries them, keyrings and tokens in software
+# (tpm2-tools brings libtss2).
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -69,6 +70,10 @@ if [ "$for_what" != demo ]; then
     want mmdebstrap /usr/bin/mmdebstrap
     want man-db /usr/bin/man
     want python3-venv /usr/lib/python3*/ensurepip
+    want keyutils /usr/bin/keyctl /bin/keyctl
+    want libfido2-1 /usr/lib/*/libfido2.so.1
+    want swtpm /usr/bin/swtpm
+    want tpm2-tools /usr/bin/tpm2_pcrextend
 fi
 
 if [ -n "$missing" ]; then

@@ -4,16 +4,18 @@ mod daily;
 mod groups;
 mod header;
 mod keys;
+mod passphrases;
 mod snapshots;
 mod vault;
 
 pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
 pub(crate) use groups::{
-    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, NewPassphraseArgs, PassphraseArgs,
-    PurgingArgs, ShapeArgs, WaitingArgs, WritingArgs,
+    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs, WaitingArgs,
+    WritingArgs,
 };
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
+pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source};
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 pub(crate) use vault::{
     AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultStatArgs, VaultVerb,
@@ -146,6 +148,9 @@ pub(crate) struct CreateArgs {
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
+    /// Whether a token may be all there is.
+    #[command(flatten)]
+    pub recovery: RecoveryArgs,
 }
 
 impl CreateArgs {

@@ -135,6 +135,12 @@ pub(crate) fn confirm() -> Result<()> {
     Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))
 }
 
+/// What a person has to do now for the command to go on, which `--quiet` does not silence.
+#[cfg_attr(not(feature = "tokens"), allow(dead_code))]
+pub(crate) fn now(text: &str) {
+    to_stderr(&format!("lacuna: {text}"));
+}
+
 /// A line of what was asked for.
 pub(crate) fn line(text: &str) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())

@@ -5,7 +5,7 @@ use crate::console::{self, Console};
 use crate::cost;
 use crate::observer::Removing;
 use crate::passphrase;
-use lacuna::{CreateOptions, Error, Hiding, Kind, Location, Result, Shape, create, human};
+use lacuna::{CreateOptions, Error, Hiding, Kind, Location, Result, Shape, create_with, human};
 
 /// `lacuna create`.
 pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
@@ -22,8 +22,8 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
     // A script that gives the passphrase means what it says.
     let observer = Removing::new(console, passphrase::is_asked_for(&args.passphrase));
     let location = args.location.to_string();
-    let passphrases = |levels| passphrase::to_create(&args.passphrase, &location, levels);
-    let created = create(&options, &observer, passphrases).map_err(|e| match e.kind() {
+    let passphrases = |new| passphrase::to_create(&args.passphrase, args.recovery, &location, new);
+    let created = create_with(&options, &observer, passphrases).map_err(|e| match e.kind() {
         // To be there already is a wrong use of `create`, as in all its refusals.
         Kind::Exists => e.with_kind(Kind::Usage),
         _ => e,

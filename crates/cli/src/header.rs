@@ -37,7 +37,7 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
         &backup,
         may_lose,
         &console,
-        |open| passphrase::to_open(&args.passphrase, &opens, open),
+        |open| passphrase::to_open(&args.passphrase, &opens, backup.public().uuid, open),
         |words| {
             console.note(words);
             if args.yes { Ok(()) } else { agree(&args.location) }
@@ -60,7 +60,9 @@ fn agree(location: &Location) -> Result<()> {
 pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let location = &args.location;
     let shown = location.to_string();
-    let ask = |open: lacuna::Opener<'_>| passphrase::to_open(&args.passphrase, &shown, open);
+    let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
+        passphrase::to_open(&args.passphrase, &shown, disk.uuid, open)
+    };
     match online::header(location, &args.holder)? {
         Some(header) => header::repair_open((location, header), &console, ask)?,
         None => header::repair((location, &args.holder.of(location)?), &console, ask)?,

@@ -157,10 +157,17 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             ("lacuna check disk.img", "Read and verify every block, of an open disk through its server."),
             ("lacuna check snapshot.img --read-only", "The same of a snapshot, which stays as it is."),
         ],
-        "lacuna-key-add" => &[(
-            "lacuna key add disk.img",
-            "One more passphrase; all others keep working. On a disk with levels they are asked for first.",
-        )],
+        "lacuna-key-add" => &[
+            (
+                "lacuna key add disk.img",
+                "One more passphrase; all others keep working. On a disk with levels they are asked for first.",
+            ),
+            ("lacuna key add disk.img --token fido2", "A security key opens the disk as well."),
+            (
+                "lacuna key add disk.img --token tpm2:pcrs=7,pin",
+                "The TPM of this machine does, with a PIN and while Secure Boot is as it is now.",
+            ),
+        ],
         "lacuna-key-change" => {
             &[("lacuna key change disk.img", "Another passphrase in place of the first one given.")]
         }

@@ -142,7 +142,8 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, (location, format), (&disk, verifies), &levels, &say))?;
+    let opened =
+        ready.working(console, look, || mount(args, (location, format), (&disk, verifies), &levels, &say))?;
     if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
         console.note(
             "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \

@@ -1,9 +1,10 @@
-//! Where passphrases come from: files, descriptors, a helper program, or the terminal.
+//! Where passphrases come from: files, descriptors, tokens, a helper program, or the terminal.
 
-use crate::args::{NewPassphraseArgs, PassphraseArgs};
+use crate::args::{PassphraseArgs, RecoveryArgs, Source};
 use crate::descriptor;
+use crate::token;
 use lacuna::keys::same;
-use lacuna::{Error, Kind, Opened, Opener, Passphrase, Result, Unlocked};
+use lacuna::{Error, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -18,18 +19,18 @@ const CREDENTIAL: &str = "lacuna.passphrase";
 const ATTEMPTS: u32 = 3;
 
 /// Opens a header with the passphrases that the options give, or with one that is asked for, three times if need be.
-pub(crate) fn to_open(args: &PassphraseArgs, location: &str, open: Opener<'_>) -> Result<Opened> {
-    opened_by(args, &format!("Passphrase for {location}: "), open)
+pub(crate) fn to_open(args: &PassphraseArgs, location: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+    opened_by(args, &format!("Passphrase for {location}: "), disk, open)
 }
 
 /// [`to_open`] with a prompt of its own.
-pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
-    let mut given = given(args)?;
+pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+    let mut given = given(args, disk)?;
     if given.is_empty() {
         given.extend(credential()?);
     }
     if !given.is_empty() {
-        return Ok((open(&given)?, given));
+        return Ok((open(&given).map_err(|e| about_tokens(args, e))?, given));
     }
     let (unlocked, passphrase) = tried(prompt, open, |prompt| ask(args, prompt))?;
     Ok((unlocked, vec![passphrase]))
@@ -37,8 +38,8 @@ pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -
 
 /// [`opened_by`] for a key operation that loses what is not given: where a person types, one passphrase after another is asked
 /// for, and each is tried before the next.
-pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, open: Opener<'_>) -> Result<Opened> {
-    let (mut unlocked, mut passphrases) = opened_by(args, prompt, open)?;
+pub(crate) fn to_keep(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
+    let (mut unlocked, mut passphrases) = opened_by(args, prompt, disk, open)?;
     let mut already = "";
     while !args.is_given() {
         let number = passphrases.len() + 1;
@@ -91,30 +92,96 @@ fn tried(
     unreachable!("the last attempt returns")
 }
 
-/// The passphrases for a new disk, one for each level; asked for twice where a person types.
-pub(crate) fn to_create(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Passphrase>> {
-    let typed = args.key_file.iter().any(|path| is_typed(path));
-    let given = if typed { Vec::new() } else { given(args)? };
-    if !given.is_empty() {
-        return Ok(given);
-    }
-    let prompt = |level| match levels {
-        1 => format!("New passphrase for {location}: "),
-        _ => format!("New passphrase for level {level} of {location}: "),
+/// Says of a refused passphrase that is the secret of a token why that may be, and what to do.
+///
+/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
+fn about_tokens(args: &PassphraseArgs, e: Error) -> Error {
+    let Some(token) = args.tokens().next().filter(|_| e.kind() == Kind::Passphrase) else { return e };
+    let e = match args.sources.len() {
+        1 => e.found(format!("a secret of the token {token} that opens nothing")),
+        _ => e,
     };
-    let mut passphrases: Vec<Passphrase> = Vec::new();
+    e.remedy(format!(
+        "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add LOCATION \
+         --token {token}`",
+        token::why_not(token)
+    ))
+}
+
+/// The first passphrase of something without levels, which is no token.
+pub(crate) fn first(args: &PassphraseArgs, location: &str) -> Result<Vec<Passphrase>> {
+    Ok(chosen(args, location, 1)?.into_iter().flatten().collect())
+}
+
+/// The passphrases for a new disk. Each level has one, or a token and a recovery passphrase.
+pub(crate) fn to_create(
+    args: &PassphraseArgs,
+    recovery: RecoveryArgs,
+    location: &str,
+    new: NewDisk,
+) -> Result<Vec<Vec<Passphrase>>> {
+    if args.tokens().next().is_none() {
+        return chosen(args, location, new.levels);
+    }
+    if args.sources.len() != usize::from(new.levels) {
+        return Err(Error::new(Kind::Usage, format!("cannot create {location}"))
+            .found(format!("{} passphrases and tokens", args.sources.len()))
+            .expected(format!("{}: one for each level", new.levels))
+            .remedy("add others with `lacuna key add` afterwards"));
+    }
+    let mut all: Vec<Vec<Passphrase>> = Vec::new();
+    for (level, source) in (0..new.levels).zip(&args.sources) {
+        let mut of_level = vec![match source {
+            Source::File(path) if is_typed(path) => {
+                one_more(args, &new_prompt(location, new.levels, level), &all)?
+            }
+            source => from_source(source, args, new.uuid, true)?,
+        }];
+        if source.is_token() && !recovery.no_recovery {
+            let prompt = match new.levels {
+                1 => format!("New recovery passphrase for {location}: "),
+                _ => format!("New recovery passphrase for level {level} of {location}: "),
+            };
+            of_level.push(one_more(args, &prompt, &all).map_err(|e| {
+                e.remedy(
+                    "give --askpass CMD, which is asked for a recovery passphrase; or create the disk with a passphrase and enrol \
+                     the token with `lacuna key add`; or give --no-recovery",
+                )
+            })?);
+        }
+        all.push(of_level);
+    }
+    Ok(all)
+}
+
+/// Passphrases that are no tokens for something new, one for each level; asked for twice where a person types.
+fn chosen(args: &PassphraseArgs, location: &str, levels: u8) -> Result<Vec<Vec<Passphrase>>> {
+    if !args.sources.is_empty() && !args.sources.iter().any(is_typed_source) {
+        // None is a token, so the disk does not matter.
+        let given = args.sources.iter().map(|source| from_source(source, args, Uuid([0; 16]), false));
+        return given.map(|passphrase| Ok(vec![passphrase?])).collect();
+    }
+    let mut passphrases: Vec<Vec<Passphrase>> = Vec::new();
     for level in 0..levels {
-        passphrases.push(one_more(args, &prompt(level), &passphrases)?);
+        let new = one_more(args, &new_prompt(location, levels, level), &passphrases)?;
+        passphrases.push(vec![new]);
     }
     Ok(passphrases)
 }
 
+fn new_prompt(location: &str, levels: u8, level: u8) -> String {
+    match levels {
+        1 => format!("New passphrase for {location}: "),
+        _ => format!("New passphrase for level {level} of {location}: "),
+    }
+}
+
 /// A new passphrase that differs from those before it: of two levels with the same one, only the deeper could be opened.
-fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Passphrase]) -> Result<Passphrase> {
+fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Vec<Passphrase>]) -> Result<Passphrase> {
     let mut prompt = prompt.to_owned();
     for attempt in 0..ATTEMPTS {
         let new = twice(args, &prompt)?;
-        if before.iter().all(|known| !same(known, &new)) {
+        if before.iter().flatten().all(|known| !same(known, &new)) {
             return Ok(new);
         }
         if attempt == 0 {
@@ -127,32 +194,43 @@ fn one_more(args: &PassphraseArgs, prompt: &str, before: &[Passphrase]) -> Resul
 }
 
 /// One more passphrase, for `key add` and `key change`.
-pub(crate) fn another(new: &NewPassphraseArgs, args: &PassphraseArgs, location: &str) -> Result<Passphrase> {
-    match (&new.new_key_file, new.new_key_fd) {
-        (Some(path), _) if !is_typed(path) => from_path(path),
-        (None, Some(number)) => from_descriptor(number),
+pub(crate) fn another(
+    source: Option<&Source>,
+    args: &PassphraseArgs,
+    location: &str,
+    disk: Uuid,
+) -> Result<Passphrase> {
+    match source {
+        Some(source) if !is_typed_source(source) => from_source(source, args, disk, true),
         _ => twice(args, &format!("New passphrase for {location}: "))
             .map_err(|e| e.remedy("give the new passphrase with --new-key-file PATH or --new-key-fd N")),
     }
 }
 
-/// One passphrase from a file, a descriptor or a question.
+/// One passphrase from where it is said to come from, or from a question.
 pub(crate) fn one(
-    path: Option<&Path>,
-    number: Option<u32>,
+    source: Option<&Source>,
     args: &PassphraseArgs,
+    disk: Uuid,
     prompt: &str,
 ) -> Result<Passphrase> {
-    match (path, number) {
-        (Some(path), _) => from_path(path),
-        (None, Some(number)) => from_descriptor(number),
-        (None, None) => ask(args, prompt),
-    }
+    source.map_or_else(|| ask(args, prompt), |source| from_source(source, args, disk, false))
 }
 
-fn given(args: &PassphraseArgs) -> Result<Vec<Passphrase>> {
-    let files = args.key_file.iter().map(|path| from_path(path));
-    files.chain(args.key_fd.iter().map(|number| from_descriptor(*number))).collect()
+fn given(args: &PassphraseArgs, disk: Uuid) -> Result<Vec<Passphrase>> {
+    args.sources.iter().map(|source| from_source(source, args, disk, false)).collect()
+}
+
+/// `create`: a token is being enrolled.
+fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool) -> Result<Passphrase> {
+    match source {
+        Source::File(path) => from_path(path),
+        Source::Descriptor(number) => from_descriptor(*number),
+        Source::Token(token) => {
+            let secret = token::secret(token, disk, &|prompt| ask(args, prompt), create)?;
+            checked(secret, &format!("the token {token}"))
+        }
+    }
 }
 
 /// The passphrase that a unit of systemd was given under the name `lacuna.passphrase`, if it was.
@@ -205,7 +283,11 @@ fn is_typed(path: &Path) -> bool {
 
 /// Whether a person types the passphrase, so that there is one to ask.
 pub(crate) fn is_asked_for(args: &PassphraseArgs) -> bool {
-    !args.is_given() || args.key_file.iter().any(|path| is_typed(path))
+    !args.is_given() || args.sources.iter().any(is_typed_source)
+}
+
+fn is_typed_source(source: &Source) -> bool {
+    matches!(source, Source::File(path) if is_typed(path))
 }
 
 fn from_path(path: &Path) -> Result<Passphrase> {

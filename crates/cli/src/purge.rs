@@ -71,8 +71,8 @@ fn ask(server: &Value) -> Result<Vec<Value>> {
 fn closed(args: &PurgeArgs, console: Console, what: &str) -> Result<Vec<Value>> {
     lacuna::check_forgets(&args.location)?;
     let budget = budget(args.cache)?;
-    let ask = |_: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
-        crate::passphrase::to_open(&args.passphrase, &args.location.to_string(), open)
+    let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
+        crate::passphrase::to_open(&args.passphrase, &args.location.to_string(), disk.uuid, open)
     };
     let volume = lacuna::unlock(&args.location, &Holder::default(), Access::Write, &console, ask)?;
     let opening = Opening { budget, purging: None, ..Opening::default() };

@@ -20,7 +20,9 @@ pub(crate) fn unlock(
     args: &PassphraseArgs,
     console: Console,
 ) -> Result<Volume> {
-    let ask = |_: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &location.to_string(), open);
+    let ask = |disk: &PublicHeader, open: Opener<'_>| {
+        passphrase::to_open(args, &location.to_string(), disk.uuid, open)
+    };
     let volume = lacuna::unlock(location, &holder.of(location)?, access, &console, ask)
         .map_err(|e| if e.kind() == Kind::Busy { say_whose(location, e, console) } else { e })?;
     if volume.parameters.has_levels() && access == Access::Write {

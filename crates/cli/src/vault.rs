@@ -29,7 +29,13 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
         cost: cost::from_args(&args.cost)?.unwrap_or_default(),
     };
     let given = || {
-        let given = passphrase::to_create(&args.passphrase, &dir.display().to_string(), 1)?;
+        if let Some(token) = args.passphrase.tokens().next() {
+            return Err(Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
+                .found(format!("the token {token} as its first passphrase"))
+                .expected("a passphrase, which is also the recovery passphrase")
+                .remedy(format!("enrol the token with `lacuna key add DIR --token {token}` afterwards")));
+        }
+        let given = passphrase::first(&args.passphrase, &dir.display().to_string())?;
         let [passphrase] = given.try_into().map_err(|given: Vec<_>| {
             Error::new(Kind::Usage, format!("cannot make a vault in {}", dir.display()))
                 .found(format!("{} passphrases", given.len()))
@@ -59,7 +65,7 @@ pub(crate) fn key(
     console: Console,
 ) -> Result<VaultKey> {
     let shown = dir.display().to_string();
-    let ask = |_: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &shown, open);
+    let ask = |disk: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &shown, disk.uuid, open);
     vault::unlock(dir, access, &console, ask).map_err(|e| match server_of(dir) {
         Some(Record { mountpoint, pid, .. }) if e.kind() == Kind::Busy => {
             Error::new(Kind::Busy, format!("cannot open {shown}"))

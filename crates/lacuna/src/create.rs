@@ -5,7 +5,7 @@
 //! cut leaves either none or a whole one.
 
 use crate::cluster::Site;
-use crate::making::Making;
+use crate::making::{Making, NewDisk};
 use crate::observer::Observer;
 use crate::shape::{CreateOptions, Created};
 use crate::{create_file, create_flash, create_rados};
@@ -21,6 +21,16 @@ pub fn create(
     options: &CreateOptions,
     observer: &dyn Observer,
     passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+) -> Result<Created> {
+    let one_each = |new: NewDisk| Ok(passphrases(new.levels)?.into_iter().map(|one| vec![one]).collect());
+    create_with(options, observer, one_each)
+}
+
+/// Makes a disk, as [`create`] does. `passphrases` is also told the UUID, and gives one or more for each level.
+pub fn create_with(
+    options: &CreateOptions,
+    observer: &dyn Observer,
+    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<Created> {
     let making = Making { options, observer };
     let (parameters, header) = match Site::of(&options.location, &options.holder.cluster) {

@@ -2,7 +2,7 @@
 
 use crate::claim::Claim;
 use crate::human;
-use crate::making::{Making, check_layout, lacuna_disk, overwrite};
+use crate::making::{Making, NewDisk, check_layout, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
@@ -31,7 +31,7 @@ const MOST_LEAST: u64 = 4096;
 pub(crate) fn run(
     making: &Making<'_>,
     path: &Path,
-    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<(Parameters, PublicHeader)> {
     let Making { options, observer } = making;
     let place = Place::look(path, options.force)?;

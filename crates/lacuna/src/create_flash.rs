@@ -4,7 +4,7 @@ use crate::claim::Claim;
 use crate::create_file::sync_directory;
 use crate::flash_place::{FlashPlace, attach};
 use crate::human;
-use crate::making::{Making, lacuna_disk, overwrite};
+use crate::making::{Making, NewDisk, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{ChipShape, Shape, blocks};
@@ -37,7 +37,7 @@ struct Wanted {
 pub(crate) fn run(
     making: &Making<'_>,
     place: FlashPlace<'_>,
-    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<(Parameters, PublicHeader)> {
     let wanted = wanted(making)?;
     match place {
@@ -78,7 +78,7 @@ fn on_ubi(
     making: &Making<'_>,
     path: &Path,
     wanted: Wanted,
-    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<(Parameters, PublicHeader)> {
     let flash: Arc<dyn Flash> = Arc::new(UbiVolume::open(path, false)?);
     let there = content(&*flash)?;
@@ -107,7 +107,7 @@ fn on_nand(
     making: &Making<'_>,
     path: &Path,
     wanted: Wanted,
-    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<(Parameters, PublicHeader)> {
     let there = look_at(making, path)?;
     let size = blocks(making.options.size.ok_or_else(|| making.no_size("a simulated chip"))?)?;

@@ -5,7 +5,7 @@
 //! creates a disk leaves objects that nothing leads to: those of an empty disk.
 
 use crate::cluster::{self, Connection, Holder, Site, Target};
-use crate::making::{Making, check_layout, lacuna_disk, overwrite};
+use crate::making::{Making, NewDisk, check_layout, lacuna_disk, overwrite};
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
@@ -18,7 +18,7 @@ use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapsho
 pub(crate) fn run(
     making: &Making<'_>,
     target: &Target,
-    passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+    passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<(Parameters, PublicHeader)> {
     let Making { options, observer } = making;
     cluster::refuse_snapshot(&options.location, "create")?;

@@ -125,10 +125,10 @@ pub fn restore(
 pub fn repair(
     (location, holder): (&Location, &Holder),
     observer: &dyn Observer,
-    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<()> {
     refuse_snapshot(location, "repair the header of")?;
-    let mut volume = unlock(location, holder, Access::Write, observer, |_, open| ask(open))?;
+    let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     write_record(location, &*volume.header)
 }
@@ -137,9 +137,9 @@ pub fn repair(
 pub fn repair_open(
     (location, header): (&Location, Arc<dyn Medium>),
     observer: &dyn Observer,
-    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<()> {
-    let mut volume = unlock_held(location, header, observer, |_, open| ask(open))?;
+    let mut volume = unlock_held(location, header, observer, ask)?;
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))
 }
 

@@ -11,8 +11,8 @@ use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
-    Keyring, Location, PublicHeader, add_passphrase, change_keys, change_passphrase, lost_slots_warning,
-    remove_passphrase,
+    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase,
+    lost_slots_warning, remove_passphrase,
 };
 use lacuna_medium::{Access, Medium};
 use std::cell::Cell;
@@ -73,8 +73,8 @@ enum Change {
 }
 
 impl Keys {
-    /// Unlocks a disk that is closed, as [`unlock`] does; `ask` is told which slots are rewritten before it asks for passphrases. `all`: all of
-    /// them, whatever the format. `cost` is that of all passphrases afterwards; as before if not given.
+    /// Unlocks a disk that is closed, as [`unlock`] does; `ask` is told which slots of which disk are rewritten before it asks for
+    /// passphrases. `all`: all of them, whatever the format. `cost` is that of all passphrases afterwards; as before if not given.
     ///
     /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot changes.
     pub fn unlock(
@@ -82,7 +82,7 @@ impl Keys {
         all: bool,
         cost: Option<Cost>,
         observer: &dyn Observer,
-        ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
+        ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
         refuse_snapshot(location, "change the passphrases of")?;
         let unlocking = |ask: Asking<'_>| unlock(location, holder, Access::Write, observer, ask);
@@ -96,7 +96,7 @@ impl Keys {
         all: bool,
         cost: Option<Cost>,
         observer: &dyn Observer,
-        ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
+        ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
         let unlocking = |ask: Asking<'_>| unlock_held(location, Arc::clone(&header), observer, ask);
         Self::unlock_with(&unlocking, all, cost, ask)
@@ -106,13 +106,13 @@ impl Keys {
         unlocking: &dyn Fn(Asking<'_>) -> Result<Volume>,
         all: bool,
         cost: Option<Cost>,
-        ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
+        ask: impl FnOnce(Rewrites, &PublicHeader, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
         let shown = Cell::new(None);
         let asked = |public: &PublicHeader, open: Opener<'_>| {
             let rewrites = Rewrites::of(public, all, cost)?;
             shown.set(Some(public.format));
-            ask(rewrites, open)
+            ask(rewrites, public, open)
         };
         let mut volume = unlocking(Box::new(asked))?;
         if shown.get() != Some(volume.unlocked.header.format) {
@@ -135,6 +135,11 @@ impl Keys {
             }
         };
         Ok(Keys { volume, given, plan })
+    }
+
+    /// The UUID of the disk.
+    pub fn uuid(&self) -> Uuid {
+        self.volume.unlocked.header.uuid
     }
 
     /// How many passphrases were given that differ.

@@ -107,7 +107,7 @@ pub use about::{About, AboutMedium, about};
 pub use claim::process_of;
 pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
-pub use create::create;
+pub use create::{create, create_with};
 pub use create_rados::delete;
 pub use erase::{Erased, erase};
 pub use examine::{Examination, examine};
@@ -128,6 +128,7 @@ pub use lacuna_oblivious::{Hiding, Plan};
 #[cfg(feature = "rados")]
 pub use lacuna_rados as rados;
 pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_version_table};
+pub use making::NewDisk;
 pub use observer::{Observer, Silent};
 pub use open_disk::{OVERWRITTEN, OpenDisk};
 pub use parameters::{Parameters, hiding};

@@ -5,7 +5,7 @@ use crate::parameters::Parameters;
 use crate::shape::CreateOptions;
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{Cipher, SystemRandom};
-use lacuna_header::{CreateHeader, NewHeader, PublicHeader};
+use lacuna_header::{CreateHeader, NewHeader, PublicHeader, Uuid};
 use lacuna_sealed_objects::ObjectLayout;
 
 /// A disk that is there already, in words.
@@ -18,6 +18,15 @@ pub(crate) fn overwrite() -> Advice {
     Advice::from("make sure that nothing there is needed, then give ")
         .setting(Setting::Force)
         .text(" to overwrite it, or choose another place")
+}
+
+/// What passphrases are asked for: a disk that is about to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewDisk {
+    /// The name that it is going to have.
+    pub uuid: Uuid,
+    /// How many levels it is going to have.
+    pub levels: u8,
 }
 
 /// A disk that is being made.
@@ -36,17 +45,22 @@ impl Making<'_> {
     pub(crate) fn draft(
         &self,
         parameters: &Parameters,
-        passphrases: impl FnOnce(u8) -> Result<Vec<SecretVec>>,
+        passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
     ) -> Result<NewHeader> {
         let levels = self.options.shape.levels();
         if parameters.has_levels() {
             parameters.check_levels(usize::from(levels))?;
         }
-        let passphrases = passphrases(levels)?;
+        let random = SystemRandom::new()?;
+        let uuid = Uuid::random(&random);
+        let passphrases = passphrases(NewDisk { uuid, levels })?;
         if passphrases.len() != usize::from(levels) {
             return Err(self
                 .refused()
-                .found(format!("{} passphrases", passphrases.len()))
+                .found(match passphrases.len() {
+                    1 => "one passphrase".to_owned(),
+                    several => format!("{several} passphrases"),
+                })
                 .expected(if parameters.has_levels() {
                     format!("{levels}, one for each level")
                 } else {
@@ -56,16 +70,14 @@ impl Making<'_> {
                     "give one passphrase for each level; more for the same level can be added afterwards",
                 ));
         }
-        let levels: Vec<_> = passphrases.into_iter().map(|passphrase| vec![passphrase]).collect();
         let header = CreateHeader {
             format: parameters.format(),
             params: parameters.encode(),
             end: parameters.end(),
             cost: self.options.cost.settle(self.observer),
-            levels: &levels,
-            uuid: None,
+            levels: &passphrases,
+            uuid: Some(uuid),
         };
-        let random = SystemRandom::new()?;
         during(self.observer, "making keys of the passphrase", || NewHeader::build(header, &random))
     }
 

@@ -155,8 +155,9 @@ impl Program {
                 return Ok(None);
             }
             if last.elapsed() >= limit {
-                return Err(Error::new(Kind::TimedOut, format!("cannot wait for {}", self.name))
-                    .found(format!("process {}, which asks nothing of its disk and does not end", self.process)));
+                return Err(Error::new(Kind::TimedOut, format!("cannot wait for {}", self.name)).found(
+                    format!("process {}, which asks nothing of its disk and does not end", self.process),
+                ));
             }
         }
     }
@@ -254,11 +255,13 @@ impl ProgramMount {
         }
         detached();
         let what = format!("cannot close {}", self.mountpoint.display());
-        let refused = || match self.program.disk.refused_since(begun).filter(|_| self.program.disk.is_patient()) {
+        let refused = || {
+            match self.program.disk.refused_since(begun).filter(|_| self.program.disk.is_patient()) {
             Some(e) => Err(e.context(&what).remedy(
                 "it is unmounted, and the server goes on until the rest is written, and nothing is lost: write to level 0",
             )),
             None => Ok(false),
+        }
         };
         self.program.wait(IDLE_LIMIT, refused).map(drop).map_err(|e| match e.kind() {
             Kind::TimedOut => self.goes_on(what.clone()),
@@ -271,7 +274,9 @@ impl ProgramMount {
         let error = Error::new(Kind::Busy, what);
         match mounted_elsewhere(&self.file) {
             Some(process) => error
-                .found(format!("unmounted here, but still mounted in the mount namespace of process {process}"))
+                .found(format!(
+                    "unmounted here, but still mounted in the mount namespace of process {process}"
+                ))
                 .remedy("unmount it there; the server then ends by itself"),
             None => {
                 let Program { name, process, .. } = &self.program;

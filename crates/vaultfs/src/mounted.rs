@@ -8,8 +8,8 @@ use crate::served::Served;
 use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint,
-    clean_up, close, default_run_base, seconds_now, unmount_fuse,
+    Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
+    check_mountpoint, clean_up, close, default_run_base, seconds_now, unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;

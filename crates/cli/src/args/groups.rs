@@ -7,41 +7,6 @@ use lacuna::{BLOCK_SIZE, ChipShape, Geometry, PurgePolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where passphrases come from.
-#[derive(Args, Clone)]
-#[command(next_help_heading = "Options for passphrases")]
-pub(crate) struct PassphraseArgs {
-    /// Read the passphrase from this file (`-`: standard input); the whole file counts, one trailing newline
-    /// excepted; may be repeated
-    #[arg(long, value_name = "PATH")]
-    pub key_file: Vec<PathBuf>,
-    /// Read the passphrase from this open file descriptor; may be repeated
-    #[arg(long, value_name = "N")]
-    pub key_fd: Vec<u32>,
-    /// Run this program, with the prompt as its only argument, and take what it prints as the passphrase
-    #[arg(long, value_name = "CMD")]
-    pub askpass: Option<PathBuf>,
-}
-
-impl PassphraseArgs {
-    /// Whether it says where a passphrase comes from.
-    pub(crate) fn is_given(&self) -> bool {
-        !(self.key_file.is_empty() && self.key_fd.is_empty() && self.askpass.is_none())
-    }
-}
-
-/// Where a new passphrase comes from.
-#[derive(Args)]
-#[command(next_help_heading = "Options for passphrases")]
-pub(crate) struct NewPassphraseArgs {
-    /// Read the new passphrase from this file (`-`: standard input)
-    #[arg(long, value_name = "PATH", conflicts_with = "new_key_fd")]
-    pub new_key_file: Option<PathBuf>,
-    /// Read the new passphrase from this open file descriptor
-    #[arg(long, value_name = "N")]
-    pub new_key_fd: Option<u32>,
-}
-
 /// What stretching a passphrase is to cost.
 #[derive(Args)]
 #[command(next_help_heading = "Options for passphrases")]

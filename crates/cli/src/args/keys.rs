@@ -1,6 +1,7 @@
 //! The words of `key`.
 
-use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, location};
+use super::{CostArgs, HolderArgs, NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source, location};
+use crate::token::TokenSpec;
 use clap::{Args, Subcommand};
 use lacuna::Location;
 use std::path::PathBuf;
@@ -9,10 +10,13 @@ use std::path::PathBuf;
 ///
 /// On a sealed disk `add`, `change` and `remove` leave all other passphrases as they are. On a disk with levels, on one
 /// with version 1 of the header (see `info`), and with `refresh`, all key slots are rewritten: passphrases that are not
-/// given with --key-file, --key-fd or on the terminal stop working.
+/// given with --key-file, --key-fd, --token or on the terminal stop working.
 #[derive(Subcommand)]
 pub(crate) enum KeyVerb {
     /// Add a passphrase; on a disk with levels give every passphrase that is to keep working, and the new one
+    ///
+    /// `lacuna key add LOCATION --token TOKEN` enrols a token beside the passphrase that is asked for or given. If the new
+    /// passphrase is given with --new-key-file, --new-key-fd or --new-token, tokens given with --token open the disk.
     Add(KeyNewArgs),
     /// Put a new passphrase in the place of the first one given; on a disk with levels give further ones to keep them
     Change(KeyNewArgs),
@@ -49,6 +53,9 @@ pub(crate) struct KeyArgs {
     /// The passphrases to keep.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
+    /// Whether a token may be all there is.
+    #[command(flatten)]
+    pub recovery: RecoveryArgs,
 }
 
 /// `key add` and `key change`.
@@ -84,9 +91,19 @@ pub(crate) struct KeyRemoveArgs {
     #[command(flatten)]
     pub key: KeyArgs,
     /// Read the passphrase to remove from this file (`-`: standard input)
-    #[arg(long, value_name = "PATH", conflicts_with = "remove_key_fd")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["remove_key_fd", "remove_token"])]
     pub remove_key_file: Option<PathBuf>,
     /// Read the passphrase to remove from this open file descriptor
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "remove_token")]
     pub remove_key_fd: Option<u32>,
+    /// Remove the passphrase that is the secret of this token
+    #[arg(long, value_name = "TOKEN")]
+    pub remove_token: Option<TokenSpec>,
+}
+
+impl KeyRemoveArgs {
+    /// Where the passphrase to remove comes from, if it is said.
+    pub(crate) fn source(&self) -> Option<Source> {
+        Source::one_of(self.remove_key_file.as_ref(), self.remove_key_fd, self.remove_token.as_ref())
+    }
 }

@@ -63,11 +63,6 @@ fn where_levels_may_be_hidden_all_passphrases_are_given() {
     key(&scene, &[&["remove", "--remove-key-file", "third"], &keep[..]].concat()).code(0);
     works([true, true, false]);
 
-    // Which is the first one of two kinds would be a guess.
-    let both = ["change", "--new-key-file", "third", "--key-fd", "0", "--yes", "--keep", "2"];
-    assert!(key(&scene, &both).code(1).stderr.contains("--key-fd"));
-    works([true, true, false]);
-
     // The first one given is changed, the others stay.
     key(&scene, &[&["change", "--new-key-file", "third"], &keep[..]].concat()).code(0);
     works([false, true, true]);
@@ -114,7 +109,7 @@ fn passphrases_come_and_go_without_the_others() {
 }
 
 /// Answers prompts with the lines of `answers` in turn, and keeps them in `asked`.
-fn answering(scene: &Scene, answers: &str) {
+pub(crate) fn answering(scene: &Scene, answers: &str) {
     let script = "#!/bin/sh\necho \"$1\" >>asked\nsed -n \"$(wc -l <asked)p\" answers\n";
     fs::write(scene.path("ask"), script).unwrap();
     scene.tool("chmod", &["+x", "ask"]);
@@ -122,7 +117,7 @@ fn answering(scene: &Scene, answers: &str) {
     let _ = fs::remove_file(scene.path("asked"));
 }
 
-fn asked(scene: &Scene) -> Vec<String> {
+pub(crate) fn asked(scene: &Scene) -> Vec<String> {
     fs::read_to_string(scene.path("asked")).unwrap().lines().map(str::to_owned).collect()
 }
 

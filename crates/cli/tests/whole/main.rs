@@ -2,6 +2,7 @@
 //! privilege for is skipped, and the test says so.
 
 mod access_time;
+mod authenticator;
 mod books;
 mod boot;
 mod clients;
@@ -24,8 +25,8 @@ mod mistakes;
 mod mounted;
 mod names;
 mod nbd_client;
-mod packaged;
 mod online;
+mod packaged;
 mod places;
 mod pool;
 mod privileges;
@@ -43,6 +44,8 @@ mod robbed;
 mod rootless;
 mod scene;
 mod systemd_guest;
+mod tokens;
+mod tokens_fido2;
 mod traces;
 mod typist;
 mod ubi;

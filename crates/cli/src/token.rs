@@ -1,0 +1,70 @@
+//! Tokens as the options name them, and what they want of the person at the terminal.
+
+use crate::console;
+use lacuna::{Passphrase, Result, Uuid};
+
+#[cfg(feature = "tokens")]
+pub(crate) use lacuna_tokens::TokenSpec;
+
+/// How a PIN is asked for.
+pub(crate) type Ask<'a> = &'a dyn Fn(&str) -> Result<Passphrase>;
+
+/// The secret of a token for a disk. `create`: the token is being enrolled.
+#[cfg(feature = "tokens")]
+pub(crate) fn secret(token: &TokenSpec, disk: Uuid, ask: Ask<'_>, create: bool) -> Result<Passphrase> {
+    struct Person<'a>(Ask<'a>);
+
+    impl lacuna_tokens::Person for Person<'_> {
+        fn pin(&self, prompt: &str) -> Result<Passphrase> {
+            (self.0)(prompt)
+        }
+
+        fn act(&self, what: &str) {
+            console::now(what);
+        }
+    }
+
+    token.secret(&disk.0, &Person(ask), create)
+}
+
+/// Why the secret of a token may open nothing.
+#[cfg(feature = "tokens")]
+pub(crate) fn why_not(token: &TokenSpec) -> String {
+    token.why_not()
+}
+
+/// A build without tokens has none.
+#[cfg(not(feature = "tokens"))]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TokenSpec {}
+
+#[cfg(not(feature = "tokens"))]
+mod without {
+    use super::{Ask, Passphrase, Result, TokenSpec, Uuid};
+    use std::fmt;
+    use std::str::FromStr;
+
+    impl FromStr for TokenSpec {
+        type Err = String;
+
+        fn from_str(_: &str) -> std::result::Result<Self, String> {
+            Err("this build of lacuna has no tokens; use a build with the feature `tokens`".to_owned())
+        }
+    }
+
+    impl fmt::Display for TokenSpec {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match *self {}
+        }
+    }
+
+    pub(crate) fn secret(token: &TokenSpec, _: Uuid, _: Ask<'_>, _: bool) -> Result<Passphrase> {
+        match *token {}
+    }
+
+    pub(crate) fn why_not(token: &TokenSpec) -> String {
+        match *token {}
+    }
+}
+#[cfg(not(feature = "tokens"))]
+pub(crate) use without::{secret, why_not};

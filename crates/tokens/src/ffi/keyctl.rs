@@ -1,0 +1,46 @@
+//! Keys in the kernel's keyrings.
+
+use std::ffi::{CStr, c_long};
+use std::io;
+
+/// `KEYCTL_READ` of `linux/keyctl.h`.
+const READ: c_long = 11;
+/// `KEYCTL_SEARCH`.
+const SEARCH: c_long = 10;
+/// `KEY_SPEC_USER_KEYRING`.
+const USER_KEYRING: c_long = -4;
+
+/// The key of the type `user` with this name, which the process can reach or which is in the keyring of its user.
+pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
+    let no_info = std::ptr::null::<libc::c_char>();
+    // SAFETY: the strings end in NUL; without callout information the kernel starts no program, and 0 is no keyring to link to.
+    let found = check(unsafe {
+        libc::syscall(libc::SYS_request_key, c"user".as_ptr(), name.as_ptr(), no_info, 0 as c_long)
+    });
+    // A session without a link to the keyring of the user does not reach it.
+    found.or_else(|first| {
+        // SAFETY: the strings end in NUL; 0 is no keyring to link to.
+        let found = unsafe {
+            libc::syscall(
+                libc::SYS_keyctl,
+                SEARCH,
+                USER_KEYRING,
+                c"user".as_ptr(),
+                name.as_ptr(),
+                0 as c_long,
+            )
+        };
+        check(found).map_err(|_| first)
+    })
+}
+
+/// Reads a key into `into` if it is large enough. The length of the key in any case.
+pub(crate) fn read(key: c_long, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most as many bytes as the buffer is long.
+    let len = unsafe { libc::syscall(libc::SYS_keyctl, READ, key, into.as_mut_ptr(), into.len()) };
+    check(len).map(|len| len as usize)
+}
+
+fn check(result: c_long) -> io::Result<c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
