@@ -235,11 +235,10 @@ impl Opened {
             let Some(event) = self.idle.next(&self.events, &self.watch) else { break };
             let ended_by_itself = match &event {
                 Event::DiskReleased => self.is_gone(),
-                Event::SessionEnded => true,
                 Event::Stop | Event::Close(_) => false,
                 // Deeper levels need its cover, and are in use.
                 Event::Idle if self.disk.cover().is_needed() => continue,
-                Event::Idle => true,
+                Event::Idle | Event::SessionEnded => true,
             };
             let asked = matches!(event, Event::Stop | Event::Close(_));
             if !asked && !ended_by_itself {

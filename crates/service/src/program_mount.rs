@@ -272,23 +272,21 @@ impl ProgramMount {
     /// Why the program does not end.
     fn goes_on(&self, what: String) -> Error {
         let error = Error::new(Kind::Busy, what);
-        match mounted_elsewhere(&self.file) {
-            Some(process) => error
+        if let Some(process) = mounted_elsewhere(&self.file) {
+            return error
                 .found(format!(
                     "unmounted here, but still mounted in the mount namespace of process {process}"
                 ))
-                .remedy("unmount it there; the server then ends by itself"),
-            None => {
-                let Program { name, process, .. } = &self.program;
-                error
-                    .found(format!("unmounted here, but {name} (process {process}) does not end"))
-                    .expected("it to write what is left, and to end")
-                    .remedy(format!(
-                        "if it was stopped, `kill -CONT {process}` lets it go on; if it is still mounted in a container, unmount it \
-                         there; the server then ends by itself"
-                    ))
-            }
+                .remedy("unmount it there; the server then ends by itself");
         }
+        let Program { name, process, .. } = &self.program;
+        error
+            .found(format!("unmounted here, but {name} (process {process}) does not end"))
+            .expected("it to write what is left, and to end")
+            .remedy(format!(
+                "if it was stopped, `kill -CONT {process}` lets it go on; if it is still mounted in a container, unmount it there; \
+                 the server then ends by itself"
+            ))
     }
 }
 
@@ -375,7 +373,7 @@ fn mounted_elsewhere(file: &Path) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::cover_retry::Cover;
-    use lacuna_core::{BlockAddr, Status};
+    use lacuna_core::{BlockAddr, Extent, Status};
 
     /// A disk that nobody asks for anything.
     struct Idle;
@@ -395,6 +393,9 @@ mod tests {
         }
         fn flush(&self) -> Result<()> {
             Ok(())
+        }
+        fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
+            Ok(Vec::new())
         }
         fn status(&self) -> Status {
             Status::default()
