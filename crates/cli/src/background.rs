@@ -18,13 +18,11 @@ pub(crate) struct Ready(Option<ReadyPipe>);
 impl Ready {
     /// Lets the process that waits in the foreground end, if there is one, or else tells the service manager.
     pub(crate) fn tell(&mut self) -> Result<()> {
-        match self.0.take() {
-            Some(pipe) => pipe.ready(),
-            None => {
-                notify::ready();
-                Ok(())
-            }
+        if let Some(pipe) = self.0.take() {
+            return pipe.ready();
         }
+        notify::ready();
+        Ok(())
     }
 
     /// Runs `work`, and tells the person who waits for it what `look` sees, every second while it takes.
@@ -115,7 +113,7 @@ pub(crate) fn on_signal(stop: impl Fn() + Send + 'static) -> Result<()> {
         signals.forever().for_each(|_| {
             notify::stopping();
             stop();
-        })
+        });
     });
     spawned.map(|_| ()).map_err(|e| failed(&e).with_kind(Kind::Other))
 }

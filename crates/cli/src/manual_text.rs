@@ -135,18 +135,6 @@ const SERVE: &[(&str, &str)] = &[
 fn short(page: &str) -> &'static [(&'static str, &'static str)] {
     match page {
         "lacuna-info" => &[("lacuna info disk.img --json", "What anybody can see of a disk, for a program.")],
-        "lacuna-list" => &[
-            ("lacuna list", "Everything that is open, a line for each."),
-            ("lacuna list --json", "The same for a program."),
-        ],
-        "lacuna-doctor" => &[
-            ("lacuna doctor disk.img", "What is wrong with it, and what to do."),
-            ("lacuna doctor /dev/sdb1 --json", "The same for a program; exit code 0 if nothing is wrong."),
-        ],
-        "lacuna-erase" => &[
-            ("lacuna erase disk.img", "Make it unreadable for good, after a question."),
-            ("lacuna erase /dev/sdb1 --yes", "The same without a question."),
-        ],
         "lacuna-status" => &[
             ("lacuna status", "Everything that is open."),
             ("lacuna -v status disk.img", "All counters of one disk."),
@@ -238,6 +226,25 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             &[("lacuna completions bash >~/.local/share/bash-completion/completions/lacuna", "For bash.")]
         }
         "lacuna-man" => &[("lacuna man /usr/local/share/man/man1", "Write the pages where man looks.")],
+        _ => daily(page),
+    }
+}
+
+/// The examples of verbs that look at disks and end them.
+fn daily(page: &str) -> &'static [(&'static str, &'static str)] {
+    match page {
+        "lacuna-list" => &[
+            ("lacuna list", "Everything that is open, a line for each."),
+            ("lacuna list --json", "The same for a program."),
+        ],
+        "lacuna-doctor" => &[
+            ("lacuna doctor disk.img", "What is wrong with it, and what to do."),
+            ("lacuna doctor /dev/sdb1 --json", "The same for a program; exit code 0 if nothing is wrong."),
+        ],
+        "lacuna-erase" => &[
+            ("lacuna erase disk.img", "Make it unreadable for good, after a question."),
+            ("lacuna erase /dev/sdb1 --yes", "The same without a question."),
+        ],
         _ => &[],
     }
 }
