@@ -1,6 +1,7 @@
 //! What a server does with the disk that it has open for other commands: it checks the disk, lends its header, and makes it larger.
 
 use crate::header_wire;
+use crate::place::Place;
 use crate::settings;
 use lacuna::{BadBlock, Disk, Error, Kind, OpenDisk, Result, human, is_of_version_table};
 use lacuna_service::{Attendant, Exchange, unknown};
@@ -26,12 +27,29 @@ pub(crate) struct DiskAttendant {
     disk: Weak<OpenDisk>,
     /// Whether its cipher lets altered data be noticed.
     verifies: bool,
+    /// Where it was when it was opened.
+    place: Place,
 }
 
 impl DiskAttendant {
-    /// Of a disk; `verifies`: whether its cipher lets altered data be noticed.
-    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool) -> Arc<dyn Attendant> {
-        Arc::new(DiskAttendant { disk: Arc::downgrade(disk), verifies })
+    /// Of a disk that was opened at `place`; `verifies`: whether its cipher lets altered data be noticed.
+    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool, place: Place) -> Arc<dyn Attendant> {
+        Arc::new(DiskAttendant { disk: Arc::downgrade(disk), verifies, place })
+    }
+
+    /// What is asked for, if the client means the file that is open here: its path may name another one by now.
+    fn meant<'r>(&self, request: &'r str) -> Result<&'r str> {
+        let (place, what) = request.split_once(' ').unwrap_or((request, ""));
+        if place == self.place.to_string() {
+            return Ok(what);
+        }
+        Err(Error::new(Kind::Busy, "nothing was done")
+            .found(format!(
+                "process {}, which has another file open that was at this path before",
+                std::process::id()
+            ))
+            .expected("the file that is there now")
+            .remedy("close what is open first; or give the path where that file is now"))
     }
 
     fn check(&self, disk: &OpenDisk, exchange: &Exchange) -> Result<Value> {
@@ -96,7 +114,7 @@ fn resize(disk: &OpenDisk, size: &str, exchange: &Exchange) -> Result<Value> {
 impl Attendant for DiskAttendant {
     fn attend(&self, request: &str, exchange: &mut Exchange) -> Result<Value> {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
-        match request {
+        match self.meant(request)? {
             CHECK => self.check(&disk, exchange),
             HEADER => header_wire::serve(&disk.lease_header()?, exchange),
             request => match request.strip_prefix(RESIZE) {

@@ -57,6 +57,7 @@ mod observer;
 mod online;
 mod passphrase;
 mod pid_file;
+mod place;
 mod purge;
 mod recovery;
 mod resize;

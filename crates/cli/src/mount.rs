@@ -6,6 +6,7 @@ use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::mount_point;
 use crate::notify;
+use crate::place::Place;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -235,7 +236,7 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
-        request.attendant = Some(DiskAttendant::of(disk, verifies));
+        request.attendant = Some(DiskAttendant::of(disk, verifies, Place::of(&args.location)));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
         let started = started.map_err(|e| match e.kind() {

@@ -3,6 +3,7 @@
 use crate::args::HolderArgs;
 use crate::attendant;
 use crate::header_wire::RemoteHeader;
+use crate::place::Place;
 use crate::status;
 use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
 use lacuna_service::{Conversation, Record};
@@ -24,7 +25,8 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
         return Ok(None);
     }
     let known = status::canonical(location);
-    if let Some(record) = mount_of(&known) {
+    let request = &format!("{} {request}", Place::of(location));
+    if let Some(record) = mount_of(location) {
         if !is_of(record.pid, location, &cluster) {
             return Ok(None);
         }
@@ -60,7 +62,8 @@ pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<
 }
 
 /// Where a disk is mounted: one that writes before those that read.
-fn mount_of(location: &str) -> Option<Record> {
+pub(crate) fn mount_of(location: &Location) -> Option<Record> {
+    let location = status::canonical(location);
     let mut running = lacuna_service::running(None).unwrap_or_default();
     running.retain(|record| !record.vault && record.location == location);
     running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));

@@ -27,14 +27,20 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     }
     let request =
         format!("{}{}", attendant::RESIZE, size.map_or(attendant::ALL.to_owned(), |size| size.to_string()));
+    let mounted = online::mount_of(&args.location);
+    let has_kernel_mount = mounted.as_ref().is_some_and(|record| record.loop_device.is_some());
+    if args.grow_fs && !has_kernel_mount {
+        return Err(Error::new(Kind::Usage, "cannot make the file system larger")
+            .found(match mounted {
+                Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
+                Some(_) => "a file system that a program serves (`open --via`)",
+                None => "a disk that is not mounted",
+            })
+            .expected("one that is mounted by way of a loop device")
+            .remedy("leave --grow-fs away; then make the file system larger with its own tool where it is not mounted"));
+    }
     if let Some(begun) = online::begin(&args.location, &args.holder, &request)? {
         return of_server(args, begun, console);
-    }
-    if args.grow_fs {
-        return Err(Error::new(Kind::Usage, "cannot make the file system larger")
-            .found("a disk that is closed")
-            .expected("one that is mounted")
-            .remedy("open it first, or leave --grow-fs away"));
     }
     let mut volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
     let before = volume.parameters;
@@ -68,6 +74,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
         }
     })?;
     let size = done["size"].as_u64().unwrap_or(0);
+    let raw = mounted.as_ref().is_some_and(|record| record.raw);
     let mounted = mounted.filter(|record| !record.raw);
     let mut said = if done["changed"] == true {
         format!("{} is now {}", args.location, human(size))
@@ -76,8 +83,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
     } else {
         format!("{} has this size already", args.location)
     };
-    let growth =
-        mounted.as_ref().and_then(|record| Growth::of(&record.mountpoint).transpose()).transpose()?;
+    let growth = mounted.as_ref().and_then(|record| Growth::of(record).transpose()).transpose()?;
     match (mounted, growth) {
         (Some(record), Some(growth)) if args.grow_fs => {
             // Whatever becomes of the file system, the disk is larger.
@@ -95,7 +101,14 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
                 .expected("ext2, ext3, ext4, xfs or btrfs")
                 .remedy("use the tool of that file system"));
         }
+        (Some(record), None) if record.loop_device.is_none() => said.push_str(
+            "; to make its file system larger too, close it, open it with --raw, and use the tool of that file system (for ext4: \
+             `e2fsck -f` and `resize2fs`)",
+        ),
         (Some(_), None) => said.push_str("; make the file system on it larger too, with its own tool"),
+        (None, None) if raw => {
+            said.push_str("; its file has that length now. Make the file system in it larger too (for ext4: resize2fs)");
+        }
         (None, None) => said.push_str(
             "; clients of NBD see that when they connect again. Make the file system on it larger too (for ext4: resize2fs)",
         ),

@@ -8,6 +8,7 @@ use crate::lacks;
 use crate::network;
 use crate::notify;
 use crate::pid_file::{self, PidFile};
+use crate::place::Place;
 use crate::settings;
 use crate::size::budget;
 use crate::status::Account;
@@ -64,7 +65,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        let attendant = DiskAttendant::of(&disk, verifies);
+        let attendant = DiskAttendant::of(&disk, verifies, Place::of(&args.location));
         serve(&args, &listen, (disk, attendant, format), (console, drawn), ready)
     })
 }

@@ -133,12 +133,18 @@ pub fn repair(
     write_record(location, &*volume.header)
 }
 
-/// The same of a disk that another process has open, which reads and writes the header for this one.
+/// The same of a disk that another process has open, which reads and writes the header for this one. Errors: also
+/// [`Kind::Busy`] for a disk in a pool.
 pub fn repair_open(
     (location, header): (&Location, Arc<dyn Medium>),
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<()> {
+    if matches!(location, Location::Rados { .. }) {
+        return Err(Error::new(Kind::Busy, format!("cannot repair the header of {location}"))
+            .found("a disk that is open; in a pool a repair writes the length of the header too")
+            .remedy("close it first"));
+    }
     let mut volume = unlock_held(location, header, observer, ask)?;
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))
 }

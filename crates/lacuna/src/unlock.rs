@@ -230,6 +230,8 @@ pub struct Key {
     /// The keys of the opened levels, from 0 up; formats without levels have one.
     masters: Vec<Secret<32>>,
     uuid: [u8; 16],
+    /// The version of the header.
+    version: u32,
 }
 
 enum Place {
@@ -269,6 +271,7 @@ impl Volume {
         } = self;
         let masters = unlocked.master_keys;
         let uuid = unlocked.header.uuid.0;
+        let version = unlocked.header.version;
         let has_levels = parameters.has_levels();
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
@@ -288,7 +291,7 @@ impl Volume {
             (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, claim, has_levels, masters, uuid })
+        Ok(Key { place, claim, has_levels, masters, uuid, version })
     }
 }
 
@@ -391,7 +394,7 @@ impl Key {
         if self.has_levels && write_through {
             return Err(no_write_through());
         }
-        let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), read_only);
+        let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), self.version, read_only);
         let (engine, header) = match self.place {
             Place::Flat { medium, params } => {
                 let (header, master, uuid) = (held(&medium), master.clone(), self.uuid);
@@ -414,14 +417,15 @@ impl Key {
                     clock: Arc::new(SystemClock::default()),
                     random,
                 };
-                let header = HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), read_only);
+                let header =
+                    HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), self.version, read_only);
                 let disk = FlashDisk::open(flash, &params, master, &options)?;
                 (Ok(Engine::Flash(OnFlash { disk, write_through })), header)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;
                 let read_only = read_only || objects.target.snapshot().is_some();
-                let header = HeldHeader::new(connection.header()?, read_only);
+                let header = HeldHeader::new(connection.header()?, self.version, read_only);
                 let options = ObjectOptions {
                     budget,
                     read_only,

@@ -1,5 +1,6 @@
 //! The file system on a disk that has become larger, made larger too by its own tool.
 
+use crate::run_directory::Record;
 use crate::shell_word::shell_word;
 use crate::{mount_table, tool};
 use lacuna_core::Result;
@@ -15,10 +16,12 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// For what is mounted at `mountpoint`. None if it is of a type that cannot grow, or of which it is not known.
-    pub fn of(mountpoint: &Path) -> Result<Option<Growth>> {
-        let top = mount_table::at(mountpoint)?;
-        Ok(top.and_then(|top| Growth::for_type(&top.fs_type, Path::new(&top.source), mountpoint)))
+    /// For the file system of this record. None if it is of a type that cannot grow, or of which it is not known, if a program
+    /// serves it, and if something else was mounted over it.
+    pub fn of(record: &Record) -> Result<Option<Growth>> {
+        let top = mount_table::at(&record.mountpoint)?;
+        let ours = top.filter(|top| record.loop_device.as_deref() == Some(Path::new(&top.source)));
+        Ok(ours.and_then(|top| Growth::for_type(&top.fs_type, Path::new(&top.source), &record.mountpoint)))
     }
 
     fn for_type(fs_type: &str, device: &Path, mountpoint: &Path) -> Option<Growth> {

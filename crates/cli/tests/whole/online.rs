@@ -4,7 +4,7 @@ use crate::nbd_client::Client;
 use crate::scene::{Ran, Scene, Serving, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,12 +285,38 @@ fn a_raw_mount_shows_the_new_length() {
     scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
     let file = fs::OpenOptions::new().read(true).write(true).open(scene.path("mnt/disk")).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 64 << 20);
+    // There is no file system here that it could make larger.
+    scene.lacuna(&["resize", "disk.img", "--size", "80M", "--grow-fs"]).code(1);
+    assert_eq!(file.metadata().unwrap().len(), 64 << 20);
     scene.lacuna(&["resize", "disk.img", "--size", "80M"]).code(0);
     assert_eq!(file.metadata().unwrap().len(), 80 << 20);
     file.write_all_at(&noise(3, CHUNK), (80 << 20) - CHUNK as u64).unwrap();
     scene.lacuna(&["check", "disk.img"]).code(0);
     drop(file);
     scene.lacuna(&["close", "mnt"]).code(0);
+}
+
+#[test]
+fn a_server_does_nothing_for_another_file_at_the_path_of_its_disk() {
+    let scene = scene(&["--size", "64M"]);
+    let server = scene.serve(&[]);
+    fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
+    let before = fs::metadata(scene.path("moved.img")).unwrap().len();
+    // The same disk once more, and then one that nobody has open.
+    for other in ["a copy", "another"] {
+        if other == "a copy" {
+            fs::copy(scene.path("moved.img"), scene.path("disk.img")).unwrap();
+        } else {
+            fs::remove_file(scene.path("disk.img")).unwrap();
+            scene.lacuna(&["create", "disk.img", "--size", "64M", "--key-file", "key"]).code(0);
+        }
+        let ran = scene.lacuna(&["resize", "disk.img", "--size", "128M"]).code(5);
+        assert!(ran.stderr.contains("another file open"), "{}", ran.stderr);
+        key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(5);
+        scene.lacuna(&["check", "disk.img"]).code(5);
+        assert_eq!(fs::metadata(scene.path("moved.img")).unwrap().len(), before, "{other}");
+    }
+    assert_eq!(server.stop(), 0);
 }
 
 #[test]
@@ -302,12 +328,13 @@ fn a_stopped_server_and_bytes_of_strangers_hang_nobody() {
         let mut stream = UnixStream::connect(&socket).unwrap();
         let _ = stream.write_all(bytes);
     };
-    for bytes in
-        ["request/1 header\n{\"write\":[0,\"00\"]}\n", "request/1 resize -1\n", "request/9 check\n", "\n"]
-    {
+    for bytes in ["header\n{\"write\":[0,\"00\"]}\n", "resize -1\n", "\n"].map(|what| request(&scene, what)) {
         stranger(bytes.as_bytes());
     }
-    stranger(&[b"request/1 check\n", &noise(5, 4096)[..]].concat());
+    for bytes in ["request/9 check\n", "request/1 check\n", "request/1 file:1:1 resize 1\n", "\n"] {
+        stranger(bytes.as_bytes());
+    }
+    stranger(&[request(&scene, "check\n").as_bytes(), &noise(5, 4096)[..]].concat());
     stranger(&noise(6, 1 << 16));
     ask_for_what_is_not_the_header(&scene, &socket);
     // Whatever they left behind is over at once.
@@ -319,12 +346,18 @@ fn a_stopped_server_and_bytes_of_strangers_hang_nobody() {
     assert_eq!(server.stop(), 0);
 }
 
+/// A request as lacuna makes it, for the file that is open.
+fn request(scene: &Scene, what: &str) -> String {
+    let about = fs::metadata(scene.path("disk.img")).unwrap();
+    format!("request/1 file:{}:{} {what}", about.dev(), about.ino())
+}
+
 /// Asks for parts of the medium that are not the header, and for nonsense. Nothing of it is done.
 fn ask_for_what_is_not_the_header(scene: &Scene, socket: &Path) {
     let before = fs::read(scene.path("disk.img")).unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();
     let mut answers = BufReader::new(stream.try_clone().unwrap());
-    stream.write_all(b"request/1 header\n").unwrap();
+    stream.write_all(request(scene, "header\n").as_bytes()).unwrap();
     let mut line = || {
         let mut line = String::new();
         while line.trim().is_empty() {

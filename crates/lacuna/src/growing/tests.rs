@@ -57,7 +57,7 @@ impl Made {
     /// Grows a disk that is written to, without power after `cut` operations. Whether it grew before, and what is left.
     fn grow(&self, cut: u64) -> (bool, Image) {
         let medium = Arc::new(CrashMedium::from_image(self.image.clone()));
-        let held = HeldHeader::new(medium.clone(), false);
+        let held = HeldHeader::new(medium.clone(), 2, false);
         let disk = self.open(&medium, &self.params);
         disk.write(BlockAddr(0), &block(1)).unwrap();
         disk.write(BlockAddr(OLD - 1), &block(2)).unwrap();
