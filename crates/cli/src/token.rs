@@ -1,5 +1,6 @@
 //! Tokens as the options name them, and what they want of the person at the terminal.
 
+#[cfg(feature = "tokens")]
 use crate::console;
 use lacuna::{Passphrase, Result, Uuid};
 

@@ -263,7 +263,7 @@ fn cose(key: &PublicKey, algorithm: i32) -> Value {
 }
 
 fn map<const N: usize>(entries: [(Value, Value); N]) -> Value {
-    Value::Map(entries.to_vec())
+    Value::Map(entries.into())
 }
 
 fn get(of: &Value, key: i32) -> &Value {
@@ -292,7 +292,7 @@ fn number(value: &Value) -> i128 {
 }
 
 fn hash(parts: &[&[u8]]) -> [u8; 32] {
-    parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part)).finalize().into()
+    parts.iter().fold(Sha256::new(), Digest::chain_update).finalize().into()
 }
 
 fn mac(key: &[u8], message: &[u8]) -> [u8; 32] {
