@@ -5,7 +5,10 @@
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
 # make check      lint, and the tests that need no root, no packages and no cluster
-# make install    PREFIX=/usr/local: the program, completions and manual pages
+# make install    PREFIX=/usr/local: the program, completions, manual pages, units and what else belongs to it
+# make deb        a Debian package of the same, which lintian has nothing against: target/debian
+# make release    an archive that runs on other distributions: target/dist; `make release-test` tries it on three
+# make publish-check   whether a registry would take the crates
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -27,7 +30,7 @@ WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all check demo test test-long bench fuzz lint install packages
+.PHONY: all check demo test test-long bench fuzz lint install deb release release-test publish-check packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -47,6 +50,10 @@ test-long: packages all
 	scripts/systemd-guest.sh get || echo "skipped: disks in a system that boots"
 	scripts/tree.sh $(LACUNA)
 	scripts/outside.sh
+	scripts/deb-test.sh $(LACUNA)
+	scripts/publish-check.sh --allow-dirty
+	scripts/release.sh
+	scripts/release-test.sh
 	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-sealed --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-deniable --test crash -- --nocapture
@@ -61,10 +68,10 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
-HERMETIC = core crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
+HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault levels nbd service rados sim
 
 check: lint
-	$(CARGO) test -p lacuna $(HERMETIC:%=-p lacuna-%)
+	$(CARGO) test -p lacuna-storage $(HERMETIC:%=-p lacuna-%)
 	$(CARGO) test -p lacuna-cli --bins --test house
 
 lint:
@@ -74,17 +81,18 @@ lint:
 	else echo "skipped: cargo-deny is not installed (licences and advisories)"; fi
 
 install: all
-	install -Dm755 $(LACUNA) $(DESTDIR)$(PREFIX)/bin/lacuna
-	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man1
-	$(LACUNA) man $(DESTDIR)$(PREFIX)/share/man/man1
-	mkdir -p $(DESTDIR)$(PREFIX)/share/man/man8
-	mv $(DESTDIR)$(PREFIX)/share/man/man1/*.8 $(DESTDIR)$(PREFIX)/share/man/man8/
-	mkdir -p $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/lib/systemd/system
-	for helper in mount.lacuna umount.lacuna umount.fuse.lacuna; do ln -sf ../bin/lacuna $(DESTDIR)$(PREFIX)/sbin/$$helper; done
-	for unit in packaging/systemd/*; do sed 's,/usr/\(s\?bin\),$(PREFIX)/\1,' "$$unit" > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}; done
-	mkdir -p $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	mkdir -p $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	mkdir -p $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	$(LACUNA) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lacuna
-	$(LACUNA) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_lacuna
-	$(LACUNA) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/lacuna.fish
+	scripts/install.sh $(LACUNA) $(PREFIX) $(DESTDIR)
+
+# DEB_PROGRAM: another program than the one that is built.
+DEB_PROGRAM ?= $(LACUNA)
+deb: $(if $(filter $(LACUNA),$(DEB_PROGRAM)),all)
+	scripts/deb.sh $(DEB_PROGRAM)
+
+release:
+	scripts/release.sh
+
+release-test:
+	scripts/release-test.sh
+
+publish-check:
+	scripts/publish-check.sh

@@ -37,8 +37,8 @@ need make make
 [ -e /usr/include/stdlib.h ] || missing="$missing libc6-dev"
 
 # Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
-# own), a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs that keep folders in
-# step, and the peers of vaults.
+# own), mounting without root, a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs
+# that keep folders in step, the peers of vaults, and what makes Debian packages and tries them.
 wanted_packages=""
 want() { # PACKAGE FILE...
     package=$1
@@ -51,6 +51,7 @@ want() { # PACKAGE FILE...
 
 if [ "$for_what" != demo ]; then
     want btrfs-progs /usr/sbin/mkfs.btrfs
+    want fuse2fs /usr/bin/fuse2fs
     want ceph-mon /usr/bin/ceph-mon
     want ceph-mgr /usr/bin/ceph-mgr
     want ceph-osd /usr/bin/ceph-osd
@@ -63,6 +64,11 @@ if [ "$for_what" != demo ]; then
     want gocryptfs /usr/bin/gocryptfs
     want cryfs /usr/bin/cryfs
     want encfs /usr/bin/encfs
+    want dpkg-dev /usr/bin/dpkg-shlibdeps
+    want lintian /usr/bin/lintian
+    want mmdebstrap /usr/bin/mmdebstrap
+    want man-db /usr/bin/man
+    want python3-venv /usr/lib/python3*/ensurepip
 fi
 
 if [ -n "$missing" ]; then

@@ -5,7 +5,9 @@
 
 use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
-use lacuna_fuzz::sealed_image::{BLOCKS, NEW, each_readable_block, image, is_content, open, was_written, write};
+use lacuna_fuzz::sealed_image::{
+    BLOCKS, NEW, each_readable_block, image, is_content, open, was_written, write,
+};
 use lacuna_sealed::Layout;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
@@ -20,7 +22,15 @@ fuzz_target!(|input: &[u8]| {
     let authenticated = image.params.cipher.authenticates();
 
     let mut seen = 0;
-    let report = lacuna_core::check(&disk, |done| seen = done, |_| {}).expect("memory for 1 MiB");
+    let report = lacuna_core::check(
+        &disk,
+        |done| {
+            seen = done;
+            Ok(())
+        },
+        |_| {},
+    )
+    .expect("memory for 1 MiB");
     assert_eq!((seen, report.good + report.unwritten + report.bad), (BLOCKS, BLOCKS));
     each_readable_block(&disk, 0, BLOCKS, |block, data| {
         let known = !authenticated || was_written(block, data);

@@ -56,7 +56,15 @@ fuzz_target!(|input: &[u8]| {
 /// phase.
 fn judge(disk: &ObjectDisk, authenticated: bool, until: u8) {
     let mut seen = 0;
-    let report = disk.check(|done| seen = done, |_| {}).expect("memory for 16 MiB");
+    let report = disk
+        .check(
+            |done| {
+                seen = done;
+                Ok(())
+            },
+            |_| {},
+        )
+        .expect("memory for 16 MiB");
     assert_eq!((seen, report.good + report.unwritten + report.bad), (BLOCKS, BLOCKS));
     each_readable_block(disk, 0, BLOCKS, |block, data| {
         let known = !authenticated || was_written_until(block, data, until);

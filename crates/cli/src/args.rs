@@ -22,6 +22,7 @@ use crate::size::Size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lacuna::{Cipher, Location, ObjectLayout};
+use lacuna_service::Way;
 use std::path::PathBuf;
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passphrase or no permission, 3 out of memory, \
@@ -75,7 +76,7 @@ pub(crate) enum Verb {
     /// Keep the header of a disk elsewhere, bring it back, and mend its copies
     #[command(subcommand)]
     Header(HeaderVerb),
-    /// Make a disk larger
+    /// Make a disk larger, open or closed
     Resize(ResizeArgs),
     /// Make what was deleted on a disk on flash unrecoverable for good; exit code 12 if that could not be done
     Purge(PurgeArgs),
@@ -197,6 +198,11 @@ pub(crate) struct OpenArgs {
     /// 6.6 on; before, mmap with MAP_SHARED fails with ENODEV, and `serve` is the way
     #[arg(long)]
     pub raw: bool,
+    /// How the file system is mounted. loop: by the kernel from a loop device, which needs root. fuse2fs: by the program
+    /// fuse2fs, ext2, ext3 and ext4, without root. lklfuse: by the program lklfuse, without root [default: loop where it can be
+    /// had, otherwise the program that is installed]
+    #[arg(long, value_name = "WAY", value_parser = way(), conflicts_with = "raw")]
+    pub via: Option<Way>,
     /// More options for mount -o, separated by commas: discard, or noload to read an ext4 with --read-only that
     /// was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
@@ -356,7 +362,7 @@ pub(crate) struct CheckArgs {
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// The passphrase.
+    /// The passphrase, if the disk is not open: its server checks an open one.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -387,10 +393,13 @@ pub(crate) struct ResizeArgs {
     /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
     #[arg(long)]
     pub size: Option<Size>,
+    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs, with its own tool
+    #[arg(long)]
+    pub grow_fs: bool,
     /// Where the cluster is, and what becomes of another client.
     #[command(flatten)]
     pub holder: HolderArgs,
-    /// The passphrase.
+    /// The passphrase, if the disk is not open.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -425,6 +434,11 @@ pub(crate) struct ManArgs {
 
 fn location(text: &str) -> Result<Location, String> {
     Location::parse(text).map_err(|e| settings::words(&e))
+}
+
+fn way() -> impl TypedValueParser<Value = Way> {
+    PossibleValuesParser::new(Way::ALL.map(Way::name))
+        .try_map(|name| Way::ALL.into_iter().find(|way| way.name() == name).ok_or("no such way"))
 }
 
 fn cipher() -> impl TypedValueParser<Value = Cipher> {

@@ -2,6 +2,7 @@
 
 use crate::args::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
 use crate::console::{self, Console};
+use crate::online;
 use crate::passphrase;
 use lacuna::header::{self, MayLose};
 use lacuna::{Error, Kind, Location, Result};
@@ -60,6 +61,9 @@ pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let location = &args.location;
     let shown = location.to_string();
     let ask = |open: lacuna::Opener<'_>| passphrase::to_open(&args.passphrase, &shown, open);
-    header::repair((location, &args.holder.of(location)?), &console, ask)?;
+    match online::header(location, &args.holder)? {
+        Some(header) => header::repair_open((location, header), &console, ask)?,
+        None => header::repair((location, &args.holder.of(location)?), &console, ask)?,
+    }
     console.done(&format!("wrote all copies of the header of {location} anew"))
 }

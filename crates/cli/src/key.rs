@@ -3,6 +3,7 @@
 use crate::args::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs};
 use crate::console::{self, Console};
 use crate::cost;
+use crate::online;
 use crate::passphrase;
 use lacuna::keys::{Keys, Rewrites};
 use lacuna::{Error, Kind, Opener, Result};
@@ -63,8 +64,7 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
 /// the format.
 fn unlock(args: &KeyArgs, first: &str, all: bool, console: Console) -> Result<Keys> {
     let cost = cost::from_args(&args.cost)?;
-    let place = (&args.location, &args.holder.of(&args.location)?);
-    let keys = Keys::unlock(place, all, cost, &console, |rewrites, open: Opener<'_>| {
+    let ask = |rewrites, open: Opener<'_>| {
         let prompt = format!("{first} {}: ", args.location);
         let Rewrites::All(warning) = rewrites else {
             return passphrase::opened_by(&args.passphrase, &prompt, open);
@@ -73,7 +73,12 @@ fn unlock(args: &KeyArgs, first: &str, all: bool, console: Console) -> Result<Ke
         // Said before anything is asked for, so that the answers are given knowingly.
         console.note(warning);
         passphrase::to_keep(&args.passphrase, &prompt, open)
-    })?;
+    };
+    let location = &args.location;
+    let keys = match online::header(location, &args.holder)? {
+        Some(header) => Keys::unlock_open((location, header), all, cost, &console, ask)?,
+        None => Keys::unlock((location, &args.holder.of(location)?), all, cost, &console, ask)?,
+    };
     let given = keys.given();
     match args.keep {
         Some(keep) if keys.levels().is_some() && usize::from(keep) != given => {

@@ -15,6 +15,7 @@
 
 mod allocator;
 mod args;
+mod attendant;
 mod background;
 mod bad_runs;
 mod bench;
@@ -27,12 +28,14 @@ mod descriptor;
 mod exit_code;
 mod forgetting;
 mod header;
+mod header_wire;
 mod holder;
 mod info;
 mod info_levels;
 mod key;
 mod lacks;
 mod manual;
+mod manual_applies;
 mod manual_mount;
 mod manual_text;
 #[cfg(feature = "fuse")]
@@ -44,6 +47,7 @@ mod mount_point;
 mod network;
 mod notify;
 mod observer;
+mod online;
 mod passphrase;
 mod pid_file;
 mod purge;

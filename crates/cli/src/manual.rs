@@ -2,6 +2,7 @@
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
 use crate::console;
+use crate::manual_applies;
 use crate::manual_mount;
 use crate::manual_text::{self, Sections};
 use clap::{Command, CommandFactory};
@@ -51,26 +52,38 @@ fn render(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()> {
     if command.has_subcommands() {
         page.render_subcommands_section(text)?;
     }
-    if command.get_after_help().is_some() {
-        page.render_extra_section(text)?;
+    more(command).to_writer(text)?;
+    if command.get_version().is_some() {
+        page.render_version_section(text)?;
     }
+    Ok(())
+}
+
+/// The sections that the words of the command line do not give. A command that only stands before others has none of its own.
+fn more(command: &Command) -> Roff {
     let Sections { examples, files, signals } = manual_text::of(&name(command));
     let mut more = Roff::new();
-    for (title, entries) in [("SIGNALS", signals), ("FILES", files), ("EXAMPLES", examples)] {
+    if command.has_subcommands() && command.get_name() != "lacuna" {
+        return more;
+    }
+    let sections = [
+        ("SIGNALS", manual_applies::signals(command, signals)),
+        ("EXIT STATUS", manual_applies::exit_codes(command)),
+        ("ENVIRONMENT", manual_applies::environment(command)),
+        ("FILES", manual_applies::files(command, files)),
+        ("EXAMPLES", examples.to_vec()),
+    ];
+    for (title, entries) in sections {
         if !entries.is_empty() {
             more.control("SH", [title]);
         }
         for (what, words) in entries {
             more.control("TP", []);
-            more.text([bold(*what)]);
-            more.text([roman(*words)]);
+            more.text([bold(what)]);
+            more.text([roman(words)]);
         }
     }
-    more.to_writer(text)?;
-    if command.get_version().is_some() {
-        page.render_version_section(text)?;
-    }
-    Ok(())
+    more
 }
 
 /// The name of the page of a command, such as `lacuna-key-add`.

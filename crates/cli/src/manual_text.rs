@@ -11,12 +11,12 @@ pub(crate) struct Sections {
     pub signals: &'static [(&'static str, &'static str)],
 }
 
-const RUN: (&str, &str) = (
-    "/run/lacuna, $XDG_RUNTIME_DIR/lacuna",
-    "What is open, of root and of other users: locks, and the sockets by which close and status reach a server. Nothing in \
+pub(crate) const RUN: (&str, &str) = (
+    "/run/lacuna, $XDG_RUNTIME_DIR/lacuna, /run/user/UID/lacuna, /dev/shm/lacuna-UID, /tmp/lacuna-UID",
+    "What is open, of root (the first) and of other users (the first of the others that there is a directory for): locks, and the sockets by which close and status reach a server. Nothing in \
      it outlives the servers.",
 );
-const ANCHORS: (&str, &str) = (
+pub(crate) const ANCHORS: (&str, &str) = (
     "/var/lib/lacuna/anchors, ~/.local/state/lacuna/anchors",
     "What this machine remembers of vaults, by UUID, of root and of other users: the last state of each. Not to be copied with a \
      vault. $XDG_STATE_HOME, if set, takes the place of /var/lib and ~/.local/state.",
@@ -56,7 +56,8 @@ pub(crate) fn of(page: &str) -> Sections {
                     "MOUNTPOINT/disk, MOUNTPOINT/status",
                     "With --raw: the disk as a file, and its counters as text.",
                 ),
-                ("/dev/fuse, /dev/loop-control", "Needed, the second without --raw."),
+                ("/dev/fuse", "Needed."),
+                ("/dev/loop-control", "Needed with --via loop, which is what root gets."),
             ],
             signals: &[
                 (
@@ -114,7 +115,11 @@ const OPEN: &[(&str, &str)] = &[
     ("lacuna open disk.img /mnt", "Afterwards."),
     ("lacuna open d.img /mnt/public /mnt/hidden", "A disk with levels, with the passphrase of level 1."),
     ("lacuna open ~/synced/photos /mnt/photos", "A vault, which is a directory."),
-    ("lacuna open disk.img /mnt --raw", "Without root: the disk as the file /mnt/disk."),
+    (
+        "lacuna open disk.img ~/files --mkfs ext4 --via fuse2fs",
+        "Through fuse2fs, as users other than root do anyway.",
+    ),
+    ("lacuna open disk.img /mnt --raw", "The disk as the file /mnt/disk."),
     ("lacuna open disk.img /mnt --read-only --mount-options noload", "Read an ext4 that was not unmounted."),
 ];
 
@@ -134,7 +139,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             ("lacuna status /mnt --json", "The counters of one disk, for a program."),
         ],
         "lacuna-check" => &[
-            ("lacuna check disk.img", "Read and verify every block."),
+            ("lacuna check disk.img", "Read and verify every block, of an open disk through its server."),
             ("lacuna check snapshot.img --read-only", "The same of a snapshot, which stays as it is."),
         ],
         "lacuna-key-add" => &[(
@@ -154,7 +159,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
         )],
         "lacuna-resize" => &[(
             "lacuna resize disk.img --size 40G",
-            "A larger disk; the file system on it grows by its own tool.",
+            "A larger disk, open or closed; --grow-fs makes the file system larger that is mounted from it.",
         )],
         "lacuna-purge" => &[
             (

@@ -1,6 +1,7 @@
 //! `open`: a disk as a mounted file system.
 
 use crate::args::OpenArgs;
+use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::mount_point;
@@ -12,7 +13,7 @@ use crate::unlock;
 use crate::working::{self, Stage};
 use lacuna::{Disk, Error, Key, Kind, OpenDisk, Opening, Result};
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
-use lacuna_service::{Cover, CoverSource, Log, become_io_flusher, shell_word};
+use lacuna_service::{Cover, CoverSource, Log, Way, become_io_flusher, shell_word};
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::sync::mpsc;
 /// `lacuna open`.
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_of_vaults(&args)?;
+    check_way(&args)?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
@@ -38,6 +40,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     }
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let verifies = volume.parameters.verifies();
     let key = volume.into_key(!args.foreground)?;
     // Before the disk is opened: closing one that was opened for writing writes.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
@@ -50,7 +53,7 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, &shown, key, opening, console, ready)
+        serve(&args, &shown, (key, verifies), opening, console, ready)
     })
 }
 
@@ -71,6 +74,18 @@ fn check_mountpoints(args: &mut OpenArgs, console: Console, secretive: bool) -> 
         args.mountpoints[at] = mountpoint;
     }
     Ok(())
+}
+
+/// Refuses what cannot be mounted on this machine by this user, before a passphrase is asked for.
+fn check_way(args: &OpenArgs) -> Result<()> {
+    if let Some(lacking) = lacuna_service::lacking_for_fuse() {
+        return Err(lacking.context(format!("cannot open {}", args.location)));
+    }
+    if args.raw {
+        return Ok(());
+    }
+    Way::check(args.via, args.mkfs.as_deref())
+        .map_err(|e| e.context(format!("cannot open {}", args.location)))
 }
 
 /// Refuses options of vaults for a disk.
@@ -96,7 +111,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 fn serve(
     args: &OpenArgs,
     location: &str,
-    key: Key,
+    (key, verifies): (Key, bool),
     opening: Opening,
     console: Console,
     ready: &mut Ready,
@@ -126,7 +141,13 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened = ready.working(console, look, || mount(args, location, &disk, &levels, &say))?;
+    let opened = ready.working(console, look, || mount(args, location, (&disk, verifies), &levels, &say))?;
+    if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
+        console.note(
+            "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
+             written again, and a purge then",
+        );
+    }
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(Stopper::request);
@@ -162,7 +183,7 @@ fn serve(
 fn mount(
     args: &OpenArgs,
     location: &str,
-    disk: &OpenDisk,
+    (disk, verifies): (&Arc<OpenDisk>, bool),
     levels: &[Arc<dyn Disk>],
     say: &Log,
 ) -> Result<Vec<Opened>> {
@@ -177,6 +198,7 @@ fn mount(
         request.keep_existing = args.mountpoints.len() > 1;
         request.read_only = args.read_only;
         request.raw = args.raw;
+        request.via = args.via;
         request.private = disk.has_levels();
         request.idle_timeout = args.idle.idle_timeout;
         request.cover = match opened.is_empty() {
@@ -192,7 +214,8 @@ fn mount(
         let discards =
             |option: &str| option == "discard" || option == "nodiscard" || option.starts_with("discard=");
         let told = given.is_some_and(|given| given.split(',').any(discards));
-        let forgets = disk.on_flash().is_some() && !args.raw && !args.read_only && !told;
+        let forgets =
+            disk.on_flash().is_some() && !args.raw && !args.read_only && !told && Way::is_loop(args.via);
         let forget = forgets.then_some("discard");
         let options: Vec<&str> = quiet.into_iter().chain(forget).chain(given).collect();
         request.mount_options = (!options.is_empty()).then(|| options.join(","));
@@ -201,6 +224,7 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
+        request.attendant = Some(DiskAttendant::of(disk, verifies));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
         let started = started.map_err(|e| match e.kind() {

@@ -1,9 +1,14 @@
 //! `resize`: what is refused before a passphrase is asked for, and what was done.
 
 use crate::args::ResizeArgs;
+use crate::attendant;
 use crate::console::Console;
+use crate::online::{self, Begun};
 use crate::unlock;
+use crate::working;
 use lacuna::{Access, Error, Kind, Location, Parameters, Result, human};
+use lacuna_service::{Growth, Heard};
+use std::fmt::Write;
 use std::os::unix::fs::FileTypeExt;
 
 /// `lacuna resize`.
@@ -20,6 +25,17 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     if size.is_none() && !is_device(&args.location) {
         return Err(no_size(args));
     }
+    let request =
+        format!("{}{}", attendant::RESIZE, size.map_or(attendant::ALL.to_owned(), |size| size.to_string()));
+    if let Some(begun) = online::begin(&args.location, &args.holder, &request)? {
+        return of_server(args, begun, console);
+    }
+    if args.grow_fs {
+        return Err(Error::new(Kind::Usage, "cannot make the file system larger")
+            .found("a disk that is closed")
+            .expected("one that is mounted")
+            .remedy("open it first, or leave --grow-fs away"));
+    }
     let mut volume = unlock::unlock(&args.location, &args.holder, Access::Write, &args.passphrase, console)?;
     let before = volume.parameters;
     let parameters = lacuna::resize(&mut volume, size)?;
@@ -33,6 +49,58 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
         args.location,
         human(parameters.size())
     ))
+}
+
+/// Has the server make the disk larger that it has open.
+fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
+    let Begun { mut talk, mounted } = begun;
+    if args.passphrase.is_given() {
+        console.note("the disk is open: its server makes it larger, and the passphrase was not looked at");
+    }
+    let what = format!("making {} larger", args.location);
+    let done = working::show(console, &what, |_| {
+        loop {
+            match talk.hear() {
+                Ok(Heard::Message(_)) => {}
+                Ok(Heard::Done(done)) => break Ok(done),
+                Err(e) => break Err(e.context(format!("cannot resize {}", args.location))),
+            }
+        }
+    })?;
+    let size = done["size"].as_u64().unwrap_or(0);
+    let mounted = mounted.filter(|record| !record.raw);
+    let mut said = if done["changed"] == true {
+        format!("{} is now {}", args.location, human(size))
+    } else if done["largest"] == size {
+        format!("{} has this size already, and its map has no room for more", args.location)
+    } else {
+        format!("{} has this size already", args.location)
+    };
+    let growth =
+        mounted.as_ref().and_then(|record| Growth::of(&record.mountpoint).transpose()).transpose()?;
+    match (mounted, growth) {
+        (Some(record), Some(growth)) if args.grow_fs => {
+            // Whatever becomes of the file system, the disk is larger.
+            console.done(&said)?;
+            growth.run()?;
+            said = format!("and so is the file system at {}", record.mountpoint.display());
+        }
+        (_, Some(growth)) => {
+            let _ = write!(said, "; make the file system on it larger too: {growth}");
+        }
+        (Some(record), None) if args.grow_fs => {
+            console.done(&said)?;
+            return Err(Error::new(Kind::Usage, "cannot make the file system larger")
+                .found(format!("a file system at {} of another type", record.mountpoint.display()))
+                .expected("ext2, ext3, ext4, xfs or btrfs")
+                .remedy("use the tool of that file system"));
+        }
+        (Some(_), None) => said.push_str("; make the file system on it larger too, with its own tool"),
+        (None, None) => said.push_str(
+            "; clients of NBD see that when they connect again. Make the file system on it larger too (for ext4: resize2fs)",
+        ),
+    }
+    console.done(&said)
 }
 
 fn is_device(location: &Location) -> bool {

@@ -1,6 +1,7 @@
 //! `serve`: a disk for NBD clients, until a signal.
 
 use crate::args::{ServeArgs, Tls};
+use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::lacks;
@@ -14,7 +15,7 @@ use crate::unlock;
 use crate::working::{self, Looking};
 use lacuna::{ByteDisk, Disk, Error, Kind, OpenDisk, Opening, Result, Site};
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
-use lacuna_service::StatusSocket;
+use lacuna_service::{Attendance, Attendant, StatusSocket};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let verifies = volume.parameters.verifies();
     let key = volume.into_key(args.fork)?;
     let opening = Opening {
         read_only: args.read_only,
@@ -61,7 +63,8 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        serve(&args, &listen, disk, (console, drawn), ready)
+        let attendant = DiskAttendant::of(&disk, verifies);
+        serve(&args, &listen, (disk, attendant), (console, drawn), ready)
     })
 }
 
@@ -98,7 +101,7 @@ fn make_absolute(args: &mut ServeArgs) -> Result<()> {
 fn serve(
     args: &ServeArgs,
     listen: &[Listen],
-    disk: Arc<OpenDisk>,
+    (disk, attendant): (Arc<OpenDisk>, Arc<dyn Attendant>),
     (console, drawn): (Console, Console),
     ready: &mut Ready,
 ) -> Result<()> {
@@ -108,10 +111,11 @@ fn serve(
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
     let kept = notify::keep(working::left(disk.levels(), disk.has_levels()));
     let mut signs = Signs::default();
-    let served = serve_disk(args, listen, &disk, console, ready, &stop, &mut signs);
+    let served = serve_disk(args, listen, (&disk, attendant), console, ready, &stop, &mut signs);
     drop(lookout);
     // However the serving ended: from now on `status` says that it has.
     stop.stop();
+    signs.status.iter().for_each(StatusSocket::end_work);
     let what = format!("closing {}", args.location);
     let closed = working::show(drawn, &what, |working| {
         let (working, weak, location) = (working.clone(), Arc::downgrade(&disk), args.location.to_string());
@@ -172,7 +176,7 @@ impl Drop for Lookout {
 fn serve_disk(
     args: &ServeArgs,
     listen: &[Listen],
-    disk: &Arc<OpenDisk>,
+    (disk, attendant): (&Arc<OpenDisk>, Arc<dyn Attendant>),
     console: Console,
     ready: &mut Ready,
     stop: &StopHandle,
@@ -222,7 +226,9 @@ fn serve_disk(
     let uris = server.uris();
     let account =
         Account::of(&args.location, site.target(), (uris.clone(), stop.clone()), levels, last_error);
-    signs.status = account.publish(console);
+    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
+    let attendance = Attendance::of(Some(attendant), Arc::new(|| Ok(())), settings::full_name);
+    signs.status = account.publish(attendance, console);
     signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.tell()?;

@@ -62,6 +62,7 @@ const fn option(setting: Setting) -> (&'static str, &'static str) {
         Setting::Size => ("--size", "create"),
         Setting::Steal => ("--steal", "open"),
         Setting::Timeout => ("--timeout", "open"),
+        Setting::Via => ("--via", "open"),
     }
 }
 
@@ -93,6 +94,7 @@ mod tests {
             Setting::Size,
             Setting::Steal,
             Setting::Timeout,
+            Setting::Via,
         ] {
             let (option, command) = option(setting);
             let cli = Cli::command();

@@ -5,7 +5,7 @@ use crate::console::{self, Console};
 use crate::settings;
 use lacuna::{ByteDisk, Error, Kind, Location, Result, Target, human};
 use lacuna_nbd::StopHandle;
-use lacuna_service::{Counters, Record, StatusSocket, shell_word};
+use lacuna_service::{Attendance, Counters, Record, StatusSocket, shell_word};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -24,7 +24,6 @@ pub(crate) struct Account {
     stop: StopHandle,
     /// Of level 0.
     read_only: bool,
-    size: u64,
     counters: Counters,
     /// Level 0.
     disk: ByteDisk,
@@ -44,18 +43,17 @@ impl Account {
         let location = canonical(location);
         let identity = target.map_or_else(|| location.clone(), Target::identity);
         let namespace = target.and_then(Target::namespace).map(str::to_owned);
-        let (read_only, size) = (levels[0].read_only(), levels[0].len());
-        let disk = levels[0].clone();
+        let (read_only, disk) = (levels[0].read_only(), levels[0].clone());
         let counters = Counters::of(levels);
-        Account { location, identity, namespace, uris, stop, read_only, size, counters, disk, last_error }
+        Account { location, identity, namespace, uris, stop, read_only, counters, disk, last_error }
     }
 
     /// Answers for this server as long as what is given back lives, if that can be had: a disk is served without it just as
     /// well.
-    pub(crate) fn publish(self, console: Console) -> Option<StatusSocket> {
+    pub(crate) fn publish(self, attendance: Attendance, console: Console) -> Option<StatusSocket> {
         let identity = self.identity.clone();
         let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
-        match StatusSocket::start(&identity, asked, move || self.to_json()) {
+        match StatusSocket::start(&identity, asked, attendance, move || self.to_json()) {
             Ok(socket) => Some(socket),
             Err(e) => {
                 console.note(&format!("`lacuna status` will not see this server: {}", settings::words(&e)));
@@ -72,7 +70,7 @@ impl Account {
             "uris": self.uris,
             "pid": std::process::id(),
             "read_only": self.read_only,
-            "size": self.size,
+            "size": self.disk.len(),
             "closing": self.stop.stopped(),
             "items": self.counters.now(),
             "last_error": *self.last_error.lock(),
@@ -191,6 +189,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "mountpoint": record.mountpoint.to_string_lossy(),
         "pid": record.pid,
         "raw": record.raw,
+        "via": record.via,
         "vault": record.vault,
         "read_only": record.read_only,
         "died": status.is_null(),

@@ -4,10 +4,13 @@ use crate::allocator;
 use crate::args::{HolderArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
 use crate::console::Console;
 use crate::passphrase;
+use crate::status;
 use lacuna::{
     Access, BLOCK_SIZE, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader,
     Result, Volume, no_write_through, peek,
 };
+use lacuna_service::shell_word;
+use std::path::Path;
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
 pub(crate) fn unlock(
@@ -18,12 +21,34 @@ pub(crate) fn unlock(
     console: Console,
 ) -> Result<Volume> {
     let ask = |_: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &location.to_string(), open);
-    let volume = lacuna::unlock(location, &holder.of(location)?, access, &console, ask)?;
+    let volume = lacuna::unlock(location, &holder.of(location)?, access, &console, ask)
+        .map_err(|e| if e.kind() == Kind::Busy { say_whose(location, e, console) } else { e })?;
     if volume.parameters.has_levels() && access == Access::Write {
         // In the same words whatever there is (deniability contract).
         console.note(DEEPER_LEVELS);
     }
     Ok(volume)
+}
+
+/// Says whose a disk is that is in use: this user's, who is told where it is open, or another's.
+fn say_whose(location: &Location, e: Error, console: Console) -> Error {
+    if !location.path().is_some_and(Path::is_file) {
+        return e;
+    }
+    // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
+    match status::servers_of(location, console).first() {
+        Some(server) if server["front"] == "fuse" => {
+            let word = location.path().map(shell_word).unwrap_or_default();
+            e.remedy(format!("this user has it open: `lacuna close {word}` ends that"))
+        }
+        Some(server) => {
+            e.remedy(format!("this user serves it to NBD clients: `kill {}` ends that", server["pid"]))
+        }
+        None => e.remedy(
+            "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
+             at work on it, wait for that",
+        ),
+    }
 }
 
 /// Opens a disk.

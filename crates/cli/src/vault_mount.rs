@@ -66,6 +66,7 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     let given = [
         ("--mkfs", args.mkfs.is_some()),
         ("--raw", args.raw),
+        ("--via", args.via.is_some()),
         ("--mount-options", args.mount_options.is_some()),
         ("--write-through", args.writing.write_through),
         ("--cover-timeout", args.waiting.cover_timeout.is_some()),

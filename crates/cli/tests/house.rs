@@ -27,14 +27,16 @@ fn crates() -> Graph {
         .output()
         .unwrap();
     let metadata: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let ours = |name: &Value| name.as_str()?.strip_prefix("lacuna-").map(str::to_owned);
+    // Crates are called by their folders here; `core` has another name in registries.
+    let folder = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     let packages = metadata["packages"].as_array().unwrap();
     let of = |package: &Value| {
         let dependencies = package["dependencies"].as_array().unwrap();
-        let normal = dependencies.iter().filter(|d| d["kind"].is_null() && !d["path"].is_null());
-        normal.filter_map(|d| ours(&d["name"]).or(Some("lacuna".into()))).collect()
+        let normal = dependencies.iter().filter(|d| d["kind"].is_null());
+        normal.filter_map(|d| Some(folder(Path::new(d["path"].as_str()?)))).collect()
     };
-    packages.iter().map(|p| (ours(&p["name"]).unwrap_or("lacuna".into()), of(p))).collect()
+    let own = |p: &Value| folder(Path::new(p["manifest_path"].as_str().unwrap()).parent().unwrap());
+    packages.iter().map(|p| (own(p), of(p))).collect()
 }
 
 /// Everything that can be reached from a node.

@@ -43,6 +43,8 @@ pub enum Setting {
     Steal,
     /// How long an answer of the cluster may take.
     Timeout,
+    /// The way in which a file system is mounted.
+    Via,
 }
 
 /// Gives names to settings.
@@ -75,6 +77,7 @@ impl Setting {
             Setting::Size => "size",
             Setting::Steal => "steal",
             Setting::Timeout => "timeout",
+            Setting::Via => "via",
         }
     }
 }

@@ -104,10 +104,10 @@ pub fn check_buffer() -> Result<Vec<u8>> {
 /// Reads every written block of a disk, calling `progress` with blocks done and `bad` with each block that fails. What
 /// can be verified is what the cipher protects: every bit with one that authenticates, readability alone with others.
 ///
-/// Errors: as [`CheckReport::read_range`], and [`Kind::Memory`].
+/// Errors: as [`CheckReport::read_range`], [`Kind::Memory`], and what `progress` says, which ends the check.
 pub fn check(
     disk: &dyn Disk,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64) -> Result<()>,
     mut bad: impl FnMut(BadBlock),
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
@@ -115,7 +115,7 @@ pub fn check(
     for first in (0..disk.blocks()).step_by(STEP as usize) {
         let count = STEP.min(disk.blocks() - first);
         report.read_range(disk, BlockAddr(first), &mut buf[..count as usize * BLOCK_SIZE], &mut bad)?;
-        progress(first + count);
+        progress(first + count)?;
     }
     Ok(report)
 }

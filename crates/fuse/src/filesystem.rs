@@ -1,6 +1,6 @@
 //! The FUSE file system: a directory with the file `disk` and the file `status`.
 //!
-//! Like a block device, `disk` has a fixed length: writes stop at its end, and truncating it to nothing (as
+//! Like a block device, `disk` has a length of its own, which changes only when the disk is made larger: writes stop at its end, and truncating it to nothing (as
 //! shells and `cp` do on opening) changes nothing.
 
 use fuser::{
@@ -31,8 +31,10 @@ const READ_HANDLE: u64 = 1;
 const WRITE_HANDLE: u64 = 2;
 const FIRST_STATUS_HANDLE: u64 = 16;
 
-/// Nothing the kernel may cache here ever changes.
+/// Nothing of the directory and of `status` that the kernel may cache ever changes.
 const FOR_EVER: Duration = Duration::from_secs(3600);
+/// The length of `disk` does, when the disk is made larger: the kernel asks whenever a program asks.
+const NEVER: Duration = Duration::ZERO;
 /// The largest request. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
 /// Requests that the kernel may have in flight in the background: reads ahead and asynchronous direct I/O.
@@ -102,6 +104,11 @@ impl DiskFilesystem {
             blksize: BLOCK_SIZE as u32,
             flags: 0,
         })
+    }
+
+    /// For how long the kernel may believe attributes.
+    fn validity(ino: INodeNo) -> &'static Duration {
+        if ino == DISK { &NEVER } else { &FOR_EVER }
     }
 
     /// The error number for the kernel; the words go to the log, since the kernel has no room for them.
@@ -246,14 +253,14 @@ impl Filesystem for DiskFilesystem {
             _ => return reply.error(Errno::ENOENT),
         };
         match self.attributes(ino) {
-            Some(attributes) => reply.entry(&FOR_EVER, &attributes, Generation(0)),
+            Some(attributes) => reply.entry(Self::validity(ino), &attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.attributes(ino) {
-            Some(attributes) => reply.attr(&FOR_EVER, &attributes),
+            Some(attributes) => reply.attr(Self::validity(ino), &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -284,7 +291,7 @@ impl Filesystem for DiskFilesystem {
             Some(_) if ino != DISK => reply.error(Errno::EPERM),
             Some(_) if self.read_only => reply.error(Errno::EROFS),
             Some(size) if size != 0 && size != self.disk.len() => reply.error(Errno::EINVAL),
-            _ => reply.attr(&FOR_EVER, &attributes),
+            _ => reply.attr(Self::validity(ino), &attributes),
         }
     }
 

@@ -4,8 +4,9 @@ use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Control, Cover, CoverRetry, Event, Idle, Log, MountRequest, Mounted, RELEASE_LIMIT, Record, RunDirectory,
-    Waiting, Watch, check_mountpoint, check_privileges, check_type, clean_up, default_run_base,
+    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, Log, MountRequest, Mounted,
+    RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type, clean_up,
+    default_run_base, lacking_for_fuse,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct OpenRequest {
     pub read_only: bool,
     /// Mount only the FUSE file. Needs neither root nor a loop device.
     pub raw: bool,
+    /// The way in which the file system is mounted, if not the one that this process has.
+    pub via: Option<Way>,
     /// Whether no log may keep why it is not closed (deniability contract).
     pub private: bool,
     /// More options for `mount -o`, such as `noload` or `discard`.
@@ -46,6 +49,8 @@ pub struct OpenRequest {
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
     pub log: Log,
+    /// What does longer work on it for clients.
+    pub attendant: Option<Arc<dyn Attendant>>,
     /// How clients that close it, or ask for its status, are told of settings.
     pub naming: Naming,
 }
@@ -62,12 +67,14 @@ impl OpenRequest {
             keep_existing: false,
             read_only: false,
             raw: false,
+            via: None,
             private: false,
             mount_options: None,
             cover: Cover::Unneeded,
             idle_timeout: None,
             run_base: None,
             log: Arc::new(|_| {}),
+            attendant: None,
             naming: Setting::quoted,
         }
     }
@@ -102,6 +109,8 @@ pub struct Opened {
     record: Record,
     log: Log,
     private: bool,
+    /// Why the program failed that served the file system.
+    failed: Option<Error>,
 }
 
 impl Opened {
@@ -143,6 +152,7 @@ impl Opened {
             raw: request.raw,
             read_only,
             vault: false,
+            via: None,
         };
         // Written before there is anything to clean up, and again when the loop device is known.
         run.write_record(&record)?;
@@ -156,14 +166,22 @@ impl Opened {
                 keep_existing: request.keep_existing,
                 mount_options: request.mount_options.as_deref(),
                 read_only,
+                via: request.via,
             };
-            let mounted = Mounted::set_up(&how, &bytes, &fuse.disk_file(), mountpoint, &watch)?;
-            record.loop_device = Some(mounted.node().to_owned());
+            let file = fuse.disk_file();
+            let released = wake.clone();
+            let released = move || _ = released.send(Event::DiskReleased);
+            let mounted = Mounted::set_up(&how, (&bytes, &file), mountpoint, &watch, released)?;
+            record.loop_device = mounted.node().map(ToOwned::to_owned);
+            record.via = Some(mounted.way().name().to_owned());
             run.write_record(&record)?;
             Some(mounted)
         };
         let (at, naming) = (run.paths().control(), request.naming);
-        let control = Some(Control::start(&at, bytes, Arc::clone(&watch), wake.clone(), naming)?);
+        let follow = mounted.as_ref().map_or_else(|| Arc::new(|| Ok(())) as Follow, Mounted::follow);
+        let attendance = Attendance::of(request.attendant, follow, naming);
+        let control = Control::start(&at, bytes, Arc::clone(&watch), wake.clone(), (attendance, naming))?;
+        let control = Some(control);
         let (log, private) = (request.log, request.private);
         // A program that uses the disk as a file can try again itself; until here the one who opens can.
         disk.hold(mounted.is_some());
@@ -181,6 +199,7 @@ impl Opened {
             record,
             log,
             private,
+            failed: None,
         })
     }
 
@@ -206,7 +225,7 @@ impl Opened {
             // The sender in `self` keeps the channel alive.
             let Some(event) = self.idle.next(&self.events, &self.watch) else { break };
             let ended_by_itself = match &event {
-                Event::DiskReleased => self.mounted.is_some() && self.watch.disk_handles() == 0,
+                Event::DiskReleased => self.is_gone(),
                 Event::SessionEnded => true,
                 Event::Stop | Event::Close(_) => false,
                 // Deeper levels need its cover, and are in use.
@@ -244,6 +263,32 @@ impl Opened {
             }
         }
         self.finish(None)
+    }
+
+    /// Whether nobody has the file system mounted any more. If the program failed that served it, it stays mounted and fails:
+    /// without it, programs would go on writing into the directory below.
+    fn is_gone(&mut self) -> bool {
+        let Some(mounted) = &self.mounted else { return false };
+        match mounted.is_gone(self.watch.disk_handles()) {
+            Ok(gone) => gone,
+            Err(e) => {
+                if self.failed.is_none() {
+                    self.note_failure(e);
+                }
+                false
+            }
+        }
+    }
+
+    /// Keeps why the program failed, for those who ask and for the one who closes, and makes what it wrote durable.
+    fn note_failure(&mut self, e: Error) {
+        let flushed = self.disk.flush_once();
+        self.watch.fail(&e);
+        (self.log)(&e);
+        if let Err(e) = flushed {
+            (self.log)(&e.context("cannot flush the disk"));
+        }
+        self.failed = Some(e);
     }
 
     /// Writes everything that programs wrote to the disk while it is still mounted. If no cover comes, the file system stays
@@ -294,12 +339,16 @@ impl Opened {
         if let Some(mounted) = &mut self.mounted {
             // Everything that programs wrote is on the disk. When it is detached, what is left is the mark of a clean unmount.
             mounted.unmount(|| self.disk.hold(false))?;
+            if self.failed.is_none() {
+                // A program may find only now that it cannot write what is left.
+                self.failed = mounted.is_gone(0).err();
+            }
             if !self.watch.wait_released(RELEASE_LIMIT) {
                 self.disk.hold(true);
                 return Err(Error::new(Kind::Busy, format!("cannot close {}", self.record.mountpoint.display()))
                     .found(format!(
                         "unmounted here, but {} is still in use elsewhere, perhaps in another mount namespace or container",
-                        mounted.node().display()
+                        mounted.node().unwrap_or(&self.record.mountpoint).display()
                     ))
                     .remedy("unmount it there; the server then ends by itself"));
             }
@@ -313,8 +362,10 @@ impl Opened {
 
     /// Closes the disk, lets the run directory go, and answers the clients that wait for that.
     fn finish(self, waiting: Option<Waiting>) -> Result<()> {
-        let Opened { mounted, control, fuse, run, disk, events, record, .. } = self;
+        let Opened { mounted, control, fuse, run, disk, events, record, failed, .. } = self;
         drop((mounted, fuse));
+        // Nothing reads the disk for a client any more when it is closed.
+        control.iter().for_each(Control::end_work);
         let result = disk.close().map_err(|e| match (e.kind(), disk.cover()) {
             (Kind::NoCover, Cover::Needs(_)) if !record.raw => e.remedy(
                 "it is closed, without the mark of a clean unmount: what was written before the closing began is on the disk, and \
@@ -322,6 +373,7 @@ impl Opened {
             ),
             _ => e,
         });
+        let result = result.and(failed.map_or(Ok(()), Err));
         disk.end();
         drop((control, disk));
         let mut waiting: Vec<Waiting> = waiting.into_iter().collect();
@@ -351,8 +403,8 @@ fn check_request(request: &OpenRequest) -> Result<()> {
     if request.raw && request.mount_options.is_some() {
         return Err(usage("cannot pass mount options in raw mode", "mount options, too"));
     }
-    if request.raw {
-        return Ok(());
+    if let Some(lacking) = lacking_for_fuse() {
+        return Err(lacking);
     }
-    check_privileges()
+    if request.raw { Ok(()) } else { Way::check(request.via, request.mkfs.as_deref()) }
 }

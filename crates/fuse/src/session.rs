@@ -43,8 +43,14 @@ impl FuseMount {
             Session::new(filesystem, at, &config).and_then(Session::spawn)
         });
         let failed = |e: &std::io::Error| {
-            Error::io(format!("cannot mount FUSE at {}", mountpoint.display()), e)
-                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed), or serve the disk to NBD clients")
+            // What fusermount3 says comes without a number, and ends with a line end.
+            let words = e.to_string();
+            let denied = ["not permitted", "Permission denied"].iter().any(|said| words.contains(said));
+            let error = Error::io(format!("cannot mount FUSE at {}", mountpoint.display()), e);
+            let error = if denied { error.with_kind(Kind::Permission) } else { error };
+            error
+                .found(words.trim())
+                .remedy("check that /dev/fuse may be used here (without root: that fusermount3 is installed; in a user namespace: that there is a mount namespace with it), or serve the disk to NBD clients")
         };
         let session = starter.map_err(|e| failed(&e))?.join();
         match session {

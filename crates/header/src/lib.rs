@@ -68,4 +68,4 @@ pub use location::Location;
 pub use passphrases::{add_passphrase, change_passphrase, remove_passphrase};
 pub use public::{FormatId, PublicHeader, Uuid};
 pub use seal::HeaderImage;
-pub use unlock::{Unlocked, open};
+pub use unlock::{Unlocked, open, open_by_key};

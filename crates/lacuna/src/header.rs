@@ -7,7 +7,7 @@ use crate::look::Look;
 use crate::observer::Observer;
 use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
-use crate::unlock::{Opened, Opener, unlock};
+use crate::unlock::{Opened, Opener, unlock, unlock_held};
 use crate::vault_place;
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use lacuna_flash::HeaderMedium;
@@ -131,6 +131,16 @@ pub fn repair(
     let mut volume = unlock(location, holder, Access::Write, observer, |_, open| ask(open))?;
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     write_record(location, &*volume.header)
+}
+
+/// The same of a disk that another process has open, which reads and writes the header for this one.
+pub fn repair_open(
+    (location, header): (&Location, Arc<dyn Medium>),
+    observer: &dyn Observer,
+    ask: impl FnOnce(Opener<'_>) -> Result<Opened>,
+) -> Result<()> {
+    let mut volume = unlock_held(location, header, observer, |_, open| ask(open))?;
+    lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))
 }
 
 /// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.

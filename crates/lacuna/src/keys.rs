@@ -7,15 +7,16 @@
 use crate::cluster::{Holder, refuse_snapshot};
 use crate::cost::Cost;
 use crate::observer::Observer;
-use crate::unlock::{Opened, Opener, Volume, unlock};
+use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
     Keyring, Location, PublicHeader, add_passphrase, change_keys, change_passphrase, lost_slots_warning,
     remove_passphrase,
 };
-use lacuna_medium::Access;
+use lacuna_medium::{Access, Medium};
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// Which key slots an operation rewrites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,9 @@ pub struct Keys {
     plan: Plan,
 }
 
+/// What opens a header that is read.
+type Asking<'a> = Box<dyn FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened> + 'a>;
+
 /// What is going to be written.
 enum Plan {
     One(Option<Change>),
@@ -69,7 +73,7 @@ enum Change {
 }
 
 impl Keys {
-    /// Unlocks a disk, as [`unlock`] does; `ask` is told which slots are rewritten before it asks for passphrases. `all`: all of
+    /// Unlocks a disk that is closed, as [`unlock`] does; `ask` is told which slots are rewritten before it asks for passphrases. `all`: all of
     /// them, whatever the format. `cost` is that of all passphrases afterwards; as before if not given.
     ///
     /// Errors: those of [`unlock`]; [`Kind::Usage`] for a snapshot, and for a cost where one slot changes.
@@ -81,13 +85,36 @@ impl Keys {
         ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
     ) -> Result<Keys> {
         refuse_snapshot(location, "change the passphrases of")?;
+        let unlocking = |ask: Asking<'_>| unlock(location, holder, Access::Write, observer, ask);
+        Self::unlock_with(&unlocking, all, cost, ask)
+    }
+
+    /// The same of a disk that another process has open, which reads and writes the header for this one
+    /// ([`HeaderLease`](crate::HeaderLease)). Errors: the same.
+    pub fn unlock_open(
+        (location, header): (&Location, Arc<dyn Medium>),
+        all: bool,
+        cost: Option<Cost>,
+        observer: &dyn Observer,
+        ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
+    ) -> Result<Keys> {
+        let unlocking = |ask: Asking<'_>| unlock_held(location, Arc::clone(&header), observer, ask);
+        Self::unlock_with(&unlocking, all, cost, ask)
+    }
+
+    fn unlock_with(
+        unlocking: &dyn Fn(Asking<'_>) -> Result<Volume>,
+        all: bool,
+        cost: Option<Cost>,
+        ask: impl FnOnce(Rewrites, Opener<'_>) -> Result<Opened>,
+    ) -> Result<Keys> {
         let shown = Cell::new(None);
         let asked = |public: &PublicHeader, open: Opener<'_>| {
             let rewrites = Rewrites::of(public, all, cost)?;
             shown.set(Some(public.format));
             ask(rewrites, open)
         };
-        let mut volume = unlock(location, holder, Access::Write, observer, asked)?;
+        let mut volume = unlocking(Box::new(asked))?;
         if shown.get() != Some(volume.unlocked.header.format) {
             // What was asked and said went by a header that nobody had authenticated.
             return Err(Error::new(Kind::Corrupt, "nothing was changed")

@@ -45,6 +45,8 @@
 //!   [`on_objects`](OpenDisk::on_objects) for snapshots, [`purge`](Disk::purge) to forget what was deleted.
 //! - [`vault`] makes, opens and checks vaults: file systems in directories that nobody trusts.
 //! - [`about`] says what anybody can see of a disk.
+//! - What is open can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its passphrases changed through a
+//!   [`HeaderLease`].
 //! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
 //! - Serving is the job of `lacuna-nbd` and `lacuna-fuse`, which know [`Disk`] and nothing else, and of `lacuna-vaultfs`, which
 //!   mounts a [`vault::Vault`].
@@ -75,8 +77,11 @@ mod create;
 mod create_file;
 mod create_flash;
 mod create_rados;
+mod enlarge;
 mod flash_place;
+mod growing;
 pub mod header;
+mod held_header;
 pub mod keys;
 mod look;
 mod making;
@@ -102,6 +107,7 @@ pub use cost::Cost;
 pub use create::create;
 pub use create_rados::delete;
 pub use flash_place::{FlashPlace, check_forgets};
+pub use held_header::HeaderLease;
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
     Result, SecretVec as Passphrase, Setting, Status,
@@ -110,7 +116,7 @@ pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
 pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
 pub use lacuna_header::{FormatId, Location, PublicHeader, Unlocked, Uuid};
-pub use lacuna_medium::{Access, Medium};
+pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::{Hiding, Plan};
 /// The connection to Ceph, of which a process must know when it ends.

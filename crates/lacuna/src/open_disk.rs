@@ -2,13 +2,15 @@
 
 use crate::claim::Claim;
 use crate::cluster::Connection;
+use crate::growing::{Growing, no_growth};
+use crate::held_header::{HeaderLease, HeldHeader};
+use crate::parameters::Parameters;
 use crate::private_disk::PrivateDisk;
 use lacuna_core::{
     BadBlock, BlockAddr, CheckReport, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Status, check,
 };
 use lacuna_flash::FlashDisk;
 use lacuna_levels::{LevelDisk, Levels, level_disks};
-use lacuna_sealed::Sealed;
 use lacuna_sealed_objects::ObjectDisk;
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +21,8 @@ pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was wr
 /// An open disk. Dropping it ends its claim on the disk; [`Disk::close`] comes before.
 pub struct OpenDisk {
     engine: Engine,
+    /// For changes while it is open.
+    header: HeldHeader,
     /// Of a disk in a file that is open for writing. Goes after everything else.
     claim: Option<Arc<Claim>>,
 }
@@ -27,7 +31,7 @@ pub struct OpenDisk {
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Engine {
     /// On a flat medium.
-    Flat(Sealed),
+    Flat(Growing),
     /// On objects.
     Objects(OnObjects),
     /// With levels, in whatever format.
@@ -78,8 +82,8 @@ impl Engine {
 }
 
 impl OpenDisk {
-    pub(crate) fn new(engine: Engine, claim: Option<Arc<Claim>>) -> Self {
-        OpenDisk { engine, claim }
+    pub(crate) fn new(engine: Engine, header: HeldHeader, claim: Option<Arc<Claim>>) -> Self {
+        OpenDisk { engine, header, claim }
     }
 
     /// What front ends serve: a disk for each open level, the public one first.
@@ -98,20 +102,32 @@ impl OpenDisk {
     }
 
     /// Reads and verifies every block, telling `progress` how many are done and `bad` of each that fails, with its
-    /// level where there are levels.
+    /// level where there are levels. The disk is in nobody's use.
+    ///
+    /// Errors: what stops reading, and what `progress` says, which ends the check.
     pub fn check(
         &self,
-        mut progress: impl FnMut(u64),
+        progress: impl FnMut(u64) -> Result<()>,
+        bad: impl FnMut(Option<u8>, BadBlock),
+    ) -> Result<CheckReport> {
+        let report = self.check_in_use(progress, bad)?;
+        if let Engine::Flash(on) = &self.engine {
+            check_keys(&on.disk)?;
+        }
+        Ok(report)
+    }
+
+    /// The same of a disk that is in use. What is written meanwhile is read as it is before or after, and what memory still holds
+    /// of it counts as good. Of a disk on flash the state of its keys is not compared, which changes with every write.
+    pub fn check_in_use(
+        &self,
+        mut progress: impl FnMut(u64) -> Result<()>,
         mut bad: impl FnMut(Option<u8>, BadBlock),
     ) -> Result<CheckReport> {
         match &self.engine {
             Engine::Flat(disk) => check(disk, progress, |found| bad(None, found)),
             Engine::Objects(on) => on.disk.check(progress, |found| bad(None, found)),
-            Engine::Flash(on) => {
-                let report = check(&on.disk, progress, |found| bad(None, found))?;
-                check_keys(&on.disk)?;
-                Ok(report)
-            }
+            Engine::Flash(on) => check(&on.disk, progress, |found| bad(None, found)),
             Engine::Levels(on) => {
                 let (mut total, mut before) = (CheckReport::default(), 0);
                 for level in &on.levels {
@@ -123,6 +139,28 @@ impl OpenDisk {
                 }
                 Ok(total)
             }
+        }
+    }
+
+    /// The header, for one at a time who changes passphrases while the disk is open.
+    ///
+    /// Errors: [`Kind::Busy`] while another has it, and of a disk that is open for reading alone.
+    pub fn lease_header(&self) -> Result<HeaderLease<'_>> {
+        self.header.lease()
+    }
+
+    /// Makes the disk larger while it is open, to `size` bytes or, without a size, to all of its block device; requests wait
+    /// meanwhile. What the disk is then, whether or not that is a change.
+    ///
+    /// Errors: those of [`resize`](crate::resize()), and [`Kind::Busy`] for a disk that can grow only while it is closed.
+    pub fn grow(&self, size: Option<u64>) -> Result<Parameters> {
+        match &self.engine {
+            Engine::Flat(disk) => disk.grow(&self.header.lease()?, size),
+            Engine::Levels(_) => Err(Error::new(Kind::Usage, "cannot resize the disk")
+                .found("a disk with levels, which keeps its size")
+                .expected("a disk of the format sealed")
+                .remedy("create a larger one and copy what you need")),
+            Engine::Objects(_) | Engine::Flash(_) => Err(no_growth()),
         }
     }
 

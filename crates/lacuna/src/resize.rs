@@ -1,56 +1,23 @@
-//! Makes a disk larger.
-//!
-//! The medium grows and is synced before the header says so. A power cut in between leaves the old disk on a
-//! medium that is longer than it need be, which opens as before; there is no moment at which the header
-//! promises blocks that the medium does not have. In RADOS objects come with the first write to them, and the
-//! header is all there is to change. A block device must have grown before.
+//! Makes a disk larger that is unlocked and not open.
 
+use crate::enlarge::{grow, wanted};
 use crate::parameters::Parameters;
-use crate::shape::blocks;
 use crate::unlock::Volume;
-use lacuna_core::{Error, Kind, Result};
-use lacuna_header::{copy_c, medium_len};
-use lacuna_sealed::Sealed;
+use lacuna_core::Result;
 
 /// Gives a sealed disk `size` bytes, a multiple of 4096 and not less than it has; without a size all of its block device. The
 /// disk is unlocked for writing and not open. Gives what the disk is then, whether or not that is a change.
 ///
-/// Errors: [`Kind::Usage`] for a size that cannot be had, or none for what is no block device, and what the medium reports.
+/// Errors: [`Kind::Usage`](lacuna_core::Kind::Usage) for a size that cannot be had, or none for what is no block device, and
+/// what the medium reports.
 pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     volume.refuse_snapshot("resize")?;
-    let given = size.map(blocks).transpose()?;
-    // A disk of version 1 of the header has no copy of it at the end.
-    let first_version = volume.unlocked.header.version == 1;
-    let parameters = match (given, volume.parameters) {
-        (None, Parameters::Flat(params)) => {
-            let room = if first_version { Some(volume.header.len()) } else { copy_c(volume.header.len()) };
-            Parameters::Flat(params.grown_into(room.unwrap_or(0)))
-        }
-        (Some(wanted), parameters) => parameters.grown(wanted)?,
-        (None, _) => {
-            return Err(Error::new(Kind::Usage, "cannot resize the disk")
-                .found("no size")
-                .expected("the new size of the disk; only on a block device it need not be given"));
-        }
-    };
+    let (version, len) = (volume.unlocked.header.version, volume.header.len());
+    let parameters = wanted(volume.parameters, size, version, len)?;
     if parameters == volume.parameters {
         return Ok(parameters);
     }
-    if let Parameters::Flat(params) = &parameters {
-        let end = parameters.end();
-        let needed = if first_version { end } else { medium_len(end) };
-        if volume.header.len() < needed {
-            volume.header.set_len(needed)?;
-        }
-        Sealed::reserve_map(&*volume.header, params)?;
-        volume.header.sync()?;
-    }
-    lacuna_header::update_params(
-        &mut volume.unlocked,
-        &*volume.header,
-        parameters.encode(),
-        parameters.end(),
-    )?;
+    grow(&*volume.header, &mut volume.unlocked, parameters)?;
     volume.parameters = parameters;
     Ok(parameters)
 }

@@ -7,6 +7,8 @@
 
 use crate::claim::Claim;
 use crate::cluster::{self, Connection, Holder, Site, Target};
+use crate::growing::{Growing, Opener as Reopener};
+use crate::held_header::HeldHeader;
 use crate::observer::{Observer, during};
 use crate::open_disk::{Engine, OnFlash, OnObjects, OpenDisk};
 use crate::parameters::Parameters;
@@ -21,7 +23,7 @@ use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomnes
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_nand::Flash;
 use lacuna_oblivious::Params as ObliviousParams;
-use lacuna_sealed::{OpenOptions, Params, Sealed};
+use lacuna_sealed::Params;
 use lacuna_sealed_objects::{ObjectDisk, ObjectOptions, ObjectParams};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,8 +77,7 @@ pub fn unlock(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let mut touches = false;
-    let mut flash = None;
+    let (mut touches, mut flash) = (false, None);
     let (header, connection) = match Site::of(location, &holder.cluster) {
         Site::File(path) => {
             let medium = FileMedium::open(&path, access)?;
@@ -98,15 +99,35 @@ pub fn unlock(
             (header, Some(connection))
         }
     };
-    let mut connection = connection;
+    let claims = connection.is_none() && access == Access::Write;
+    let held = Held { header, flash, connection, touches };
+    unlock_in(held, (location, holder), claims, observer, ask)
+}
+
+/// A medium or disk that is held, by whatever means.
+struct Held {
+    header: Arc<dyn Medium>,
+    flash: Option<Arc<dyn Flash>>,
+    connection: Option<Connection>,
+    /// Whether reading it leaves a trace.
+    touches: bool,
+}
+
+/// The rest of [`unlock`]. `claims`: the disk is to be claimed for this process.
+fn unlock_in(
+    Held { header, flash, mut connection, touches }: Held,
+    (location, holder): (&Location, &Holder),
+    claims: bool,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
     let naming = |e: Error| e.context(location);
     let (public, _) = lacuna_header::read_public(&*header).map_err(naming)?;
     Parameters::of(&public, location).map_err(naming)?;
-    let claim = match connection {
-        None if access == Access::Write => {
-            Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
-        }
-        _ => None,
+    let claim = if claims {
+        Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
+    } else {
+        None
     };
     let trying = format!("trying the passphrase of {location}");
     let open = |passphrases: &[SecretVec]| {
@@ -135,6 +156,18 @@ pub fn unlock(
         location: location.clone(),
         steal: holder.steal,
     })
+}
+
+/// [`unlock`] of the header of a disk that another process has open, and has it read and written for this one. What is given
+/// back opens no disk.
+pub(crate) fn unlock_held(
+    location: &Location,
+    header: Arc<dyn Medium>,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let held = Held { header, flash: None, connection: None, touches: false };
+    unlock_in(held, (location, &Holder::default()), false, observer, ask)
 }
 
 /// Opens a disk: the deepest level that one of the passphrases opens decides how many levels are open. A disk that another
@@ -347,16 +380,20 @@ impl Key {
         if self.has_levels && write_through {
             return Err(no_write_through());
         }
-        let engine = match self.place {
+        let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), read_only);
+        let (engine, header) = match self.place {
             Place::Flat { medium, params } => {
-                let options = OpenOptions { budget, read_only, write_through, background: true, random };
-                Sealed::open(medium, &params, master, &self.uuid, options).map(Engine::Flat)
+                let (header, master, uuid) = (held(&medium), master.clone(), self.uuid);
+                let opener = Reopener { master, uuid, budget, read_only, write_through, random };
+                (Growing::open(medium, &params, opener).map(Engine::Flat), header)
             }
             Place::Deniable { medium, params } => {
-                with_levels(&params, medium, keys, opening.of_levels(random))
+                let header = held(&medium);
+                (with_levels(&params, medium, keys, opening.of_levels(random)), header)
             }
             Place::Oblivious { medium, params } => {
-                with_levels(&params, medium, keys, opening.of_levels(random))
+                let header = held(&medium);
+                (with_levels(&params, medium, keys, opening.of_levels(random)), header)
             }
             Place::Flash { flash, params } => {
                 let options = FlashOptions {
@@ -366,14 +403,17 @@ impl Key {
                     clock: Arc::new(SystemClock::default()),
                     random,
                 };
+                let header = HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), read_only);
                 let disk = FlashDisk::open(flash, &params, master, &options)?;
-                Ok(Engine::Flash(OnFlash { disk, write_through }))
+                (Ok(Engine::Flash(OnFlash { disk, write_through })), header)
             }
             Place::Objects(mut objects) => {
                 let connection = objects.connect()?;
+                let read_only = read_only || objects.target.snapshot().is_some();
+                let header = HeldHeader::new(connection.header()?, read_only);
                 let options = ObjectOptions {
                     budget,
-                    read_only: read_only || objects.target.snapshot().is_some(),
+                    read_only,
                     background: true,
                     write_through,
                     snapshot: objects.target.snapshot().map(str::to_owned),
@@ -383,10 +423,10 @@ impl Key {
                 let disk = ObjectDisk::open(stores, &objects.params, master, &self.uuid, options)
                     .map_err(|e| e.context(&objects.location))?;
                 let prefix = cluster::data_prefix(objects.header.uuid);
-                Ok(Engine::Objects(OnObjects::new(disk, prefix, connection)))
+                (Ok(Engine::Objects(OnObjects::new(disk, prefix, connection))), header)
             }
         };
-        engine.map(|engine| OpenDisk::new(engine, self.claim))
+        engine.map(|engine| OpenDisk::new(engine, header, self.claim))
     }
 }
 

@@ -9,8 +9,10 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -122,6 +124,21 @@ impl FileMedium {
         // In units of 512 bytes, whatever the file system's own block is.
         let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
         Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device, touches, keeps })
+    }
+
+    /// Another open file of the same medium. The system reports a failed write to every open file of its own, so no two users
+    /// of the medium take the failure from each other.
+    fn open_again(&self) -> std::io::Result<FileMedium> {
+        let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
+        // By way of the open file: its path may lead elsewhere by now.
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let mut options = OpenOptions::new();
+        options.read(true).write(writes);
+        let (mut file, touches) = open_untouched(&mut options, Path::new(&path), OFlags::empty())?;
+        let len = file.seek(SeekFrom::End(0))?;
+        let keeps = AtomicBool::new(self.keeps.load(Ordering::Relaxed));
+        let (path, device) = (self.path.clone(), self.device);
+        Ok(FileMedium { file, path, len: AtomicU64::new(len), device, touches, keeps })
     }
 
     fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
@@ -261,6 +278,11 @@ fn open_error(path: &Path, e: &std::io::Error) -> Error {
 impl Medium for FileMedium {
     fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
+    }
+
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        let failed = |e| Error::io(format!("cannot open {} once more", self.path.display()), &e);
+        self.open_again().map(|medium| Some(Arc::new(medium) as Arc<dyn Medium>)).map_err(failed)
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {

@@ -30,6 +30,7 @@ pub use pieces::{check_range, pieces};
 pub use striped::StripedMedium;
 
 use lacuna_core::Result;
+use std::sync::Arc;
 
 /// A piece to read: where, and into what.
 pub struct ReadExtent<'a> {
@@ -73,6 +74,11 @@ pub trait Medium: Send + Sync {
     /// what is durable calls this first. Writes back what can still be written; the error says what could not be.
     fn forget_cached(&self) -> Result<()> {
         Ok(())
+    }
+    /// Another handle on the same medium, with the length that the medium has now. It has no lock: the caller keeps this handle,
+    /// which has, for as long. A write that fails is told to the syncs of both. None: this handle can be shared as it is.
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        Ok(None)
     }
     /// From now on reads are small and in no order: nothing is gained by reading more than what is asked for.
     fn expect_random_reads(&self) {}

@@ -26,7 +26,7 @@ impl Check<'_> {
     /// Reads every block.
     pub(crate) fn run(
         &self,
-        mut progress: impl FnMut(u64),
+        mut progress: impl FnMut(u64) -> Result<()>,
         mut bad: impl FnMut(BadBlock),
     ) -> Result<CheckReport> {
         let blocks = self.disk.blocks();
@@ -40,7 +40,7 @@ impl Check<'_> {
                 report.add(found);
                 blocks.into_iter().for_each(&mut bad);
             }
-            progress((end * SEGMENT_BLOCKS).min(blocks));
+            progress((end * SEGMENT_BLOCKS).min(blocks))?;
         }
         Ok(report)
     }

@@ -161,7 +161,11 @@ impl ObjectDisk {
     /// object, and that it is there and not an older one, with `gcm`; readability alone with the others.
     ///
     /// Errors: as [`lacuna_core::check`].
-    pub fn check(&self, progress: impl FnMut(u64), bad: impl FnMut(BadBlock)) -> Result<CheckReport> {
+    pub fn check(
+        &self,
+        progress: impl FnMut(u64) -> Result<()>,
+        bad: impl FnMut(BadBlock),
+    ) -> Result<CheckReport> {
         Check { disk: self, version_table: self.version_table.as_deref() }.run(progress, bad)
     }
 

@@ -106,7 +106,7 @@ impl Drop for PoolDisk {
 
 fn assert_all(disk: &ObjectDisk, blocks: &[(u64, u64)]) {
     blocks.iter().for_each(|(block, stamp)| assert_reads(disk, *block, *stamp));
-    let report = disk.check(|_| (), |bad| panic!("{}", bad.error)).unwrap();
+    let report = disk.check(|_| Ok(()), |bad| panic!("{}", bad.error)).unwrap();
     assert_eq!(report.bad, 0);
 }
 
@@ -172,7 +172,7 @@ fn what_is_done_behind_the_back_of_a_gcm_disk_is_noticed() {
         assert_eq!(read(&opened, 1024).is_err(), old.is_some());
         assert_reads(&opened, 2048, 1);
         let mut named = vec![];
-        opened.check(|_| (), |bad| named.push(bad.error.to_string())).unwrap();
+        opened.check(|_| Ok(()), |bad| named.push(bad.error.to_string())).unwrap();
         assert!(named[0].contains("object 0000000000000000 is missing"), "{}", named[0]);
         if old.is_some() {
             assert!(named[1024].contains("object 0000000000000001 is an older version"), "{}", named[1024]);

@@ -33,7 +33,7 @@ fn object_without(number: u64, good: &[u64]) -> BTreeSet<u64> {
 /// The blocks that a check of the disk names.
 fn bad(disk: &ObjectDisk) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
-    let report = disk.check(|_| (), |bad| assert!(found.insert(bad.block.0))).unwrap();
+    let report = disk.check(|_| Ok(()), |bad| assert!(found.insert(bad.block.0))).unwrap();
     assert_eq!(report.bad, found.len() as u64);
     found
 }

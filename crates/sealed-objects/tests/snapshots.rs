@@ -51,7 +51,7 @@ fn assert_state(disk: &ObjectDisk, state: usize) {
         assert_reads(disk, *block, *stamp);
     }
     let bad = std::cell::Cell::new(None);
-    let report = disk.check(|_| (), |b| bad.set(Some(b.error))).unwrap();
+    let report = disk.check(|_| Ok(()), |b| bad.set(Some(b.error))).unwrap();
     assert_eq!(report.bad, 0, "{:?}", bad.take());
 }
 
@@ -334,7 +334,7 @@ fn an_object_that_turns_bad_in_the_midst_of_a_rollback_is_named() {
     let disk = scene.open();
     assert_reads(&disk, 0, 1);
     let mut bad = vec![];
-    let report = disk.check(|_| (), |b| bad.push(b)).unwrap();
+    let report = disk.check(|_| Ok(()), |b| bad.push(b)).unwrap();
     assert_eq!(report.bad, 1024);
     assert!(bad.iter().all(|b| b.error.to_string().contains("object 0000000000000001")));
     disk.close().unwrap();
@@ -378,7 +378,7 @@ fn a_rollback_makes_nothing_good_that_it_did_not_compare() {
             assert_reads(&disk, 0, 1);
             assert_eq!(read(&disk, 1024).unwrap_err().kind(), Kind::Corrupt, "{layout:?}, gone: {gone}");
             disk.close().unwrap();
-            let report = scene.open().check(|_| (), |_| ()).unwrap();
+            let report = scene.open().check(|_| Ok(()), |_| ()).unwrap();
             assert_eq!(report.bad, 1024, "{layout:?}, gone: {gone}");
         }
     }

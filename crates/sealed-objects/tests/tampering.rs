@@ -46,6 +46,7 @@ fn assert_bad(scene: &Scene, bad: &BTreeSet<u64>, words: &str) {
     let progress = |blocks| {
         assert!(blocks > done);
         done = blocks;
+        Ok(())
     };
     let report = scene.open().check(progress, |b| {
         assert!(found.insert(b.block.0));
@@ -395,11 +396,11 @@ fn what_was_tampered_with_is_not_made_good_by_a_write_beside_it() {
         let disk = scene.open();
         assert!(read(&disk, 1025).unwrap() == content(1025, 9));
         let mut found = BTreeSet::new();
-        disk.check(|_| (), |b| assert!(found.insert(b.block.0))).unwrap();
+        disk.check(|_| Ok(()), |b| assert!(found.insert(b.block.0))).unwrap();
         assert_eq!(found, left);
         // A discard of the whole object gives up all of it.
         scene.session(|disk| disk.discard(BlockAddr(1024), 1024).unwrap());
-        let report = scene.open().check(|_| (), |b| panic!("{}", b.error)).unwrap();
+        let report = scene.open().check(|_| Ok(()), |b| panic!("{}", b.error)).unwrap();
         assert_eq!(report.bad, 0);
         assert_reads(&scene.open(), 1025, 0);
         assert_reads(&scene.open(), 70, 1);

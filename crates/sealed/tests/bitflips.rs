@@ -43,7 +43,7 @@ fn check(disk: &Sealed) -> (Vec<u64>, CheckReport) {
     let mut bad = vec![];
     let report = lacuna_core::check(
         disk,
-        |_| {},
+        |_| Ok(()),
         |b| {
             assert_eq!(b.error.kind(), Kind::Corrupt);
             assert!(b.error.to_string().contains(&format!("block {} ", b.block.0)), "{}", b.error);

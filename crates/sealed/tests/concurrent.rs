@@ -197,7 +197,7 @@ fn assert_all(disk: &Sealed, stamps: &[u64]) {
             "block {block} after reopening"
         );
     }
-    let report = lacuna_core::check(disk, |_| {}, |b| panic!("{}", b.error)).unwrap();
+    let report = lacuna_core::check(disk, |_| Ok(()), |b| panic!("{}", b.error)).unwrap();
     assert_eq!(report.bad, 0);
 }
 

@@ -155,7 +155,7 @@ fn every_golden_disk_opens_and_reads() {
         assert_eq!(fixture::status(&disk, "batches_replayed") > 0, !golden.closed);
         assert_contents(&disk, golden.name);
         assert_eq!(
-            lacuna_core::check(&disk, |_| {}, |b| panic!("{}: {}", golden.name, b.error)).unwrap().bad,
+            lacuna_core::check(&disk, |_| Ok(()), |b| panic!("{}: {}", golden.name, b.error)).unwrap().bad,
             0
         );
         fixture::write(&disk, 7, 1, 9).unwrap();

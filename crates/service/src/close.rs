@@ -3,9 +3,9 @@
 use crate::mount_table::Entry;
 use crate::run_directory::{DISK_NAME, Record, RunPaths, default_run_base, lock_past_probes};
 use crate::shell_word::shell_word;
-use crate::unmount::{busy_or_failed, unmount_dead};
+use crate::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
 use crate::watch::RELEASE_LIMIT;
-use crate::{control, loop_device, mount_table, outcome, tool};
+use crate::{control, loop_device, mount_table, outcome, strangers, tool};
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -133,8 +133,10 @@ pub(crate) fn control_socket(mountpoint: &Path, run_base: Option<&Path>) -> Resu
 /// or it may have been moved away.
 pub(crate) fn shows_its_disk(mountpoint: &Path, run_base: Option<&Path>) -> Result<bool> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
-    let devices = loop_device::resting_on(&paths.fuse().join(DISK_NAME));
-    Ok(mount_table::at(&mountpoint)?.is_some_and(|top| rests_on(&top, &devices)))
+    let backing = paths.fuse().join(DISK_NAME);
+    let devices = loop_device::resting_on(&backing);
+    Ok(mount_table::at(&mountpoint)?
+        .is_some_and(|top| top.is_served_from(&backing) || rests_on(&top, &devices)))
 }
 
 /// Every disk that a living server of this user has open.
@@ -147,13 +149,23 @@ pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
     Ok(records(&base(run_base)?, false))
 }
 
+/// Whether what is mounted at the path that a person gives was left there by a server that died. The path is not looked at: every
+/// look would fail.
+pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> bool {
+    find(given, run_base).is_ok_and(|(_, mountpoint)| {
+        let top = mount_table::at(&mountpoint).ok().flatten();
+        top.is_some_and(|top| left_by_dead(&mountpoint, &top, run_base))
+    })
+}
+
 /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
 pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> bool {
     let Ok(base) = base(run_base) else { return false };
     let paths = RunPaths::of(&base, mountpoint);
     let raw = || paths.record().is_some_and(|record| record.fuse_at_mountpoint()) && top.is_our_fuse();
     let backing = paths.fuse().join(DISK_NAME);
-    is_alive(&paths) == Some(false) && (rests_on(top, &loop_device::resting_on(&backing)) || raw())
+    is_alive(&paths) == Some(false)
+        && (top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)) || raw())
 }
 
 /// Whether one of these loop devices is what is mounted.
@@ -195,6 +207,9 @@ pub fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
             if !finished.success() {
                 return Err(busy_or_failed(at, &finished));
             }
+        } else if top.is_served_from(&backing) {
+            // A program that lives still has nothing left to read from or write to.
+            unmount_lazily(at, || Ok(mount_table::at(at)?.is_some_and(|top| top.is_served_from(&backing))))?;
         } else if record.as_ref().is_some_and(Record::fuse_at_mountpoint) && top.is_our_fuse() {
             unmount_dead(at)?;
         }
@@ -237,6 +252,10 @@ fn not_open(mountpoint: &Path) -> Error {
     let mounted = mount_table::at(mountpoint).ok().flatten();
     let error = Error::new(Kind::NotFound, format!("cannot close {}", mountpoint.display()));
     match mounted {
+        Some(entry) if strangers::owner(&entry).is_some() => error
+            .found(format!("what lacuna has open for {}", strangers::owner(&entry).unwrap_or_default()))
+            .expected("what this user opened")
+            .remedy("each user closes what is theirs"),
         Some(entry) => error
             .found(format!("a mount of type {} that lacuna did not make", entry.fs_type))
             .remedy(format!("unmount it with `umount {}`", shell_word(mountpoint))),

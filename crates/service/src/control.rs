@@ -1,5 +1,7 @@
-//! The control socket: how `close`, `status` and `purge` reach a running server. One word in, one line of JSON out.
+//! The control socket: how `close`, `status` and `purge` reach a running server. One word in, one line of JSON out. Longer work
+//! has messages of its own ([`crate::exchange`]).
 
+use crate::attend::Attendance;
 use crate::counters::Counters;
 use crate::outcome;
 use crate::purge_answer::{self, PURGE};
@@ -60,16 +62,18 @@ pub struct Control {
     listener: Arc<UnixListener>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    attendance: Attendance,
 }
 
 impl Control {
-    /// Listens at `path` for those who ask of `subject`; `naming` gives names to the settings in advice that clients get. Errors: whatever the system says.
+    /// Listens at `path` for those who ask of `subject`, and for those whom `attendance` is for; `naming` gives names to the
+    /// settings in advice that clients get. Errors: whatever the system says.
     pub fn start(
         path: &Path,
         subject: impl Subject,
         watch: Arc<Watch>,
         events: Sender<Event>,
-        naming: Naming,
+        (attendance, naming): (Attendance, Naming),
     ) -> Result<Self> {
         let failed = |e: io::Error| Error::io(format!("cannot listen on {}", path.display()), &e);
         // A dead server's socket would be in the way. The caller holds the lock, so it is nobody's.
@@ -79,19 +83,28 @@ impl Control {
         let subject: Arc<dyn Subject> = Arc::new(subject);
         let counters = Counters::shared(vec![Arc::clone(&subject)]);
         let (theirs, told) = (Arc::clone(&listener), Arc::clone(&ending));
+        let attends = attendance.clone();
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
             .spawn(move || {
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
-                        Ok((stream, _)) => _ = serve(stream, (&subject, &counters), &watch, &events, naming),
+                        Ok((stream, _)) => {
+                            _ = serve(stream, (&subject, &counters), &watch, &events, (&attends, naming));
+                        }
                         Err(_) => std::thread::sleep(PAUSE),
                     }
                 }
             })
             .map_err(failed)?;
-        Ok(Control { listener, ending, thread: Some(thread) })
+        Ok(Control { listener, ending, thread: Some(thread), attendance })
+    }
+
+    /// Ends the work for clients and refuses more; who asks for anything else is answered. Returns when no such work uses the disk
+    /// any more.
+    pub fn end_work(&self) {
+        self.attendance.end();
     }
 }
 
@@ -102,6 +115,7 @@ impl Drop for Control {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.attendance.end();
     }
 }
 
@@ -110,7 +124,7 @@ fn serve(
     (subject, counters): (&Arc<dyn Subject>, &Counters),
     watch: &Watch,
     events: &Sender<Event>,
-    naming: Naming,
+    (attendance, naming): (&Attendance, Naming),
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -134,6 +148,7 @@ fn serve(
             text.push('\n');
             stream.write_all(text.as_bytes())
         }
+        request if Attendance::is_request(request) => attendance.take(request, stream),
         question => match subject.answer(question) {
             Some(answer) => stream.write_all(outcome::encode_value(&answer, naming).as_bytes()),
             None => Err(io::ErrorKind::InvalidData.into()),

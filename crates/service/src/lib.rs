@@ -4,7 +4,8 @@
 //! A front end that gives the disk as a file (FUSE) claims a [`RunDirectory`], starts [`Control`], mounts with [`Mounted`],
 //! and ends on an [`Event`]. Others answer on a
 //! [`StatusSocket`]. Running servers are asked by [`close`], [`status`], [`running`], [`died`], [`accounts`],
-//! [`purge_mounted`] and [`purge_served`].
+//! [`purge_mounted`] and [`purge_served`]. Longer work on what is open, with messages both ways, is begun with [`begin_mounted`]
+//! and [`begin_served`] and done by an [`Attendant`].
 //!
 //! Invariants kept here:
 //! - Nothing in use is torn away: unmounting is never lazy while the server lives. What is busy stays mounted
@@ -14,38 +15,49 @@
 //! - What appears in mount tables and records does not depend on how many levels a disk has.
 #![warn(missing_docs)]
 
+mod attend;
+mod begin;
 mod close;
 mod control;
 mod counters;
 mod cover_retry;
 mod daemon;
+mod exchange;
+mod growth;
 mod idle;
 mod loop_device;
 mod mkfs;
 mod mount_table;
 mod mounted;
 mod outcome;
+mod program_mount;
 mod purge;
 mod purge_answer;
 mod run_directory;
 mod shell_word;
 mod status_socket;
+mod strangers;
 mod subject;
 mod system_call;
 mod tool;
 mod unmount;
 mod users;
 mod watch;
+mod way;
 
+pub use attend::{Attendance, Attendant, unknown};
+pub use begin::{begin_mounted, begin_served, process_serving};
 pub use close::{Closed, ask, clean_up, close, died, running, status};
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;
 pub use cover_retry::{Cover, CoverRetry, CoverSource};
 pub use daemon::{Meanwhile, ReadyPipe, Side, Started, daemonize};
+pub use exchange::{Conversation, Exchange, Follow, Heard};
+pub use growth::Growth;
 pub use idle::Idle;
 pub use mkfs::check_type;
-pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted};
-pub use mounted::{MountRequest, Mounted, check_mountpoint, check_privileges};
+pub use mount_table::{FUSE_SOURCE, has_automount, is_automount};
+pub use mounted::{MountRequest, Mounted, check_mountpoint};
 pub use purge::{purge_mounted, purge_served};
 pub use run_directory::{DISK_NAME, Record, RunDirectory, RunPaths, default_run_base, fnv1a};
 pub use shell_word::shell_word;
@@ -54,3 +66,4 @@ pub use subject::Subject;
 pub use system_call::become_io_flusher;
 pub use unmount::unmount_fuse;
 pub use watch::{Log, RELEASE_LIMIT, Watch};
+pub use way::{Way, lacking_for_fuse};

@@ -49,6 +49,11 @@ impl LoopDevice {
         &self.node
     }
 
+    /// The file that it was put on.
+    pub(crate) fn backing(&self) -> &Path {
+        &self.backing
+    }
+
     /// The device number as `major:minor`.
     pub(crate) fn number(&self) -> Option<String> {
         attribute(&self.node, "dev")
@@ -90,6 +95,17 @@ pub(crate) fn detach_from(node: &Path, backing: &Path) -> Result<()> {
         .map(|_| ()),
         _ => Ok(()),
     }
+}
+
+/// Lets the loop device `node` know that its file may have another length, unless it rests on another file by now.
+pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
+    if !resting_on(backing).iter().any(|device| device == node) {
+        return Ok(());
+    }
+    // The kernel asks the file system for the length now, and the loop device takes what the kernel knows.
+    fs::metadata(backing).map_err(|e| Error::io("cannot look at the file of the disk", &e))?;
+    let args = [OsStr::new("--set-capacity"), node.as_os_str()];
+    tool::succeed("cannot make the loop device larger", "losetup", &args).map(drop)
 }
 
 /// Every loop device that rests on `backing`.

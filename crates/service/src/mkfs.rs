@@ -21,16 +21,26 @@ pub fn check_type(name: &str) -> Result<()> {
         .expected("a type such as ext4, xfs or btrfs"))
 }
 
-/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one of type
-/// `wanted` if it is blank and one is wanted, and refuses to overwrite what is there; with `overwrite` it does so with data of no
-/// known kind. Whether it made one.
+/// A file system to make.
+#[derive(Clone, Copy)]
+pub(crate) struct Making<'m> {
+    /// Its type; none if none is wanted.
+    pub wanted: Option<&'m str>,
+    /// Make it over data of no known kind as well.
+    pub overwrite: bool,
+    /// The user and the group to whom its root directory belongs, where the type lets us say so.
+    pub owner: (u32, u32),
+}
+
+/// Makes sure that `device`, which is `disk` and on which `found` is, holds a file system: makes one if it is blank and one is
+/// wanted, and refuses to overwrite what is there. Whether it made one.
 pub(crate) fn prepare(
     device: &Path,
     disk: &ByteDisk,
     found: Option<Content>,
-    (wanted, overwrite): (Option<&str>, bool),
+    making: Making<'_>,
 ) -> Result<bool> {
-    match (found, wanted) {
+    match (found, making.wanted) {
         (Some(found), None) if found.mountable => Ok(false),
         (Some(found), None) => Err(Error::new(Kind::Usage, "cannot mount the disk")
             .found(found.name)
@@ -52,7 +62,9 @@ pub(crate) fn prepare(
             .found("no file system that is known here")
             .remedy(Advice::from("on a new disk give ").setting(Setting::Mkfs).text(" ext4 to make one"))),
         (None, Some(wanted)) => {
-            if !overwrite && let Some(at) = first_data(disk)? {
+            if !making.overwrite
+                && let Some(at) = first_data(disk)?
+            {
                 let found =
                     format!("data of no known kind from byte {at} on, as an interrupted mkfs leaves it");
                 let advice = Advice::from("open it without ").setting(Setting::Mkfs);
@@ -60,7 +72,7 @@ pub(crate) fn prepare(
                 let advice = advice.setting(Setting::Overwrite).text(" with ").setting(Setting::Mkfs);
                 return Err(not_blank(wanted, found).remedy(advice));
             }
-            make(device, wanted).map(|()| true)
+            make(device, wanted, making.owner).map(|()| true)
         }
     }
 }
@@ -102,6 +114,11 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// The type of the file system, or what else it is.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The option of `mount` with which its journal is left as it is, if it has one.
     pub(crate) fn without_journal(&self) -> Option<&'static str> {
         match &*self.name {
@@ -136,9 +153,10 @@ pub(crate) fn content(device: &Path) -> Result<Option<Content>> {
 }
 
 /// Whole blocks of ours wherever the type lets us say so; the tools' own choice on small disks is 1024 bytes.
-fn make(device: &Path, wanted: &str) -> Result<()> {
+fn make(device: &Path, wanted: &str, (user, group): (u32, u32)) -> Result<()> {
+    let owner = format!("root_owner={user}:{group}");
     let mut args: Vec<&OsStr> = match wanted {
-        "ext2" | "ext3" | "ext4" => vec!["-q", "-b", "4096"],
+        "ext2" | "ext3" | "ext4" => vec!["-q", "-b", "4096", "-E", &owner],
         "xfs" => vec!["-q", "-s", "size=4096"],
         _ => vec![],
     }

@@ -19,12 +19,19 @@ pub(crate) struct Entry {
     pub fs_type: String,
     /// What is mounted, as the one who mounted it named it.
     pub source: String,
+    /// The user who mounted it, of a FUSE mount.
+    pub user: Option<u32>,
 }
 
 impl Entry {
     /// Whether this is a FUSE mount of lacuna's.
     pub(crate) fn is_our_fuse(&self) -> bool {
         self.fs_type.starts_with("fuse") && self.source == FUSE_SOURCE
+    }
+
+    /// Whether a program serves it through FUSE from the file of a disk.
+    pub(crate) fn is_served_from(&self, file: &Path) -> bool {
+        self.fs_type.starts_with("fuse") && Path::new(&self.source) == file
     }
 
     /// Whether it is where the kernel waits for someone to enter, and asks systemd then to mount something.
@@ -41,8 +48,14 @@ impl Entry {
 
 /// Every mount this process sees; a later one at the same place covers the earlier.
 pub(crate) fn entries() -> Result<Vec<Entry>> {
-    let table = std::fs::read("/proc/self/mountinfo")
-        .map_err(|e| Error::io("cannot read the mount table /proc/self/mountinfo", &e))?;
+    entries_of("self")
+}
+
+/// Every mount that a process sees, which has this name in `/proc`.
+pub(crate) fn entries_of(process: &str) -> Result<Vec<Entry>> {
+    let path = format!("/proc/{process}/mountinfo");
+    let table =
+        std::fs::read(&path).map_err(|e| Error::io(format!("cannot read the mount table {path}"), &e))?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 
@@ -55,11 +68,6 @@ pub(crate) fn at(path: &Path) -> Result<Option<Entry>> {
 /// enter itself: it would wait for ever.
 pub fn is_automount(path: &Path) -> bool {
     at(path).ok().flatten().is_some_and(|top| top.is_automount())
-}
-
-/// Whether something is mounted at `path`, found without touching it.
-pub fn is_mounted(path: &Path) -> bool {
-    at(path).is_ok_and(|top| top.is_some())
 }
 
 /// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted there now.
@@ -79,8 +87,10 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let mountpoint = unescape(fields.nth(1)?);
     fields.find(|f| *f == b"-")?;
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
-    let source = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(Entry { device, mountpoint, fs_type, source })
+    let source = unescape(fields.next()?).to_string_lossy().into_owned();
+    let options = std::str::from_utf8(fields.next().unwrap_or_default()).unwrap_or_default();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.trim().parse().ok());
+    Some(Entry { device, mountpoint, fs_type, source, user })
 }
 
 /// Undoes the octal escapes that the kernel uses for spaces and their like.
@@ -116,8 +126,12 @@ mod tests {
                 mountpoint: "/mnt/a b\\c".into(),
                 fs_type: "ext4".into(),
                 source: "/dev/loop3".into(),
+                user: None,
             }
         );
+        let fuse =
+            parse(b"36 35 0:41 / /mnt/a rw - fuse.ext4 /run/a\\040b rw,user_id=1000,group_id=7").unwrap();
+        assert_eq!((fuse.user, &*fuse.source), (Some(1000), "/run/a b"));
         let ext4 = parse(line).unwrap();
         assert!(ext4.is_on(Path::new("/dev/loop9"), "7:3") && !ext4.is_on(Path::new("/dev/loop3"), "7:9"));
         let btrfs = parse(b"36 35 0:53 / /mnt/a rw - btrfs /dev/loop3 rw").unwrap();

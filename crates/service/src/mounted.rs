@@ -1,13 +1,18 @@
-//! A file system on a loop device: attached, made if that is wanted, mounted, and taken down again.
+//! The file system on a disk: made if that is wanted, mounted in one of the ways, and taken down again.
 
-use crate::loop_device::LoopDevice;
+use crate::exchange::Follow;
+use crate::loop_device::{self, LoopDevice};
+use crate::mkfs::{Content, Making};
+use crate::program_mount::{ProgramMount, ProgramRequest};
 use crate::unmount::busy_or_failed;
 use crate::watch::Watch;
-use crate::{close, mkfs, mount_table, shell_word, tool};
+use crate::way::Way;
+use crate::{close, mkfs, mount_table, program_mount, shell_word, tool, way};
 use lacuna_core::{Advice, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -22,25 +27,108 @@ pub struct MountRequest<'r> {
     pub keep_existing: bool,
     /// Make it over data of no known kind as well.
     pub overwrite: bool,
-    /// More options for `mount -o`.
+    /// More options for `mount -o`, or for the program that mounts.
     pub mount_options: Option<&'r str>,
     /// Mount it so that nothing can be written.
     pub read_only: bool,
+    /// The way to take; otherwise the one that this process has.
+    pub via: Option<Way>,
 }
 
-/// The file system on the loop device. Dropping it unmounts it if nobody uses it.
+/// The mounted file system. Dropping it unmounts it if nobody uses it.
 pub struct Mounted {
     mountpoint: PathBuf,
-    number: Option<String>,
-    device: LoopDevice,
+    below: Below,
     /// Whether the file system was made for this.
     made: bool,
 }
 
+/// What serves the file system.
+enum Below {
+    /// The kernel, from a loop device with this number.
+    Loop { device: LoopDevice, number: Option<String> },
+    /// A program.
+    Program(ProgramMount),
+}
+
+/// A disk to mount: its file, and what is known of it.
+struct DiskFile<'s> {
+    disk: &'s ByteDisk,
+    file: &'s Path,
+    watch: &'s Watch,
+    what: String,
+}
+
+impl DiskFile<'_> {
+    /// Programs report what the disk told them as a number at best: prefer the disk's own words.
+    fn words(&self, e: Error) -> Error {
+        match self.watch.first_failure() {
+            Some(failure) => failure.context(&self.what),
+            None => way::offer_others(e),
+        }
+    }
+
+    /// What is on the disk, looked for in `place`. A disk that could not be read is not a blank disk.
+    fn content(&self, place: &Path) -> Result<Option<Content>> {
+        let found = mkfs::content(place);
+        self.watch.first_failure().map_or(found, |failure| Err(failure.context(&self.what)))
+    }
+
+    /// Makes a file system in `place` if that is wanted. Whether it did.
+    fn prepare(&self, place: &Path, found: Option<Content>, request: &MountRequest<'_>) -> Result<bool> {
+        let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
+        let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let owner = if Way::is_loop(request.via) { (0, 0) } else { user };
+        let making = Making { wanted: request.mkfs.filter(|_| !keep), overwrite: request.overwrite, owner };
+        mkfs::prepare(place, self.disk, found, making).map_err(|e| self.words(e.context(&self.what)))
+    }
+
+    /// The error of a mount that failed: for what `journalled` tells, with the option that leaves the journal aside.
+    fn not_mounted(&self, e: Error, journalled: Option<&'static str>, options: Option<&str>) -> Error {
+        match journalled {
+            Some(option)
+                if self.watch.first_failure().is_none()
+                    && e.kind() == Kind::Other
+                    && !options.is_some_and(|options| options.contains(option)) =>
+            {
+                let advice = Advice::from("if it was not unmounted, as in a copy of a disk in use, give ");
+                let what = format!(
+                    " {option}: its journal is then left aside, and what was written last is not seen"
+                );
+                e.remedy(advice.setting(Setting::MountOptions).text(what))
+            }
+            _ => self.words(e),
+        }
+    }
+}
+
 impl Mounted {
-    /// The loop device.
-    pub fn node(&self) -> &Path {
-        self.device.node()
+    /// The loop device, if there is one.
+    pub fn node(&self) -> Option<&Path> {
+        match &self.below {
+            Below::Loop { device, .. } => Some(device.node()),
+            Below::Program(_) => None,
+        }
+    }
+
+    /// The way in which it is mounted.
+    pub fn way(&self) -> Way {
+        match &self.below {
+            Below::Loop { .. } => Way::Loop,
+            Below::Program(program) => program.way(),
+        }
+    }
+
+    /// Lets the loop device follow a disk that has become larger; it can be kept longer than this. A program that serves the
+    /// file system has nothing to be told.
+    pub fn follow(&self) -> Follow {
+        match &self.below {
+            Below::Loop { device, .. } => {
+                let (node, backing) = (device.node().to_owned(), device.backing().to_owned());
+                Arc::new(move || loop_device::follow(&node, &backing))
+            }
+            Below::Program(_) => Arc::new(|| Ok(())),
+        }
     }
 
     /// Whether its file system was made now; otherwise it was there already.
@@ -48,36 +136,34 @@ impl Mounted {
         self.made
     }
 
-    /// Attaches a loop device to `file`, which holds `disk`, makes a file system there if that is wanted, and mounts it.
+    /// Makes a file system on `disk`, which is in `file`, if that is wanted, and mounts it. `released` is called when a program
+    /// that serves it has ended.
     ///
-    /// Errors: [`Kind::Permission`], [`Kind::Exists`] where a file system was to be made and something is there, and
-    /// whatever the system's tools say; what the disk itself said, if it failed, as `watch` knows it.
+    /// Errors: [`Kind::Permission`], [`Kind::NotFound`] if a program is missing, [`Kind::Exists`] where a file system was to be
+    /// made and something is there, and whatever the system's tools say; what the disk itself said, if it failed, as `watch`
+    /// knows it.
     pub fn set_up(
         request: &MountRequest<'_>,
-        disk: &ByteDisk,
-        file: &Path,
+        (disk, file): (&ByteDisk, &Path),
         mountpoint: PathBuf,
         watch: &Watch,
+        released: impl FnOnce() + Send + 'static,
     ) -> Result<Self> {
-        let read_only = request.read_only;
         let what = format!("cannot mount the disk at {}", mountpoint.display());
-        // Programs report what the disk told them as a number at best: prefer the disk's own words.
-        let from_disk = |e: Error| match watch.first_failure() {
-            Some(failure) => failure.context(&what),
-            None => offer_others(e),
-        };
-        let device = LoopDevice::attach(file, read_only).map_err(from_disk)?;
-        let found = mkfs::content(device.node());
-        // A disk that could not be read is not a blank disk.
-        if let Some(failure) = watch.first_failure() {
-            return Err(failure.context(&what));
+        let from = DiskFile { disk, file, watch, what };
+        if Way::is_loop(request.via) {
+            Self::by_loop(request, &from, mountpoint)
+        } else {
+            Self::by_program(request, &from, mountpoint, released)
         }
-        let found = found?;
-        let journalled = found.as_ref().filter(|_| read_only).and_then(mkfs::Content::without_journal);
-        let keep = request.keep_existing && found.as_ref().is_some_and(|found| found.mountable);
-        let wanted = request.mkfs.filter(|_| !keep);
-        let made = mkfs::prepare(device.node(), disk, found, (wanted, request.overwrite))
-            .map_err(|e| from_disk(e.context(&what)))?;
+    }
+
+    fn by_loop(request: &MountRequest<'_>, from: &DiskFile<'_>, mountpoint: PathBuf) -> Result<Self> {
+        let read_only = request.read_only;
+        let device = LoopDevice::attach(from.file, read_only).map_err(|e| from.words(e))?;
+        let found = from.content(device.node())?;
+        let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
+        let made = from.prepare(device.node(), found, request)?;
         let mut options = vec![if read_only { "ro" } else { "rw" }];
         options.extend(request.mount_options);
         let options = options.join(",");
@@ -90,39 +176,63 @@ impl Mounted {
         ];
         // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
         let waits = mount_table::is_automount(&mountpoint);
-        let done = if waits {
-            tool::succeed_in_our_group(&what, "mount", &args)
-        } else {
-            tool::succeed(&what, "mount", &args)
-        };
-        done.map_err(|e| match journalled {
-            Some(option)
-                if watch.first_failure().is_none()
-                    && e.kind() == Kind::Other
-                    && !options.contains(option) =>
-            {
-                let advice = Advice::from("if it was not unmounted, as in a copy of a disk in use, give ");
-                let what = format!(
-                    " {option}: its journal is then left aside, and what was written last is not seen"
-                );
-                e.remedy(advice.setting(Setting::MountOptions).text(what))
-            }
-            _ => from_disk(e),
-        })?;
+        let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
+        run(&from.what, "mount", &args)
+            .map_err(|e| from.not_mounted(e, journalled, request.mount_options))?;
         let number = device.number();
-        let mut mounted = Mounted { mountpoint, number, device, made };
-        mounted.device.detach_when_unused()?;
+        let mut mounted = Mounted { mountpoint, below: Below::Loop { device, number }, made };
+        if let Below::Loop { device, .. } = &mut mounted.below {
+            device.detach_when_unused()?;
+        }
         Ok(mounted)
     }
 
-    fn is_mine(&self, entry: &mount_table::Entry) -> bool {
-        entry.mountpoint == self.mountpoint
-            && self.number.as_ref().is_none_or(|number| entry.is_on(self.device.node(), number))
+    fn by_program(
+        request: &MountRequest<'_>,
+        from: &DiskFile<'_>,
+        mountpoint: PathBuf,
+        released: impl FnOnce() + Send + 'static,
+    ) -> Result<Self> {
+        let (file, read_only) = (from.file, request.read_only);
+        let found = from.content(file)?;
+        let journalled = found.as_ref().filter(|_| read_only).and_then(Content::without_journal);
+        let there = found.as_ref().filter(|found| found.mountable).map(|found| found.name().to_owned());
+        let kind = there.as_deref().or(request.mkfs);
+        // Before anything is made that could not be mounted then.
+        let way = Way::program(request.via, kind).map_err(|e| e.context(&from.what))?;
+        let made = from.prepare(file, found, request)?;
+        let kind = kind.unwrap_or_default();
+        if way == Way::Fuse2fs && !made && !read_only {
+            program_mount::repair(file).map_err(|e| from.words(e.context(&from.what)))?;
+        }
+        let options = request.mount_options;
+        let how = ProgramRequest { way, file, kind, mountpoint: &mountpoint, options, read_only };
+        let program = ProgramMount::start(&how, released)
+            .map_err(|e| from.not_mounted(e.context(&from.what), journalled, options))?;
+        Ok(Mounted { mountpoint, below: Below::Program(program), made })
+    }
+
+    /// Whether nobody has it mounted any more, as far as what serves it tells; `handles` are the open files on the disk. Errors:
+    /// the program that served it failed. What it served is still mounted then, and fails.
+    pub fn is_gone(&self, handles: u64) -> Result<bool> {
+        match &self.below {
+            Below::Loop { .. } => Ok(handles == 0),
+            Below::Program(program) => program.ended().map_or(Ok(false), |how| how.map(|()| true)),
+        }
+    }
+
+    /// Whether this mount is the one from that loop device.
+    fn is_mine(&self, entry: &mount_table::Entry, (device, number): (&LoopDevice, Option<&str>)) -> bool {
+        entry.mountpoint == self.mountpoint && number.is_none_or(|number| entry.is_on(device.node(), number))
     }
 
     /// Whether it is mounted, and nothing over it.
     fn is_on_top(&self) -> Result<bool> {
-        Ok(mount_table::at(&self.mountpoint)?.is_some_and(|top| self.is_mine(&top)))
+        match &self.below {
+            Below::Loop { device, number } => Ok(mount_table::at(&self.mountpoint)?
+                .is_some_and(|top| self.is_mine(&top, (device, number.as_deref())))),
+            Below::Program(program) => program.is_on_top(),
+        }
     }
 
     /// Begins to write everything that programs wrote to the disk, if the file system is still mounted. What is given back
@@ -148,8 +258,14 @@ impl Mounted {
 
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]). Calls `detached` when nobody can use it any more
     /// and the disk still takes what the file system has to write.
+    ///
+    /// A program that served it has then written everything, or [`Mounted::is_gone`] tells that it has not.
     pub fn unmount(&mut self, detached: impl Fn() + Sync) -> Result<()> {
-        let mine = |e: &mount_table::Entry| self.is_mine(e);
+        let (device, number) = match &self.below {
+            Below::Loop { device, number } => (device, number.as_deref()),
+            Below::Program(program) => return program.unmount(detached),
+        };
+        let mine = |e: &mount_table::Entry| self.is_mine(e, (device, number));
         if !mount_table::entries()?.iter().any(mine) {
             return Ok(());
         }
@@ -188,32 +304,6 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether this process may mount a file system from a loop device. Errors: [`Kind::Permission`], with the ways that need
-/// fewer privileges.
-pub fn check_privileges() -> Result<()> {
-    let refused = |found: &str| {
-        Error::new(Kind::Permission, "cannot mount a file system from a loop device").found(found)
-    };
-    if !rustix::process::geteuid().is_root() {
-        return Err(offer_others(refused("a user other than root")));
-    }
-    if !Path::new("/dev/loop-control").exists() {
-        return Err(offer_others(refused("no /dev/loop-control")));
-    }
-    Ok(())
-}
-
-/// Adds the ways that need fewer privileges, if privileges are what was lacking.
-fn offer_others(error: Error) -> Error {
-    if error.kind() != Kind::Permission {
-        return error;
-    }
-    let advice = Advice::from(
-        "run as root where loop devices are allowed, serve the disk to NBD clients, or open it with ",
-    );
-    error.remedy(advice.setting(Setting::Raw).text(", which gives it as a file"))
-}
-
 /// The canonical path of `given`, if it is a directory on which nothing is mounted. `run_base` is the directory of
 /// the run directories, if not [`default_run_base`].
 ///
@@ -222,8 +312,16 @@ fn offer_others(error: Error) -> Error {
 pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf> {
     let word = shell_word(given);
     let what = format!("cannot mount at {}", given.display());
+    let dead = || {
+        Error::new(Kind::Busy, &what)
+            .found("what a lacuna server left mounted there when it died")
+            .remedy("close it, which clears it away, then open again")
+    };
     let path = given.canonicalize().map_err(|e| {
         let error = Error::io(&what, &e);
+        if close::is_left_by_dead(given, run_base) {
+            return dead();
+        }
         match e.raw_os_error() {
             Some(libc::ENOENT) => error.remedy(format!("create the directory: mkdir -p {word}")),
             Some(libc::ENOTCONN) => error.with_kind(Kind::Busy).remedy(
@@ -237,9 +335,7 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
             return Ok(path);
         }
         if close::left_by_dead(&path, &top, run_base) {
-            return Err(Error::new(Kind::Busy, what)
-                .found("what a lacuna server left mounted there when it died")
-                .remedy("close it, which clears it away, then open again"));
+            return Err(dead());
         }
         return Err(Error::new(Kind::Busy, what)
             .found("something mounted there already")

@@ -1,6 +1,7 @@
 //! The run directory of a server: its lock, its record, its control socket, its FUSE mount point.
 
 use lacuna_core::{Error, Kind, Result};
+use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -44,6 +45,9 @@ pub struct Record {
     /// Whether it is a vault: then the FUSE file system at the mount point is what was opened, and no disk is behind it.
     #[serde(default)]
     pub vault: bool,
+    /// The way in which the file system is mounted ([`Way::name`](crate::Way::name)); none in raw mode, and of a vault.
+    #[serde(default)]
+    pub via: Option<String>,
 }
 
 impl Record {
@@ -53,19 +57,49 @@ impl Record {
     }
 }
 
-/// The directory that holds the run directories of this user: `/run/lacuna` for root, otherwise below
-/// `XDG_RUNTIME_DIR`.
+/// The directory that holds the run directories of this user: `/run/lacuna` for root; otherwise below `XDG_RUNTIME_DIR` or
+/// `/run/user/UID`, if that is a directory of this user; otherwise `/dev/shm/lacuna-UID`, or `/tmp/lacuna-UID` where
+/// there is no `/dev/shm`. Nothing of another user is used or seen.
 pub fn default_run_base() -> Result<PathBuf> {
-    if geteuid().is_root() {
+    // The root of a user namespace cannot write to the system's own directory, unless the namespace is that of a container.
+    if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
         return Ok(PathBuf::from("/run/lacuna"));
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if Path::new(&dir).is_absolute() => Ok(Path::new(&dir).join("lacuna")),
-        _ => Err(Error::new(Kind::Usage, "no place for the run directory")
-            .found("XDG_RUNTIME_DIR is not set")
-            .expected("a directory of your own in XDG_RUNTIME_DIR")
-            .remedy("log in through a session manager, or set it to a directory that only you can read")),
-    }
+    let user = real_user();
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usual = PathBuf::from(format!("/run/user/{user}"));
+    let own = given.into_iter().chain([usual]).find(|dir| dir.is_absolute() && is_own(dir));
+    let Some(own) = own else {
+        // What is written there says how many levels are mounted: it belongs into memory, and not on a disk (deniability contract).
+        let open_to_all = ["/dev/shm", "/tmp"].into_iter().find(|dir| access(*dir, Access::WRITE_OK).is_ok());
+        let dir = Path::new(open_to_all.unwrap_or("/tmp")).join(format!("lacuna-{user}"));
+        // Somebody else may have made it, with records in it that lead commands astray.
+        return if fs::symlink_metadata(&dir).is_ok() { check_base(&dir).map(|()| dir) } else { Ok(dir) };
+    };
+    Ok(own.join("lacuna"))
+}
+
+/// Whether this is a directory of this user.
+fn is_own(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == geteuid().as_raw())
+}
+
+/// The number of this user outside of the user namespace that the process may be in: the root of a namespace is somebody else
+/// there.
+fn real_user() -> u32 {
+    let inside = geteuid().as_raw();
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    outside(&map, inside).unwrap_or(inside)
+}
+
+/// What a map of users says of one.
+fn outside(map: &str, inside: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
+        let (from, to, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let offset = inside.checked_sub(from).filter(|offset| *offset < count)?;
+        to.checked_add(offset)
+    })
 }
 
 /// The paths that belong to one mount point. Nothing of it need exist.
@@ -215,6 +249,11 @@ fn busy(mountpoint: &Path) -> Error {
 
 fn prepare_base(base: &Path) -> Result<()> {
     create_dir(base)?;
+    check_base(base)
+}
+
+/// Errors: [`Kind::Permission`] if others than this user can change what is in it.
+fn check_base(base: &Path) -> Result<()> {
     let failed = |e| Error::io(format!("cannot use the run directory {}", base.display()), &e);
     let meta = fs::symlink_metadata(base).map_err(failed)?;
     if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.permissions().mode() & 0o022 == 0 {
@@ -222,7 +261,8 @@ fn prepare_base(base: &Path) -> Result<()> {
     }
     Err(Error::new(Kind::Permission, format!("cannot use the run directory {}", base.display()))
         .found(format!("owner {}, mode {:o}", meta.uid(), meta.permissions().mode()))
-        .expected("a directory of your own that only you can write to"))
+        .expected("a directory of your own that only you can write to")
+        .remedy("set XDG_RUNTIME_DIR to such a directory, or remove this one if it is yours"))
 }
 
 fn create_dir(dir: &Path) -> Result<()> {
@@ -244,6 +284,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn users_are_told_apart_outside_of_their_namespaces() {
+        assert_eq!(outside("         0       1000          1\n", 0), Some(1000));
+        assert_eq!(outside("0 1000 1\n1 100000 65536\n", 2), Some(100_001));
+        assert_eq!(outside("0 0 4294967295", 1000), Some(1000));
+        for map in ["", "0 1000 1", "a b c", "0 4294967295 9"] {
+            assert_eq!(outside(map, 5), None, "{map}");
+        }
+    }
+
+    #[test]
     fn one_server_for_a_mount_point() {
         let base = tempfile::tempdir().unwrap();
         let at = Path::new("/mnt/x");
@@ -258,6 +308,7 @@ mod tests {
             raw: true,
             read_only: false,
             vault: false,
+            via: None,
         };
         first.write_record(&record).unwrap();
         assert_eq!(RunPaths::of(base.path(), at).record(), Some(record));

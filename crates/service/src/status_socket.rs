@@ -1,6 +1,7 @@
 //! The socket on which a server without a mount point gives an account of itself: it answers every connection with one JSON
 //! document, unless the client asks for something else.
 
+use crate::attend::Attendance;
 use crate::purge_answer::{self, PURGE};
 use crate::run_directory::{default_run_base, fnv1a};
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
@@ -34,17 +35,20 @@ pub struct StatusSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
+    attendance: Attendance,
 }
 
 impl StatusSocket {
     /// Listens under a name made from `identity`, which tells servers apart, and answers with what `account` gives. Who asks
-    /// for a purge gets one of `disk`; `naming` gives names to the settings in advice.
+    /// for a purge gets one of `disk`; `naming` gives names to the settings in advice. Who asks for longer work is left to
+    /// `attendance`.
     ///
     /// Errors: [`Kind::Busy`] if a server of this identity answers already, [`Kind::Permission`] if the directory of the
     /// sockets is another user's, and whatever the system says.
     pub fn start(
         identity: &str,
         (disk, naming): (ByteDisk, Naming),
+        attendance: Attendance,
         account: impl Fn() -> Value + Send + 'static,
     ) -> Result<Self> {
         let dir = socket_dir()?;
@@ -64,11 +68,12 @@ impl StatusSocket {
         let listener = Arc::new(UnixListener::bind(&path).map_err(|e| failed(&e))?);
         let accepting = Arc::clone(&listener);
         let thread = std::thread::Builder::new().name("lacuna-status".into());
+        let attends = attendance.clone();
         let answer = move || {
             loop {
                 match accepting.accept() {
                     // A client that misbehaves loses its connection and nothing else happens.
-                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &account),
+                    Ok((stream, _)) => _ = serve(stream, (&disk, naming), &attends, &account),
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
@@ -77,7 +82,13 @@ impl StatusSocket {
             }
         };
         let thread = thread.spawn(answer).map_err(|e| failed(&e))?;
-        Ok(StatusSocket { path, listener, thread: Some(thread) })
+        Ok(StatusSocket { path, listener, thread: Some(thread), attendance })
+    }
+
+    /// Ends the work for clients and refuses more; who asks for the account is answered. Returns when no such work uses the disk
+    /// any more.
+    pub fn end_work(&self) {
+        self.attendance.end();
     }
 }
 
@@ -90,20 +101,26 @@ impl Drop for StatusSocket {
         {
             let _panicked = thread.join();
         }
+        self.attendance.end();
     }
 }
 
 fn serve(
     mut stream: UnixStream,
     (disk, naming): (&ByteDisk, Naming),
+    attendance: &Attendance,
     account: &impl Fn() -> Value,
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(SILENCE))?;
     let mut word = String::new();
     let said = BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word);
-    if said.is_ok() && word.trim_end() == PURGE {
+    let first = word.trim_end();
+    if said.is_ok() && first == PURGE {
         return purge_answer::answer(stream, Arc::new(disk.clone()), naming);
+    }
+    if said.is_ok() && Attendance::is_request(first) {
+        return attendance.take(first, stream);
     }
     stream.write_all(account().to_string().as_bytes())
 }

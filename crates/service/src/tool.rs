@@ -3,8 +3,9 @@
 use lacuna_core::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
+use std::io::{self, PipeReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -105,6 +106,55 @@ impl Drop for Running {
     }
 }
 
+/// Starts `program`, which stays and serves, and whose words are read while it runs. It works in the root directory, so that it
+/// keeps no other busy.
+pub(crate) fn start_talking<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Talking> {
+    let failed = |e: &io::Error| Error::io(format!("cannot listen to {program}"), e);
+    let (words, theirs) = io::pipe().map_err(|e| failed(&e))?;
+    let mut command = command(program, args);
+    command.current_dir("/").stdout(theirs.try_clone().map_err(|e| failed(&e))?).stderr(theirs);
+    let child = command.spawn().map_err(|e| not_started(program, &e))?;
+    Ok(Talking { child, words })
+}
+
+/// A program that serves.
+pub(crate) struct Talking {
+    child: Child,
+    words: PipeReader,
+}
+
+impl Talking {
+    /// Reads its words until it ends, and gives the last of them. Errors: it cannot be waited for.
+    pub(crate) fn finish(mut self) -> std::result::Result<Finished, String> {
+        let (mut last, mut piece) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.words.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => {
+                    last.extend_from_slice(&piece[..read]);
+                    last.drain(..last.len().saturating_sub(MOST_WORDS));
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        let mut finished = Finished::new(&Output { status, stdout: Vec::new(), stderr: last });
+        if let Some(signal) = status.signal() {
+            finished.stderr = format!("ended by signal {signal}");
+        }
+        Ok(finished)
+    }
+}
+
+/// Whether there is a program of this name where programs are looked for.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let executable = |path: PathBuf| {
+        std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&search_path()).any(|dir| executable(dir.join(program)))
+}
+
 fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = in_our_group(program, args);
     // A group of its own keeps the terminal's interrupt key from stopping an unmount half way.
@@ -177,7 +227,7 @@ fn joined(dirs: impl Iterator<Item = PathBuf>) -> OsString {
 
 fn package(program: &str) -> &'static str {
     match program {
-        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" => "e2fsprogs",
+        "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" | "e2fsck" => "e2fsprogs",
         "mkfs.xfs" => "xfsprogs",
         "mkfs.btrfs" => "btrfs-progs",
         "mkfs.f2fs" => "f2fs-tools",

@@ -14,7 +14,7 @@ pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
     }
-    let finished = unmount_tool(mountpoint)?;
+    let finished = unmount_gently(mountpoint)?;
     if finished.success() || !mounted(mountpoint)? {
         return Ok(());
     }
@@ -28,14 +28,19 @@ pub(crate) fn unmount_dead(mountpoint: &Path) -> Result<()> {
     if !mounted(mountpoint)? {
         return Ok(());
     }
+    unmount_lazily(mountpoint, || mounted(mountpoint))
+}
+
+/// The same for a FUSE mount that is there as long as `mounted` says so, and whose program ended or has lost its disk.
+pub(crate) fn unmount_lazily(mountpoint: &Path, mounted: impl Fn() -> Result<bool>) -> Result<()> {
     let (program, args) = unmount_words(mountpoint, true);
     let mut running = tool::start(program, &args)?;
     loop {
         if let Some(finished) = running.finished()? {
-            let done = finished.success() || !mounted(mountpoint)?;
+            let done = finished.success() || !mounted()?;
             return if done { Ok(()) } else { Err(busy_or_failed(mountpoint, &finished)) };
         }
-        if !mounted(mountpoint)? {
+        if !mounted()? {
             return Ok(());
         }
         std::thread::sleep(PAUSE);
@@ -62,7 +67,8 @@ fn mounted(mountpoint: &Path) -> Result<bool> {
     Ok(mount_table::at(mountpoint)?.is_some_and(|e| e.is_our_fuse()))
 }
 
-fn unmount_tool(mountpoint: &Path) -> Result<tool::Finished> {
+/// Unmounts a FUSE mount that nobody uses, with the program that this user needs for that.
+pub(crate) fn unmount_gently(mountpoint: &Path) -> Result<tool::Finished> {
     let (program, args) = unmount_words(mountpoint, false);
     tool::run(program, &args)
 }

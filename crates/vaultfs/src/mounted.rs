@@ -8,8 +8,8 @@ use crate::served::Served;
 use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, check_mountpoint,
-    clean_up, close, default_run_base, unmount_fuse,
+    Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
+    check_mountpoint, clean_up, close, default_run_base, unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -119,6 +119,7 @@ impl Mounted {
             raw: false,
             read_only: request.read_only,
             vault: true,
+            via: None,
         };
         // Written before there is anything to clean up.
         run.write_record(&record)?;
@@ -137,7 +138,8 @@ impl Mounted {
         let (at, naming) = (run.paths().control(), request.naming);
         let idle = Idle::new(request.idle_timeout);
         let served = Served(Arc::clone(&request.vault));
-        let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), naming)?);
+        let attending = (Attendance::none(naming), naming);
+        let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), attending)?);
         let MountRequest { vault, log, held, .. } = request;
         Ok(Mounted { control, fuse, run, vault, watch, events, wake, idle, record, log, held })
     }

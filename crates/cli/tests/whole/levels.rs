@@ -72,8 +72,9 @@ fn trees_come_back(shape: &[&str]) {
         scope.spawn(|| scene.tool("cp", &["-a", "one", "public/tree"]));
         scope.spawn(|| scene.tool("cp", &["-a", "two", "hidden/tree"]));
     });
-    // While it is open nobody else gets it.
-    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
+    // While it is open nobody else gets it, and its server checks it.
+    scene.lacuna(&["serve", "disk.img", "--socket", "s", "--key-file", "key"]).code(5);
+    scene.lacuna(&["check", "disk.img"]).code(0);
     let status = scene.lacuna(&["status", "hidden", "--json"]).code(0).json();
     assert_eq!(status["servers"][0]["items"][0]["value"], 1);
     scene.lacuna(&["close", "public"]).code(0);

@@ -52,8 +52,9 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     scene.tool("cp", &["-r", "tree", "mnt/tree"]);
     fs::write(scene.path("mnt/large"), noise(5, 60 << 20)).unwrap();
 
-    // While it is open: nobody else gets it, info and status still answer.
-    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
+    // While it is open: nobody else gets it, info, status and check still answer.
+    scene.lacuna(&["serve", "disk.img", "--socket", "s", "--key-file", "key"]).code(5);
+    scene.lacuna(&["check", "disk.img"]).code(0);
     assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["medium"]["in_use"], true);
     let status = scene.lacuna(&["status", "mnt", "--json"]).code(0).json();
     assert_eq!(status["servers"][0]["front"], "fuse");

@@ -115,10 +115,53 @@ fn completions_and_manual_pages() {
     fs::create_dir(scene.path("man")).unwrap();
     scene.lacuna(&["man", "man"]).code(0);
     assert!(scene.lacuna(&["--help"]).code(0).stdout.contains("Write the manual pages"));
-    for page in ["lacuna", "lacuna-create", "lacuna-serve", "lacuna-key-add"] {
-        let text = fs::read_to_string(scene.path(&format!("man/{page}.1"))).unwrap();
-        assert!(text.contains(".TH") && text.contains(".SH EXAMPLES"), "{page}");
-        let serves = page == "lacuna-serve";
-        assert!(text.contains(".SH SIGNALS") == serves && (text.contains(".SH FILES") || !serves), "{page}");
+    let mut pages =
+        fs::read_dir(scene.path("man")).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    pages.sort();
+    // Those of the verbs.
+    pages.retain(|page| page.extension().is_some_and(|section| section == "1"));
+    assert!(pages.len() > 30, "{pages:?}");
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        has_what_applies(page.file_stem().unwrap().to_str().unwrap(), &text);
     }
+}
+
+/// That a manual page has the sections that the options of its command ask for, and no others.
+fn has_what_applies(page: &str, text: &str) {
+    let section = |title: &str| {
+        let from = text.find(&format!(".SH {title}\n").replace("EXIT STATUS", "\"EXIT STATUS\""))?;
+        Some(text[from + 4..].split("\n.SH ").next().unwrap().to_owned())
+    };
+    // They stand in sections of their own kinds, before what follows from them.
+    let options = text.split(".SH SIGNALS").next().unwrap().split(".SH \"EXIT STATUS\"").next().unwrap();
+    let [signals, codes, environment, files, examples] =
+        ["SIGNALS", "EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES"].map(section);
+    assert!(text.contains(".TH ") && section("NAME").is_some() && section("DESCRIPTION").is_some(), "{page}");
+    let stands_before_others = section("SUBCOMMANDS").is_some() && page != "lacuna";
+    assert_eq!(examples.is_none(), stands_before_others, "{page}");
+    assert_eq!(codes.is_none(), stands_before_others, "{page}");
+    let [codes, environment, files] = [codes, environment, files].map(Option::unwrap_or_default);
+    let whole = page == "lacuna";
+    let named = |option: &str| options.contains(&format!("\\fB{}\\fR", option.replace('-', "\\-")));
+    let takes = |option: &str| whole || named(option);
+    for (option, said, of) in [
+        ("--key-file", "\\fB10\\fR", &codes),
+        ("--anchor", "\\fB11\\fR", &codes),
+        ("--purge-period", "\\fB12\\fR", &codes),
+        ("--cover-timeout", "\\fB14\\fR", &codes),
+        ("--anchor", "XDG_STATE_HOME", &environment),
+        ("--ceph-conf", "CEPH_CONF", &environment),
+        ("--ceph-conf", "ceph.conf", &files),
+        ("--anchor", "anchors", &files),
+        ("--tls-dir", "LISTEN_FDS", &environment),
+    ] {
+        assert!(!takes(option) || of.contains(said), "{page} takes {option} and does not say {said}");
+    }
+    assert_eq!(signals.is_some(), named("--key-file"), "{page}");
+    let about_a_place = text.contains("<\\fILOCATION") || text.contains("MOUNTPOINT");
+    assert!(
+        !about_a_place || environment.contains("XDG_RUNTIME_DIR") && files.contains("/run/lacuna"),
+        "{page}"
+    );
 }

@@ -135,9 +135,6 @@ fn one_at_a_time() {
     let again = ["serve", "disk.img", "--socket", "other.sock", "--key-file", "key"];
     scene.lacuna(&again).code(5);
     scene.lacuna(&[&again[..], &["--read-only"]].concat()).code(5);
-    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(5);
-    scene.lacuna(&["key", "refresh", "disk.img", "--yes", "--keep", "1", "--key-file", "key"]).code(5);
-    scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(5);
     // Before a passphrase is asked for.
     fs::write(scene.path("ask"), "#!/bin/sh\ntouch asked; cat key\n").unwrap();
     scene.tool("chmod", &["+x", "ask"]);

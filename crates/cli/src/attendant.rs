@@ -1,0 +1,108 @@
+//! What a server does with the disk that it has open for other commands: it checks the disk, lends its header, and makes it larger.
+
+use crate::header_wire;
+use crate::settings;
+use lacuna::{BadBlock, Disk, Error, Kind, OpenDisk, Result, human, is_of_version_table};
+use lacuna_service::{Attendant, Exchange, unknown};
+use serde_json::{Value, json};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Asks for a check.
+pub(crate) const CHECK: &str = "check";
+/// Asks for the header.
+pub(crate) const HEADER: &str = "header";
+/// Asks for another size, followed by the bytes or by [`ALL`].
+pub(crate) const RESIZE: &str = "resize ";
+/// Instead of a size: all that the block device has.
+pub(crate) const ALL: &str = "all";
+
+/// How often a client is told how far a check is.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// See the head of this file.
+pub(crate) struct DiskAttendant {
+    /// The disk may be closed while clients ask.
+    disk: Weak<OpenDisk>,
+    /// Whether its cipher lets altered data be noticed.
+    verifies: bool,
+}
+
+impl DiskAttendant {
+    /// Of a disk; `verifies`: whether its cipher lets altered data be noticed.
+    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool) -> Arc<dyn Attendant> {
+        Arc::new(DiskAttendant { disk: Arc::downgrade(disk), verifies })
+    }
+
+    fn check(&self, disk: &OpenDisk, exchange: &Exchange) -> Result<Value> {
+        exchange.tell(&json!({ "blocks": disk.all_blocks() }))?;
+        let mut told = Instant::now();
+        let progress = |done: u64| {
+            exchange.go_on()?;
+            if told.elapsed() < TELL_EVERY {
+                return Ok(());
+            }
+            told = Instant::now();
+            exchange.tell(&json!({ "done": done }))
+        };
+        // One that has left is noticed with the next progress.
+        let bad =
+            |level: Option<u8>, bad: BadBlock| _ = exchange.tell(&json!({ "bad": found(disk, level, &bad) }));
+        let report = disk.check_in_use(progress, bad)?;
+        Ok(json!({
+            "good": report.good,
+            "unwritten": report.unwritten,
+            "bad": report.bad,
+            "verified": self.verifies,
+        }))
+    }
+}
+
+/// A bad block, for the other side.
+fn found(disk: &OpenDisk, level: Option<u8>, bad: &BadBlock) -> Value {
+    json!({
+        "level": level,
+        "block": bad.block.0,
+        "object": disk.object_of(bad.block),
+        "kind": bad.error.kind(),
+        "finding": bad.error.finding(),
+        "error": bad.error.named(settings::full_name),
+        "of_version_table": is_of_version_table(&bad.error),
+    })
+}
+
+fn resize(disk: &OpenDisk, size: &str, exchange: &Exchange) -> Result<Value> {
+    let bytes = match size {
+        ALL => None,
+        size => Some(size.parse().map_err(|_| unknown(size))?),
+    };
+    let before = disk.blocks();
+    let parameters = disk.grow(bytes)?;
+    // Even where nothing has changed: the front end may have failed to follow before.
+    exchange.follow().map_err(|e| {
+        e.context(format!(
+            "the disk is {} now, and its file system cannot see that",
+            human(parameters.size())
+        ))
+        .remedy("give the command again, or close the disk and open it")
+    })?;
+    Ok(json!({
+        "size": parameters.size(),
+        "largest": parameters.largest(),
+        "changed": disk.blocks() != before,
+    }))
+}
+
+impl Attendant for DiskAttendant {
+    fn attend(&self, request: &str, exchange: &mut Exchange) -> Result<Value> {
+        let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
+        match request {
+            CHECK => self.check(&disk, exchange),
+            HEADER => header_wire::serve(&disk.lease_header()?, exchange),
+            request => match request.strip_prefix(RESIZE) {
+                Some(size) => resize(&disk, size, exchange),
+                None => Err(unknown(request)),
+            },
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The server of this user that has a disk open, asked to do what only the one can do who has it open.
+
+use crate::args::HolderArgs;
+use crate::attendant;
+use crate::header_wire::RemoteHeader;
+use crate::status;
+use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
+use lacuna_service::{Conversation, Record};
+use std::sync::Arc;
+
+/// Work that a server has begun.
+pub(crate) struct Begun {
+    /// What it says.
+    pub talk: Conversation,
+    /// Where the disk is mounted, if it is.
+    pub mounted: Option<Record>,
+}
+
+/// Begins with `request` at the server that has the disk open. None if this user has no such server: the disk is closed then, or
+/// another's, which is found out by opening it.
+pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> Result<Option<Begun>> {
+    let cluster = holder.cluster.of(location)?;
+    if holder.steal || location.snapshot().is_some() {
+        return Ok(None);
+    }
+    let known = status::canonical(location);
+    if let Some(record) = mount_of(&known) {
+        if !is_of(record.pid, location, &cluster) {
+            return Ok(None);
+        }
+        let talk = lacuna_service::begin_mounted(&record.mountpoint, request, None)?;
+        return Ok(Some(Begun { talk, mounted: Some(record) }));
+    }
+    let identity = Site::of(location, &cluster).target().map_or(known, Target::identity);
+    match lacuna_service::process_serving(&identity) {
+        Some(process) if is_of(process, location, &cluster) => {
+            let talk = lacuna_service::begin_served(&identity, request)?;
+            Ok(Some(Begun { talk, mounted: None }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
+/// another put in its place.
+fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
+    // In a pool nobody claims a disk on this machine, and readers claim none anywhere.
+    if matches!(location, Location::Rados { .. }) {
+        return true;
+    }
+    let about = lacuna::about(location, cluster).ok();
+    let claimer = about.and_then(|about| lacuna::process_of(about.header.uuid));
+    claimer.is_none_or(|claimer| claimer == process)
+}
+
+/// The header of the disk, if a server of this user has it open.
+pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<Arc<dyn Medium>>> {
+    let Some(begun) = begin(location, holder, attendant::HEADER)? else { return Ok(None) };
+    Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
+}
+
+/// Where a disk is mounted: one that writes before those that read.
+fn mount_of(location: &str) -> Option<Record> {
+    let mut running = lacuna_service::running(None).unwrap_or_default();
+    running.retain(|record| !record.vault && record.location == location);
+    running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));
+    running.into_iter().next()
+}

@@ -1,0 +1,259 @@
+//! Users other than root: each mounts file systems, and none sees or touches what another has open.
+
+use crate::scene::{CHEAP, Ran, Scene, Signal, can_mount, have, noise, send, skipped, wait_until};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// What makes a mount namespace into one with two more users, to whom the device of FUSE is open, as it is on an ordinary system.
+const TOWN: &str = "
+mount --bind passwd /etc/passwd &&
+mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse &&
+mount --bind dev/fuse /dev/fuse &&
+mount -t tmpfs -o mode=1777 none /dev/shm &&
+echo ready && exec sleep 1000
+";
+
+/// The users.
+pub(crate) const FIRST: u32 = 64_001;
+const SECOND: u32 = 64_002;
+
+/// Two users with homes, in a mount namespace of their own.
+pub(crate) struct Town {
+    scene: Scene,
+    holder: Child,
+    program: PathBuf,
+}
+
+impl Town {
+    /// `None`, said, where this machine has not what it takes.
+    pub(crate) fn new() -> Option<Town> {
+        if !rustix::process::geteuid().is_root() {
+            skipped("becoming another user needs root");
+            return None;
+        }
+        if !can_mount("/dev/fuse")
+            || !["fusermount3", "setpriv", "nsenter", "unshare"].iter().all(|p| have(p))
+        {
+            return None;
+        }
+        if !Path::new("/usr/bin/fuse2fs").exists() {
+            skipped("this machine has no fuse2fs");
+            return None;
+        }
+        let scene = Scene::new();
+        fs::set_permissions(scene.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+        let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let line = |user| format!("user-{user}:x:{user}:{user}::/:/bin/sh\n");
+        fs::write(scene.path("passwd"), names + &line(FIRST) + &line(SECOND)).unwrap();
+        fs::create_dir(scene.path("dev")).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", TOWN]).current_dir(scene.path("."));
+        let holder = command.stdout(fs::File::create(scene.path("ready")).unwrap()).spawn().unwrap();
+        let program = scene.path("lacuna");
+        let built = env!("CARGO_BIN_EXE_lacuna");
+        fs::hard_link(built, &program).or_else(|_| fs::copy(built, &program).map(drop)).unwrap();
+        let mut town = Town { scene, holder, program };
+        wait_until("a device that all may use", || {
+            assert!(town.holder.try_wait().unwrap().is_none(), "no device that all may use");
+            fs::read_to_string(town.scene.path("ready")).unwrap() == "ready\n"
+        });
+        for user in [FIRST, SECOND] {
+            fs::create_dir_all(town.home(user).join("mnt")).unwrap();
+            fs::copy(town.scene.path("key"), town.home(user).join("key")).unwrap();
+            for path in [town.home(user), town.home(user).join("mnt"), town.home(user).join("key")] {
+                chown(path, Some(user), Some(user)).unwrap();
+            }
+        }
+        Some(town)
+    }
+
+    pub(crate) fn home(&self, user: u32) -> PathBuf {
+        self.scene.path(&format!("home-{user}"))
+    }
+
+    /// A command of a user, in their home, without a directory for what runs.
+    pub(crate) fn command(&self, user: u32, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("setpriv");
+        let id = user.to_string();
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]);
+        command.args(["sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(self.home(user)).args(words);
+        command.env_remove("XDG_RUNTIME_DIR").env("HOME", self.home(user)).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, user: u32, words: &[&str]) -> Ran {
+        self.command(user, words).output().unwrap().into()
+    }
+
+    pub(crate) fn lacuna(&self, user: u32, args: &[&str]) -> Ran {
+        self.run(user, &[&[self.program()][..], args].concat())
+    }
+
+    pub(crate) fn program(&self) -> &str {
+        self.program.to_str().unwrap()
+    }
+
+    fn create(&self, user: u32) {
+        let args = [&["create", "disk.img", "--size", "64M", "--key-file", "key"][..], &CHEAP].concat();
+        self.lacuna(user, &args).code(0);
+    }
+
+    /// What `status --json` says of the only server; null without one.
+    fn server(&self, user: u32) -> serde_json::Value {
+        self.lacuna(user, &["status", "--json"]).code(0).json()["servers"].get(0).cloned().unwrap_or_default()
+    }
+
+    /// The process that the server of a user has started.
+    fn child_of(pid: &serde_json::Value) -> u64 {
+        let line = format!("PPid:\t{pid}");
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let mut numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u64>().ok());
+        let is_child = |n: &u64| {
+            let status = fs::read_to_string(format!("/proc/{n}/status")).unwrap_or_default();
+            status.lines().any(|found| found == line)
+        };
+        numbers.find(is_child).expect("a program that serves the file system")
+    }
+}
+
+impl Drop for Town {
+    fn drop(&mut self) {
+        for user in [FIRST, SECOND] {
+            let _ = self.lacuna(user, &["-q", "close", "mnt"]);
+        }
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+const OPEN: [&str; 5] = ["open", "disk.img", "mnt", "--key-file", "key"];
+
+#[test]
+fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
+    let Some(town) = Town::new() else { return };
+    town.create(FIRST);
+    let said = town.lacuna(FIRST, &[&OPEN[..], &["--via", "loop"]].concat()).code(2).stderr;
+    assert!(said.contains("--via") && said.contains("root"), "{said}");
+    town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "xfs"]].concat()).code(4);
+    assert!(!town.scene.path("home-64001/mnt/disk").exists());
+    let opened = town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
+    assert!(opened.stderr.is_empty(), "{}", opened.stderr);
+    assert_eq!(town.server(FIRST)["via"], "fuse2fs");
+    fs::write(town.home(FIRST).join("large"), noise(3, 20 << 20)).unwrap();
+    town.run(FIRST, &["sh", "-c", "mkdir mnt/d && cp large mnt/d/large && ln mnt/d/large mnt/link"]).code(0);
+    let busy = town.run(FIRST, &["sh", "-c", &format!("cd mnt && exec {} close .", town.program())]).code(5);
+    assert!(busy.stderr.contains("in use by"), "{}", busy.stderr);
+    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+    town.lacuna(FIRST, &["close", "mnt"]).code(4);
+    town.lacuna(FIRST, &["check", "disk.img", "--key-file", "key"]).code(0);
+
+    town.lacuna(FIRST, &[&OPEN[..], &["--read-only"]].concat()).code(0);
+    town.run(FIRST, &["cmp", "large", "mnt/link"]).code(0);
+    assert_ne!(town.run(FIRST, &["touch", "mnt/new"]).code, 0);
+    // However it is unmounted, the server ends.
+    town.run(FIRST, &["fusermount3", "-u", "mnt"]).code(0);
+    wait_until("the end of the server", || town.server(FIRST).is_null());
+    town.lacuna(FIRST, &OPEN).code(0);
+    town.run(FIRST, &["rm", "-r", "mnt/d", "mnt/link"]).code(0);
+    town.lacuna(FIRST, &["close", "disk.img"]).code(0);
+}
+
+#[test]
+fn lklfuse_is_started_as_its_manual_says() {
+    let Some(town) = Town::new() else { return };
+    town.create(FIRST);
+    // There is no package of it: one that notes how it is started, and has another do the work.
+    let bin = town.home(FIRST).join("bin");
+    fs::create_dir(&bin).unwrap();
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" > {}/said\nexec fuse2fs \"$1\" \"$2\" -f\n",
+        town.home(FIRST).display()
+    );
+    fs::write(bin.join("lklfuse"), script).unwrap();
+    fs::set_permissions(bin.join("lklfuse"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("PATH={}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
+    let open = [&["env", &path, town.program()][..], &OPEN, &["--mkfs", "ext4", "--via", "lklfuse"]].concat();
+    town.run(FIRST, &open).code(0);
+    assert_eq!(town.server(FIRST)["via"], "lklfuse");
+    let said = fs::read_to_string(town.home(FIRST).join("said")).unwrap();
+    assert!(said.contains("-f -o type=ext4,fsname=") && said.contains("/fuse/disk"), "{said}");
+    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+}
+
+#[test]
+fn what_was_fsynced_survives_the_death_of_everything() {
+    let Some(town) = Town::new() else { return };
+    town.create(FIRST);
+    town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
+    fs::write(town.home(FIRST).join("kept"), noise(4, 3 << 20)).unwrap();
+    town.run(FIRST, &["dd", "if=kept", "of=mnt/kept", "bs=64k", "conv=fsync", "status=none"]).code(0);
+    town.run(FIRST, &["cp", "kept", "mnt/not-synced"]).code(0);
+    let server = town.server(FIRST)["pid"].take();
+    let program = serde_json::json!(Town::child_of(&server));
+    send(Signal::KILL, &server);
+    send(Signal::KILL, &program);
+    wait_until("the end of the server", || town.lacuna(FIRST, &["status"]).stdout.contains("died"));
+    let said = town.lacuna(FIRST, &OPEN).code(5).stderr;
+    assert!(said.contains("died") && said.contains("lacuna close"), "{said}");
+    assert!(town.lacuna(FIRST, &["close", "mnt"]).code(0).stderr.contains("died"));
+    town.lacuna(FIRST, &OPEN).code(0);
+    town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
+
+    // The server alone: what its program serves is cleared away with it.
+    send(Signal::KILL, &town.server(FIRST)["pid"]);
+    wait_until("the end of the server", || town.lacuna(FIRST, &["status"]).stdout.contains("died"));
+    town.lacuna(FIRST, &OPEN).code(5);
+    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+    assert_eq!(town.run(FIRST, &["grep", "-c", "home-64001", "/proc/self/mountinfo"]).stdout, "0\n");
+
+    // The program alone: that is told, and repaired.
+    town.lacuna(FIRST, &OPEN).code(0);
+    town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
+    send(Signal::KILL, serde_json::json!(Town::child_of(&town.server(FIRST)["pid"])));
+    wait_until("that the end of the program is told", || {
+        town.server(FIRST)["last_error"].as_str().is_some_and(|said| said.contains("fuse2fs failed"))
+    });
+    assert_ne!(town.run(FIRST, &["touch", "mnt/nowhere"]).code, 0);
+    let said = town.lacuna(FIRST, &["close", "mnt"]).code(20).stderr;
+    assert!(said.contains("signal 9"), "{said}");
+    town.lacuna(FIRST, &OPEN).code(0);
+    town.run(FIRST, &["cmp", "kept", "mnt/kept"]).code(0);
+    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+}
+
+#[test]
+fn users_do_not_see_one_another() {
+    let Some(town) = Town::new() else { return };
+    for user in [FIRST, SECOND] {
+        town.create(user);
+        town.lacuna(user, &[&OPEN[..], &["--mkfs", "ext2"]].concat()).code(0);
+    }
+    for (user, other) in [(FIRST, SECOND), (SECOND, FIRST)] {
+        let theirs = town.lacuna(user, &["status", "--json"]).code(0).json();
+        assert_eq!(theirs["servers"].as_array().unwrap().len(), 1);
+        assert!(!theirs.to_string().contains(&format!("home-{other}")), "{theirs}");
+        let mountpoint = town.home(other).join("mnt");
+        let said = town.lacuna(user, &["close", mountpoint.to_str().unwrap()]).code(4).stderr;
+        assert!(said.contains(&format!("user {other}")), "{said}");
+    }
+    // A disk that both may read and write is open for one of them.
+    let disk = town.home(FIRST).join("disk.img");
+    fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
+    town.lacuna(SECOND, &["close", "mnt"]).code(0);
+    let said =
+        town.lacuna(SECOND, &["open", disk.to_str().unwrap(), "mnt", "--key-file", "key"]).code(5).stderr;
+    assert!(said.contains("another user"), "{said}");
+    // A directory that another user made in the place of one's own is not trusted.
+    let planted = format!("/dev/shm/lacuna-{SECOND}");
+    wait_until("that nothing is left there", || {
+        town.run(SECOND, &["sh", "-c", &format!("rmdir {planted} || test ! -e {planted}")]).code == 0
+    });
+    town.run(FIRST, &["mkdir", &planted]).code(0);
+    town.lacuna(SECOND, &["status"]).code(2);
+    town.lacuna(SECOND, &["open", "disk.img", "mnt", "--key-file", "key"]).code(2);
+    assert_eq!(town.server(FIRST)["via"], "fuse2fs");
+    town.lacuna(FIRST, &["close", "mnt"]).code(0);
+}

@@ -1,0 +1,48 @@
+//! How a disk becomes larger, whether it is open or not.
+//!
+//! The medium grows and is synced before the header says so. A power cut in between leaves the old disk on a
+//! medium that is longer than it need be, which opens as before; there is no moment at which the header
+//! promises blocks that the medium does not have. In RADOS objects come with the first write to them, and the
+//! header is all there is to change. A block device must have grown before.
+
+use crate::parameters::Parameters;
+use crate::shape::blocks;
+use lacuna_core::{Error, Kind, Result};
+use lacuna_header::{Unlocked, copy_c, medium_len};
+use lacuna_medium::Medium;
+use lacuna_sealed::Sealed;
+
+/// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `version` is that of its header,
+/// `medium_len` the length of its medium.
+pub(crate) fn wanted(
+    parameters: Parameters,
+    size: Option<u64>,
+    version: u32,
+    medium_len: u64,
+) -> Result<Parameters> {
+    match (size.map(blocks).transpose()?, parameters) {
+        (None, Parameters::Flat(params)) => {
+            // A disk of version 1 of the header has no copy of it at the end.
+            let room = if version == 1 { Some(medium_len) } else { copy_c(medium_len) };
+            Ok(Parameters::Flat(params.grown_into(room.unwrap_or(0))))
+        }
+        (Some(wanted), parameters) => parameters.grown(wanted),
+        (None, _) => Err(Error::new(Kind::Usage, "cannot resize the disk")
+            .found("no size")
+            .expected("the new size of the disk; only on a block device it need not be given")),
+    }
+}
+
+/// Makes the medium as long as a disk with these parameters needs, and writes them to the header.
+pub(crate) fn grow(medium: &dyn Medium, unlocked: &mut Unlocked, parameters: Parameters) -> Result<()> {
+    if let Parameters::Flat(params) = &parameters {
+        let end = parameters.end();
+        let needed = if unlocked.header.version == 1 { end } else { medium_len(end) };
+        if medium.len() < needed {
+            medium.set_len(needed)?;
+        }
+        Sealed::reserve_map(medium, params)?;
+        medium.sync()?;
+    }
+    lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())
+}

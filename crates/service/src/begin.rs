@@ -1,0 +1,30 @@
+//! Asking a running server for longer work on what it has open.
+
+use crate::close;
+use crate::exchange::{Conversation, process_behind};
+use crate::status_socket;
+use lacuna_core::Result;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Asks the server of what is mounted at `mountpoint`.
+///
+/// Errors: [`Kind::NotFound`](lacuna_core::Kind::NotFound) if nothing is open there,
+/// [`Kind::TimedOut`](lacuna_core::Kind::TimedOut) if the server does not answer, and its refusal.
+pub fn begin_mounted(mountpoint: &Path, request: &str, run_base: Option<&Path>) -> Result<Conversation> {
+    let socket = close::control_socket(mountpoint, run_base)?;
+    Conversation::begin(&socket, request, format!("the server of {}", mountpoint.display()))
+}
+
+/// Asks the server of a disk that is served without being mounted; `identity` is that of its
+/// [`StatusSocket`](crate::StatusSocket). Errors: the same.
+pub fn begin_served(identity: &str, request: &str) -> Result<Conversation> {
+    let socket = status_socket::path_of(identity)?;
+    Conversation::begin(&socket, request, "the server of the disk".to_owned())
+}
+
+/// The number of the process that serves a disk without its being mounted, if this user has one. One that is stopped counts.
+pub fn process_serving(identity: &str) -> Option<u32> {
+    let socket = UnixStream::connect(status_socket::path_of(identity).ok()?).ok()?;
+    process_behind(&socket)
+}
