@@ -50,12 +50,17 @@ for file in "$from"/packaging/systemd/*; do
     *.service | *.socket | *.target | *.timer | *.path | *.mount | *.automount | *.slice)
         unit "$file" "lib/systemd/system/$(basename "$file")"
         ;;
+    *.d)
+        for part in "$file"/*.conf; do
+            put 644 "$part" "lib/systemd/system/$(basename "$file")/$(basename "$part")"
+        done
+        ;;
     esac
 done
 put 644 "$from/packaging/61-lacuna.rules" lib/udev/rules.d/61-lacuna.rules
 put 644 "$from/packaging/magic" share/lacuna/magic
-# mount(8) and umount(8) run these for the types `lacuna` and `fuse.lacuna`; they are the program under other names.
-for helper in mount.lacuna umount.lacuna umount.fuse.lacuna; do
+# mount(8) and umount(8) run these for the type `lacuna`; they are the program under other names.
+for helper in mount.lacuna umount.lacuna; do
     [ -e "$pages/mount.lacuna.8.gz" ] || continue
     mkdir -p "$to/sbin"
     ln -sf ../bin/lacuna "$to/sbin/$helper"

@@ -7,15 +7,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// Where mount(8) and umount(8) look for helpers.
 const UNMOUNTING: &str = "/sbin/umount.lacuna";
 /// How a unit of systemd asks a person, who may sit at the console or log in over a network.
 const ASKING: &str = "/usr/bin/systemd-ask-password";
-
-/// How often it is looked whether something is still mounted.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Under which name the program was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +25,8 @@ pub(crate) enum Helper {
 /// Which helper the program is called as, if its first word says so.
 pub(crate) fn called_as(first: Option<&OsStr>) -> Option<Helper> {
     match Path::new(first?).file_name()?.to_str()? {
-        "mount.lacuna" | "mount.fuse.lacuna" => Some(Helper::Mount),
-        "umount.lacuna" | "umount.fuse.lacuna" => Some(Helper::Unmount),
+        "mount.lacuna" => Some(Helper::Mount),
+        "umount.lacuna" => Some(Helper::Unmount),
         _ => None,
     }
 }
@@ -147,10 +143,6 @@ impl Given {
 
     fn to_close(&self) -> Result<Option<Vec<OsString>>> {
         let at = PathBuf::from(&self.names[0]);
-        if is_of_server(&at) && std::env::var_os("INVOCATION_ID").is_some() {
-            wait_unmounted(&at);
-            return Ok(None);
-        }
         if self.has('l') || !is_open(&at) {
             return Err(unmount_without_help(&at, self.has('l')));
         }
@@ -160,20 +152,6 @@ impl Given {
         let said = if self.has('v') { "--verbose" } else { "--quiet" };
         let words = ["lacuna", said, "close", "--"].map(OsString::from);
         Ok(Some(words.into_iter().chain([at.into_os_string()]).collect()))
-    }
-}
-
-/// Whether it is where a server has its file for a loop device, which it unmounts itself when what is mounted from it is.
-fn is_of_server(at: &Path) -> bool {
-    let base = lacuna_service::default_run_base();
-    base.is_ok_and(|base| at.starts_with(base)) && at.file_name() == Some(OsStr::new("fuse"))
-}
-
-/// Waits for a server that unmounts. At shutdown systemd unmounts all that it sees, in no order, and tells people of what is
-/// in use; it also limits how long this waits.
-fn wait_unmounted(at: &Path) {
-    while lacuna_service::is_mounted(at) {
-        std::thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -225,7 +203,6 @@ mod tests {
         let named = |name: &str| called_as(Some(OsStr::new(name)));
         assert_eq!(named("/sbin/mount.lacuna"), Some(Helper::Mount));
         assert_eq!(named("umount.lacuna"), Some(Helper::Unmount));
-        assert_eq!(named("umount.fuse.lacuna"), Some(Helper::Unmount));
         assert_eq!((named("/usr/bin/lacuna"), called_as(None)), (None, None));
     }
 

@@ -70,11 +70,6 @@ pub fn is_automount(path: &Path) -> bool {
     at(path).ok().flatten().is_some_and(|top| top.is_automount())
 }
 
-/// Whether something is mounted at `path`, found without touching it.
-pub fn is_mounted(path: &Path) -> bool {
-    at(path).is_ok_and(|top| top.is_some())
-}
-
 /// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted there now.
 pub fn has_automount(path: &Path) -> bool {
     entries().is_ok_and(|all| all.iter().any(|e| e.mountpoint == path && e.is_automount()))

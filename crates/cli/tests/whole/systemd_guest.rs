@@ -65,8 +65,12 @@ fn lay_out(tree: &Path) {
     file("guest/act", include_str!("systemd_guest.sh"));
     program("guest/act");
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
-    for unit in fs::read_dir(units).unwrap().map(|unit| unit.unwrap().path()) {
-        let name = unit.file_name().unwrap().to_str().unwrap();
+    let of_dir =
+        |dir: &Path| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let (drop_ins, mut files): (Vec<_>, Vec<_>) = of_dir(&units).into_iter().partition(|path| path.is_dir());
+    files.extend(drop_ins.iter().flat_map(|dir| of_dir(dir)));
+    for unit in files {
+        let name = unit.strip_prefix(&units).unwrap().display();
         file(&format!("usr/lib/systemd/system/{name}"), &fs::read_to_string(&unit).unwrap());
     }
     fs::create_dir_all(tree.join("usr/bin")).unwrap();
@@ -77,7 +81,7 @@ fn lay_out(tree: &Path) {
         fs::copy(env!("CARGO_BIN_EXE_lacuna"), &binary).unwrap();
     }
     program("usr/bin/lacuna");
-    for helper in ["mount.lacuna", "umount.lacuna", "umount.fuse.lacuna"] {
+    for helper in ["mount.lacuna", "umount.lacuna"] {
         symlink("../bin/lacuna", tree.join("usr/sbin").join(helper)).unwrap();
     }
     for (disk, _) in DISKS {
