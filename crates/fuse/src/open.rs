@@ -337,7 +337,8 @@ impl Opened {
             });
             if let Err(e) = unmounted {
                 self.disk.hold(true);
-                if !detached.into_inner() {
+                // One that waits for cover is unmounted as soon as that comes.
+                if !detached.into_inner() && e.kind() != Kind::NoCover {
                     self.failures_before = None;
                 }
                 return Err(e);
@@ -346,7 +347,8 @@ impl Opened {
             if by_program && self.failed.is_none() {
                 // A program may find only now that it cannot write what is left, and say nothing of it.
                 let last = || self.watch.last_failure().filter(|_| self.watch.failures() > before);
-                self.failed = mounted.is_gone(0).err().or_else(|| last().map(|e| not_written(e, &self.record)));
+                self.failed =
+                    mounted.is_gone(0).err().or_else(|| last().map(|e| not_written(e, &self.record)));
             }
             if !self.watch.wait_released(RELEASE_LIMIT) {
                 self.disk.hold(true);

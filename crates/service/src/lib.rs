@@ -27,6 +27,7 @@ mod outcome;
 mod program_mount;
 mod purge;
 mod purge_answer;
+mod repair;
 mod run_base;
 mod run_directory;
 mod shell_word;
