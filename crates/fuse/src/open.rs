@@ -358,7 +358,8 @@ impl Opened {
             });
             if let Err(e) = unmounted {
                 self.disk.hold(true);
-                if !detached.into_inner() {
+                // One that waits for cover is unmounted as soon as that comes.
+                if !detached.into_inner() && e.kind() != Kind::NoCover {
                     self.failures_before = None;
                 }
                 return Err(e);

@@ -8,7 +8,7 @@ use crate::program_mount::{ProgramMount, ProgramRequest};
 use crate::unmount::busy_or_failed;
 use crate::watch::Watch;
 use crate::way::Way;
-use crate::{close, mkfs, mount_table, program_mount, shell_word, tool, way};
+use crate::{close, mkfs, mount_table, repair, shell_word, tool, way};
 use lacuna_core::{Advice, ByteDisk, Error, Kind, Result, Setting};
 use std::ffi::OsStr;
 use std::fs;
@@ -205,7 +205,7 @@ impl Mounted {
         let made = from.prepare(file, found, request)?;
         let kind = kind.unwrap_or_default();
         if way == Way::Fuse2fs && !made && !read_only {
-            program_mount::repair(file).map_err(|e| from.words(e.context(&from.what)))?;
+            repair::repair(file).map_err(|e| from.words(e.context(&from.what)))?;
         }
         let options = request.mount_options;
         let disk = from.disk;

@@ -2,14 +2,14 @@
 //! server. What it had not written when it ended is on the disk only after it has ended well.
 
 use crate::cover_retry::CoverRetry;
-use crate::tool::{self, Talking};
-use crate::unmount::{busy_or_failed, unmount_gently, unmount_lazily};
+use crate::tool::{self, Finished, Running, Talking};
+use crate::unmount::{busy_or_failed, start_unmounting, unmount_lazily};
 use crate::way::Way;
 use crate::{mount_table, shell_word};
-use lacuna_core::{Advice, Disk, Error, Kind, Result, Setting};
+use lacuna_core::{Disk, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,13 +19,6 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How long a program may ask nothing of its disk, before it has mounted and after its mount is gone, until it is taken for stuck.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
-/// Exit codes of e2fsck, which are bits: errors were repaired; errors were left; these, or something could not be done at all.
-const REPAIRED: i32 = 1;
-const LEFT: i32 = 4;
-const LEFT_OR_FAILED: i32 = !3;
-/// How often e2fsck is run before it is left to a person.
-const REPAIRS: u32 = 5;
-
 /// What to mount, and how.
 pub(crate) struct ProgramRequest<'r> {
     /// Which program.
@@ -50,6 +43,8 @@ pub(crate) struct ProgramMount {
     file: PathBuf,
     mountpoint: PathBuf,
     program: Program,
+    /// The unmounting that a close gave up, if it still waits for the program.
+    given_up: Mutex<Option<Running>>,
 }
 
 /// A running program, and the disk that it uses.
@@ -179,7 +174,7 @@ impl ProgramMount {
         check_options(request)?;
         let program = Program::start(request.way.name(), &words(request), request.disk, ended)?;
         let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
-        let mount = ProgramMount { way: request.way, file, mountpoint, program };
+        let mount = ProgramMount { way: request.way, file, mountpoint, program, given_up: Mutex::default() };
         let what = format!("cannot mount with {}", mount.program.name);
         match mount.program.wait(IDLE_LIMIT, || mount.is_listed()) {
             Ok(None) => Ok(mount),
@@ -234,8 +229,8 @@ impl ProgramMount {
     /// Unmounts, unless someone did already or someone uses it ([`Kind::Busy`]), and waits until the program has written
     /// everything. Calls `detached` as soon as nobody can use it any more.
     ///
-    /// Errors after that, with which the program goes on and tells when it has ended: [`Kind::Busy`] if it does nothing and does
-    /// not end, [`Kind::NoCover`] if what it has to write waits for cover in vain.
+    /// Errors with which the program goes on, and tells when it has ended: [`Kind::Busy`] if it does nothing and does not end,
+    /// [`Kind::NoCover`] if what it has to write waits for cover in vain.
     pub(crate) fn unmount(&self, detached: impl Fn()) -> Result<()> {
         let begun = Instant::now();
         if self.is_listed()? {
@@ -247,32 +242,71 @@ impl ProgramMount {
             if self.ended().is_some() {
                 unmount_lazily(&self.mountpoint, || self.is_listed())?;
             } else {
-                let finished = unmount_gently(&self.mountpoint)?;
+                let finished = self.unmount_gently(begun)?;
                 if self.is_listed()? {
                     return Err(busy_or_failed(&self.mountpoint, &finished));
                 }
             }
         }
         detached();
-        let what = format!("cannot close {}", self.mountpoint.display());
-        let refused = || {
-            match self.program.disk.refused_since(begun).filter(|_| self.program.disk.is_patient()) {
-            Some(e) => Err(e.context(&what).remedy(
-                "it is unmounted, and the server goes on until the rest is written, and nothing is lost: write to level 0",
-            )),
-            None => Ok(false),
+        self.wait(|| self.check_cover(begun).map(|()| false)).map(drop)
+    }
+
+    /// Unmounts if nobody uses it. That waits for the program, which may have to write first.
+    fn unmount_gently(&self, begun: Instant) -> Result<Finished> {
+        let mut given_up = self.given_up.lock();
+        let mut earlier = given_up.take();
+        if let Some(unmounting) = &mut earlier
+            && unmounting.finished()?.is_some()
+        {
+            earlier = None;
         }
-        };
-        self.program.wait(IDLE_LIMIT, refused).map(drop).map_err(|e| match e.kind() {
-            Kind::TimedOut => self.goes_on(what.clone()),
+        let mut unmounting = earlier.map_or_else(|| start_unmounting(&self.mountpoint), Ok)?;
+        let mut finished = None;
+        let waited = self.wait(|| {
+            finished = unmounting.finished()?;
+            if finished.is_none() {
+                self.check_cover(begun)?;
+            }
+            Ok(finished.is_some())
+        });
+        if let Err(e) = waited {
+            *given_up = Some(unmounting);
+            return Err(e);
+        }
+        // If the program has ended, nothing keeps the unmounting any more.
+        loop {
+            match finished.take() {
+                Some(finished) => return Ok(finished),
+                None => std::thread::sleep(LOOK_AGAIN),
+            }
+            finished = unmounting.finished()?;
+        }
+    }
+
+    fn wait(&self, done: impl FnMut() -> Result<bool>) -> Result<Option<Ending>> {
+        self.program.wait(IDLE_LIMIT, done).map_err(|e| match e.kind() {
+            Kind::TimedOut => self.goes_on(),
             _ => e,
         })
     }
 
+    /// Errors: what the program writes was refused for want of cover by a try that began after `begun`, and is tried again.
+    fn check_cover(&self, begun: Instant) -> Result<()> {
+        let disk = &self.program.disk;
+        match disk.refused_since(begun).filter(|_| disk.is_patient()) {
+            Some(e) => Err(e.context(format!("cannot close {}", self.mountpoint.display())).remedy(
+                "nothing is lost, and the server ends by itself when the rest is written: write to level 0",
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Why the program does not end.
-    fn goes_on(&self, what: String) -> Error {
-        let error = Error::new(Kind::Busy, what);
-        if let Some(process) = mounted_elsewhere(&self.file) {
+    fn goes_on(&self) -> Error {
+        let error = Error::new(Kind::Busy, format!("cannot close {}", self.mountpoint.display()));
+        let elsewhere = || mounted_elsewhere(&self.file);
+        if let Some(process) = self.is_listed().is_ok_and(|here| !here).then(elsewhere).flatten() {
             return error
                 .found(format!(
                     "unmounted here, but still mounted in the mount namespace of process {process}"
@@ -281,7 +315,7 @@ impl ProgramMount {
         }
         let Program { name, process, .. } = &self.program;
         error
-            .found(format!("unmounted here, but {name} (process {process}) does not end"))
+            .found(format!("{name} (process {process}), which does nothing and does not end"))
             .expected("it to write what is left, and to end")
             .remedy(format!(
                 "if it was stopped, `kill -CONT {process}` lets it go on; if it is still mounted in a container, unmount it there; \
@@ -330,33 +364,6 @@ fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![request.file.into(), request.mountpoint.into(), "-f".into()];
     words.extend(["-o".into(), options.join(",").into()]);
     words
-}
-
-/// Repairs what a crash left of an ext2, ext3 or ext4 in `file`: replays its journal, and makes its maps of free space and its
-/// directories right. fuse2fs writes no journal itself, so this is what makes a crash harmless.
-///
-/// Only what e2fsck repairs without asking is repaired. It gives up at one thing after it has repaired another, and goes on from there
-/// when it runs again. Errors: where more is wrong than that.
-pub(crate) fn repair(file: &Path) -> Result<()> {
-    let what = "cannot check the file system";
-    let mut said = String::new();
-    for _ in 0..REPAIRS {
-        let finished =
-            tool::run("e2fsck", &[OsStr::new("-p"), file.as_os_str()]).map_err(|e| e.context(what))?;
-        match finished.code {
-            Some(code) if code & LEFT_OR_FAILED == 0 => return Ok(()),
-            _ => said = if finished.stderr.is_empty() { finished.stdout } else { finished.stderr },
-        }
-        if finished.code != Some(LEFT) && finished.code != Some(LEFT | REPAIRED) {
-            break;
-        }
-    }
-    let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let advice = Advice::from("open it with ").setting(Setting::Raw);
-    Err(Error::new(Kind::Other, what)
-        .found(format!("e2fsck: {}", said.join(" / ")))
-        .expected("errors that it repairs without asking")
-        .remedy(advice.text(", and run `e2fsck MOUNTPOINT/disk`, which asks before each repair")))
 }
 
 /// A process in whose mount namespace the file system that rests on `file` is mounted, as far as this user may look.

@@ -73,6 +73,12 @@ pub(crate) fn unmount_gently(mountpoint: &Path) -> Result<tool::Finished> {
     tool::run(program, &args)
 }
 
+/// Begins the same. It waits for the program that serves the mount.
+pub(crate) fn start_unmounting(mountpoint: &Path) -> Result<tool::Running> {
+    let (program, args) = unmount_words(mountpoint, false);
+    tool::start(program, &args)
+}
+
 fn unmount_words(mountpoint: &Path, lazy: bool) -> (&'static str, Vec<&OsStr>) {
     let (program, mut args): (_, Vec<&OsStr>) = match (rustix::process::geteuid().is_root(), lazy) {
         // Without helpers: umount.lacuna would ask the server that does this, and wait for it.
