@@ -10,7 +10,9 @@ const BENCH: &str = env!("CARGO_BIN_EXE_lacuna-bench");
 fn lacuna() -> Result<PathBuf, String> {
     let dir = Path::new(BENCH).parent().expect("a program is in a directory");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    build.args(["build", "--quiet", "-p", "lacuna-cli"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    // As `make test` builds it, where it is built already: of one package alone, dependencies have other features, and all of them
+    // would be built once more.
+    build.args(["test", "--quiet", "--workspace", "--no-run"]).current_dir(env!("CARGO_MANIFEST_DIR"));
     if dir.ends_with("release") {
         build.arg("--release");
     }
