@@ -6,7 +6,7 @@
 # make lint       formatting, clippy, licences
 # make check      lint, and the tests that need no root, no packages and no cluster
 # make install    PREFIX=/usr/local: the program, completions, manual pages, units and what else belongs to it
-# make deb        a Debian package of the same, which lintian has nothing against: target/debian
+# make deb        a Debian package of the same, which lintian has nothing against: target/debian; `make deb-test` tries it in a clean root
 # make release    an archive that runs on other distributions: target/dist; `make release-test` tries it on three
 # make publish-check   whether a registry would take the crates
 
@@ -30,7 +30,7 @@ WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all check demo test test-long bench fuzz lint install deb release release-test publish-check packages
+.PHONY: all check demo test test-long bench fuzz lint install deb deb-test release release-test publish-check packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -46,7 +46,8 @@ demo:
 test: packages
 	$(WITH_CEPH) $(CARGO) test --workspace
 
-test-long: packages all
+test-long: all
+	scripts/ensure-packages.sh long
 	scripts/systemd-guest.sh get || echo "skipped: disks in a system that boots"
 	scripts/tree.sh $(LACUNA)
 	scripts/outside.sh
@@ -87,6 +88,10 @@ install: all
 DEB_PROGRAM ?= $(LACUNA)
 deb: $(if $(filter $(LACUNA),$(DEB_PROGRAM)),all)
 	scripts/deb.sh $(DEB_PROGRAM)
+
+deb-test: all
+	scripts/ensure-packages.sh long
+	scripts/deb-test.sh $(LACUNA)
 
 release:
 	scripts/release.sh

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that the programs are here which the tests drive, or with the word `demo` those of the demonstration alone:
-# installs them through apt when root, and otherwise names what is missing. Fast when nothing is.
+# Makes sure that the programs are here which the tests drive, with the word `demo` those of the demonstration alone, with
+# the word `long` those of `make test-long` too: installs them through apt when root, and otherwise names what is missing. Fast when nothing is.
 set -eu
 for_what=${1:-tests}
 
@@ -65,15 +65,17 @@ if [ "$for_what" != demo ]; then
     want gocryptfs /usr/bin/gocryptfs
     want cryfs /usr/bin/cryfs
     want encfs /usr/bin/encfs
+    want keyutils /usr/bin/keyctl /bin/keyctl
+    want libfido2-1 /usr/lib/*/libfido2.so.1
+    want swtpm /usr/bin/swtpm
+    want tpm2-tools /usr/bin/tpm2_pcrextend
+fi
+if [ "$for_what" = long ]; then
     want dpkg-dev /usr/bin/dpkg-shlibdeps
     want lintian /usr/bin/lintian
     want mmdebstrap /usr/bin/mmdebstrap
     want man-db /usr/bin/man
     want python3-venv /usr/lib/python3*/ensurepip
-    want keyutils /usr/bin/keyctl /bin/keyctl
-    want libfido2-1 /usr/lib/*/libfido2.so.1
-    want swtpm /usr/bin/swtpm
-    want tpm2-tools /usr/bin/tpm2_pcrextend
 fi
 
 if [ -n "$missing" ]; then

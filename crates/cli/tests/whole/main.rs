@@ -26,7 +26,6 @@ mod mounted;
 mod names;
 mod nbd_client;
 mod online;
-mod packaged;
 mod places;
 mod pool;
 mod privileges;
