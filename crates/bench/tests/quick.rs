@@ -6,22 +6,11 @@ use std::process::{Command, Output};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_lacuna-bench");
 
-/// The `lacuna` of the same profile, or why there is none.
+/// The `lacuna` of the same profile, or why there is none: the tests of the whole workspace build it. A test that ran cargo itself
+/// would have most of the workspace built once more, with the features and environment of its own.
 fn lacuna() -> Result<PathBuf, String> {
-    let dir = Path::new(BENCH).parent().expect("a program is in a directory");
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    // As `make test` builds it, where it is built already: of one package alone, dependencies have other features, and all of them
-    // would be built once more.
-    build.args(["test", "--quiet", "--workspace", "--no-run"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if dir.ends_with("release") {
-        build.arg("--release");
-    }
-    let built = build.output().map_err(|e| format!("cargo does not run: {e}"))?;
-    let path = dir.join("lacuna");
-    if path.is_file() {
-        return Ok(path);
-    }
-    Err(format!("the lacuna command is not there: {}", String::from_utf8_lossy(&built.stderr)))
+    let path = Path::new(BENCH).with_file_name("lacuna");
+    if path.is_file() { Ok(path) } else { Err(format!("{} is not there: build it first", path.display())) }
 }
 
 /// Says that a test skips itself, past the capture of the test runner.
