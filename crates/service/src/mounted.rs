@@ -4,7 +4,7 @@ use crate::cover_retry::CoverRetry;
 use crate::exchange::Follow;
 use crate::loop_device::{self, LoopDevice};
 use crate::mkfs::{Content, Making};
-use crate::program_mount::{ProgramMount, ProgramRequest};
+use crate::program_mount::{ProgramMount, ProgramRequest, check_options};
 use crate::unmount::busy_or_failed;
 use crate::watch::Watch;
 use crate::way::Way;
@@ -202,6 +202,7 @@ impl Mounted {
         let kind = there.as_deref().or(request.mkfs);
         // Before anything is made that could not be mounted then.
         let way = Way::program(request.via, kind).map_err(|e| e.context(&from.what))?;
+        check_options(way, request.mount_options).map_err(|e| e.context(&from.what))?;
         let made = from.prepare(file, found, request)?;
         let kind = kind.unwrap_or_default();
         if way == Way::Fuse2fs && !made && !read_only {

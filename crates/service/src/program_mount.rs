@@ -171,7 +171,6 @@ impl ProgramMount {
     /// Starts the program and waits until it has mounted. Calls `ended` when it has ended and what it wrote is durable, from a
     /// thread of its own.
     pub(crate) fn start(request: &ProgramRequest<'_>, ended: impl FnOnce() + Send + 'static) -> Result<Self> {
-        check_options(request)?;
         let program = Program::start(request.way.name(), &words(request), request.disk, ended)?;
         let (file, mountpoint) = (request.file.to_owned(), request.mountpoint.to_owned());
         let mount = ProgramMount { way: request.way, file, mountpoint, program, given_up: Mutex::default() };
@@ -332,12 +331,12 @@ impl Drop for ProgramMount {
     }
 }
 
-/// Refuses what would keep the mount from being known again.
-fn check_options(request: &ProgramRequest<'_>) -> Result<()> {
-    let mut given = request.options.into_iter().flat_map(|list| list.split(','));
+/// Refuses mount options that would keep the mount from being known again. Errors: [`Kind::Usage`].
+pub(crate) fn check_options(way: Way, options: Option<&str>) -> Result<()> {
+    let mut given = options.into_iter().flat_map(|list| list.split(','));
     let unknown = |option: &&str| *option == "no_default_opts" || option.starts_with("fsname=");
     let Some(refused) = given.find(unknown) else { return Ok(()) };
-    Err(Error::new(Kind::Usage, format!("cannot mount with {}", request.way.name()))
+    Err(Error::new(Kind::Usage, format!("cannot mount with {}", way.name()))
         .found(format!("the mount option {refused}"))
         .expected("no option that gives the mount another name: the mount is known by its name")
         .remedy("leave it away"))
@@ -442,9 +441,7 @@ mod tests {
         let lkl = r"/run/x/disk|/mnt/a b|-f|-o|ro,type=ext4,fsname=/run/x/disk,opts=noload\,commit\=9";
         assert_eq!(told(Way::Lklfuse, Some("noload,commit=9"), true), lkl);
         for option in ["noatime,no_default_opts", "fsname=other"] {
-            let disk = idle();
-            let refused = check_options(&asked(&disk, Way::Fuse2fs, Some(option), false)).unwrap_err();
-            assert_eq!(refused.kind(), Kind::Usage);
+            assert_eq!(check_options(Way::Fuse2fs, Some(option)).unwrap_err().kind(), Kind::Usage);
         }
     }
 
