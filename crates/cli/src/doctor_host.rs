@@ -25,7 +25,8 @@ pub(crate) fn look(
 
 fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console, findings: &mut Findings) {
     let mut servers = status::servers_of(location, console);
-    let discreet = header.is_some_and(|header| header.format.has_levels());
+    // A header that cannot be read may be of a format with levels.
+    let discreet = header.is_none_or(|header| header.format.has_levels());
     if discreet {
         // Deniability contract: neither how many levels are mounted, nor where, nor what failed on one of them.
         servers.sort_by_key(|server| (server["died"] != true, server["silent"] != true));

@@ -33,8 +33,9 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
 fn refuse_open(location: &Location, console: Console) -> Result<()> {
     let servers = status::servers_of(location, console);
     let Some(server) = servers.first() else { return Ok(()) };
+    // Deniability contract: not where it is mounted, which may be a hidden level's place.
     let close = match server["mountpoint"].as_str() {
-        Some(at) => format!("`lacuna close {}` first", word(at)),
+        Some(_) => format!("`lacuna close {}` first", word(&location.to_string())),
         None => {
             format!("`kill {}` first, which ends the server once everything is on the medium", server["pid"])
         }
@@ -83,12 +84,14 @@ fn worth(location: &Location, erased: &Erased) -> Vec<String> {
         }
         Location::Rados { .. } => {
             told.push("snapshots of the pool itself, and backups of it, are not reached from here".to_owned());
+            if erased.header.is_none() {
+                told.push("its data objects stay in the pool: the header did not say which they are".to_owned());
+            }
         }
     }
     if !erased.searched_all {
         told.push(
-            "if an early version made the disk larger, a copy of an older header may lie in its midst: it is too long to look \
-             everywhere"
+            "if an early version made the disk larger, a copy of an older header may lie in its midst: not all of it could be searched"
                 .to_owned(),
         );
     }

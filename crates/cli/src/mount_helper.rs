@@ -115,7 +115,8 @@ impl Given {
             // A rehearsal.
             return Ok(None);
         }
-        if !options.names_key && !has_terminal() && Path::new(ASKING).exists() {
+        let has_credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some();
+        if !options.names_key && !has_credential && !has_terminal() && Path::new(ASKING).exists() {
             options.words.push(format!("--askpass={ASKING}"));
         }
         let is_vault = Path::new(&self.names[0]).is_dir();

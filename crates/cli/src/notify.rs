@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How much more time is asked for at once, which is more often than it runs out.
 const MORE: Duration = Duration::from_secs(30);
 /// How long what is left may stay the same while the process still writes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Whether the process was told to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);

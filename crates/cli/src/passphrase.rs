@@ -26,7 +26,7 @@ pub(crate) fn to_open(args: &PassphraseArgs, location: &str, disk: Uuid, open: O
 /// [`to_open`] with a prompt of its own.
 pub(crate) fn opened_by(args: &PassphraseArgs, prompt: &str, disk: Uuid, open: Opener<'_>) -> Result<Opened> {
     let mut given = given(args, disk)?;
-    if given.is_empty() {
+    if given.is_empty() && args.askpass.is_none() {
         given.extend(credential()?);
     }
     if !given.is_empty() {

@@ -144,7 +144,7 @@ fn take_back(connection: &Connection, uuid: Uuid, observer: &dyn Observer) {
 }
 
 /// Removes the snapshots, the data and the books of the disk with this UUID.
-fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
+pub(crate) fn remove_objects(connection: &Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
     let stores = connection.stores(uuid)?;
     // A removal that was cut short may have taken the table with it, and then all snapshots before.
     let snapshots = list_snapshots(&*stores.book).or_else(|e| match e.kind() {
@@ -199,11 +199,6 @@ pub fn delete(
             .found("another disk of this name, made meanwhile")
             .remedy("look at what it says of itself first"));
     }
-    delete_held(connection, uuid, observer)
-}
-
-/// Removes all objects of the disk with this UUID, which the connection holds.
-pub(crate) fn delete_held(connection: Connection, uuid: Uuid, observer: &dyn Observer) -> Result<()> {
     remove_objects(&connection, uuid, observer)?;
     connection.remove_header()?;
     connection.forget_lock()

@@ -12,9 +12,11 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{HEADER_LEN, Unlocked, copy_c, medium_len};
 use lacuna_medium::Medium;
 use lacuna_sealed::Sealed;
+use std::ops::Range;
 
-/// How far behind the end of a disk the last copy of its header may lie: less than two segments of it.
-const NEAR_THE_END: u64 = 16 << 20;
+/// How far behind its former end a disk is searched for a copy of its header: a block device can have been longer than the disk.
+/// `erase` finds what lies further.
+const SEARCHED: u64 = 4 << 30;
 
 /// What a disk with these parameters becomes with `size` bytes, or with all of its block device. `version` is that of its header,
 /// `medium_len` the length of its medium.
@@ -50,18 +52,18 @@ pub(crate) fn grow(medium: &dyn Medium, unlocked: &mut Unlocked, parameters: Par
         Sealed::reserve_map(medium, params)?;
         medium.sync()?;
     }
-    lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())?;
-    match parameters {
-        Parameters::Flat(_) => forget_former_copy(medium, unlocked, former_end),
-        _ => Ok(()),
+    if let Parameters::Flat(_) = &parameters {
+        // Before the header says that the disk has grown: a growth that was cut short is repeated then, with this.
+        forget_former_copy(medium, unlocked, former_end..parameters.end())?;
     }
+    lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())
 }
 
-/// Overwrites the copy of the header at the former end of the medium, which is part of the disk now and holds nothing yet: it
-/// would open with passphrases that are removed later.
-fn forget_former_copy(medium: &dyn Medium, unlocked: &Unlocked, former_end: u64) -> Result<()> {
-    let near = former_end..former_end.saturating_add(NEAR_THE_END).min(unlocked.header.end);
-    let found = former_copies::find(medium, unlocked.header.uuid, near)?;
+/// Overwrites the copy of the header at the former end of the medium, which becomes part of the disk and holds nothing yet: it
+/// would open with passphrases that are removed later. Once the medium is longer nothing looks for a header there.
+fn forget_former_copy(medium: &dyn Medium, unlocked: &Unlocked, added: Range<u64>) -> Result<()> {
+    let near = added.start..added.start.saturating_add(SEARCHED).min(added.end);
+    let found = former_copies::find(medium, unlocked.header.uuid, near).places;
     for at in &found {
         medium.write_at(*at, &[0; HEADER_LEN])?;
     }

@@ -5,13 +5,15 @@
 
 use crate::claim::Claim;
 use crate::cluster::{Holder, Site, refuse_snapshot};
-use crate::create_rados::delete_held;
+use crate::create_rados::remove_objects;
 use crate::former_copies;
 use crate::header::medium;
 use crate::observer::Observer;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
-use lacuna_header::{Diagnosis, HEADER_AREA, HEADER_LEN, Location, PublicHeader, TAIL_AREA, copy_c};
+use lacuna_header::{
+    CopyState, Diagnosis, HEADER_AREA, HEADER_LEN, Location, PublicHeader, TAIL_AREA, copy_c,
+};
 use lacuna_medium::Medium;
 use std::iter::once;
 use std::ops::Range;
@@ -28,7 +30,7 @@ pub struct Erased {
     pub header: Option<PublicHeader>,
     /// Copies that lay where the medium once ended.
     pub former_copies: usize,
-    /// Whether all of the medium was searched for such copies.
+    /// Whether all of the medium was searched for such copies, which takes a header and a medium that can be read.
     pub searched_all: bool,
     /// Whether the medium was told that it need not keep what was overwritten, and did not refuse.
     pub discarded: bool,
@@ -38,7 +40,7 @@ pub struct Erased {
 /// with all its objects. `agree` is told what the header says, if it can be read; an error of it ends everything before anything is
 /// written.
 ///
-/// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Busy`] while the disk is open;
+/// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Io`] where that cannot be read; [`Kind::Busy`] while the disk is open;
 /// [`Kind::PurgeIncomplete`] on flash that keeps an older header; what the medium reports.
 pub fn erase(
     location: &Location,
@@ -50,6 +52,16 @@ pub fn erase(
     refuse_snapshot(location, "erase")?;
     let (medium, connection) = medium(location, holder).map_err(|e| e.context(&what))?;
     let diagnosis = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
+    let unreadable = diagnosis.copies.iter().find(|copy| matches!(copy.state, CopyState::Unreadable(_)));
+    if let (false, Some(copy)) = (diagnosis.is_of_ours(), unreadable) {
+        return Err(Error::new(Kind::Io, what)
+            .found(format!(
+                "nothing that can be read where a copy of the header lies, at byte {}",
+                copy.offset.unwrap_or(0)
+            ))
+            .expected("a disk or a vault of lacuna")
+            .remedy("if it is one, overwrite all of it, or destroy the medium"));
+    }
     if !diagnosis.is_of_ours() {
         return Err(Error::new(Kind::NotFound, what)
             .found("no header, not even a damaged one")
@@ -60,9 +72,13 @@ pub fn erase(
     let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;
     agree(header.as_ref())?;
     let flat = matches!(Site::of(location, &holder.cluster), Site::File(_));
+    if let (Some(connection), Some(header)) = (&connection, &header) {
+        // Before the header, which says which objects they are: what is cut short can be done again.
+        remove_objects(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
+    }
     let erased = erase_copies(&*medium, header, flat).map_err(|e| e.context(&what))?;
-    if let (Some(connection), Some(header)) = (connection, &erased.header) {
-        delete_held(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
+    if let Some(connection) = connection {
+        connection.remove_header().and_then(|()| connection.forget_lock()).map_err(|e| e.context(&what))?;
     }
     Ok(erased)
 }
@@ -71,22 +87,27 @@ pub fn erase(
 fn erase_copies(medium: &dyn Medium, header: Option<PublicHeader>, flat: bool) -> Result<Erased> {
     let len = medium.len();
     let mut ranges = places(len, flat);
-    let (mut former, mut searched_all) = (0, true);
+    // Without a header it is not known what to look for.
+    let (mut former, mut searched_all) = (0, !flat || header.is_some());
     if let Some(header) = header.as_ref().filter(|_| flat) {
         searched_all = len <= SEARCHED;
         let last = (!searched_all).then(|| len - SEARCHED..len);
         for part in once(0..len.min(SEARCHED)).chain(last) {
-            for at in former_copies::find(medium, header.uuid, part)? {
+            let found = former_copies::find(medium, header.uuid, part);
+            searched_all &= found.complete;
+            for at in found.places {
                 former += 1;
                 ranges.push(at..at + HEADER_LEN as u64);
             }
         }
     }
     // The last copies first: those that are found first are the ones that everybody knows.
-    for range in ranges.iter().rev() {
-        overwrite(medium, range)?;
-    }
+    // A place that cannot be written keeps no other from being overwritten.
+    let failed = ranges.iter().rev().filter_map(|range| overwrite(medium, range).err()).next_back();
     medium.sync()?;
+    if let Some(e) = failed {
+        return Err(e.context("not every copy of the header is overwritten"));
+    }
     // What is discarded too early might never be overwritten.
     let discarded =
         flat && ranges.iter().all(|range| medium.discard(range.start, range.end - range.start).is_ok());

@@ -1,7 +1,7 @@
 //! Copies of a header that lie where the medium of its disk once ended.
 //!
 //! The last copy lies at the end of the medium. When a disk grows, the header gets another end, and the copy at the former one
-//! stays in the midst of the disk. It opens with the passphrases of its day, so whoever ends a disk or a passphrase wants it gone.
+//! stays in the midst of the disk. It opens with the passphrases of its day, so it has to go when a passphrase or the disk ends.
 
 use lacuna_core::Result;
 use lacuna_header::layout::MAGIC;
@@ -9,23 +9,39 @@ use lacuna_header::{HEADER_AREA, HEADER_LEN, HeaderBackup, TAIL_AREA, Uuid, copy
 use lacuna_medium::Medium;
 use std::ops::Range;
 
+/// What a search found.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Where copies begin.
+    pub places: Vec<u64>,
+    /// Whether all of it could be read.
+    pub complete: bool,
+}
+
 /// The places in `range` where a whole header of the disk `uuid` lies, but the one at the present end of the medium. Last copies lie
 /// at multiples of 64 KiB, so that is where it looks.
-pub(crate) fn find(medium: &dyn Medium, uuid: Uuid, range: Range<u64>) -> Result<Vec<u64>> {
-    let mut found = Vec::new();
+pub(crate) fn find(medium: &dyn Medium, uuid: Uuid, range: Range<u64>) -> Found {
+    let mut found = Found { places: Vec::new(), complete: true };
     let end = range.end.min(medium.len().saturating_sub(HEADER_LEN as u64));
     let mut at = range.start.max(HEADER_AREA).next_multiple_of(TAIL_AREA);
     while at < end {
-        let mut magic = [0; MAGIC.len()];
-        medium.read_at(at, &mut magic)?;
-        if magic == MAGIC && Some(at) != copy_c(medium.len()) {
-            let mut bytes = vec![0; HEADER_LEN];
-            medium.read_at(at, &mut bytes)?;
-            if HeaderBackup::parse(&bytes).is_ok_and(|header| header.public().uuid == uuid) {
-                found.push(at);
-            }
+        match is_copy(medium, uuid, at) {
+            Ok(true) if Some(at) != copy_c(medium.len()) => found.places.push(at),
+            Ok(_) => {}
+            Err(_) => found.complete = false,
         }
         at += TAIL_AREA;
     }
-    Ok(found)
+    found
+}
+
+fn is_copy(medium: &dyn Medium, uuid: Uuid, at: u64) -> Result<bool> {
+    let mut magic = [0; MAGIC.len()];
+    medium.read_at(at, &mut magic)?;
+    if magic != MAGIC {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; HEADER_LEN];
+    medium.read_at(at, &mut bytes)?;
+    Ok(HeaderBackup::parse(&bytes).is_ok_and(|header| header.public().uuid == uuid))
 }

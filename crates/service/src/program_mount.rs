@@ -344,7 +344,9 @@ pub(crate) fn check_options(way: Way, options: Option<&str>) -> Result<()> {
 
 /// The arguments of the program.
 fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
-    let given = request.options.into_iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty());
+    // `helper=` is for mount(8), which has no part in this.
+    let given = request.options.into_iter().flat_map(|list| list.split(','));
+    let given = given.filter(|option| !option.is_empty() && !option.starts_with("helper="));
     let mut options: Vec<String> = request.read_only.then(|| "ro".to_owned()).into_iter().collect();
     let name = format!("fsname={}", request.file.display());
     if request.way == Way::Lklfuse {
