@@ -107,7 +107,8 @@ mod tests {
         assert!(!ending.gets_on(at(40), Some(100), 0));
         // It does again, and then only the process writes, as one does that makes cover.
         assert!(ending.gets_on(at(50), Some(90), 5));
-        assert!(ending.gets_on(at(320), Some(90), 6) && !ending.gets_on(at(351), Some(90), 7));
-        assert!(ending.gets_on(at(360), Some(80), 7));
+        let patience = PATIENCE.as_secs();
+        assert!(ending.gets_on(at(50 + patience - 1), Some(90), 6) && !ending.gets_on(at(50 + patience), Some(90), 7));
+        assert!(ending.gets_on(at(60 + patience), Some(80), 7));
     }
 }
