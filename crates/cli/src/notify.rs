@@ -108,7 +108,10 @@ mod tests {
         // It does again, and then only the process writes, as one does that makes cover.
         assert!(ending.gets_on(at(50), Some(90), 5));
         let patience = PATIENCE.as_secs();
-        assert!(ending.gets_on(at(50 + patience - 1), Some(90), 6) && !ending.gets_on(at(50 + patience), Some(90), 7));
+        assert!(
+            ending.gets_on(at(50 + patience - 1), Some(90), 6)
+                && !ending.gets_on(at(50 + patience), Some(90), 7)
+        );
         assert!(ending.gets_on(at(60 + patience), Some(80), 7));
     }
 }
