@@ -6,7 +6,7 @@ use crate::observer::Removing;
 use crate::status;
 use crate::status_words::word;
 use lacuna::vault::is_vault;
-use lacuna::{Erased, Error, Kind, Location, PublicHeader, Result};
+use lacuna::{Doomed, Erased, Error, Kind, Location, Result};
 use std::path::Path;
 
 /// `lacuna erase`.
@@ -19,8 +19,11 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
     }
     refuse_open(location, console)?;
     let observer = Removing::new(console, false);
-    let erased = lacuna::erase(location, &args.holder.of(location)?, &observer, |header| {
-        console.note(&doom(location, header));
+    let erased = lacuna::erase(location, &args.holder.of(location)?, &observer, |doomed| {
+        if doomed.last_copy_alone && args.yes {
+            return Err(refuse_last_alone(location));
+        }
+        console.note(&doom(location, doomed));
         if args.yes { Ok(()) } else { console::confirm() }
     })?;
     drop(observer);
@@ -46,12 +49,27 @@ fn refuse_open(location: &Location, console: Console) -> Result<()> {
         .remedy(close))
 }
 
-fn doom(location: &Location, header: Option<&PublicHeader>) -> String {
-    let what = header.map_or_else(
+fn doom(location: &Location, doomed: &Doomed<'_>) -> String {
+    let what = doomed.header.map_or_else(
         || "its header is damaged already".to_owned(),
         |header| format!("format {}, UUID {}", header.format, header.uuid),
     );
-    format!("{location} ({what}) will be unreadable for good, whatever passphrases are known")
+    let doom = format!("{location} ({what}) will be unreadable for good, whatever passphrases are known");
+    if doomed.last_copy_alone {
+        return format!(
+            "{doom}. Only the last copy of its header is there, and something else lies in the place of the first: it may belong to the last \
+             partition of {location}. Its 64 KiB at the end are overwritten, and the beginning is left as it is"
+        );
+    }
+    doom
+}
+
+/// A program that gives `--yes` cannot see whose copy it is.
+fn refuse_last_alone(location: &Location) -> Error {
+    Error::new(Kind::Usage, format!("cannot erase {location} without a question"))
+        .found("a copy of a header at its end alone, and something else where the first should be")
+        .expected("a disk of lacuna, and not one whose last partition is such a disk")
+        .remedy("name the partition; if this is what is left of a disk that was overwritten, run it on a terminal without --yes")
 }
 
 fn more(erased: &Erased) -> String {
@@ -72,7 +90,7 @@ fn worth(location: &Location, erased: &Erased) -> Vec<String> {
                 .to_owned(),
         ),
         Location::Path(path) => {
-            let trimmed = if erased.discarded { "was told to forget them, and need not obey" } else { "cannot be told to forget them" };
+            let trimmed = if erased.discarded { "was asked to forget them, and need not obey" } else { "cannot be told to forget them" };
             let medium = if is_device(path) { "a solid-state device" } else { "a file system on a solid-state device, or one that copies on write," };
             told.push(format!(
                 "{medium} may keep the overwritten pages for a while (it {trimmed}); if that matters, use the erase command of the device \

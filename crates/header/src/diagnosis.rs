@@ -73,6 +73,15 @@ impl Diagnosis {
         Diagnosis { copies, header: newest.map(|newest| newest.public.clone()) }
     }
 
+    /// Whether only the last copy is there, and something else lies in the place of an earlier one: the header may be that of a
+    /// partition at the end of what was looked at, or what is left of a disk that was overwritten.
+    pub fn has_last_copy_alone(&self) -> bool {
+        let earlier = || self.copies.iter().filter(|copy| copy.copy != HeaderCopy::C);
+        self.is_of_ours()
+            && earlier().all(|copy| matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))
+            && earlier().any(|copy| copy.state == CopyState::Missing)
+    }
+
     /// Whether anything at these places is, or was, a header.
     pub fn is_of_ours(&self) -> bool {
         self.copies.iter().any(|copy| !matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))

@@ -6,13 +6,13 @@
 use crate::claim::Claim;
 use crate::cluster::{Holder, Site, refuse_snapshot};
 use crate::create_rados::remove_objects;
-use crate::former_copies;
+use crate::former_copies::{self, Found};
 use crate::header::medium;
-use crate::observer::Observer;
+use crate::observer::{Observer, during};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{
-    CopyState, Diagnosis, HEADER_AREA, HEADER_LEN, Location, PublicHeader, TAIL_AREA, copy_c,
+    COPY_A, COPY_B, CopyState, Diagnosis, HEADER_AREA, HEADER_LEN, Location, PublicHeader, TAIL_AREA, copy_c,
 };
 use lacuna_medium::Medium;
 use std::iter::once;
@@ -22,6 +22,16 @@ use std::ops::Range;
 const SEARCHED: u64 = 64 << 30;
 /// What is written at once.
 const STEP: usize = 1 << 16;
+
+/// What is about to be erased.
+#[derive(Debug)]
+pub struct Doomed<'a> {
+    /// What the header says, if a copy of it is whole.
+    pub header: Option<&'a PublicHeader>,
+    /// Whether only the last copy is there, and the first MiB holds something else. So it is where the disk is the last partition of what was
+    /// named, or where something else was written over a disk. The first MiB is then left as it is.
+    pub last_copy_alone: bool,
+}
 
 /// What was erased.
 #[derive(Debug)]
@@ -37,8 +47,7 @@ pub struct Erased {
 }
 
 /// Overwrites all copies of the header of a disk or vault, and tells the medium that it need not keep them. A disk in RADOS goes
-/// with all its objects. `agree` is told what the header says, if it can be read; an error of it ends everything before anything is
-/// written.
+/// with all its objects. `agree` is told what is about to go; an error of it ends everything before anything is written.
 ///
 /// Errors: [`Kind::NotFound`] where there is no header, not even a damaged one; [`Kind::Io`] where that cannot be read; [`Kind::Busy`] while the disk is open;
 /// [`Kind::PurgeIncomplete`] on flash that keeps an older header; what the medium reports.
@@ -46,7 +55,7 @@ pub fn erase(
     location: &Location,
     holder: &Holder,
     observer: &dyn Observer,
-    agree: impl FnOnce(Option<&PublicHeader>) -> Result<()>,
+    agree: impl FnOnce(&Doomed<'_>) -> Result<()>,
 ) -> Result<Erased> {
     let what = format!("cannot erase {location}");
     refuse_snapshot(location, "erase")?;
@@ -68,39 +77,48 @@ pub fn erase(
             .expected("a disk or a vault of lacuna")
             .remedy("make sure that it is the right place: what has no header is erased already"));
     }
+    let flat = matches!(Site::of(location, &holder.cluster), Site::File(_));
+    let last_copy_alone = flat && diagnosis.has_last_copy_alone();
     let header = diagnosis.header;
     let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;
-    agree(header.as_ref())?;
-    let flat = matches!(Site::of(location, &holder.cluster), Site::File(_));
+    agree(&Doomed { header: header.as_ref(), last_copy_alone })?;
     if let (Some(connection), Some(header)) = (&connection, &header) {
         // Before the header, which says which objects they are: what is cut short can be done again.
         remove_objects(connection, header.uuid, observer).map_err(|e| e.context(&what))?;
     }
-    let erased = erase_copies(&*medium, header, flat).map_err(|e| e.context(&what))?;
+    let mut ranges = places(medium.len(), flat);
+    if last_copy_alone {
+        ranges.retain(|range| range.start >= HEADER_AREA);
+    }
+    let former = during(observer, &format!("looking for former copies in {location}"), || {
+        header.as_ref().filter(|_| flat).map(|header| find_former(&*medium, header))
+    });
+    // Without a header it is not known what to look for.
+    let former = former.unwrap_or_else(|| Found { places: Vec::new(), complete: !flat });
+    ranges.extend(former.places.iter().map(|at| *at..at + HEADER_LEN as u64));
+    let discarded = overwrite_all(&*medium, &ranges, flat).map_err(|e| e.context(&what))?;
     if let Some(connection) = connection {
         connection.remove_header().and_then(|()| connection.forget_lock()).map_err(|e| e.context(&what))?;
     }
-    Ok(erased)
+    Ok(Erased { header, former_copies: former.places.len(), searched_all: former.complete, discarded })
 }
 
-/// `flat`: the medium is a file or block device, and not one that holds headers alone.
-fn erase_copies(medium: &dyn Medium, header: Option<PublicHeader>, flat: bool) -> Result<Erased> {
+/// The copies that lie where the medium once ended, of a header that is there.
+fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
     let len = medium.len();
-    let mut ranges = places(len, flat);
-    // Without a header it is not known what to look for.
-    let (mut former, mut searched_all) = (0, !flat || header.is_some());
-    if let Some(header) = header.as_ref().filter(|_| flat) {
-        searched_all = len <= SEARCHED;
-        let last = (!searched_all).then(|| len - SEARCHED..len);
-        for part in once(0..len.min(SEARCHED)).chain(last) {
-            let found = former_copies::find(medium, header.uuid, part);
-            searched_all &= found.complete;
-            for at in found.places {
-                former += 1;
-                ranges.push(at..at + HEADER_LEN as u64);
-            }
-        }
+    let last = (len > SEARCHED).then(|| len - SEARCHED..len);
+    let mut all = Found { places: Vec::new(), complete: len <= SEARCHED };
+    for part in once(0..len.min(SEARCHED)).chain(last) {
+        let found = former_copies::find(medium, header.uuid, part);
+        all.complete &= found.complete;
+        all.places.extend(found.places);
     }
+    all
+}
+
+/// Overwrites all `ranges`, and says whether the medium was then told that it need not keep them. `flat`: the medium is a file or block device, and
+/// not one that holds headers alone.
+fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Result<bool> {
     // The last copies first: those that are found first are the ones that everybody knows.
     // A place that cannot be written keeps no other from being overwritten.
     let failed = ranges.iter().rev().filter_map(|range| overwrite(medium, range).err()).next_back();
@@ -112,7 +130,7 @@ fn erase_copies(medium: &dyn Medium, header: Option<PublicHeader>, flat: bool) -
     let discarded =
         flat && ranges.iter().all(|range| medium.discard(range.start, range.end - range.start).is_ok());
     medium.sync()?;
-    Ok(Erased { header, former_copies: former, searched_all, discarded })
+    Ok(discarded)
 }
 
 /// Where copies lie, whole areas where they are nobody else's.
@@ -122,38 +140,79 @@ fn places(len: u64, flat: bool) -> Vec<Range<u64>> {
         let tail = last.map(|at| at..(at + TAIL_AREA).min(len));
         return once(0..HEADER_AREA.min(len)).chain(tail).collect();
     }
-    let copies = [Some(lacuna_header::COPY_A), Some(lacuna_header::COPY_B), last];
+    let copies = [Some(COPY_A), Some(COPY_B), last];
     copies.into_iter().flatten().map(|at| at..at + HEADER_LEN as u64).collect()
 }
 
+/// Goes on past what cannot be written.
 fn overwrite(medium: &dyn Medium, range: &Range<u64>) -> Result<()> {
     let random = SystemRandom::new()?;
+    let mut result = Ok(());
     let mut at = range.start;
     while at < range.end {
         let mut bytes = vec![0; STEP.min((range.end - at) as usize)];
         random.fill(&mut bytes);
-        medium.write_at(at, &bytes)?;
+        result = result.and(medium.write_at(at, &bytes));
         at += bytes.len() as u64;
     }
-    Ok(())
+    result
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use lacuna_medium::MemoryMedium;
+    use lacuna_sim::{Fault, FaultMedium, OpKind};
+    use std::sync::Arc;
+
+    const OLD: u8 = 0x11;
+
+    /// How much of what `medium` held is still there.
+    fn left(medium: &MemoryMedium) -> u64 {
+        let mut bytes = vec![0; medium.len() as usize];
+        medium.read_at(0, &mut bytes).unwrap();
+        bytes.iter().filter(|byte| **byte == OLD).count() as u64
+    }
+
+    fn of_old_bytes(len: u64) -> FaultMedium<MemoryMedium> {
+        FaultMedium::new(Arc::new(MemoryMedium::from_bytes(vec![OLD; len as usize])))
+    }
 
     #[test]
     fn whole_areas_go_and_nothing_between() {
         for len in [0, 100, HEADER_AREA, HEADER_AREA + TAIL_AREA, 10 << 20, (10 << 20) + 5000] {
-            let medium = MemoryMedium::from_bytes(vec![0x11; len as usize]);
-            erase_copies(&medium, None, true).unwrap();
-            let mut bytes = vec![0; len as usize];
-            medium.read_at(0, &mut bytes).unwrap();
-            bytes.retain(|byte| *byte == 0x11);
-            let gone: u64 = places(len, true).iter().map(|range| range.end - range.start).sum();
+            let medium = of_old_bytes(len);
+            let ranges = places(len, true);
+            assert!(overwrite_all(&medium, &ranges, true).unwrap());
             // Discarded places read as zeros.
-            assert_eq!(bytes.len() as u64, len - gone, "{len}");
+            let gone: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            assert_eq!(left(medium.inner()), len - gone, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_medium_that_discards_nothing_keeps_nothing() {
+        let len = 10 << 20;
+        let medium = of_old_bytes(len);
+        medium.add(Fault::FailFrom { op: OpKind::Discard, nth: 1, error: Kind::Io });
+        assert!(!overwrite_all(&medium, &places(len, true), true).unwrap());
+        let untouched = len - HEADER_AREA - TAIL_AREA;
+        // Of random bytes one in 256 is as it was.
+        let kept = left(medium.inner()) - untouched;
+        assert!(kept < (HEADER_AREA + TAIL_AREA) / 200, "{kept} bytes");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_keeps_no_other() {
+        let len = 10 << 20;
+        for (bad, other) in [(0..512, COPY_B), (0..512, len - 512), (len - TAIL_AREA..len, 0)] {
+            let medium = of_old_bytes(len);
+            medium.add(Fault::FailRange { op: OpKind::Write, range: bad.clone(), error: Kind::Io });
+            let error = overwrite_all(&medium, &places(len, true), true).unwrap_err();
+            assert!(error.to_string().contains("not every copy"), "{error}");
+            let mut bytes = [0; 512];
+            medium.read_at(other, &mut bytes).unwrap();
+            assert!(bytes.iter().filter(|byte| **byte == OLD).count() < 64, "{bad:?}");
         }
     }
 }

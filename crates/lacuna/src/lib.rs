@@ -109,7 +109,7 @@ pub use cluster::{Holder, Site, Target, refuse_snapshot};
 pub use cost::Cost;
 pub use create::{create, create_with};
 pub use create_rados::delete;
-pub use erase::{Erased, erase};
+pub use erase::{Doomed, Erased, erase};
 pub use examine::{Examination, examine};
 pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;

@@ -326,3 +326,27 @@ fn nothing_of_a_header_is_left_of_a_disk_that_was_erased() {
     assert_eq!(copies_in(&scene, "v/lacuna.vault"), 0);
     scene.lacuna(&["vault", "check", "v", "--key-file", "key"]).code(4);
 }
+
+/// The last partition of a device ends where that does, so its last copy lies where one of the device would.
+#[test]
+fn a_disk_at_the_end_of_another_medium_is_not_taken_for_it() {
+    let scene = Scene::with_disk(&["--size", "32M"]);
+    let disk = fs::read(scene.path("disk.img")).unwrap();
+    fs::write(scene.path("whole.img"), [noise(1, 2 << 20), disk].concat()).unwrap();
+    let before = fs::read(scene.path("whole.img")).unwrap();
+    let refused = scene.lacuna(&["erase", "whole.img", "--yes"]).code(1);
+    assert!(refused.stderr.contains("name the partition"), "{}", refused.stderr);
+    assert!(fs::read(scene.path("whole.img")).unwrap() == before);
+
+    let mut terminal = Terminal::new();
+    let mut command = scene.command(&["erase", "whole.img"]);
+    let mut child =
+        command.stdin(terminal.stdio()).stdout(Stdio::null()).stderr(terminal.stdio()).spawn().unwrap();
+    terminal.types("yes");
+    assert!(child.wait().unwrap().success());
+    drop(command);
+    assert!(terminal.said().contains("Only the last copy"));
+    let after = fs::read(scene.path("whole.img")).unwrap();
+    let end = before.len() - (64 << 10);
+    assert!(after[..end] == before[..end] && copies_in(&scene, "whole.img") == 2);
+}

@@ -218,6 +218,11 @@ impl Terminal {
         seen
     }
 
+    /// What a person types, before or while a program asks.
+    pub(crate) fn types(&mut self, line: &str) {
+        self.keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
     /// What all programs wrote, which have ended.
     pub(crate) fn said(mut self) -> String {
         drop(self.screen);
