@@ -1,5 +1,6 @@
 //! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time without use.
 
+use crate::keys::answering;
 use crate::scene::{Scene, Signal, can_mount, have, send, skipped, wait_until};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -188,4 +189,30 @@ fn what_nobody_uses_is_closed() {
     assert!(in_use(&scene, "disk.img"));
     drop(held);
     wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
+}
+
+#[test]
+fn a_credential_is_the_passphrase_where_no_option_names_another() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    let credentials = scene.path("credentials");
+    fs::create_dir(&credentials).unwrap();
+    let check = |words: &[&str]| {
+        let mut command = scene.command(&[&["-q", "check", "disk.img"], words].concat());
+        command
+            .env("CREDENTIALS_DIRECTORY", &credentials)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+            .status
+            .code()
+    };
+    answering(&scene, "wrong\nwrong\nwrong\n");
+    let passphrase = fs::read(scene.path("key")).unwrap();
+    for (content, alone) in [(&passphrase[..], 0), (b"wrong", 2)] {
+        fs::write(credentials.join("lacuna.passphrase"), content).unwrap();
+        assert_eq!(check(&[]), Some(alone));
+        assert_eq!(check(&["--key-file", "key"]), Some(0));
+        assert_eq!(check(&["--askpass", "./ask"]), Some(2));
+        let _ = fs::remove_file(scene.path("asked"));
+    }
 }
