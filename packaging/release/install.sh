@@ -32,7 +32,15 @@ if [ -n "$remove" ]; then
     done <SHA256SUMS
     for link in sbin/*; do
         [ ! -L "$prefix/$link" ] || rm -f "$prefix/$link"
+        # The link in /sbin that an installation asks for.
+        if [ "$(readlink "/$link" || true)" = "$prefix/$link" ]; then
+            rm -f "/$link" || echo "left: /$link, which leads nowhere now" >&2
+        fi
     done
+    case $prefix in
+    / | /usr | /usr/local) ;;
+    *) rmdir "$prefix/sbin" 2>/dev/null || true ;;
+    esac
     echo "removed from $prefix"
     exit 0
 fi

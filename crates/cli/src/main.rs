@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     allocator::keep_small();
-    let words = match words() {
+    let words = match refuse_borrowed_rights().and_then(|()| words()) {
         Ok(Some(words)) => words,
         Ok(None) => return ExitCode::SUCCESS,
         Err(e) => {
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
         Err(e) => return usage(&e.format(&mut Cli::command())),
     };
     let console = Console::new(cli.quiet, cli.verbose);
-    let code = match refuse_borrowed_rights().and_then(|()| run(cli.verb, console)) {
+    let code = match run(cli.verb, console) {
         Ok(()) => 0,
         Err(e) => {
             console::error(&e);

@@ -38,7 +38,7 @@ const OPTIONS: &[Entry] = &[
     ("allow_other", "Of a vault: let other users in."),
     (
         "ceph_conf=PATH, ceph_id=ID, namespace=NAME, timeout=SECONDS, write_through, cover_timeout=SECONDS, anchor=PATH",
-        "And all other options of lacuna-open(1), without the dashes in front and with _ or - within.",
+        "And all other options of lacuna-open(1), without the dashes in front and with _ or - within, but for mkfs, force, key_fd and json.",
     ),
     (
         "auto, noauto, nofail, user, users, owner, group, _netdev, comment=, x-*",
@@ -48,11 +48,14 @@ const OPTIONS: &[Entry] = &[
         "remount",
         "Is refused: unmount it and mount it again. `mount -i -o remount,ro DIRECTORY` changes options of the mounted file system alone.",
     ),
-    ("any other", "Is passed on to the mounted file system, such as noatime, discard or commit=30."),
+    (
+        "any other",
+        "Is passed on to the mounted file system, such as noatime, discard or commit=30. Of these a vault takes noexec alone.",
+    ),
 ];
 
 const FLAGS: &[Entry] = &[
-    ("-r, -w", "As ro and rw."),
+    ("-r, -w", "As ro and rw. -w counts more than -r and ro."),
     ("-v", "Say more."),
     ("-f", "Of mount.lacuna: check the options and do nothing."),
     (

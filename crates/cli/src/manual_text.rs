@@ -63,7 +63,7 @@ pub(crate) fn of(page: &str) -> Sections {
                 (
                     ENDS.0,
                     "As close: it unmounts, and ends when everything is on the medium. While something uses the \
-                    file system, what was written is made durable and the disk stays open.",
+                    file system, what was written is made durable, and it ends as soon as nothing does.",
                 ),
                 KILL,
             ],
@@ -225,7 +225,10 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
         "lacuna-completions" => {
             &[("lacuna completions bash >~/.local/share/bash-completion/completions/lacuna", "For bash.")]
         }
-        "lacuna-man" => &[("lacuna man /usr/local/share/man/man1", "Write the pages where man looks.")],
+        "lacuna-man" => &[(
+            "lacuna man pages",
+            "Write the pages to a directory; `make install` puts them where man looks.",
+        )],
         _ => daily(page),
     }
 }

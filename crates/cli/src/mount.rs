@@ -24,6 +24,7 @@ use std::sync::mpsc;
 pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     check_of_vaults(&args)?;
     check_way(&args)?;
+    unlock::check_idle(&args.location, &args.idle)?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
     let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
@@ -133,7 +134,6 @@ fn serve(
         console.note(note);
     }
     let levels = disk.levels();
-    let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()));
     let say = background::reporter(!args.foreground, disk.has_levels());
     let (watched, mkfs, shown) = (levels.clone(), args.mkfs.clone(), args.location.to_string());
     let look = move || {
@@ -145,6 +145,9 @@ fn serve(
     };
     let opened =
         ready.working(console, look, || mount(args, (location, format), (&disk, verifies), &levels, &say))?;
+    let closing: Vec<_> = opened.iter().map(Opened::closing).collect();
+    let is_closing = move || closing.iter().any(|closing| closing());
+    let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()), is_closing);
     if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
         console.note(
             "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \

@@ -2,7 +2,8 @@
 //! and systemd run. Both are this program under another name. Their words become those of `open` and `close`.
 
 use crate::mount_options::Options;
-use lacuna::{Error, Kind, Result};
+use crate::{passphrase, status};
+use lacuna::{Error, Kind, Location, Result};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -110,20 +111,17 @@ impl Given {
 
     fn to_open(&self) -> Result<Option<Vec<OsString>>> {
         let mut options = Options::parse(self.options.iter().map(String::as_str))?;
-        options.read_only |= self.has('r');
-        if self.has('f') {
-            // A rehearsal.
+        options.read_only = (options.read_only || self.has('r')) && !self.has('w');
+        // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk is its loop device.
+        if self.has('f') || self.is_there() {
             return Ok(None);
         }
-        let has_credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some();
-        if !options.names_key && !has_credential && !has_terminal() && Path::new(ASKING).exists() {
+        let asks = !options.names_key && passphrase::credential_path().is_none();
+        if asks && !has_terminal() && Path::new(ASKING).exists() {
             options.words.push(format!("--askpass={ASKING}"));
         }
         let is_vault = Path::new(&self.names[0]).is_dir();
-        if is_vault {
-            // Every mount of a vault is so.
-            options.passed.retain(|option| option != "nodev" && option != "nosuid");
-        } else if !options.raw && Path::new(UNMOUNTING).exists() {
+        if !is_vault && !options.raw && Path::new(UNMOUNTING).exists() {
             // So umount(8) calls the helper, which returns when everything is on the medium.
             options.passed.push("helper=lacuna".to_owned());
         }
@@ -140,6 +138,20 @@ impl Given {
         words.extend(self.names.iter().cloned());
         words.extend(options.levels.into_iter().map(OsString::from));
         Ok(Some(words))
+    }
+
+    /// Whether a server has this location open at this directory.
+    fn is_there(&self) -> bool {
+        let Some(location) = self.names[0].to_str().and_then(|name| Location::parse(name).ok()) else {
+            return false;
+        };
+        let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1])));
+        let running = lacuna_service::running(None).unwrap_or_default();
+        running.iter().map(|record| (&record.location, &record.mountpoint)).any(|(known, mountpoint)| {
+            // Not one that ends just now, or that an automount waits for.
+            let there = lacuna_service::is_mounted(mountpoint) && !lacuna_service::is_automount(mountpoint);
+            *known == location && at.contains(mountpoint) && there
+        })
     }
 
     fn to_close(&self) -> Result<Option<Vec<OsString>>> {
@@ -159,17 +171,29 @@ impl Given {
 /// Whether lacuna has something open there, or left it when a server died.
 fn is_open(at: &Path) -> bool {
     let known = lacuna_service::running(None).into_iter().chain(lacuna_service::died(None)).flatten();
+    let at = paths(at);
+    known.into_iter().any(|record| at.contains(&record.mountpoint))
+}
+
+/// The paths under which a mount point may be known. It is not looked at itself, which may hang.
+fn paths(at: &Path) -> Vec<PathBuf> {
     let at = std::path::absolute(at).unwrap_or_else(|_| at.to_owned());
     let canonical =
         at.parent().zip(at.file_name()).and_then(|(dir, name)| Some(dir.canonicalize().ok()?.join(name)));
-    known.into_iter().any(|record| record.mountpoint == at || Some(&record.mountpoint) == canonical.as_ref())
+    std::iter::once(at).chain(canonical).collect()
+}
+
+/// `umount(8)` as it is without helpers.
+fn umount() -> Command {
+    let mut umount = Command::new("umount");
+    umount.arg("--internal-only").env("PATH", lacuna_service::search_path());
+    umount
 }
 
 /// Unmounts what an automount of systemd mounted, and waits for its server. While the automount expires, the kernel lets nobody
 /// come near but those of systemd's process group, to which this helper belongs and the server does not.
 fn close_automounted(at: &Path) -> Result<()> {
-    let umount = Command::new("umount").arg("--internal-only").arg("--").arg(at).status();
-    if !umount.map_err(|e| Error::io("cannot run umount", &e))?.success() {
+    if !umount().arg("--").arg(at).status().map_err(|e| Error::io("cannot run umount", &e))?.success() {
         return Err(Error::new(Kind::Busy, format!("cannot unmount {}", at.display())));
     }
     match lacuna_service::close(at, None) {
@@ -181,8 +205,8 @@ fn close_automounted(at: &Path) -> Result<()> {
 
 /// Becomes umount(8) as it is without helpers. Gives why it could not.
 fn unmount_without_help(at: &Path, lazily: bool) -> Error {
-    let mut umount = Command::new("umount");
-    umount.arg("--internal-only").args(lazily.then_some("--lazy")).arg("--").arg(at);
+    let mut umount = umount();
+    umount.args(lazily.then_some("--lazy")).arg("--").arg(at);
     Error::io("cannot run umount", &umount.exec())
 }
 

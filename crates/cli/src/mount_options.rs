@@ -11,8 +11,22 @@ const UNFIT: [&str; 6] = ["mkfs", "force", "mount-options", "key-fd", "help", "j
 
 /// What mount(8), libmount and systemd say to each other, and helpers are to leave alone.
 const IGNORED: [&str; 15] = [
-    "defaults", "auto", "noauto", "user", "users", "nouser", "owner", "group", "nofail", "_netdev", "rw",
-    "comment", "helper", "uhelper", "loop",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "comment",
+    "helper",
+    "uhelper",
+    "loop",
+    // What every mount does that is told nothing else; libmount adds it for users.
+    "symfollow",
 ];
 
 /// A list of mount options, taken apart.
@@ -57,6 +71,10 @@ impl Options {
         };
         match (name, value) {
             ("remount", _) => return Err(no_remount()),
+            ("rw", None) => {
+                self.read_only = false;
+                return Ok(());
+            }
             ("level1" | "level2" | "level3", Some(at)) => return self.level(name, at),
             ("credential", Some(name)) => {
                 self.names_key = true;
@@ -65,8 +83,15 @@ impl Options {
             }
             _ => {}
         }
+        if UNFIT.contains(&&long[..]) {
+            return Err(refused(name)
+                .expected("options that mount what is there")
+                .remedy(format!("leave it away; `lacuna open` has it as --{long}")));
+        }
         let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
             self.passed.push(match value {
+                // The kernel's own list is taken apart at commas too.
+                Some(value) if value.contains(',') => format!("{name}=\"{value}\""),
                 Some(value) => format!("{name}={value}"),
                 None => name.to_owned(),
             });
@@ -166,6 +191,9 @@ mod tests {
         assert!(options.read_only && options.raw && !options.names_key);
         assert_eq!(options.words, ["--raw", "--foreground"]);
         assert_eq!(parse(",").unwrap(), Options::default());
+        let quoted = "context=\"system_u:object_r:tmp_t:s0:c1,c2\"";
+        assert_eq!(parse(&format!("{quoted},symfollow,noexec")).unwrap().passed, [quoted, "noexec"]);
+        assert!(parse("rw,ro").unwrap().read_only && !parse("ro,rw").unwrap().read_only);
     }
 
     #[test]
@@ -175,7 +203,9 @@ mod tests {
         }
         let e = parse("remount,ro").unwrap_err().to_string();
         assert!(e.contains("cannot remount") && e.contains("unmount it and mount it again"), "{e}");
-        // The file system hears of what `open` has, and this has not.
-        assert_eq!(parse("mkfs=ext4,force").unwrap().passed, ["mkfs=ext4", "force"]);
+        for list in ["mkfs=ext4", "force", "key_fd=3", "json", "mount_options=noatime"] {
+            let e = parse(list).unwrap_err();
+            assert!(e.kind() == Kind::Usage && e.to_string().contains("leave it away"), "{list}");
+        }
     }
 }

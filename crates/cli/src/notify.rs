@@ -2,7 +2,7 @@
 //! lives, and while it ends, that it needs more time and gets on.
 //!
 //! Invariants kept here:
-//! - More time is asked for only while it is seen that the server gets on. A medium that hangs is not waited for, so that the
+//! - More time is asked for only while it is seen that the server gets on: not while it waits for a program to leave. A medium that hangs is not waited for, so that the
 //!   limit of the unit (`TimeoutStopSec=`) ends it.
 //! - Deniability contract: of a disk with levels the status says the same whatever waits.
 
@@ -32,8 +32,12 @@ pub(crate) fn stopping() {
 }
 
 /// Tells the service manager from now on that the process lives, and while it ends, how it gets on, until this is dropped. `left`
-/// gives how many bytes have still to go to the medium, if that is known and may be told.
-pub(crate) fn keep(mut left: impl FnMut() -> Option<u64> + Send + 'static) -> Option<Looking> {
+/// gives how many bytes have still to go to the medium, if that is known and may be told; `closing` whether the end is under way,
+/// and does not wait for somebody to leave.
+pub(crate) fn keep(
+    mut left: impl FnMut() -> Option<u64> + Send + 'static,
+    closing: impl Fn() -> bool + Send + 'static,
+) -> Option<Looking> {
     std::env::var_os("NOTIFY_SOCKET")?;
     let watched = sd_notify::watchdog_enabled().is_some();
     let mut ending: Option<Ending> = None;
@@ -47,7 +51,7 @@ pub(crate) fn keep(mut left: impl FnMut() -> Option<u64> + Send + 'static) -> Op
             let gets_on = ending.get_or_insert_with(|| Ending::new(now)).gets_on(now, left, written());
             let words = left.map(|left| format!("closing, {} left", lacuna::human(left)));
             let mut states = vec![NotifyState::Status(words.as_deref().unwrap_or("closing"))];
-            if gets_on {
+            if gets_on && closing() {
                 states.push(NotifyState::ExtendTimeoutUsec(MORE.as_micros() as u32));
             }
             tell(&states);

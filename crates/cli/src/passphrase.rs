@@ -8,7 +8,7 @@ use lacuna::{Error, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked,
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Longest passphrase or key file.
@@ -235,9 +235,13 @@ fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool)
 
 /// The passphrase that a unit of systemd was given under the name `lacuna.passphrase`, if it was.
 fn credential() -> Result<Option<Passphrase>> {
-    let Some(dir) = std::env::var_os("CREDENTIALS_DIRECTORY") else { return Ok(None) };
-    let path = Path::new(&dir).join(CREDENTIAL);
-    if path.exists() { from_path(&path).map(Some) } else { Ok(None) }
+    credential_path().map(|path| from_path(&path)).transpose()
+}
+
+/// Where that credential is. systemd names a directory also to units that were given none.
+pub(crate) fn credential_path() -> Option<PathBuf> {
+    let dir = std::env::var_os("CREDENTIALS_DIRECTORY")?;
+    Some(Path::new(&dir).join(CREDENTIAL)).filter(|path| path.exists())
 }
 
 /// Asks until the same was given twice in a row, but not for ever.

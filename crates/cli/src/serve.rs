@@ -44,6 +44,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let listen = listen(&args)?;
     network::check(&args, &listen)?;
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
+    unlock::check_idle(&args.location, &args.idle)?;
     let access = unlock::access(args.read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verifies = volume.parameters.verifies();
@@ -111,7 +112,8 @@ fn serve(
     let stopping = stop.clone();
     background::on_signal(move || stopping.stop())?;
     let lookout = disk.on_objects().is_ok().then(|| Lookout::start(&disk, &stop)).transpose()?;
-    let kept = notify::keep(working::left(disk.levels(), disk.has_levels()));
+    let ending = stop.clone();
+    let kept = notify::keep(working::left(disk.levels(), disk.has_levels()), move || ending.stopped());
     let mut signs = Signs::default();
     let served = serve_disk(args, listen, (&disk, attendant, format), console, ready, &stop, &mut signs);
     drop(lookout);
@@ -204,7 +206,11 @@ fn serve_disk(
             _ => {}
         }
     };
+    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
+    let attendance = Attendance::of(Some(attendant), Arc::new(|| Ok(())), settings::full_name);
+    let working = attendance.clone();
     let mut options = Options {
+        in_use: Some(Arc::new(move || working.is_at_work())),
         report: Some(Arc::new(report)),
         max_connections: usize::from(args.max_connections),
         idle_timeout: args.idle.idle_timeout,
@@ -235,8 +241,6 @@ fn serve_disk(
         levels,
         last_error,
     );
-    // Clients of NBD learn of another length when they connect again: there is nothing to tell them.
-    let attendance = Attendance::of(Some(attendant), Arc::new(|| Ok(())), settings::full_name);
     signs.status = account.publish(attendance, console);
     signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     uris.iter().try_for_each(|uri| console::line(uri))?;

@@ -1,7 +1,7 @@
 //! Unlocking with the passphrases that options give or a person types, and opening in a process that keeps its memory small.
 
 use crate::allocator;
-use crate::args::{HolderArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
+use crate::args::{HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
 use crate::console::Console;
 use crate::passphrase;
 use crate::status;
@@ -79,6 +79,27 @@ pub(crate) fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 
+/// Whether it is a disk with levels, as far as it says what it is. In a pool and on flash there are none.
+fn has_levels(location: &Location) -> Option<bool> {
+    match location {
+        Location::Path(_) => peek(location).map(|disk| disk.has_levels()),
+        Location::Rados { .. } | Location::Nand(_) | Location::Ubi(_) => Some(false),
+    }
+}
+
+/// Refuses to close a disk with levels after a time without use.
+///
+/// Deniability contract: its cover would end at a time that follows from when the last level, perhaps a hidden one, was used.
+pub(crate) fn check_idle(location: &Location, args: &IdleArgs) -> Result<()> {
+    if args.idle_timeout.is_none() || has_levels(location) != Some(true) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "cannot use --idle-timeout here")
+        .found("a disk with levels: the end of its cover would tell when one of them was used last")
+        .expected("a disk of another format, or a vault")
+        .remedy("leave it away, and close the disk by hand or at a time that does not depend on its use"))
+}
+
 /// Refuses options about writing that mean nothing for the disk, as far as it says what it is.
 pub(crate) fn check_writing(
     location: &Location,
@@ -96,12 +117,7 @@ pub(crate) fn check_writing(
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
     }
-    // In a pool and on flash there are none.
-    let has_levels = match location {
-        Location::Path(_) => peek(location).map(|disk| disk.has_levels()),
-        Location::Rados { .. } | Location::Nand(_) | Location::Ubi(_) => Some(false),
-    };
-    match has_levels {
+    match has_levels(location) {
         Some(true) if args.write_through => Err(no_write_through().context("cannot use --write-through")),
         Some(false) if waiting.cover_timeout.is_some() => {
             Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")

@@ -67,7 +67,6 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
         ("--mkfs", args.mkfs.is_some()),
         ("--raw", args.raw),
         ("--via", args.via.is_some()),
-        ("--mount-options", args.mount_options.is_some()),
         ("--write-through", args.writing.write_through),
         ("--cover-timeout", args.waiting.cover_timeout.is_some()),
     ];
@@ -75,10 +74,22 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
     if let Some(option) = given.or(args.purging.given()) {
         return refused(option);
     }
+    if let Some(option) = mount_options(args).find(|option| !TAKEN.contains(option)) {
+        return refused(&format!("the mount option {option}"));
+    }
     if args.mountpoints.len() > 1 {
         return refused(&format!("{} mount points", args.mountpoints.len()));
     }
     args.holder.of(&args.location).map(drop)
+}
+
+/// The mount options that a vault obeys: it is always mounted without devices and set-user-ID programs, and keeps times of access as `relatime`
+/// does.
+const TAKEN: [&str; 5] = ["nodev", "nosuid", "relatime", "noexec", "exec"];
+
+fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
+    let options = args.mount_options.iter().flat_map(|list| list.split(','));
+    options.filter(|option| !option.is_empty())
 }
 
 /// Clears away what a server left that died: of this vault, and at this mount point.
@@ -135,7 +146,7 @@ fn serve(
         vault::notes(&open, args.read_only, console);
         mount(place, args, open, &say)
     })?;
-    let _kept = notify::keep(|| None);
+    let _kept = notify::keep(|| None, mounted.closing());
     let stopper = mounted.stopper();
     let stop_now = stopper.clone();
     let forward = move || signals.into_iter().for_each(|()| stopper.request());
@@ -160,6 +171,7 @@ fn mount(place: &Place<'_>, args: &OpenArgs, open: OpenVault, say: &lacuna_servi
     request.allow_other = args.vault.allow_other;
     request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;
+    request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
     request.log = Arc::clone(say);
     // `lacuna close` and `lacuna status` show what the server says.
     request.naming = settings::full_name;

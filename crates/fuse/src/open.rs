@@ -6,7 +6,7 @@ use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, Log, MountRequest, Mounted,
     RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type, clean_up,
-    default_run_base, lacking_for_fuse, seconds_now,
+    default_run_base, ends_later, is_mounted, is_mounted_elsewhere, lacking_for_fuse, seconds_now,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether a sync waits in vain.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a sync may keep a server, which could not end, from hearing others.
+const SYNC_LIMIT: Duration = Duration::from_secs(30);
 
 /// What to open, where, and how.
 #[allow(clippy::struct_excessive_bools)]
@@ -222,6 +224,12 @@ impl Opened {
         self.mounted.as_ref().is_some_and(Mounted::was_made)
     }
 
+    /// Whether it is being closed, for who waits for that elsewhere.
+    pub fn closing(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let watch = Arc::clone(&self.watch);
+        move || watch.closing()
+    }
+
     /// A handle that ends the server.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.wake.clone())
@@ -237,7 +245,7 @@ impl Opened {
                 Event::DiskReleased => self.is_gone(),
                 Event::Stop | Event::Close(_) => false,
                 // Deeper levels need its cover, and are in use.
-                Event::Idle if self.disk.cover().is_needed() => continue,
+                Event::Idle if self.disk.cover().is_needed() || self.is_used_unseen() => continue,
                 Event::Idle | Event::SessionEnded => true,
             };
             let asked = matches!(event, Event::Stop | Event::Close(_));
@@ -259,18 +267,35 @@ impl Opened {
                 (Ok(()), _) => return self.finish(None),
                 (Err(e), Event::Close(waiting)) => waiting.refuse(&self.refusal(e)),
                 // Somebody has a file open, and nobody asked to close it.
-                (Err(_), Event::Idle) => {}
-                (Err(e), _) => {
-                    // A signal may be followed by a kill: what has come this far is made durable.
-                    let flushed = self.disk.flush_once();
-                    (self.log)(&e.context("still serving"));
-                    if let Err(e) = flushed {
-                        (self.log)(&e.context("cannot flush the disk"));
+                (Err(_), Event::Idle) if is_mounted(&self.record.mountpoint) => {}
+                (Err(e), Event::Stop) => {
+                    if self.idle.try_again() {
+                        self.serve_on(&ends_later(e));
                     }
                 }
+                (Err(e), _) => self.serve_on(&e),
             }
         }
         self.finish(None)
+    }
+
+    /// Whether it is used in a way that asks nothing of the file system.
+    fn is_used_unseen(&self) -> bool {
+        self.control.as_ref().is_some_and(Control::is_at_work)
+            || is_mounted_elsewhere(&self.record.mountpoint)
+    }
+
+    /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now is made durable.
+    fn serve_on(&self, why: &Error) {
+        (self.log)(&why.clone().context("still serving"));
+        // What waits for cover was waited for already.
+        let syncing = self.mounted.as_ref().filter(|_| !self.disk.is_patient()).map(Mounted::sync);
+        if let Some(Ok(syncing)) = syncing {
+            let _ = syncing.recv_timeout(SYNC_LIMIT);
+        }
+        if let Err(e) = self.disk.flush_once() {
+            (self.log)(&e.context("cannot flush the disk"));
+        }
     }
 
     /// Whether nobody has the file system mounted any more. If the program failed that served it, it stays mounted and fails:

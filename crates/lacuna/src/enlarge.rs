@@ -9,10 +9,9 @@ use crate::former_copies;
 use crate::parameters::Parameters;
 use crate::shape::blocks;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_header::{HEADER_LEN, Unlocked, copy_c, medium_len};
+use lacuna_header::{Unlocked, copy_c, medium_len};
 use lacuna_medium::Medium;
 use lacuna_sealed::Sealed;
-use std::ops::Range;
 
 /// How far behind its former end a disk is searched for a copy of its header: a block device can have been longer than the disk.
 /// `erase` finds what lies further.
@@ -39,33 +38,39 @@ pub(crate) fn wanted(
     }
 }
 
+/// Where copies of the header lie in what the disk has besides with these parameters: it holds nothing yet, and once the medium
+/// is longer nothing looks for a header there. Nothing is changed, so that it may take its time beside an open disk.
+pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, parameters: Parameters) -> Vec<u64> {
+    let Parameters::Flat(_) = parameters else { return Vec::new() };
+    let (start, end) = (unlocked.header.end, parameters.end());
+    let near = start..start.saturating_add(SEARCHED).min(end);
+    let last = copy_c(medium.len().max(needed(unlocked, parameters)));
+    former_copies::find(medium, unlocked.header.uuid, near, last).places
+}
+
+/// How long the medium of a disk with these parameters is at least.
+fn needed(unlocked: &Unlocked, parameters: Parameters) -> u64 {
+    let end = parameters.end();
+    if unlocked.header.version == 1 { end } else { medium_len(end) }
+}
+
 /// Makes the medium as long as a disk with these parameters needs, and writes them to the header. No copy of the header stays
-/// where the medium ended.
-pub(crate) fn grow(medium: &dyn Medium, unlocked: &mut Unlocked, parameters: Parameters) -> Result<()> {
-    let former_end = unlocked.header.end;
+/// where one was found before ([`find_former`]): it would open with passphrases that are removed later.
+pub(crate) fn grow(
+    medium: &dyn Medium,
+    unlocked: &mut Unlocked,
+    parameters: Parameters,
+    former: &[u64],
+) -> Result<()> {
     if let Parameters::Flat(params) = &parameters {
-        let end = parameters.end();
-        let needed = if unlocked.header.version == 1 { end } else { medium_len(end) };
+        let needed = needed(unlocked, parameters);
         if medium.len() < needed {
             medium.set_len(needed)?;
         }
         Sealed::reserve_map(medium, params)?;
         medium.sync()?;
-    }
-    if let Parameters::Flat(_) = &parameters {
         // Before the header says that the disk has grown: a growth that was cut short is repeated then, with this.
-        forget_former_copy(medium, unlocked, former_end..parameters.end())?;
+        former_copies::forget(medium, former)?;
     }
     lacuna_header::update_params(unlocked, medium, parameters.encode(), parameters.end())
-}
-
-/// Overwrites the copy of the header at the former end of the medium, which becomes part of the disk and holds nothing yet: it
-/// would open with passphrases that are removed later. Once the medium is longer nothing looks for a header there.
-fn forget_former_copy(medium: &dyn Medium, unlocked: &Unlocked, added: Range<u64>) -> Result<()> {
-    let near = added.start..added.start.saturating_add(SEARCHED).min(added.end);
-    let found = former_copies::find(medium, unlocked.header.uuid, near).places;
-    for at in &found {
-        medium.write_at(*at, &[0; HEADER_LEN])?;
-    }
-    if found.is_empty() { Ok(()) } else { medium.sync() }
 }

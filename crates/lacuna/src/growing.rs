@@ -72,11 +72,12 @@ impl Growing {
         if wanted == before {
             return Ok(before);
         }
+        let former = enlarge::find_former(&**medium, &unlocked, wanted);
         // What is flushed now need not be flushed while requests wait.
         self.engine.read().flush()?;
         let mut engine = self.engine.write();
         engine.close()?;
-        let grown = enlarge::grow(&**medium, &mut unlocked, wanted);
+        let grown = enlarge::grow(&**medium, &mut unlocked, wanted, &former);
         let now = if grown.is_ok() { wanted } else { before };
         let Parameters::Flat(params) = now else { return Err(no_growth()) };
         let opened = self.opener.open(Arc::clone(medium), &params);

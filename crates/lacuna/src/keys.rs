@@ -6,6 +6,7 @@
 
 use crate::cluster::{Holder, refuse_snapshot};
 use crate::cost::Cost;
+use crate::former_copies;
 use crate::observer::Observer;
 use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
@@ -223,17 +224,19 @@ impl Keys {
     pub fn write(self, observer: &dyn Observer) -> Result<usize> {
         let Volume { header, mut unlocked, .. } = self.volume;
         let (header, unlocked, random) = (&*header, &mut unlocked, SystemRandom::new()?);
-        match self.plan {
-            Plan::One(None) => Ok(self.given.len()),
-            Plan::One(Some(Change::Add(new))) => add_passphrase(header, unlocked, &new, &random),
-            Plan::One(Some(Change::Replace(new))) => change_passphrase(header, unlocked, &new, &random),
-            Plan::One(Some(Change::Remove(gone))) => remove_passphrase(header, unlocked, &gone, &random),
+        let working = match self.plan {
+            Plan::One(None) => return Ok(self.given.len()),
+            Plan::One(Some(Change::Add(new))) => add_passphrase(header, unlocked, &new, &random)?,
+            Plan::One(Some(Change::Replace(new))) => change_passphrase(header, unlocked, &new, &random)?,
+            Plan::One(Some(Change::Remove(gone))) => remove_passphrase(header, unlocked, &gone, &random)?,
             Plan::All { keyring, cost } => {
                 let cost = cost.map_or(unlocked.header.cost, |wanted| wanted.settle(observer));
                 change_keys(header, unlocked, &keyring, cost, &random)?;
-                Ok(keyring.levels().count())
+                keyring.levels().count()
             }
-        }
+        };
+        former_copies::forget_at_end(header, &unlocked.header)?;
+        Ok(working)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Makes a disk larger that is unlocked and not open.
 
-use crate::enlarge::{grow, wanted};
+use crate::enlarge::{find_former, grow, wanted};
 use crate::parameters::Parameters;
 use crate::unlock::Volume;
 use lacuna_core::Result;
@@ -17,7 +17,8 @@ pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     if parameters == volume.parameters {
         return Ok(parameters);
     }
-    grow(&*volume.header, &mut volume.unlocked, parameters)?;
+    let former = find_former(&*volume.header, &volume.unlocked, parameters);
+    grow(&*volume.header, &mut volume.unlocked, parameters, &former)?;
     volume.parameters = parameters;
     Ok(parameters)
 }

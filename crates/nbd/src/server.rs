@@ -45,6 +45,8 @@ pub struct Options {
     pub drain_timeout: Duration,
     /// Stop when no client was connected for so long.
     pub idle_timeout: Option<Duration>,
+    /// Whether the disk is used by others than clients, which keeps the server from stopping for want of clients.
+    pub in_use: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Hears of failures of the disk.
     pub report: Option<Reporter>,
 }
@@ -62,6 +64,7 @@ impl Default for Options {
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(10),
             idle_timeout: None,
+            in_use: None,
             report: None,
         }
     }
@@ -164,7 +167,11 @@ impl Server {
         while !stop.stopped() {
             let patience = self.options.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
             if patience.is_some_and(|left| left.is_zero()) {
-                return Ok(());
+                if !self.options.in_use.as_ref().is_some_and(|in_use| in_use()) {
+                    return Ok(());
+                }
+                clients.begin_again();
+                continue;
             }
             let patience = patience.and_then(|left| Timespec::try_from(left).ok());
             let event = stop.0.event.as_fd();
@@ -262,6 +269,11 @@ impl Clients {
             return Duration::ZERO;
         }
         now.saturating_duration_since(*self.last_left.lock().get_or_insert(now))
+    }
+
+    /// Counts from now on.
+    fn begin_again(&self) {
+        *self.last_left.lock() = Some(Instant::now());
     }
 
     fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<Socket>>> {

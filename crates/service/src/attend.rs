@@ -82,6 +82,11 @@ impl Attendance {
         }
     }
 
+    /// Whether work for a client is going on.
+    pub fn is_at_work(&self) -> bool {
+        self.0.active.lock().iter().any(|client| !client.thread.is_finished())
+    }
+
     /// Ends all work and refuses more. Returns when nobody uses the disk any more for a client.
     pub fn end(&self) {
         self.0.ended.store(true, Ordering::SeqCst);

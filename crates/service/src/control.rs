@@ -22,7 +22,8 @@ pub(crate) const CLOSE: &str = "close";
 /// Asks for the counters.
 pub(crate) const STATUS: &str = "status";
 
-const WORD_LIMIT: u64 = 64;
+/// Longest first line of a client: the longest request names a place on the host and a size.
+pub(crate) const WORD_LIMIT: u64 = 256;
 const ANSWER_LIMIT: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to leave a system alone that has, for example, no more file descriptors.
@@ -106,6 +107,11 @@ impl Control {
         Ok(Control { listener, ending, thread: Some(thread), attendance })
     }
 
+    /// Whether work for a client is going on.
+    pub fn is_at_work(&self) -> bool {
+        self.attendance.is_at_work()
+    }
+
     /// Ends the work for clients and refuses more; who asks for anything else is answered. Returns when no such work uses the disk
     /// any more.
     pub fn end_work(&self) {
@@ -135,6 +141,10 @@ fn serve(
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut word = String::new();
     BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word)?;
+    if !word.ends_with('\n') {
+        // What was cut off might be the end of a number.
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     match word.trim_end() {
         CLOSE => {
             // Closing may take long; that somebody heard of it does not.

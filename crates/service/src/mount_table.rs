@@ -21,6 +21,8 @@ pub(crate) struct Entry {
     pub source: String,
     /// The user who mounted it, of a FUSE mount.
     pub user: Option<u32>,
+    /// Whether an unmount at the place that it was copied from reaches it.
+    pub follows: bool,
 }
 
 impl Entry {
@@ -75,6 +77,34 @@ pub fn has_automount(path: &Path) -> bool {
     entries().is_ok_and(|all| all.iter().any(|e| e.mountpoint == path && e.is_automount()))
 }
 
+/// Whether something is mounted at `path`.
+pub fn is_mounted(path: &Path) -> bool {
+    at(path).is_ok_and(|top| top.is_some())
+}
+
+/// Whether what is mounted at `path` is mounted a second time where an unmount there does not reach it: at another place, or in
+/// a container. Only what this user may look at is known.
+pub fn is_mounted_elsewhere(path: &Path) -> bool {
+    let Ok(Some(top)) = at(path) else { return false };
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let own = namespace("self");
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut seen = vec![own.clone()];
+    let others = processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(|process| {
+        let theirs = namespace(process);
+        let new = theirs.is_some() && !seen.contains(&theirs);
+        if new {
+            seen.push(theirs);
+        }
+        new
+    });
+    let is_here = |entry: &Entry| entry.device == top.device && entry.mountpoint != path;
+    let is_there = |entry: &Entry| entry.device == top.device && (entry.mountpoint != path || !entry.follows);
+    entries().is_ok_and(|all| all.iter().any(is_here))
+        || others.into_iter().any(|process| entries_of(&process).is_ok_and(|all| all.iter().any(is_there)))
+}
+
 /// Mount points strictly below `path`.
 pub(crate) fn below(path: &Path) -> Vec<PathBuf> {
     let all = entries().unwrap_or_default();
@@ -85,12 +115,16 @@ fn parse(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let mountpoint = unescape(fields.nth(1)?);
-    fields.find(|f| *f == b"-")?;
+    let mut follows = false;
+    fields.find(|f| {
+        follows |= f.starts_with(b"shared:") || f.starts_with(b"master:");
+        *f == b"-"
+    })?;
     let fs_type = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?).to_string_lossy().into_owned();
     let options = std::str::from_utf8(fields.next().unwrap_or_default()).unwrap_or_default();
     let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.trim().parse().ok());
-    Some(Entry { device, mountpoint, fs_type, source, user })
+    Some(Entry { device, mountpoint, fs_type, source, user, follows })
 }
 
 /// Undoes the octal escapes that the kernel uses for spaces and their like.
@@ -127,6 +161,7 @@ mod tests {
                 fs_type: "ext4".into(),
                 source: "/dev/loop3".into(),
                 user: None,
+                follows: true,
             }
         );
         let fuse =

@@ -342,19 +342,24 @@ pub(crate) fn check_options(way: Way, options: Option<&str>) -> Result<()> {
         .remedy("leave it away"))
 }
 
+/// What the kernel obeys on every mount, and no file system knows. mount(8) gives the first three for the option `user`.
+const OF_MOUNTS: [&str; 6] = ["noexec", "nosuid", "nodev", "exec", "suid", "dev"];
+
 /// The arguments of the program.
 fn words(request: &ProgramRequest<'_>) -> Vec<OsString> {
-    // `helper=` is for mount(8), which has no part in this.
+    // `helper=` is for mount(8), which has no part in this. The others say what is so anyway, in words that libfuse does not know.
     let given = request.options.into_iter().flat_map(|list| list.split(','));
     let given = given.filter(|option| !option.is_empty() && !option.starts_with("helper="));
+    let given = given.filter(|option| !["relatime", "symfollow"].contains(option));
     let mut options: Vec<String> = request.read_only.then(|| "ro".to_owned()).into_iter().collect();
     let name = format!("fsname={}", request.file.display());
     if request.way == Way::Lklfuse {
         options.push(format!("type={}", request.kind));
         options.push(name);
-        let given: Vec<&str> = given.collect();
-        if !given.is_empty() {
-            options.push(format!("opts={}", given.join("\\,").replace('=', "\\=")));
+        let (outer, inner): (Vec<&str>, Vec<&str>) = given.partition(|option| OF_MOUNTS.contains(option));
+        options.extend(outer.into_iter().map(str::to_owned));
+        if !inner.is_empty() {
+            options.push(format!("opts={}", inner.join("\\,").replace('=', "\\=")));
         }
     } else {
         // The kernel's ext4 has other names for one thing.
@@ -442,6 +447,8 @@ mod tests {
         assert_eq!(told(Way::Fuse2fs, Some("noload,noatime"), true), read);
         let lkl = r"/run/x/disk|/mnt/a b|-f|-o|ro,type=ext4,fsname=/run/x/disk,opts=noload\,commit\=9";
         assert_eq!(told(Way::Lklfuse, Some("noload,commit=9"), true), lkl);
+        let of_user = "/run/x/disk|/mnt/a b|-f|-o|type=ext4,fsname=/run/x/disk,noexec,nosuid";
+        assert_eq!(told(Way::Lklfuse, Some("noexec,nosuid,symfollow"), false), of_user);
         for option in ["noatime,no_default_opts", "fsname=other"] {
             assert_eq!(check_options(Way::Fuse2fs, Some(option)).unwrap_err().kind(), Kind::Usage);
         }

@@ -2,7 +2,7 @@
 //! document, unless the client asks for something else: to purge the disk, or to close it.
 
 use crate::attend::Attendance;
-use crate::control::{self, CLOSE, Waiting};
+use crate::control::{self, CLOSE, WORD_LIMIT, Waiting};
 use crate::outcome;
 use crate::purge_answer::{self, PURGE};
 use crate::run_base::{default_run_base, prepare_base, run_bases};
@@ -31,8 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a client has that says nothing, as those of older versions do, who want the account.
 const SILENCE: Duration = Duration::from_millis(100);
-/// Longest word that is read.
-const WORD_LIMIT: u64 = 64;
 /// How old a socket must be before it is taken for a dead server's.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 
@@ -143,6 +141,10 @@ fn serve(
         return purge_answer::answer(stream, Arc::new(disk.clone()), naming);
     }
     if said.is_ok() && Attendance::is_request(first) {
+        if !word.ends_with('\n') {
+            // What was cut off might be the end of a number.
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         return attendance.take(first, stream);
     }
     if said.is_ok() && word.trim_end() == CLOSE {

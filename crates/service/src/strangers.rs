@@ -54,6 +54,7 @@ mod tests {
             fs_type: "fuse.ext4".into(),
             source: source.into(),
             user,
+            follows: false,
         };
         assert_eq!(
             owner(&fuse("/run/user/7/lacuna/0123456789abcdef/fuse/disk", Some(77))).unwrap(),

@@ -208,9 +208,9 @@ pub(crate) fn denied(stderr: &str) -> bool {
 /// Where the system keeps its programs.
 const SYSTEM: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where programs are looked for. The path of root may name directories that others can write to: for root the
+/// Where programs of the system are looked for. The path of root may name directories that others can write to: for root the
 /// system's own programs come first, and of the path only what does not depend on the present directory.
-fn search_path() -> OsString {
+pub fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if rustix::process::geteuid().is_root() { for_root(&path) } else { for_others(&path) }
 }

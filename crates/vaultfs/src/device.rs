@@ -35,6 +35,8 @@ pub(crate) struct Access {
     pub allow_other: bool,
     /// Whether the kernel refuses changes.
     pub read_only: bool,
+    /// Whether the kernel runs no program in it.
+    pub no_exec: bool,
 }
 
 /// Opens the device; it is not yet a mount.
@@ -93,6 +95,7 @@ fn mount_direct(device: OwnedFd, mountpoint: &Path, access: Access) -> io::Resul
     }
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     flags.set(MountFlags::RDONLY, access.read_only);
+    flags.set(MountFlags::NOEXEC, access.no_exec);
     let data = std::ffi::CString::new(data)?;
     rustix::mount::mount(FUSE_SOURCE, mountpoint, "fuse", flags, Some(data.as_c_str()))?;
     Ok(device)
@@ -107,6 +110,9 @@ fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
     }
     if access.read_only {
         options.push_str(",ro");
+    }
+    if access.no_exec {
+        options.push_str(",noexec");
     }
     let mut tool = Command::new(TOOL);
     tool.args(["-o", &options, "--"]).arg(mountpoint).env(SOCKET, "0");

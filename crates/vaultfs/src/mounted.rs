@@ -9,7 +9,8 @@ use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
-    check_mountpoint, clean_up, close, default_run_base, seconds_now, unmount_fuse,
+    check_mountpoint, clean_up, close, default_run_base, ends_later, is_mounted_elsewhere, seconds_now,
+    unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -31,6 +32,8 @@ pub struct MountRequest {
     pub allow_other: bool,
     /// Refuse changes even if the vault takes them.
     pub read_only: bool,
+    /// Let no program in it be run.
+    pub no_exec: bool,
     /// Close it when nothing was asked of it for so long and nobody uses it.
     pub idle_timeout: Option<Duration>,
     /// Directory of the run directories, if not [`default_run_base`].
@@ -53,6 +56,7 @@ impl MountRequest {
             mountpoint: mountpoint.into(),
             allow_other: false,
             read_only: false,
+            no_exec: false,
             idle_timeout: None,
             run_base: None,
             log: Arc::new(|_| {}),
@@ -135,7 +139,11 @@ impl Mounted {
             Arc::clone(&request.log),
         )?;
         let traffic = front.traffic.clone();
-        let access = Access { allow_other: request.allow_other, read_only: request.read_only };
+        let access = Access {
+            allow_other: request.allow_other,
+            read_only: request.read_only,
+            no_exec: request.no_exec,
+        };
         let filesystem = VaultFilesystem::new(front);
         let fuse = FuseMount::start(filesystem, &way, &mountpoint, access, Arc::clone(&watch))?;
         let (at, naming) = (run.paths().control(), request.naming);
@@ -150,6 +158,12 @@ impl Mounted {
     /// What is mounted where.
     pub fn record(&self) -> &Record {
         &self.record
+    }
+
+    /// Whether it is being closed, for who waits for that elsewhere.
+    pub fn closing(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let watch = Arc::clone(&self.watch);
+        move || watch.closing()
     }
 
     /// A handle that ends the server.
@@ -170,6 +184,8 @@ impl Mounted {
                     Ok(()) => return self.finish(Some(waiting)),
                     Err(e) => waiting.refuse(&e),
                 },
+                // An unmount here would not reach there, and leave the directory below open to be written.
+                Event::Idle if is_mounted_elsewhere(&self.record.mountpoint) => {}
                 // In use all the same if it cannot be taken down.
                 Event::Idle => {
                     if self.take_down().is_ok() {
@@ -178,19 +194,20 @@ impl Mounted {
                 }
                 Event::Stop => match self.take_down() {
                     Ok(()) => return self.finish(None),
-                    Err(e) => {
-                        // A signal may be followed by a kill: what has come this far is made durable.
-                        (self.log)(&e.context("still serving"));
-                        if let Err(e) = self.vault.sync() {
-                            (self.log)(
-                                &Error::new(Kind::Io, "cannot make the vault durable").found(e.to_string()),
-                            );
-                        }
-                    }
+                    Err(e) if self.idle.try_again() => self.serve_on(e),
+                    Err(_) => {}
                 },
             }
         }
         self.finish(None)
+    }
+
+    /// Says why it is not closed. A signal may be followed by a kill: what has come this far is made durable.
+    fn serve_on(&self, why: Error) {
+        (self.log)(&ends_later(why).context("still serving"));
+        if let Err(e) = self.vault.sync() {
+            (self.log)(&Error::new(Kind::Io, "cannot make the vault durable").found(e.to_string()));
+        }
     }
 
     /// Unmounts. What is busy stays. The kernel writes everything back before it lets go.

@@ -67,8 +67,8 @@ pub(crate) struct WritingArgs {
 #[derive(Args, Clone)]
 pub(crate) struct IdleArgs {
     /// Close it when nobody used it for so long, such as 90s, 15m or 2h. What is in use stays open: a mounted file system with
-    /// an open file or a program in one of its directories, and a server with a client. Reading what the kernel has cached is
-    /// not noticed
+    /// an open file or a program in one of its directories, or mounted in a container too, and a server with a client. Reading what
+    /// the kernel has cached is not noticed. Not for disks with levels, whose cover would end when it is not used
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub idle_timeout: Option<Duration>,
 }

@@ -1,7 +1,8 @@
 //! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time without use.
 
 use crate::keys::answering;
-use crate::scene::{Scene, Signal, can_mount, have, send, skipped, wait_until};
+use crate::scene::{CHEAP, Scene, Signal, can_mount, have, send, skipped, wait_until};
+use rustix::process::geteuid;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,11 @@ fn mount_and_umount_find_their_helpers() {
     );
     let (_, shown) = run(&scene, "findmnt", &["-no", "FSTYPE,OPTIONS", "mnt"]);
     assert!(shown.starts_with("ext4") && shown.contains("noatime"), "{shown}");
+    // `mount -a` does not know that it is there already.
+    assert_eq!(
+        run(&scene, "mount", &["-t", "lacuna", "disk.img", "mnt", "-o", &options]),
+        (0, String::new())
+    );
     fs::write(scene.path("mnt/file"), b"written").unwrap();
     let held = fs::File::open(scene.path("mnt/file")).unwrap();
     let (code, said) = run(&scene, "umount", &["mnt"]);
@@ -189,6 +195,73 @@ fn what_nobody_uses_is_closed() {
     assert!(in_use(&scene, "disk.img"));
     drop(held);
     wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
+}
+
+/// What `user` in fstab and the manual of mount(8) mean, by the words that reach the helper.
+#[test]
+fn a_vault_obeys_what_a_line_of_fstab_says() {
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    let Some(_helpers) = Helpers::link() else { return };
+    let scene = Scene::new();
+    fs::create_dir(scene.path("mnt")).unwrap();
+    scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
+    let _closing = Closing(&scene, "mnt");
+    let key = scene.path("key").display().to_string();
+    let mount = |options: &str| {
+        let options = format!("rw,{options},noauto,user,keyfile={key}");
+        run(&scene, "mount.lacuna", &["v", "mnt", "-o", &options])
+    };
+    let (code, said) = mount("noatime");
+    assert!(code == 1 && said.contains("the mount option noatime"), "{code} {said}");
+    assert_eq!(mount("noexec,nosuid,nodev,relatime,symfollow"), (0, String::new()));
+    let (_, shown) = run(&scene, "findmnt", &["-no", "OPTIONS", "mnt"]);
+    assert!(shown.contains("noexec") && shown.contains("nosuid"), "{shown}");
+    assert_eq!(run(&scene, "mount.lacuna", &["-o", &format!("keyfile={key}"), "v", "mnt"]).0, 0);
+    scene.lacuna(&["-q", "close", "mnt"]).code(0);
+}
+
+#[test]
+fn a_time_without_use_ends_no_use_that_is_not_seen() {
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    scene.create("levels.img", &["--format", "deniable", "--size", "64M"]).code(0);
+    let idle = ["--key-file", "key", "--idle-timeout", "1s"];
+    for verb in [&["serve", "levels.img", "--socket", "nbd.sock"][..], &["open", "levels.img", "mnt"]] {
+        let refused = scene.lacuna(&[verb, &idle].concat()).code(1);
+        assert!(refused.stderr.contains("--idle-timeout"), "{}", refused.stderr);
+    }
+    if !can_mount("/dev/fuse") || !geteuid().is_root() {
+        return;
+    }
+    for at in ["mnt", "bound"] {
+        fs::create_dir(scene.path(at)).unwrap();
+    }
+    let _closing = Closing(&scene, "mnt");
+    scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
+    assert_eq!(run(&scene, "mount", &["--bind", "mnt", "bound"]).0, 0);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(scene.path("mnt/disk").exists() && in_use(&scene, "disk.img"));
+    assert_eq!(run(&scene, "umount", &["bound"]).0, 0);
+    wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
+}
+
+#[test]
+fn a_signal_ends_what_is_in_use_as_soon_as_it_is_not() {
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    let scene = Scene::with_disk(&["--size", "16M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene, "mnt");
+    scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
+    let held = fs::File::open(scene.path("mnt/disk")).unwrap();
+    let server = scene.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].take();
+    send(Signal::TERM, &server);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(in_use(&scene, "disk.img"));
+    drop(held);
+    wait_until("the end", || !in_use(&scene, "disk.img"));
 }
 
 #[test]

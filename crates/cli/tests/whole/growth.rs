@@ -3,6 +3,7 @@
 use crate::nbd_client::Client;
 use crate::scene::{Device, Scene, can_mount, noise};
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 const CHUNK: usize = 1 << 20;
 
@@ -103,4 +104,37 @@ fn what_cannot_grow_says_so() {
     assert!(refused.contains("thin volume"), "{refused}");
     let file = Scene::with_disk(&["--size", "64M"]);
     assert!(file.lacuna(&["resize", "disk.img", "--key-file", "key"]).code(1).stderr.contains("--size"));
+}
+
+#[test]
+fn a_removed_passphrase_opens_no_copy_where_the_device_ended() {
+    for format in ["sealed", "deniable"] {
+        let Some(grown) = Grown::new(200 << 20, &["--format", format]) else { return };
+        let former = (200 << 20) - (64 << 10);
+        let copy = || {
+            let mut bytes = [0; 8];
+            let backing = fs::File::open(grown.scene.path("backing")).unwrap();
+            backing.read_exact_at(&mut bytes, former).unwrap();
+            bytes
+        };
+        assert_eq!(copy(), *b"LACUNA\x00\x01");
+        grown.enlarge(1 << 30);
+        fs::write(grown.scene.path("new"), "staple").unwrap();
+        let change = [
+            "key",
+            "change",
+            &grown.device.0,
+            "--key-file",
+            "key",
+            "--new-key-file",
+            "new",
+            "--yes",
+            "--keep",
+            "1",
+        ];
+        grown.scene.lacuna(&change).code(0);
+        grown.scene.tool("sync", &[]);
+        assert_eq!(copy(), [0; 8], "{format}");
+        grown.scene.lacuna(&["check", &grown.device.0, "--key-file", "new"]).code(0);
+    }
 }
