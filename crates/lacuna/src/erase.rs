@@ -121,11 +121,9 @@ fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
 fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Result<bool> {
     // The last copies first: those that are found first are the ones that everybody knows.
     // A place that cannot be written keeps no other from being overwritten.
-    let failed = ranges.iter().rev().filter_map(|range| overwrite(medium, range).err()).next_back();
+    let overwritten = ranges.iter().rev().fold(Ok(()), |done, range| done.and(overwrite(medium, range)));
     medium.sync()?;
-    if let Some(e) = failed {
-        return Err(e.context("not every copy of the header is overwritten"));
-    }
+    overwritten.map_err(|e| e.context("not every copy of the header is overwritten"))?;
     // What is discarded too early might never be overwritten.
     let discarded =
         flat && ranges.iter().all(|range| medium.discard(range.start, range.end - range.start).is_ok());
