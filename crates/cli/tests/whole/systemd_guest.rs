@@ -55,6 +55,7 @@ fn lay_out(tree: &Path) {
     file("etc/fstab", FSTAB);
     file("etc/lacuna/key", "correct horse\n");
     file("etc/lacuna/private.conf", "LOCATION=/dev/vdd\nMOUNTPOINT=/srv/private\nOPTIONS=cache=16M\n");
+    file("etc/lacuna/asked.conf", "LOCATION=/dev/vdg\nMOUNTPOINT=/srv/served\nOPTIONS=cache=16M\n");
     file("etc/lacuna/served.conf", "LOCATION=/dev/vdg\nOPTIONS=--key-file /etc/lacuna/key\n");
     // What hangs is given up sooner than usual.
     file("etc/systemd/system.conf.d/guest.conf", "[Manager]\nDefaultTimeoutStopSec=15s\n");

@@ -43,6 +43,28 @@ write() { # DIRECTORY
     cd /
 }
 
+# A unit that has no credential has a person asked. When it is stopped, it waits for who is still there, and no longer.
+asked() {
+    systemctl stop lacuna-serve@served.socket lacuna-serve@served.service
+    systemctl start --no-block lacuna@asked.service
+    question=
+    tries=0
+    while [ -z "$question" ]; do
+        question=$(ls /run/systemd/ask-password/ask.* 2>/dev/null | head -n 1)
+        tries=$((tries + 1))
+        [ "$tries" -lt 60 ] || fail "lacuna@asked.service asks nobody"
+        sleep 1
+    done
+    tr -d '\n' </etc/lacuna/key | /lib/systemd/systemd-reply-password 1 "$(sed -n 's/^Socket=//p' "$question")"
+    systemctl start lacuna@asked.service || fail "lacuna@asked.service does not start with the passphrase"
+    (cd /srv/served && exec sleep 6) &
+    sleep 1
+    begun=$(cut -d. -f1 /proc/uptime)
+    systemctl stop lacuna@asked.service
+    [ "$(systemctl show -p Result --value lacuna@asked.service)" = success ] || fail "lacuna@asked.service did not end well"
+    [ $(($(cut -d. -f1 /proc/uptime) - begun)) -lt 60 ] || fail "lacuna@asked.service did not end when nobody used it"
+}
+
 say "boot $boot is up after $(cut -d' ' -f1 /proc/uptime) s"
 if [ "$boot" = 1 ]; then
     # The key of this machine encrypts the credential, so it is made here.
@@ -52,6 +74,7 @@ if [ "$boot" = 1 ]; then
     systemctl enable --now lacuna@private.service || fail "lacuna@private.service does not start"
     systemctl start lacuna-serve@served.service || fail "lacuna-serve@served.service does not start"
     [ -S /run/lacuna-nbd/served.sock ] || fail "no socket for clients"
+    asked
 fi
 [ "$(systemctl show -p StatusText --value lacuna@private.service)" = open ] || fail "lacuna@private.service is not open"
 for at in /srv/boot /srv/auto /srv/private /srv/slow; do
