@@ -135,8 +135,7 @@ pub(crate) fn confirm() -> Result<()> {
     Err(Error::new(Kind::Usage, "nothing was changed").found("an answer other than yes"))
 }
 
-/// What a person has to do now for the command to go on, which `--quiet` does not silence.
-#[cfg_attr(not(feature = "tokens"), allow(dead_code))]
+/// What a person has to do or to know now, which `--quiet` does not silence.
 pub(crate) fn now(text: &str) {
     to_stderr(&format!("lacuna: {text}"));
 }

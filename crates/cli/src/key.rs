@@ -6,8 +6,8 @@ use crate::cost;
 use crate::online;
 use crate::passphrase;
 use crate::recovery::{self, Works};
-use lacuna::keys::{Keys, Rewrites};
-use lacuna::{Error, Kind, Opener, PublicHeader, Result};
+use lacuna::keys::{Keys, Rewrites, same};
+use lacuna::{Error, Kind, Opened, Opener, Passphrase, PublicHeader, Result};
 use std::fmt::Write;
 
 /// What is said when a token is enrolled on a disk with levels, whichever level it is for.
@@ -17,35 +17,52 @@ const ANYBODY_CAN_TRY: &str = "whoever has this token, and the PIN if it has one
 /// `lacuna key add`.
 pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = roles(args)?;
-    let Unlocked { mut keys, mut works } = unlock(&args.key, &given, "Passphrase for", false, console)?;
-    if enrols(new.as_ref(), &keys, console) {
-        works.push(Works { level: deepest(&works), token: true });
+    let enrols = is_token(new.as_ref());
+    // A new passphrase is one of the deepest level that is given, and recovers all that the tokens given open.
+    let doubtful = enrols && given.tokens().next().is_some();
+    let asking = Asking { given: &given, first: "Passphrase for", all: false, doubtful };
+    let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
+    let level = deepest(&works);
+    if enrols {
+        works.push(Works { level, token: true });
         recovery::check(&works, args.key.recovery)?;
     }
-    keys.add(passphrase::another(new.as_ref(), &given, &args.key.location.to_string(), keys.uuid())?)?;
-    write(keys, &args.key, console, "added the passphrase")
+    keys.check_free_slot()?;
+    agree(&args.key, &keys, Some(level), enrols, console)?;
+    let secret = passphrase::another(new.as_ref(), &given, &args.key.location.to_string(), keys.uuid())?;
+    let used = |e| used_already(new.as_ref(), e);
+    keys.add(secret).map_err(used)?;
+    write(keys, console, "added the passphrase").map_err(used)
 }
 
 /// `lacuna key change`.
 pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = (&args.key.passphrase, args.new.source());
-    let Unlocked { mut keys, mut works } =
-        unlock(&args.key, given, "Passphrase to replace for", false, console)?;
-    if enrols(new.as_ref(), &keys, console) {
-        works[0].token = true;
+    let enrols = is_token(new.as_ref());
+    let doubtful = enrols || given.sources.iter().skip(1).any(Source::is_token);
+    let asking = Asking { given, first: "Passphrase to replace for", all: false, doubtful };
+    let Unlocked { mut keys, mut works } = unlock(&args.key, asking, console)?;
+    works[0].token = enrols;
+    // Where one slot changes, passphrases that are not given keep working.
+    if enrols || keys.levels().is_some() {
         recovery::check(&works, args.key.recovery)?;
     }
-    keys.change(passphrase::another(new.as_ref(), given, &args.key.location.to_string(), keys.uuid())?)?;
-    write(keys, &args.key, console, "changed the passphrase")
+    agree(&args.key, &keys, None, enrols, console)?;
+    let secret = passphrase::another(new.as_ref(), given, &args.key.location.to_string(), keys.uuid())?;
+    let used = |e| used_already(new.as_ref(), e);
+    keys.change(secret).map_err(used)?;
+    write(keys, console, "changed the passphrase").map_err(used)
 }
 
 /// `lacuna key remove`.
 pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
-    let given = &args.key.passphrase;
-    let Unlocked { mut keys, works } =
-        unlock(&args.key, given, "Passphrase that keeps working for", false, console)?;
-    let (prompt, source) = (format!("Passphrase to remove from {}: ", args.key.location), args.source());
-    if !source.as_ref().is_some_and(Source::is_token) {
+    let (given, source) = (&args.key.passphrase, args.source());
+    let doubtful = given.tokens().next().is_some();
+    let asking = Asking { given, first: "Passphrase that keeps working for", all: false, doubtful };
+    let Unlocked { mut keys, works } = unlock(&args.key, asking, console)?;
+    let prompt = format!("Passphrase to remove from {}: ", args.key.location);
+    // Where one slot changes, a token goes and no passphrase does. Otherwise all go that are not given.
+    if keys.levels().is_some() || !is_token(source.as_ref()) {
         recovery::check(&works, args.key.recovery)?;
     }
     let gone = passphrase::one(source.as_ref(), given, keys.uuid(), &prompt).map_err(|e| {
@@ -55,8 +72,10 @@ pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
             e.remedy("give the passphrase to remove with --remove-key-file or --remove-key-fd")
         }
     })?;
-    keys.remove(gone)?;
-    write(keys, &args.key, console, "removed the passphrase")
+    let opens_nothing = |e| passphrase::about_removed(source.as_ref(), e);
+    keys.remove(gone).map_err(opens_nothing)?;
+    agree(&args.key, &keys, None, false, console)?;
+    write(keys, console, "removed the passphrase").map_err(opens_nothing)
 }
 
 /// `lacuna key refresh`.
@@ -68,17 +87,31 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
             .found("one for `key refresh` without --add-level")
             .remedy("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
     }
-    let Unlocked { mut keys, mut works } = unlock(key, &key.passphrase, "Passphrase for", true, console)?;
-    if enrols(new.as_ref(), &keys, console) {
-        works.push(Works { level: deepest(&works) + 1, token: true });
+    let enrols = is_token(new.as_ref());
+    if enrols && !key.recovery.no_recovery {
+        return Err(Error::new(Kind::Usage, "cannot add a level that a token alone opens")
+            .found("a token for the new level")
+            .expected("a passphrase, which opens the level if the token is lost")
+            .remedy(
+                "make the level with --new-key-file PATH (`-` asks for it), then enrol the token with `lacuna key add LOCATION \
+                 --key-file PATH --new-token TOKEN` and all others that are to keep working; or give --no-recovery",
+            ));
     }
+    let given = &key.passphrase;
+    let doubtful = given.tokens().next().is_some();
+    let asking = Asking { given, first: "Passphrase for", all: true, doubtful };
+    let Unlocked { mut keys, works } = unlock(key, asking, console)?;
     recovery::check(&works, key.recovery)?;
     if *add_level {
-        let location = key.location.to_string();
-        keys.add_level(passphrase::another(new.as_ref(), &key.passphrase, &location, keys.uuid())?)?;
+        keys.check_new_level()?;
+        keys.check_free_slot()?;
+        agree(key, &keys, Some(deepest(&works) + 1), enrols, console)?;
+        let secret = passphrase::another(new.as_ref(), given, &key.location.to_string(), keys.uuid())?;
+        keys.add_level(secret).map_err(|e| used_already(new.as_ref(), e))?;
+        return write(keys, console, "added a level and rewrote the key slots");
     }
-    let done = if *add_level { "added a level and rewrote the key slots" } else { "rewrote the key slots" };
-    write(keys, key, console, done)
+    agree(key, &keys, None, false, console)?;
+    write(keys, console, "rewrote the key slots")
 }
 
 /// Which passphrases of `key add` open the disk, and which is the new one: a token, if nothing else is said to be new.
@@ -101,14 +134,21 @@ fn roles(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Source>)> {
     Ok((given, first))
 }
 
-/// Whether a token is enrolled. Says what that means on a disk with levels.
-fn enrols(new: Option<&Source>, keys: &Keys, console: Console) -> bool {
-    let enrols = new.is_some_and(Source::is_token);
-    if enrols && keys.has_levels() {
-        // In the same words whatever there is (deniability contract).
-        console.note(ANYBODY_CAN_TRY);
+fn is_token(source: Option<&Source>) -> bool {
+    source.is_some_and(Source::is_token)
+}
+
+/// Says of a new passphrase that works already that it is the secret of a token.
+fn used_already(new: Option<&Source>, e: Error) -> Error {
+    match new {
+        _ if e.kind() != Kind::Exists => e,
+        Some(Source::Token(token)) => e
+            .with_kind(Kind::Usage)
+            .found(format!("the secret of the token {token}, which is enrolled already"))
+            .remedy("use the token as it is, or give it another NAME for another secret"),
+        // To be there already is a wrong use of `key`, as in all its refusals.
+        _ => e.with_kind(Kind::Usage),
     }
-    enrols
 }
 
 fn deepest(works: &[Works]) -> u8 {
@@ -121,18 +161,28 @@ struct Unlocked {
     works: Vec<Works>,
 }
 
-/// Unlocks the disk. `first`: what the first passphrase is, for a prompt. `all`: the operation rewrites all slots, whatever
-/// the format.
-fn unlock(
-    args: &KeyArgs,
-    given: &PassphraseArgs,
-    first: &str,
+/// What is asked to unlock the disk.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    /// The passphrases that are given.
+    given: &'a PassphraseArgs,
+    /// What the first passphrase is, for a prompt.
+    first: &'static str,
+    /// The operation rewrites all slots, whatever the format.
     all: bool,
-    console: Console,
-) -> Result<Unlocked> {
+    /// The level of each passphrase decides whether a token is left alone.
+    doubtful: bool,
+}
+
+/// Unlocks the disk.
+fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlocked> {
+    let Asking { given, first, all, doubtful } = asking;
     let cost = cost::from_args(&args.cost)?;
     let mut works = Vec::new();
     let ask = |rewrites, disk: &PublicHeader, open: Opener<'_>| {
+        if doubtful && disk.format.has_levels() {
+            recovery::refuse_unwatched(args.recovery)?;
+        }
         let prompt = format!("{first} {}: ", args.location);
         let opened = if let Rewrites::All(warning) = rewrites {
             check_agreement(args, warning)?;
@@ -142,10 +192,7 @@ fn unlock(
         } else {
             passphrase::opened_by(given, &prompt, disk.uuid, open)?
         };
-        // Where nothing was given, all were typed.
-        let token = |at: usize| given.sources.get(at).is_some_and(Source::is_token);
-        let levels = opened.0.opened_levels().iter().enumerate();
-        works = levels.map(|(at, level)| Works { level: *level, token: token(at) }).collect();
+        works = working(&opened, given);
         Ok(opened)
     };
     let location = &args.location;
@@ -168,18 +215,45 @@ fn unlock(
     }
 }
 
-/// Writes what was changed, after a last question where other passphrases stop working.
-fn write(keys: Keys, args: &KeyArgs, console: Console, done: &str) -> Result<()> {
-    let levels = keys.levels();
-    if let Some(levels) = levels.as_ref().filter(|_| !args.yes) {
-        console.note(&afterwards(levels, keys.has_levels()));
-        console::confirm()?;
+/// The passphrases that opened a disk, each once, as the operation counts them.
+fn working((unlocked, passphrases): &Opened, given: &PassphraseArgs) -> Vec<Works> {
+    // Where nothing was given, all were typed.
+    let is_token = |at: usize| is_token(given.sources.get(at));
+    let mut each: Vec<(&Passphrase, Works)> = Vec::new();
+    for (at, (level, passphrase)) in unlocked.opened_levels().iter().zip(passphrases).enumerate() {
+        match each.iter_mut().find(|(known, _)| same(known, passphrase)) {
+            // A passphrase that a token has as well is there without it.
+            Some((_, works)) => works.token &= is_token(at),
+            None => each.push((passphrase, Works { level: *level, token: is_token(at) })),
+        }
     }
+    each.into_iter().map(|(_, works)| works).collect()
+}
+
+/// Asks whether to go on where other passphrases stop working. `more`: the level of a passphrase that is to come. `enrols`: it is the
+/// secret of a token, of which is said what that means.
+///
+/// Before anything new is made: a token keeps what is made in it, whatever the answer is.
+fn agree(args: &KeyArgs, keys: &Keys, more: Option<u8>, enrols: bool, console: Console) -> Result<()> {
+    if enrols && keys.has_levels() {
+        // In the same words whatever there is (deniability contract).
+        console.note(ANYBODY_CAN_TRY);
+    }
+    let Some(mut levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
+    levels.extend(more);
+    console.note(&afterwards(&levels, keys.has_levels()));
+    console::confirm()
+}
+
+/// Writes what was changed.
+fn write(keys: Keys, console: Console, done: &str) -> Result<()> {
+    let rewrites = keys.levels().is_some();
     let left = keys.write(&console)?;
     let left = format!("{left} {}", work(left));
-    console.done(&match levels {
-        None => format!("{done}; {left} now"),
-        Some(_) => format!("{done}; from now on {left}, of those given now"),
+    console.done(&if rewrites {
+        format!("{done}; from now on {left}, of those given now")
+    } else {
+        format!("{done}; {left} now")
     })
 }
 

@@ -116,6 +116,7 @@ fn main() -> ExitCode {
         Ok(()) => 0,
         Err(e) => {
             console::error(&e);
+            token::kept().iter().for_each(|left| console::now(left));
             console::exit_code(&e)
         }
     };

@@ -4,7 +4,8 @@ use crate::args::{PassphraseArgs, RecoveryArgs, Source};
 use crate::descriptor;
 use crate::token;
 use lacuna::keys::same;
-use lacuna::{Error, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid};
+use lacuna::{Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid};
+use lacuna_service::shell_word;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -103,7 +104,19 @@ fn about_tokens(args: &PassphraseArgs, e: Error) -> Error {
     };
     e.remedy(format!(
         "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add LOCATION \
-         --token {token}`",
+         --token {}`",
+        token::why_not(token),
+        shell_word(Path::new(&token.to_string()))
+    ))
+}
+
+/// Says of a refused passphrase to remove that is the secret of a token why that may be, and how to be rid of its slot all the same.
+///
+/// Deniability contract: in the same words whatever the token was enrolled for, and whether it was.
+pub(crate) fn about_removed(source: Option<&Source>, e: Error) -> Error {
+    let Some(Source::Token(token)) = source.filter(|_| e.kind() == Kind::Passphrase) else { return e };
+    e.found(format!("a secret of the token {token} that opens nothing")).remedy(format!(
+        "{}. `lacuna key refresh` with every passphrase that is to keep working drops what the token was enrolled with",
         token::why_not(token)
     ))
 }
@@ -123,35 +136,69 @@ pub(crate) fn to_create(
     if args.tokens().next().is_none() {
         return chosen(args, location, new.levels);
     }
-    if args.sources.len() != usize::from(new.levels) {
-        return Err(Error::new(Kind::Usage, format!("cannot create {location}"))
-            .found(format!("{} passphrases and tokens", args.sources.len()))
-            .expected(format!("{}: one for each level", new.levels))
-            .remedy("add others with `lacuna key add` afterwards"));
-    }
+    check_tokens(args, recovery, location, new.levels)?;
     let mut all: Vec<Vec<Passphrase>> = Vec::new();
     for (level, source) in (0..new.levels).zip(&args.sources) {
-        let mut of_level = vec![match source {
-            Source::File(path) if is_typed(path) => {
-                one_more(args, &new_prompt(location, new.levels, level), &all)?
+        let mut of_level = Vec::new();
+        match source {
+            Source::Token(_) if recovery.no_recovery => {}
+            Source::Token(_) => {
+                let prompt = match new.levels {
+                    1 => format!("New recovery passphrase for {location}: "),
+                    _ => format!("New recovery passphrase for level {level} of {location}: "),
+                };
+                of_level.push(one_more(args, &prompt, &all)?);
             }
-            source => from_source(source, args, new.uuid, true)?,
-        }];
-        if source.is_token() && !recovery.no_recovery {
-            let prompt = match new.levels {
-                1 => format!("New recovery passphrase for {location}: "),
-                _ => format!("New recovery passphrase for level {level} of {location}: "),
-            };
-            of_level.push(one_more(args, &prompt, &all).map_err(|e| {
-                e.remedy(
-                    "give --askpass CMD, which is asked for a recovery passphrase; or create the disk with a passphrase and enrol \
-                     the token with `lacuna key add`; or give --no-recovery",
-                )
-            })?);
+            source if is_typed_source(source) => {
+                of_level.push(one_more(args, &new_prompt(location, new.levels, level), &all)?);
+            }
+            source => of_level.push(from_source(source, args, new.uuid, false)?),
         }
         all.push(of_level);
     }
+    // Last, since a token keeps what is made in it, also if a person gives up at a prompt.
+    for (of_level, source) in all.iter_mut().zip(&args.sources).filter(|(_, source)| source.is_token()) {
+        of_level.insert(0, from_source(source, args, new.uuid, true)?);
+    }
     Ok(all)
+}
+
+/// Refuses tokens that cannot be those of a new disk, before anything is made in one of them.
+fn check_tokens(args: &PassphraseArgs, recovery: RecoveryArgs, location: &str, levels: u8) -> Result<()> {
+    let refused = || Error::new(Kind::Usage, format!("cannot create {location}"));
+    let sources = &args.sources;
+    if sources.len() != usize::from(levels) {
+        return Err(refused()
+            .found(format!("{} passphrases and tokens", sources.len()))
+            .expected(format!("{levels}: one for each level"))
+            .remedy("add others with `lacuna key add` afterwards"));
+    }
+    let tokens: Vec<_> = args.tokens().collect();
+    if let Some((_, twice)) = tokens.iter().enumerate().find(|(at, token)| tokens[..*at].contains(*token)) {
+        return Err(refused()
+            .found(format!("the token {twice} for two levels"))
+            .expected("another secret for each level")
+            .remedy("give the second another NAME"));
+    }
+    if recovery.no_recovery {
+        return Ok(());
+    }
+    if sources.len() + tokens.len() > KEY_SLOTS {
+        return Err(refused()
+            .found(format!("{} passphrases, recovery passphrases among them", sources.len() + tokens.len()))
+            .expected(format!("at most {KEY_SLOTS}"))
+            .remedy("enrol fewer tokens, or give --no-recovery"));
+    }
+    if nobody_to_ask(args) {
+        return Err(refused()
+            .found("a token, and nobody to ask for a recovery passphrase")
+            .expected("a terminal, or a program that asks")
+            .remedy(
+                "give --askpass CMD, which is asked for a recovery passphrase; or create the disk with a passphrase and enrol \
+                 the token with `lacuna key add`; or give --no-recovery",
+            ));
+    }
+    Ok(())
 }
 
 /// Passphrases that are no tokens for something new, one for each level; asked for twice where a person types.
@@ -227,10 +274,19 @@ fn from_source(source: &Source, args: &PassphraseArgs, disk: Uuid, create: bool)
         Source::File(path) => from_path(path),
         Source::Descriptor(number) => from_descriptor(*number),
         Source::Token(token) => {
-            let secret = token::secret(token, disk, &|prompt| ask(args, prompt), create)?;
+            let ask_pin = |prompt: &str| if nobody_to_ask(args) { Err(no_pin()) } else { ask(args, prompt) };
+            let secret = token::secret(token, disk, &ask_pin, create)?;
             checked(secret, &format!("the token {token}"))
         }
     }
+}
+
+/// A key file is no PIN, so the advice of a passphrase that cannot be asked for would not help.
+fn no_pin() -> Error {
+    Error::new(Kind::Usage, "cannot ask for the PIN")
+        .found("no terminal")
+        .expected("a terminal, or a program that asks")
+        .remedy("give --askpass CMD, which is asked for the PIN")
 }
 
 /// The passphrase that a unit of systemd was given under the name `lacuna.passphrase`, if it was.
@@ -277,6 +333,11 @@ fn typed_in(prompt: &str) -> Result<Passphrase> {
             .remedy("give --key-file PATH, --key-fd N or --askpass CMD")
     })?;
     Ok(Passphrase::new(typed.into_bytes()))
+}
+
+/// Whether neither a program nor a terminal is there that could be asked.
+fn nobody_to_ask(args: &PassphraseArgs) -> bool {
+    args.askpass.is_none() && File::options().read(true).write(true).open("/dev/tty").is_err()
 }
 
 /// Whether standard input is meant, and a person types there: read like a file, it would be seen by everybody who looks at the

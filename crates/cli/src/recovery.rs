@@ -2,6 +2,7 @@
 //! after an update.
 
 use crate::args::RecoveryArgs;
+use crate::console;
 use lacuna::{Error, Kind, Result};
 
 /// A passphrase that works after a key operation.
@@ -11,6 +12,24 @@ pub(crate) struct Works {
     pub level: u8,
     /// Whether it is the secret of a token.
     pub token: bool,
+}
+
+/// Refuses a key operation on a disk with levels of which only [`check`] can tell whether it leaves a token alone, unless a person looks
+/// at a terminal.
+///
+/// Deniability contract: that depends on the level of each passphrase, so a log that keeps the refusal, or only the exit code, would tell
+/// of a level. It hears the same whatever the passphrases open, and before any is tried.
+pub(crate) fn refuse_unwatched(args: RecoveryArgs) -> Result<()> {
+    if args.no_recovery || console::is_watched() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "nothing was changed")
+        .found("a token among the passphrases of a disk with levels, and no terminal")
+        .expected("a terminal: whether a passphrase opens as much as the token is told there alone, whatever there is")
+        .remedy(
+            "run the same command with standard error on a terminal; or give --no-recovery, if you know that a passphrase opens as much, \
+             or do without",
+        ))
 }
 
 /// Refuses a key operation after which only tokens are known to open something.

@@ -3,12 +3,21 @@
 #[cfg(feature = "tokens")]
 use crate::console;
 use lacuna::{Passphrase, Result, Uuid};
+use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "tokens")]
 pub(crate) use lacuna_tokens::TokenSpec;
 
 /// How a PIN is asked for.
 pub(crate) type Ask<'a> = &'a dyn Fn(&str) -> Result<Passphrase>;
+
+/// What tokens keep since this process made it.
+static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What tokens keep since this process made it: to be told when the command fails, of which people believe that it left nothing.
+pub(crate) fn kept() -> Vec<String> {
+    std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// The secret of a token for a disk. `create`: the token is being enrolled.
 #[cfg(feature = "tokens")]
@@ -22,6 +31,10 @@ pub(crate) fn secret(token: &TokenSpec, disk: Uuid, ask: Ask<'_>, create: bool) 
 
         fn act(&self, what: &str) {
             console::now(what);
+        }
+
+        fn keeps(&self, what: &str) {
+            KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
         }
     }
 

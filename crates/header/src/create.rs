@@ -104,7 +104,7 @@ fn check_levels(levels: &[Vec<SecretVec>]) -> Result<Vec<(u8, &SecretVec)>> {
     check_count(entries.len())?;
     for (i, (_, passphrase)) in entries.iter().enumerate() {
         if entries[..i].iter().any(|(_, earlier)| constant_time_eq(earlier.expose(), passphrase.expose())) {
-            return Err(passphrase_in_use());
+            return Err(passphrase_in_use().with_kind(Kind::Usage));
         }
     }
     Ok(entries)

@@ -54,7 +54,12 @@ impl Keyring {
         self.entries.iter().map(|(level, _)| *level)
     }
 
-    /// One more passphrase for `level`.
+    /// Refuses a passphrase more if the slots are full, before it is made. Errors: [`Kind::Usage`].
+    pub fn check_free_slot(&self) -> Result<()> {
+        check_count(self.entries.len() + 1)
+    }
+
+    /// One more passphrase for `level`. Errors: [`Kind::Exists`] if it is in the list.
     pub fn add(&mut self, level: u8, passphrase: SecretVec) -> Result<()> {
         if self.position(&passphrase).is_some() {
             return Err(passphrase_in_use());
@@ -63,7 +68,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// `new` takes the place of `old`, for the same level.
+    /// `new` takes the place of `old`, for the same level. Errors: [`Kind::Exists`] if it is in the list already.
     pub fn change(&mut self, old: &SecretVec, new: SecretVec) -> Result<()> {
         let at = self.find(old)?;
         if self.position(&new).is_some_and(|other| other != at) {
@@ -103,7 +108,7 @@ impl Keyring {
 }
 
 pub(crate) fn passphrase_in_use() -> Error {
-    Error::new(Kind::Usage, "cannot use the same passphrase twice")
+    Error::new(Kind::Exists, "cannot use the same passphrase twice")
         .found("a passphrase that is already in the list")
         .expected("passphrases that all differ")
 }

@@ -67,7 +67,7 @@ pub use layout::{
     COPY_A, COPY_B, HEADER_AREA, HEADER_LEN, KEY_SLOTS, MAX_LEVELS, PARAMS_MAX, TAIL_AREA, copy_c, medium_len,
 };
 pub use location::Location;
-pub use passphrases::{add_passphrase, change_passphrase, remove_passphrase};
+pub use passphrases::{add_passphrase, change_passphrase, check_free_slot, remove_passphrase};
 pub use public::{FormatId, PublicHeader, Uuid};
 pub use seal::HeaderImage;
 pub use unlock::{Unlocked, open, open_by_key};

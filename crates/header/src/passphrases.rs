@@ -29,7 +29,7 @@ enum Change<'a> {
 
 /// Adds a passphrase. Gives how many work now.
 ///
-/// Errors: [`Kind::Usage`] if it works already, or if all slots are used.
+/// Errors: [`Kind::Exists`] if it works already, [`Kind::Usage`] if all slots are used.
 pub fn add_passphrase(
     medium: &dyn Medium,
     unlocked: &mut Unlocked,
@@ -40,22 +40,35 @@ pub fn add_passphrase(
     if find(unlocked, new)?.is_some() {
         return Err(passphrase_in_use());
     }
-    let free: Vec<u8> = (0u8..).zip(map.0).filter(|(_, used)| !used).map(|(slot, _)| slot).collect();
+    let free = free_slots(map)?;
     let mut choice = [0; 8];
     random.fill(&mut choice);
-    let choice = u64::from_le_bytes(choice) % free.len().max(1) as u64;
-    let position = *free.get(choice as usize).ok_or_else(|| {
-        Error::new(Kind::Usage, "cannot add a passphrase")
+    let position = free[(u64::from_le_bytes(choice) % free.len() as u64) as usize];
+    apply(medium, unlocked, map, position, &Change::Fill(new), random)
+}
+
+/// Refuses a passphrase more before it is made: a token would keep what it is made of.
+///
+/// Errors: [`Kind::Usage`] if all slots are used.
+pub fn check_free_slot(unlocked: &Unlocked) -> Result<()> {
+    free_slots(unlocked.slot_map()?).map(drop)
+}
+
+/// The slots that are not used: at least one.
+fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
+    let free: Vec<u8> = (0u8..).zip(map.0).filter(|(_, used)| !used).map(|(slot, _)| slot).collect();
+    if free.is_empty() {
+        return Err(Error::new(Kind::Usage, "cannot add a passphrase")
             .found(format!("{KEY_SLOTS} passphrases that work"))
             .expected(format!("fewer than the {KEY_SLOTS} that a disk can have"))
-            .remedy("remove one first, or refresh the key slots with those you know alone")
-    })?;
-    apply(medium, unlocked, map, position, &Change::Fill(new), random)
+            .remedy("remove one first, or refresh the key slots with those you know alone"));
+    }
+    Ok(free)
 }
 
 /// Puts `new` in the place of the first passphrase that opened the disk. Gives how many work now.
 ///
-/// Errors: [`Kind::Usage`] if `new` works already.
+/// Errors: [`Kind::Exists`] if `new` works already.
 pub fn change_passphrase(
     medium: &dyn Medium,
     unlocked: &mut Unlocked,

@@ -6,7 +6,7 @@ use fixture::*;
 use lacuna_core::Kind;
 use lacuna_crypto::{Argon2Cost, SeededRandom};
 use lacuna_header::{
-    FormatId, HEADER_LEN, Keyring, Unlocked, add_passphrase, change_keys, change_passphrase,
+    FormatId, HEADER_LEN, Keyring, Unlocked, add_passphrase, change_keys, change_passphrase, check_free_slot,
     lost_slots_warning, open, rekey, remove_passphrase, store,
 };
 use lacuna_medium::MemoryMedium;
@@ -32,7 +32,7 @@ fn add_keeps_those_given_and_adds_to_the_deepest() {
     let medium = disk(&[&["zero"], &["one"]], 1);
     let unlocked = operate(&medium, &["zero", "one"], 2, |ring, unlocked| {
         ring.add(unlocked.level, secret("uno")).unwrap();
-        assert_eq!(ring.add(0, secret("uno")).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(ring.add(0, secret("uno")).unwrap_err().kind(), Kind::Exists);
     });
     assert_eq!(unlocked.opened_levels(), [0, 1, 1]);
     assert_eq!(unlocked.header.generation, 2);
@@ -62,7 +62,7 @@ fn change_and_remove() {
     let medium = disk(&[&["zero", "null"], &["one"]], 5);
     operate(&medium, &["zero", "null", "one"], 6, |ring, _| {
         assert_eq!(ring.change(&secret("nobody"), secret("x")).unwrap_err().kind(), Kind::Usage);
-        assert_eq!(ring.change(&secret("one"), secret("null")).unwrap_err().kind(), Kind::Usage);
+        assert_eq!(ring.change(&secret("one"), secret("null")).unwrap_err().kind(), Kind::Exists);
         ring.change(&secret("one"), secret("one")).unwrap();
         ring.change(&secret("one"), secret("eins")).unwrap();
     });
@@ -187,12 +187,12 @@ fn one_passphrase_comes_changes_and_goes_without_the_others() {
     assert_eq!(add_passphrase(&medium, &mut unlocked, &secret("c"), &random).unwrap(), 3);
     assert_eq!(
         add_passphrase(&medium, &mut unlocked, &secret("b"), &random).unwrap_err().kind(),
-        Kind::Usage
+        Kind::Exists
     );
     assert_eq!(change_passphrase(&medium, &mut unlocked, &secret("A"), &random).unwrap(), 3);
     assert_eq!(
         change_passphrase(&medium, &mut unlocked, &secret("b"), &random).unwrap_err().kind(),
-        Kind::Usage
+        Kind::Exists
     );
     let wrong = remove_passphrase(&medium, &mut unlocked, &secret("a"), &random).unwrap_err();
     assert_eq!(wrong.kind(), Kind::Passphrase);
@@ -220,6 +220,7 @@ fn slots_fill_up_to_eight_and_a_refresh_drops_what_is_not_given() {
         assert_eq!(add_passphrase(&medium, &mut unlocked, &secret(&n.to_string()), &random).unwrap(), n + 1);
     }
     let before = medium.snapshot();
+    assert!(check_free_slot(&unlocked).is_err());
     let full = add_passphrase(&medium, &mut unlocked, &secret("8"), &random).unwrap_err();
     assert!(full.kind() == Kind::Usage && full.to_string().contains("8 passphrases"), "{full}");
     assert!(medium.snapshot() == before);

@@ -12,7 +12,7 @@ use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{SystemRandom, constant_time_eq};
 use lacuna_header::{
-    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase,
+    Keyring, Location, PublicHeader, Uuid, add_passphrase, change_keys, change_passphrase, check_free_slot,
     lost_slots_warning, remove_passphrase,
 };
 use lacuna_medium::{Access, Medium};
@@ -161,7 +161,16 @@ impl Keys {
         }
     }
 
-    /// One passphrase more, for the deepest level that those given open.
+    /// Refuses a passphrase more if all key slots are used, before it is made. Errors: [`Kind::Usage`].
+    pub fn check_free_slot(&self) -> Result<()> {
+        match &self.plan {
+            Plan::One(_) => check_free_slot(&self.volume.unlocked),
+            Plan::All { keyring, .. } => keyring.check_free_slot(),
+        }
+    }
+
+    /// One passphrase more, for the deepest level that those given open. Errors: [`Kind::Exists`] if it works already, which
+    /// [`Keys::write`] tells where one slot changes.
     pub fn add(&mut self, new: SecretVec) -> Result<()> {
         match &mut self.plan {
             Plan::One(change) => *change = Some(Change::Add(new)),
@@ -170,7 +179,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Another passphrase in place of the first that was given.
+    /// Another passphrase in place of the first that was given. Errors: as of [`Keys::add`].
     pub fn change(&mut self, new: SecretVec) -> Result<()> {
         match &mut self.plan {
             Plan::One(change) => *change = Some(Change::Replace(new)),
@@ -206,16 +215,22 @@ impl Keys {
         }
     }
 
-    /// One level more, empty, with this passphrase. Errors: [`Kind::Usage`] unless all slots of a disk with levels are rewritten, and
-    /// if there cannot be as many levels.
-    pub fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
-        let Volume { parameters, unlocked, .. } = &mut self.volume;
-        let Plan::All { keyring, .. } = &mut self.plan else { return Err(no_levels(&unlocked.header)) };
-        if !parameters.has_levels() {
+    /// Refuses a level more before its passphrase is made. Errors: those of [`Keys::add_level`].
+    pub fn check_new_level(&self) -> Result<()> {
+        let Volume { parameters, unlocked, .. } = &self.volume;
+        if !matches!(self.plan, Plan::All { .. }) || !parameters.has_levels() {
             return Err(no_levels(&unlocked.header));
         }
         // Deniability contract: it says how many levels there are.
-        parameters.check_levels(unlocked.master_keys.len() + 1).map_err(Error::private)?;
+        parameters.check_levels(unlocked.master_keys.len() + 1).map_err(Error::private)
+    }
+
+    /// One level more, empty, with this passphrase. Errors: [`Kind::Usage`] unless all slots of a disk with levels are rewritten, and
+    /// if there cannot be as many levels; [`Kind::Exists`] if the passphrase works already.
+    pub fn add_level(&mut self, passphrase: SecretVec) -> Result<()> {
+        self.check_new_level()?;
+        let unlocked = &mut self.volume.unlocked;
+        let Plan::All { keyring, .. } = &mut self.plan else { return Err(no_levels(&unlocked.header)) };
         let level = unlocked.add_level(&SystemRandom::new()?)?;
         keyring.add(level, passphrase)
     }

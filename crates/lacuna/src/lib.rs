@@ -120,7 +120,9 @@ pub use lacuna_core::{
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
 pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
-pub use lacuna_header::{CopyReport, CopyState, Diagnosis, FormatId, Location, PublicHeader, Unlocked, Uuid};
+pub use lacuna_header::{
+    CopyReport, CopyState, Diagnosis, FormatId, KEY_SLOTS, Location, PublicHeader, Unlocked, Uuid,
+};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
 pub use lacuna_oblivious::{Hiding, Plan};

@@ -5,12 +5,13 @@
 //! answers differently with and without its PIN, so the PIN is always used where there is one.
 
 use crate::Token;
-use crate::ffi::fido::{Code, Device, plugged};
+use crate::ffi::fido::{Code, Device, NO_SECRET, plugged};
 use crate::pin::Pin;
 use crate::request::Request;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use std::ffi::CStr;
-use std::path::Path;
+use std::fs::File;
+use std::io::ErrorKind;
 
 /// The relying party, which is also the name that the token shows for its user.
 const RP: &CStr = c"lacuna";
@@ -26,9 +27,13 @@ const NOT_ALLOWED: i32 = 0x30;
 const PIN_INVALID: i32 = 0x31;
 const PIN_BLOCKED: i32 = 0x32;
 const PIN_AUTH_BLOCKED: i32 = 0x34;
+/// None is set, and the token wants one.
+const PIN_REQUIRED: i32 = 0x36;
+/// It must be changed before it is used.
+const PIN_POLICY: i32 = 0x37;
 const UNSUPPORTED: [i32; 2] = [0x16, 0x2b];
-/// Of libfido2: it cannot open, write to or read from the device.
-const TRANSPORT: [i32; 3] = [-1, -2, -9];
+/// Of libfido2: it cannot write to or read from the device.
+const TRANSPORT: [i32; 2] = [-1, -2];
 
 /// A security key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,13 +46,17 @@ impl Token for Fido2 {
     fn secret(&self, request: &Request<'_>, create: bool) -> Result<SecretVec> {
         let (path, product) = self.path()?;
         let device = open(&path)?;
+        let failed = |what: &str, code| refusal(&device, &path, what, code);
+        // Before anything is made in it: a credential without the extension would stay, and be of no use.
+        if !device.has_hmac_secret().map_err(|code| failed("ask the token what it can do", code))? {
+            return Err(failed("get a secret from the token", Code(NO_SECRET)));
+        }
         let pin = if device.has_pin() {
             Some(Pin::new(&request.person.pin(&format!("PIN of the token {product}: "))?)?)
         } else {
             None
         };
         let pin = pin.as_ref();
-        let failed = |what: &str, code| refusal(&device, what, code);
         // A credential that is there must not be overwritten: other disks open with it.
         match device.count(RP, pin) {
             Ok(1) => {}
@@ -58,6 +67,10 @@ impl Token for Fido2 {
                 device
                     .make_credential(RP, USER, pin)
                     .map_err(|code| failed("make a credential in the token", code))?;
+                request.person.keeps(&format!(
+                    "the token {product} keeps the credential that was made in it. It tells nothing of this disk, and serves when \
+                     the token is enrolled the next time"
+                ));
             }
             Err(Code(NO_CREDENTIALS)) | Ok(0) => {
                 return Err(Error::new(
@@ -77,7 +90,13 @@ impl Token for Fido2 {
             Err(code) => return Err(failed("look for the credential in the token", code)),
         }
         request.person.act(&format!("touch the token {product}"));
-        device.secret(RP, &request.salt(), pin).map_err(|code| failed("get the secret from the token", code))
+        device.secret(RP, &request.salt(), pin).map_err(|code| match code {
+            // It has just counted one.
+            Code(NO_CREDENTIALS) if pin.is_none() => {
+                failed("use the credential in the token", Code(PIN_REQUIRED))
+            }
+            code => failed("get the secret from the token", code),
+        })
     }
 }
 
@@ -109,23 +128,35 @@ impl Fido2 {
 fn open(path: &str) -> Result<Device> {
     Device::open(path)?.map_err(|Code(code)| {
         let error = |kind| Error::new(kind, format!("cannot open the token {path}"));
+        // libfido2 does not tell why; what the system says of the file does.
         let file = path.strip_prefix("socket:").unwrap_or(path);
-        match Path::new(file).metadata() {
-            Err(_) => error(Kind::NotFound)
+        match File::options().read(true).write(true).open(file).map_err(|e| e.kind()) {
+            Err(ErrorKind::NotFound) => error(Kind::NotFound)
                 .found("no such device")
                 .expected("a token that is plugged in")
                 .remedy("plug it in, or give the recovery passphrase"),
-            Ok(_) => error(Kind::Permission)
-                .found(format!("code {code} of libfido2"))
-                .expected("a FIDO2 token that this user may read and write")
+            Err(ErrorKind::PermissionDenied) => error(Kind::Permission)
+                .found("a device that this user may not read and write")
+                .expected("one that this user may")
                 .remedy(
                     "see the permissions of the device (udev gives tokens to whoever sits at the machine)",
+                ),
+            _ => error(Kind::Other)
+                .found(format!("a device that does not answer as a FIDO2 token does ({})", words(code)))
+                .expected("a FIDO2 token that no other program uses")
+                .remedy(
+                    "see whether it is the right device; end other programs that use it, pull it out, plug it in, and try again",
                 ),
         }
     })
 }
 
-fn refusal(device: &Device, what: &str, Code(code): Code) -> Error {
+/// A code as its documentation has it: that of a token in hexadecimal digits, that of libfido2 below zero.
+fn words(code: i32) -> String {
+    if code < 0 { format!("code {code} of libfido2") } else { format!("code {code:#x} of the token") }
+}
+
+fn refusal(device: &Device, path: &str, what: &str, Code(code): Code) -> Error {
     let error = |kind| Error::new(kind, format!("cannot {what}"));
     match code {
         PIN_INVALID => {
@@ -141,6 +172,13 @@ fn refusal(device: &Device, what: &str, Code(code): Code) -> Error {
         PIN_BLOCKED => error(Kind::Permission)
             .found("a token that is locked after too many wrong PINs")
             .remedy("give the recovery passphrase; to reset the token (`fido2-token -R`) removes all that it keeps"),
+        PIN_REQUIRED => error(Kind::Other)
+            .found("a token that wants a PIN and has none")
+            .expected("one with a PIN")
+            .remedy(format!("set one with `fido2-token -S {path}`, and enrol the token then")),
+        PIN_POLICY => error(Kind::Other)
+            .found("a token whose PIN must be changed before it is used")
+            .remedy(format!("change it with `fido2-token -C {path}`; secrets that were made with a PIN stay as they are")),
         KEY_STORE_FULL => error(Kind::Other)
             .found("a token that is full")
             .remedy("remove a credential that is not needed (`fido2-token -L -r` lists them), or use another token"),
@@ -150,15 +188,15 @@ fn refusal(device: &Device, what: &str, Code(code): Code) -> Error {
         OPERATION_DENIED | NOT_ALLOWED => {
             error(Kind::Permission).found("a token that refuses").remedy("try again, and touch the token when it blinks")
         }
-        code if UNSUPPORTED.contains(&code) => error(Kind::Other)
+        code if code == NO_SECRET || UNSUPPORTED.contains(&code) => error(Kind::Other)
             .found("a token without hmac-secret or without room for credentials")
             .expected("a FIDO2 token with the extension hmac-secret")
             .remedy("use another token"),
         code if TRANSPORT.contains(&code) => error(Kind::NotFound)
-            .found(format!("a token that does not answer (code {code} of libfido2)"))
+            .found(format!("a token that does not answer ({})", words(code)))
             .remedy("leave it plugged in, and try again"),
         code => error(Kind::Other)
-            .found(format!("code {code:#x} of the token or of libfido2"))
+            .found(words(code))
             .remedy("try again, or give the recovery passphrase"),
     }
 }

@@ -42,6 +42,10 @@ fn refusal(key: &str, e: &io::Error) -> Error {
             .remedy(format!(
                 "put the passphrase there with `keyctl padd user {key} @u` (package keyutils), or give the passphrase itself"
             )),
+        Some(libc::EACCES) => Error::new(Kind::Permission, what)
+            .found("a key that is there and that this session may not read")
+            .expected("a key that the session possesses")
+            .remedy("link the keyring of the user to that of the session with `keyctl link @u @s` (package keyutils), and try again"),
         Some(libc::ENOSYS | libc::EPERM) => Error::new(Kind::Permission, what)
             .found(format!("{e}: the system, or the container, does not permit keyrings"))
             .remedy("give the passphrase in another way"),

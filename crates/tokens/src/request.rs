@@ -10,16 +10,19 @@ pub trait Person {
 
     /// Says what is to be done with the token now.
     fn act(&self, what: &str);
+
+    /// Is told what the token keeps from now on, whatever becomes of the rest.
+    fn keeps(&self, what: &str);
 }
 
 /// For which disk and name a secret is wanted.
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// The UUID of the disk.
-    pub uuid: &'a [u8; 16],
+    pub(crate) uuid: &'a [u8; 16],
     /// The name that the user chose for the secret; empty if none.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// Who uses the token.
-    pub person: &'a dyn Person,
+    pub(crate) person: &'a dyn Person,
 }
 
 impl Request<'_> {
@@ -49,6 +52,10 @@ mod tests {
 
         fn act(&self, what: &str) {
             panic!("told to {what}")
+        }
+
+        fn keeps(&self, what: &str) {
+            panic!("told of {what}")
         }
     }
 

@@ -8,7 +8,7 @@
 //! key, so that everybody could make the key anew with a password of his own. For the same reason the TPM cannot count wrong PINs.
 
 use crate::Token;
-use crate::ffi::esys::{Failed, Tpm};
+use crate::ffi::esys::{Failed, SECRET_LEN, Tpm};
 use crate::request::Request;
 use lacuna_core::{Error, Kind, Result, SecretVec};
 use sha2::{Digest, Sha256};
@@ -19,11 +19,15 @@ use zeroize::Zeroize;
 
 /// PCRs that a TPM for a PC has at least.
 pub(crate) const PCR_COUNT: u8 = 24;
+/// PCRs that every program may set to zeros and extend to any value: for debugging, and for applications.
+const RESETTABLE: [u8; 2] = [16, 23];
 /// The TPM of this machine, behind the kernel's resource manager.
 const DEVICE: &str = "/dev/tpmrm0";
 
 /// The owner hierarchy has a password: `TPM_RC_BAD_AUTH` and `TPM_RC_AUTH_FAIL` for session 1.
 const OWNER_PASSWORD: [u32; 2] = [0x9a2, 0x98e];
+/// The owner hierarchy is switched off: `TPM_RC_HIERARCHY` for handle 1.
+const OWNER_DISABLED: u32 = 0x185;
 /// A PCR changed during the session: `TPM_RC_PCR_CHANGED`.
 const PCR_CHANGED: u32 = 0x128;
 /// The TPM is in its lockout: `TPM_RC_LOCKOUT`.
@@ -52,7 +56,7 @@ impl Tpm2 {
         }
     }
 
-    /// Refuses PCRs that the TPM does not have, and tells who enrols it when nothing was measured into any of them.
+    /// Refuses PCRs that the TPM does not have, and tells who enrols it when they bind the secret to nothing.
     fn check_pcrs(&self, tpm: &Tpm, request: &Request<'_>, create: bool) -> Result<()> {
         let mut measured = false;
         for pcr in &self.pcrs {
@@ -62,7 +66,13 @@ impl Tpm2 {
                     .expected("PCRs of the SHA-256 bank")
                     .remedy("switch the bank on in the firmware")
             })?;
-            measured |= !(value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xff));
+            let untouched = value.iter().all(|byte| *byte == 0) || value.iter().all(|byte| *byte == 0xff);
+            measured |= !untouched && !RESETTABLE.contains(pcr);
+        }
+        for pcr in self.pcrs.iter().filter(|pcr| create && RESETTABLE.contains(pcr)) {
+            request.person.act(&format!(
+                "PCR {pcr} binds the secret to nothing: every program can set it to any value"
+            ));
         }
         if create && !measured {
             request.person.act("the firmware has measured nothing into these PCRs: any system that is booted here gets the secret");
@@ -103,12 +113,21 @@ impl Token for Tpm2 {
                 .chain_update(b"lacuna tpm2 pin v1")
                 .chain_update(salt)
                 .chain_update(pin.expose());
-            message[32..].copy_from_slice(&digest.finalize());
+            // Where it is zeroed below: who has it needs no PIN.
+            let place: &mut [u8; 32] = message.last_chunk_mut().expect("a message holds a digest");
+            digest.finalize_into(place.into());
         }
         let used = if self.pin { &message[..] } else { &message[..32] };
         let answer = tpm.hmac(&self.pcrs, &salt, used).map_err(|failed| refusal(&failed));
         message.zeroize();
-        answer
+        let secret = answer?;
+        match secret.expose().len() {
+            SECRET_LEN => Ok(secret),
+            len => Err(Error::new(Kind::Other, "cannot use the answer of the TPM")
+                .found(format!("{len} bytes"))
+                .expected(format!("{SECRET_LEN}"))
+                .remedy("give the passphrase instead")),
+        }
     }
 }
 
@@ -134,7 +153,10 @@ fn check_device() -> Result<()> {
         ErrorKind::PermissionDenied => {
             error.remedy("run this as root, or as a member of the group that owns the device (tss)")
         }
-        _ => error,
+        ErrorKind::ResourceBusy => error.expected("a TPM that no program has for itself").remedy(
+            "end that program (`fuser /dev/tpm0 /dev/tpmrm0` finds it) and try again, or give the passphrase",
+        ),
+        _ => error.remedy("give the passphrase instead"),
     })
 }
 
@@ -144,7 +166,12 @@ fn refusal(failed: &Failed) -> Error {
     match failed.code {
         code if OWNER_PASSWORD.contains(&code) => error(Kind::Permission)
             .found("a TPM whose owner hierarchy has a password")
-            .expected("one without, as systems leave it"),
+            .expected("one without, as systems leave it")
+            .remedy("take that password away with `tpm2_changeauth`, or give the passphrase of the disk"),
+        OWNER_DISABLED => error(Kind::Permission)
+            .found("a TPM whose owner hierarchy is switched off until the machine starts again")
+            .expected("one that is switched on, as it is when a machine starts")
+            .remedy("start the machine again; if it stays so, look for it in the firmware, or give the passphrase of the disk"),
         PCR_CHANGED => error(Kind::Changed).found("PCRs that change right now").remedy("try again"),
         LOCKOUT => error(Kind::Permission)
             .found("a TPM in its lockout after wrong passwords of other keys")

@@ -28,8 +28,21 @@ pub(crate) struct State {
     pub(crate) credentials: Vec<Credential>,
     /// How often it was touched.
     pub(crate) touches: u32,
+    /// What is wrong with it.
+    pub(crate) fault: Option<Fault>,
     /// Makes tokens differ.
     seed: u8,
+}
+
+/// What may be wrong with a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It does not know hmac-secret.
+    NoExtension,
+    /// It knows hmac-secret, and its answers have no secret.
+    NoSecret,
+    /// It answers with this code where it wants a touch for a secret.
+    Code(u8),
 }
 
 /// A credential that it keeps.
@@ -49,8 +62,8 @@ pub(crate) struct Authenticator {
 
 impl Authenticator {
     pub(crate) fn plugged_in(path: &Path, seed: u8, pin: Option<&str>) -> Authenticator {
-        let state =
-            State { pin: pin.map(str::to_owned), retries: 8, credentials: Vec::new(), touches: 0, seed };
+        let (pin, credentials) = (pin.map(str::to_owned), Vec::new());
+        let state = State { pin, retries: 8, credentials, touches: 0, fault: None, seed };
         let state = Arc::new(Mutex::new(state));
         let (listener, shared) = (UnixListener::bind(path).unwrap(), Arc::clone(&state));
         std::thread::spawn(move || {
@@ -133,10 +146,11 @@ impl State {
 
     fn info(&self) -> Value {
         let texts = |all: &[&str]| Value::Array(all.iter().map(|text| (*text).into()).collect());
+        let names = ["credProtect", "hmac-secret"];
         let options = [("rk", true), ("up", true), ("clientPin", self.pin.is_some())];
         map([
             (1.into(), texts(&["FIDO_2_0"])),
-            (2.into(), texts(&["credProtect", "hmac-secret"])),
+            (2.into(), texts(if self.fault == Some(Fault::NoExtension) { &names[..1] } else { &names })),
             (3.into(), Value::Bytes(AAGUID.to_vec())),
             (4.into(), map(options.map(|(name, value)| (name.into(), value.into())))),
             (5.into(), 1200.into()),
@@ -225,9 +239,12 @@ impl State {
         let (id, user) = (credential.id, credential.user.clone());
         let present = named(get(request, 5), "up") != &Value::Bool(false);
         let wanted = named(get(request, 4), "hmac-secret");
+        if let Some(Fault::Code(code)) = self.fault.filter(|_| present) {
+            return Err(Refused(code));
+        }
         let mut flags = if verified { UV } else { 0 } | if present { UP } else { 0 };
         let mut extensions = Vec::new();
-        if *wanted != Value::Null {
+        if *wanted != Value::Null && self.fault != Some(Fault::NoSecret) {
             assert!(present, "a secret without a touch");
             flags |= ED;
             let shared = self.shared(get(wanted, 1));

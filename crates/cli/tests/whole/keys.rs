@@ -182,11 +182,11 @@ fn a_person_adds_a_passphrase_and_each_is_tried_as_it_is_typed() {
             typist.answer("That passphrase opens nothing. Type the passphrase to keep again", "second");
             typist.answer("Passphrase 3 that is to keep working", "");
         }
-        typist.answer("New passphrase for disk.img: ", "third");
-        typist.answer("The same again: ", "third");
         if level {
             typist.answer("Go on? [y/N]", "y");
         }
+        typist.answer("New passphrase for disk.img: ", "third");
+        typist.answer("The same again: ", "third");
         assert_eq!(typist.end(), 0);
         assert_eq!(["key", "second", "third"].map(|name| opens(&scene, name)), [true; 3], "{format}");
     }

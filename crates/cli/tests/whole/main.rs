@@ -45,6 +45,7 @@ mod scene;
 mod systemd_guest;
 mod tokens;
 mod tokens_fido2;
+mod tokens_recovery;
 mod traces;
 mod typist;
 mod ubi;

@@ -1,8 +1,10 @@
 //! FIDO2 tokens, through the real libfido2 to a token in software: enrolled, used, and refused with what to do.
 
-use crate::authenticator::Authenticator;
+use crate::authenticator::{Authenticator, Fault};
 use crate::keys::{answering, asked};
-use crate::scene::{Ran, Scene, can_mount, skipped};
+use crate::scene::{CHEAP, Ran, Scene, can_mount, skipped};
+use crate::typist::Typist;
+use std::fs;
 use std::process::Command;
 
 const TOKEN: &str = "fido2:device=socket:token.sock";
@@ -93,6 +95,90 @@ fn the_pin_of_a_token_is_asked_for_and_wrong_ones_are_counted() {
     lacuna(&scene, &check, "654321\n").code(2);
     let ran = lacuna(&scene, &check, "123456\n").code(2);
     assert!(ran.stderr.contains("locked") && ran.stderr.contains("recovery passphrase"), "{}", ran.stderr);
+}
+
+#[test]
+fn nothing_is_made_in_a_token_before_all_else_is_settled() {
+    let Some(scene) = scene() else { return };
+    let token = Authenticator::plugged_in(&scene.path("token.sock"), 4, None);
+    let credentials = || token.state().credentials.len();
+    // A person who says no.
+    scene.create("hidden.img", &["--size", "64M", "--format", "deniable"]).code(0);
+    let mut typist = Typist::new(&scene, &format!("key add hidden.img --token {TOKEN}"));
+    typist.answer("Passphrase for hidden.img: ", "correct horse");
+    typist.answer("Passphrase 2 that is to keep working", "");
+    typist.answer("Go on? [y/N]", "n");
+    assert_eq!((typist.end(), credentials()), (1, 0));
+    // A disk whose slots are all used.
+    for number in 1..8 {
+        fs::write(scene.path("more"), number.to_string()).unwrap();
+        scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "more"]).code(0);
+    }
+    let ran = scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]).code(1);
+    assert!(ran.stderr.contains("8 passphrases that work"), "{}", ran.stderr);
+    assert_eq!(credentials(), 0);
+    // A new disk for which no recovery passphrase is found.
+    let create = ["create", "new.img", "--size", "64M", "--token", TOKEN];
+    lacuna(&scene, &[&create[..], &CHEAP].concat(), "1\n2\n3\n4\n5\n6\n").code(1);
+    assert_eq!(credentials(), 0);
+    let twice = ["--token", TOKEN, "--levels", "2", "--format", "deniable"];
+    let ran = lacuna(&scene, &[&create[..], &twice, &CHEAP].concat(), "").code(1);
+    assert!(ran.stderr.contains("another NAME"), "{}", ran.stderr);
+    assert_eq!(credentials(), 0);
+    lacuna(&scene, &[&create[..], &CHEAP].concat(), "word\nword\n").code(0);
+    assert_eq!(credentials(), 1);
+}
+
+#[test]
+fn a_credential_that_a_failed_enrolment_leaves_is_told() {
+    let Some(scene) = scene() else { return };
+    let token = Authenticator::plugged_in(&scene.path("token.sock"), 5, None);
+    let add = || scene.lacuna(&["-q", "key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]);
+    for (fault, code, words) in [
+        // No touch, and a token that hides its credential until there is a PIN.
+        (Fault::Code(0x2f), 20, "no touch"),
+        (Fault::Code(0x2e), 20, "fido2-token -S"),
+        (Fault::NoSecret, 20, "without hmac-secret"),
+    ] {
+        token.state().credentials.clear();
+        token.state().fault = Some(fault);
+        let ran = add().code(code);
+        assert!(ran.stderr.contains(words), "{fault:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("keeps the credential that was made"), "{fault:?}: {}", ran.stderr);
+        // The second time it is there already.
+        assert!(!add().stderr.contains("keeps the credential"));
+    }
+    token.state().fault = None;
+    assert!(!add().code(0).stderr.contains("keeps the credential"));
+}
+
+#[test]
+fn a_token_without_the_extension_is_refused_and_nothing_is_made_in_it() {
+    let Some(scene) = scene() else { return };
+    let token = Authenticator::plugged_in(&scene.path("token.sock"), 6, None);
+    token.state().fault = Some(Fault::NoExtension);
+    let ran = scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]).code(20);
+    assert!(ran.stderr.contains("expected: a FIDO2 token with the extension hmac-secret"), "{}", ran.stderr);
+    let state = token.state();
+    assert_eq!((state.credentials.len(), state.touches), (0, 0));
+}
+
+#[test]
+fn refusals_of_a_token_name_their_cause() {
+    let Some(scene) = scene() else { return };
+    let token = Authenticator::plugged_in(&scene.path("token.sock"), 7, None);
+    scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--token", TOKEN]).code(0);
+    let check = |token: &str| scene.lacuna(&["check", "disk.img", "--token", token]);
+    for (code, words) in
+        [(0x36, "`fido2-token -S socket:token.sock`"), (0x37, "`fido2-token -C socket:token.sock`")]
+    {
+        token.state().fault = Some(Fault::Code(code));
+        let ran = check(TOKEN).code(20);
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    // A file that is no token is not a lack of permissions.
+    let ran = check("fido2:device=key").code(20);
+    assert!(ran.stderr.contains("does not answer as a FIDO2 token"), "{}", ran.stderr);
 }
 
 #[test]

@@ -17,6 +17,9 @@ type Handle = *mut c_void;
 /// `ESYS_TR`: an object of the TPM as libtss2 numbers it.
 type Tr = u32;
 
+/// Length of a secret: that of an HMAC-SHA-256.
+pub(crate) const SECRET_LEN: usize = 32;
+
 const NONE: Tr = 0xfff;
 const PASSWORD: Tr = 0x0ff;
 const OWNER: Tr = 0x101;
@@ -41,11 +44,19 @@ const RESTRICTED: u32 = 0x1_0000;
 const DECRYPT: u32 = 0x2_0000;
 const SIGN: u32 = 0x4_0000;
 
-/// `TPM2B_DIGEST`, `TPM2B_DATA` and `TPM2B_NONCE`.
+/// `TPM2B_DIGEST` and `TPM2B_NONCE`.
 #[repr(C)]
 struct Digest {
     size: u16,
     buffer: [u8; 64],
+}
+
+/// `TPM2B_DATA`.
+#[repr(C)]
+struct Data {
+    size: u16,
+    /// As long as a `TPMT_HA`: a digest and its algorithm.
+    buffer: [u8; 66],
 }
 
 /// `TPM2B_MAX_BUFFER`.
@@ -118,7 +129,7 @@ struct Unique {
 
 // As C has them.
 const _: () = {
-    assert!(size_of::<Digest>() == 66 && size_of::<MaxBuffer>() == 1026);
+    assert!(size_of::<Digest>() == 66 && size_of::<Data>() == 68 && size_of::<MaxBuffer>() == 1026);
     assert!(size_of::<SensitiveCreate>() == 326);
     assert!(size_of::<PcrSelections>() == 132 && size_of::<Public>() == 616);
     assert!(offset_of!(Public, area) == 4 && offset_of!(Template, policy) == 8);
@@ -138,10 +149,11 @@ functions! { Esys:
     Esys_PolicyPCR(Handle, Tr, Tr, Tr, Tr, *const Digest, *const PcrSelections) -> u32;
     Esys_PolicyGetDigest(Handle, Tr, Tr, Tr, Tr, *mut *mut Digest) -> u32;
     Esys_CreatePrimary(
-        Handle, Tr, Tr, Tr, Tr, *const SensitiveCreate, *const Public, *const Digest, *const PcrSelections, *mut Tr,
+        Handle, Tr, Tr, Tr, Tr, *const SensitiveCreate, *const Public, *const Data, *const PcrSelections, *mut Tr,
         *mut *mut c_void, *mut *mut c_void, *mut *mut c_void, *mut *mut c_void,
     ) -> u32;
     Esys_HMAC(Handle, Tr, Tr, Tr, Tr, *const MaxBuffer, u16, *mut *mut Digest) -> u32;
+    Esys_GetRandom(Handle, Tr, Tr, Tr, u16, *mut *mut Digest) -> u32;
     Esys_FlushContext(Handle, Tr) -> u32;
     Esys_Free(*mut c_void);
 }
@@ -266,7 +278,27 @@ impl Tpm {
         };
         buffer.buffer.zeroize();
         check("compute the secret", code)?;
-        Ok(SecretVec::new(self.taken(answer)))
+        let secret = SecretVec::new(self.taken(answer));
+        self.overwrite_answer(&session);
+        Ok(secret)
+    }
+
+    /// Overwrites the last answer in the buffer of libtss2, where it was decrypted: libtss2 frees that buffer as it is, and a process that
+    /// keeps a disk open would keep the secret in its memory.
+    ///
+    /// Another answer of a digest's length takes its place if it is encrypted over the same session: then it lies where the first lay.
+    fn overwrite_answer(&self, session: &Loaded<'_>) {
+        let mut random: *mut Digest = ptr::null_mut();
+        // SAFETY: the connection and the session are live. The session does not encrypt this command, which has nothing to encrypt.
+        let code = unsafe {
+            let flags = CONTINUE_SESSION | ENCRYPT_RESPONSE;
+            (self.esys.Esys_TRSess_SetAttributes)(self.raw, session.tr, flags, 0xff);
+            (self.esys.Esys_GetRandom)(self.raw, session.tr, NONE, NONE, SECRET_LEN as u16, &raw mut random)
+        };
+        // The secret is right whatever becomes of this.
+        if code == 0 {
+            drop(self.taken(random));
+        }
     }
 
     /// The value of a PCR of the SHA-256 bank. None if the TPM keeps no such bank: a policy about it would bind to nothing.
@@ -309,9 +341,9 @@ impl Tpm {
 
     /// Makes a key from the owner's seed: the same for the same template.
     fn primary(&self, template: &Public) -> Done<Loaded<'_>> {
-        let empty = || Digest { size: 0, buffer: [0; 64] };
-        let sensitive = SensitiveCreate { size: 0, user_auth: empty(), data_size: 0, data: [0; 256] };
-        let (outside, pcrs) = (empty(), selection(&[]));
+        let user_auth = Digest { size: 0, buffer: [0; 64] };
+        let sensitive = SensitiveCreate { size: 0, user_auth, data_size: 0, data: [0; 256] };
+        let (outside, pcrs) = (Data { size: 0, buffer: [0; 66] }, selection(&[]));
         let mut tr = NONE;
         // SAFETY: the connection is live; all structures outlive the call; null says that an answer is not wanted.
         let code = unsafe {

@@ -28,6 +28,8 @@ const TRUE: c_int = 2;
 const MOST: usize = 64;
 /// `FIDO_ERR_INTERNAL`.
 const INTERNAL: c_int = -9;
+/// A code of ours: the token has answered, and there is no secret in the answer.
+pub(crate) const NO_SECRET: c_int = c_int::MIN;
 
 /// Whatever libfido2 hands out: it looks into it, we do not.
 type Handle = *mut c_void;
@@ -49,6 +51,11 @@ functions! { Api:
     fido_dev_has_pin(Handle) -> bool;
     fido_dev_supports_cred_prot(Handle) -> bool;
     fido_dev_get_retry_count(Handle, *mut c_int) -> c_int;
+    fido_dev_get_cbor_info(Handle, Handle) -> c_int;
+    fido_cbor_info_new() -> Handle;
+    fido_cbor_info_free(*mut Handle);
+    fido_cbor_info_extensions_ptr(Handle) -> *const *const c_char;
+    fido_cbor_info_extensions_len(Handle) -> usize;
     fido_dev_make_cred(Handle, Handle, *const c_char) -> c_int;
     fido_dev_get_assert(Handle, Handle, *const c_char) -> c_int;
     fido_cred_new() -> Handle;
@@ -115,8 +122,10 @@ pub(crate) fn plugged() -> Result<Vec<Plugged>> {
         }
         let mut count = 0;
         let found = (api.fido_dev_info_manifest)(list, MOST, &raw mut count) == 0;
-        let text = |raw: *const c_char| {
-            if raw.is_null() { String::new() } else { CStr::from_ptr(raw).to_string_lossy().into_owned() }
+        // Whoever made the device chose these words: they must not move the cursor.
+        let text = |raw: *const c_char| -> String {
+            let raw = if raw.is_null() { c"" } else { CStr::from_ptr(raw) };
+            raw.to_string_lossy().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
         };
         let tokens = (0..if found { count.min(MOST) } else { 0 }).map(|at| {
             let about = (api.fido_dev_info_ptr)(list, at);
@@ -152,7 +161,7 @@ impl Drop for Device {
     }
 }
 
-/// A request that libfido2 keeps: a credential to be made, or an assertion.
+/// Something that libfido2 keeps: a credential to be made, an assertion, or what a token says of itself.
 struct Object {
     raw: Handle,
     // SAFETY: only a type; it is the function that frees what `raw` is.
@@ -200,6 +209,25 @@ impl Device {
     pub(crate) fn has_pin(&self) -> bool {
         // SAFETY: the device is open.
         unsafe { (self.api.fido_dev_has_pin)(self.raw) }
+    }
+
+    /// Whether it has the extension hmac-secret.
+    pub(crate) fn has_hmac_secret(&self) -> Done<bool> {
+        let api = self.api;
+        // SAFETY: no arguments.
+        let raw = unsafe { (api.fido_cbor_info_new)() };
+        if raw.is_null() {
+            return Err(Code(INTERNAL));
+        }
+        let info = Object { raw, free: api.fido_cbor_info_free };
+        // SAFETY: the device is open, the object is ours. The list has as many strings as is said, which end in NUL and live as long as the
+        // object.
+        unsafe {
+            check((api.fido_dev_get_cbor_info)(self.raw, info.raw))?;
+            let len = (api.fido_cbor_info_extensions_len)(info.raw);
+            let list = (api.fido_cbor_info_extensions_ptr)(info.raw);
+            Ok(!list.is_null() && (0..len).any(|at| CStr::from_ptr(*list.add(at)) == c"hmac-secret"))
+        }
     }
 
     /// How many wrong PINs it stands before it refuses all.
@@ -261,7 +289,7 @@ impl Device {
             let at = (api.fido_assert_hmac_secret_ptr)(assertion.raw, 0);
             let len = (api.fido_assert_hmac_secret_len)(assertion.raw, 0);
             if at.is_null() || len != 32 {
-                return Err(Code(INTERNAL));
+                return Err(Code(NO_SECRET));
             }
             Ok(SecretVec::new(std::slice::from_raw_parts(at, len).to_vec()))
         }

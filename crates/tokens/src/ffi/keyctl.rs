@@ -7,6 +7,8 @@ use std::io;
 const READ: c_long = 11;
 /// `KEYCTL_SEARCH`.
 const SEARCH: c_long = 10;
+/// `KEY_SPEC_THREAD_KEYRING`.
+const THREAD_KEYRING: c_long = -1;
 /// `KEY_SPEC_USER_KEYRING`.
 const USER_KEYRING: c_long = -4;
 
@@ -17,9 +19,10 @@ pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
     let found = check(unsafe {
         libc::syscall(libc::SYS_request_key, c"user".as_ptr(), name.as_ptr(), no_info, 0 as c_long)
     });
-    // A session without a link to the keyring of the user does not reach it.
+    // A session without a link to the keyring of the user does not reach it. Nor may it read a key there, since a key is read by
+    // those who possess it: hence the link from the keyring of this thread, which ends with the thread.
     found.or_else(|first| {
-        // SAFETY: the strings end in NUL; 0 is no keyring to link to.
+        // SAFETY: the strings end in NUL; the keyrings are named by the numbers that stand for those of this thread and its user.
         let found = unsafe {
             libc::syscall(
                 libc::SYS_keyctl,
@@ -27,7 +30,7 @@ pub(crate) fn find(name: &CStr) -> io::Result<c_long> {
                 USER_KEYRING,
                 c"user".as_ptr(),
                 name.as_ptr(),
-                0 as c_long,
+                THREAD_KEYRING,
             )
         };
         check(found).map_err(|_| first)
