@@ -121,7 +121,10 @@ fn find_former(medium: &dyn Medium, header: &PublicHeader) -> Found {
 fn overwrite_all(medium: &dyn Medium, ranges: &[Range<u64>], flat: bool) -> Result<bool> {
     // The last copies first: those that are found first are the ones that everybody knows.
     // A place that cannot be written keeps no other from being overwritten.
-    let overwritten = ranges.iter().rev().fold(Ok(()), |done, range| done.and(overwrite(medium, range)));
+    let mut overwritten = Ok(());
+    for range in ranges.iter().rev() {
+        overwritten = overwritten.and(overwrite(medium, range));
+    }
     medium.sync()?;
     overwritten.map_err(|e| e.context("not every copy of the header is overwritten"))?;
     // What is discarded too early might never be overwritten.
