@@ -206,7 +206,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
             "length",
             Kind::Corrupt,
             format!("it was cut short: {len} bytes of the {needed} that the header wants"),
-            format!("restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read"),
+            format!("restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read, and what is gone reads as zeros, of which `check` says nothing"),
         );
     } else {
         findings.fine("length", format!("{} (the disk needs {})", human(len), human(needed)));
