@@ -288,7 +288,7 @@ impl Opened {
     /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now is made durable.
     fn serve_on(&self, why: &Error) {
         (self.log)(&why.clone().context("still serving"));
-        // What waits for cover was waited for already.
+        // A patient disk was synced before the unmount was tried (`settle`).
         let syncing = self.mounted.as_ref().filter(|_| !self.disk.is_patient()).map(Mounted::sync);
         if let Some(Ok(syncing)) = syncing {
             let _ = syncing.recv_timeout(SYNC_LIMIT);

@@ -122,7 +122,7 @@ pub(crate) fn plugged() -> Result<Vec<Plugged>> {
         }
         let mut count = 0;
         let found = (api.fido_dev_info_manifest)(list, MOST, &raw mut count) == 0;
-        // Whoever made the device chose these words: they must not move the cursor.
+        // The maker of the device chose these words: they must not move the cursor.
         let text = |raw: *const c_char| -> String {
             let raw = if raw.is_null() { c"" } else { CStr::from_ptr(raw) };
             raw.to_string_lossy().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
