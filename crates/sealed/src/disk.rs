@@ -93,8 +93,9 @@ impl Sealed {
     /// Opens a disk and repeats what the journal holds; read-only in memory alone. `master` is the level's key, `uuid`
     /// the header's.
     ///
-    /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::Usage`] for the layout `kv` in a build
-    /// without it, and whatever the medium reports.
+    /// Errors: [`Kind::Corrupt`] if journal or parameters do not verify, [`Kind::RolledBack`] if the disk has grown since these
+    /// were its parameters and holds something there, [`Kind::Usage`] for the layout `kv` in a build without it, and whatever
+    /// the medium reports.
     pub fn open(
         medium: Arc<dyn Medium>,
         params: &Params,
@@ -117,7 +118,7 @@ impl Sealed {
         let mut salt = [0; 16];
         options.random.fill(&mut salt);
         let mut journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), salt)?;
-        let map = SegmentMap::load(&*medium, g, derive(master, "sealed map", uuid))?;
+        let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid))?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
         let slots: Arc<dyn Medium> = match params.layout {
             Layout::Kv if options.read_only => Arc::new(Overlay::over(medium)),

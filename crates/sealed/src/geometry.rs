@@ -91,6 +91,23 @@ impl Params {
         Params { blocks: blocks.max(self.blocks), ..*self }
     }
 
+    /// The most segments that a disk with this map can have had on a medium of `room` bytes.
+    pub(crate) fn most_segments(&self, room: u64) -> u64 {
+        let g = self.geometry();
+        (room.saturating_sub(g.data) / g.stride).min(u64::from(self.map_capacity))
+    }
+
+    /// The error for parameters from before the disk grew to at least `segments` segments.
+    pub(crate) fn outgrown(&self, segments: u64) -> Error {
+        let least = segments * SEGMENT_BLOCKS * BLOCK;
+        Error::new(Kind::RolledBack, "the header is older than the disk, which has grown since")
+            .found(format!("data up to byte {least} of the disk, and a header that says {}", self.blocks * BLOCK))
+            .expected("a header that knows the size of its disk")
+            .remedy(Advice::from(format!(
+                "nothing is lost so far: resize the disk to the size that it had (at least {least} bytes), then open it"
+            )))
+    }
+
     /// The largest disk that fits a device of `room` bytes.
     pub fn largest(cipher: Cipher, layout: Layout, room: u64) -> Result<Params> {
         let (mut fits, mut too_large) = (0, (room / BLOCK + 1).min(MAX_BLOCKS + 1));

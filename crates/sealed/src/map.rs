@@ -4,7 +4,7 @@
 //! segment without a slot could still get one, so the first write to a segment never fails for want of a slot.
 
 use crate::address::{SegmentNo, SlotNo};
-use crate::geometry::{Geometry, MAP_ENTRY};
+use crate::geometry::{Geometry, MAP_ENTRY, Params};
 use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::{Medium, WriteExtent};
@@ -33,17 +33,34 @@ impl SegmentMap {
     /// Reads the map from the medium. Entries that do not verify make their segments unreadable; they are
     /// not an error here. No slot counts as free until [`SegmentMap::count_free`], which waits for what the
     /// journal has to say.
-    pub(crate) fn load(medium: &dyn Medium, geometry: Geometry, key: Secret<32>) -> Result<Self> {
+    ///
+    /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written. Its segments beyond `params` have slots that
+    /// would count as free here, so nothing may be written.
+    pub(crate) fn load(medium: &dyn Medium, params: &Params, key: Secret<32>) -> Result<Self> {
+        let geometry = params.geometry();
+        let segments = u64::from(geometry.segments);
         let mut slots = Vec::with_capacity(geometry.segments as usize);
+        let (mut read, mut least) = (0, segments);
         let mut buf = vec![0; 1 << 20];
-        while slots.len() < geometry.segments as usize {
-            let count = (geometry.segments as usize - slots.len()).min(buf.len() / MAP_ENTRY as usize);
-            let bytes = &mut buf[..count * MAP_ENTRY as usize];
-            medium.read_at(geometry.map + slots.len() as u64 * MAP_ENTRY, bytes)?;
-            for entry in bytes.as_chunks::<{ MAP_ENTRY as usize }>().0 {
-                let slot = parse_entry(&key, slots.len() as u64, entry, geometry.slots);
-                slots.push(AtomicU32::new(slot));
+        let end = segments.max(params.most_segments(medium.len()));
+        while read < end {
+            let count = (end - read).min(buf.len() as u64 / MAP_ENTRY);
+            let bytes = &mut buf[..(count * MAP_ENTRY) as usize];
+            medium.read_at(geometry.map + read * MAP_ENTRY, bytes)?;
+            for (segment, entry) in (read..).zip(bytes.as_chunks::<{ MAP_ENTRY as usize }>().0) {
+                let slot = parse_entry(&key, segment, entry, params.map_capacity + params.spare);
+                if !matches!(slot, NO_SLOT | CORRUPT) {
+                    least =
+                        least.max(segment + 1).max(u64::from(slot).saturating_sub(u64::from(params.spare)));
+                }
+                if segment < segments {
+                    slots.push(AtomicU32::new(slot));
+                }
             }
+            read += count;
+        }
+        if least > segments {
+            return Err(params.outgrown(least));
         }
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }
@@ -158,6 +175,7 @@ fn tag(key: &Secret<32>, segment: u64, value: u64) -> [u8; 8] {
     hash[..8].try_into().expect("8 bytes")
 }
 
+/// What an entry says, of a disk that has `slots` slots when it is as large as it can become.
 fn parse_entry(key: &Secret<32>, segment: u64, entry: &Entry, slots: u32) -> u32 {
     if *entry == [0; MAP_ENTRY as usize] {
         return NO_SLOT;

@@ -15,7 +15,7 @@ use crate::cache::Committed;
 use crate::geometry::Params;
 use crate::journal::{Entry, Journal, ParsedBatch};
 use crate::map::SegmentMap;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -48,21 +48,16 @@ impl Replayed {
         for entry in batch.entries {
             match entry {
                 Entry::Write { block, meta } => {
-                    check(block.0 < params.blocks, "a block", block.0)?;
+                    check_blocks(params, block.0.saturating_add(1))?;
                     self.latest.insert(block, Committed::Data { batch: bytes.clone(), at, meta });
                     at += BLOCK_SIZE;
                 }
                 Entry::Erase { block, count } => {
-                    let end = block.0.checked_add(u64::from(count)).filter(|end| *end <= params.blocks);
-                    check(end.is_some(), "blocks", block.0)?;
+                    check_blocks(params, block.0.saturating_add(u64::from(count)))?;
                     self.latest.extend(run(block, u64::from(count)).map(|b| (b, Committed::Hole)));
                 }
-                Entry::Move { segment: number, slot: place } => {
-                    let g = params.geometry();
-                    let slot = place.and_then(|slot| SlotNo::checked(slot, g.slots));
-                    let segment =
-                        SegmentNo::checked(number, g.segments).filter(|_| slot.is_some() == place.is_some());
-                    let Some(segment) = segment else { return check(false, "a segment", number) };
+                Entry::Move { segment, slot } => {
+                    let (segment, slot) = checked(params, segment, slot)?;
                     map.set(segment, slot);
                     self.moved.push(segment);
                     let void: Vec<BlockAddr> = self.latest.range(segment.blocks()).map(|(b, _)| *b).collect();
@@ -76,12 +71,30 @@ impl Replayed {
     }
 }
 
-fn check(holds: bool, what: &str, number: u64) -> Result<()> {
-    if holds {
-        return Ok(());
+/// Checks that blocks end within the disk.
+fn check_blocks(params: &Params, end: u64) -> Result<()> {
+    if end <= params.blocks { Ok(()) } else { Err(unknown(params, end.div_ceil(SEGMENT_BLOCKS))) }
+}
+
+/// The segment and the slot of these numbers.
+fn checked(params: &Params, segment: u64, slot: Option<u64>) -> Result<(SegmentNo, Option<SlotNo>)> {
+    let g = params.geometry();
+    let known =
+        SegmentNo::checked(segment, g.segments).ok_or_else(|| unknown(params, segment.saturating_add(1)))?;
+    let slot = slot.map(|slot| {
+        let least = slot.saturating_add(1).saturating_sub(u64::from(params.spare));
+        SlotNo::checked(slot, g.slots).ok_or_else(|| unknown(params, least))
+    });
+    Ok((known, slot.transpose()?))
+}
+
+/// The error for an entry that only a disk of at least `segments` segments can have.
+fn unknown(params: &Params, segments: u64) -> Error {
+    if segments <= u64::from(params.map_capacity) {
+        return params.outgrown(segments);
     }
-    Err(Error::new(Kind::Corrupt, "the journal names what this disk does not have")
-        .found(format!("{what}, number {number}"))
-        .expected("numbers within the disk")
-        .remedy("restore the medium from a backup"))
+    Error::new(Kind::Corrupt, "the journal names what this disk does not have")
+        .found(format!("segment {}", segments - 1))
+        .expected(format!("one below {}", params.map_capacity))
+        .remedy("restore the medium from a backup")
 }
