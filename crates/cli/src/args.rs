@@ -62,7 +62,7 @@ pub(crate) enum Verb {
     /// Open a disk or a vault and mount its file system, until `lacuna close`
     #[command(alias = "mount")]
     Open(OpenArgs),
-    /// Unmount what `open` mounted, and wait until everything is on the medium
+    /// Close what `open` mounted or `serve` serves, and wait until everything is on the medium
     #[command(aliases = ["umount", "unmount"])]
     Close(CloseArgs),
     /// Serve a disk to NBD clients until INT or TERM

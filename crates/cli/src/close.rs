@@ -1,4 +1,4 @@
-//! `close`: ends what `open` mounted, or clears away what a dead server left; with `--all` also what is served to NBD clients.
+//! `close`: ends what `open` mounted or `serve` serves, or clears away what a dead server left.
 
 use crate::args::CloseArgs;
 use crate::console::{self, Console};
@@ -16,7 +16,27 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     if args.all {
         return close_all(console);
     }
-    close_mounts(args.targets.iter().flat_map(|target| mounted(target)), console, |_| {})
+    let (mut mounts, mut served) = (Vec::new(), Vec::new());
+    for target in &args.targets {
+        if let Some(mount) = mounted_at(target) {
+            mounts.push(mount);
+            continue;
+        }
+        let location = location_of(target);
+        let (before, sockets) = (mounts.len(), lacuna_service::serving(&location));
+        mounts.extend(records().filter(|record| record.location == location).map(Mount::of));
+        if mounts.len() == before && sockets.is_empty() {
+            // It says that nothing is open there.
+            mounts.push(Mount { mountpoint: target.clone(), location: None });
+        }
+        served.extend(sockets);
+    }
+    let closed = close_mounts(mounts.into_iter(), console, |_| {});
+    served.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
+}
+
+fn close_served(socket: &Path, console: Console) -> Result<()> {
+    working::show(console, "closing what is served", |_| lacuna_service::close_served(socket))
 }
 
 /// Closes everything that this user has open. Each failure is told; the first one is what the command ends with.
@@ -39,7 +59,7 @@ fn close_all(console: Console) -> Result<()> {
     }
     let mut closed = close_mounts(mounts.into_iter(), console, failed);
     for socket in sockets {
-        let one = working::show(console, "closing what is served", |_| lacuna_service::close_served(&socket));
+        let one = close_served(&socket, console);
         one.as_ref().err().into_iter().for_each(failed);
         closed = closed.and(one);
     }
@@ -54,11 +74,11 @@ fn close_mounts(
 ) -> Result<()> {
     let mut closed = Ok(());
     let mut stay = Vec::new();
-    for Mount { mountpoint, location, target } in deepest_first(mounts) {
+    for Mount { mountpoint, location } in deepest_first(mounts) {
         if location.is_some() && stay.contains(&location) {
             continue;
         }
-        let one = close_one(&mountpoint, console).map_err(|e| not_mounted(&target, e));
+        let one = close_one(&mountpoint, console).map_err(not_mounted);
         if let Err(e) = &one {
             stay.push(location);
             failed(e);
@@ -73,49 +93,39 @@ struct Mount {
     mountpoint: PathBuf,
     /// The location of its disk, if it is one of ours.
     location: Option<String>,
-    /// What a person gave.
-    target: PathBuf,
 }
 
 impl Mount {
     fn of(record: Record) -> Mount {
         let Record { mountpoint, location, .. } = record;
-        Mount { target: mountpoint.clone(), mountpoint, location: Some(location) }
+        Mount { mountpoint, location: Some(location) }
     }
 }
 
 /// What is mounted, or was left mounted by servers that died.
-fn records() -> impl Iterator<Item = Record> {
+pub(crate) fn records() -> impl Iterator<Item = Record> {
     let running = lacuna_service::running(None).unwrap_or_default();
     running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
 }
 
-/// The mount points that a person means: the one given, or those of the disk at that location.
-fn mounted(target: &Path) -> Vec<Mount> {
-    let mount = |mountpoint: PathBuf, location| Mount { mountpoint, location, target: target.to_owned() };
+/// What is mounted at a mount point.
+fn mounted_at(target: &Path) -> Option<Mount> {
     let path = status::canonical(&Location::Path(target.to_owned()));
-    if let Some(record) = records().find(|record| record.mountpoint == Path::new(&path)) {
-        return vec![mount(target.to_owned(), Some(record.location))];
-    }
-    let location = target.to_str().and_then(|text| Location::parse(text).ok());
-    let location = location.map_or(path, |location| status::canonical(&location));
-    let of_disk = records().filter(|record| record.location == location);
-    let found: Vec<Mount> = of_disk.map(|record| mount(record.mountpoint, Some(record.location))).collect();
-    if found.is_empty() { vec![mount(target.to_owned(), None)] } else { found }
+    records().find(|record| record.mountpoint == Path::new(&path)).map(Mount::of)
 }
 
-/// The refusal to close what is not mounted, with the server of NBD that has it open if there is one.
-fn not_mounted(target: &Path, e: Error) -> Error {
+/// A disk as its servers name it.
+fn location_of(target: &Path) -> String {
+    let location = target.to_str().and_then(|text| Location::parse(text).ok());
+    status::canonical(&location.unwrap_or_else(|| Location::Path(target.to_owned())))
+}
+
+/// The refusal to close what is not mounted.
+fn not_mounted(e: Error) -> Error {
     if e.kind() != Kind::NotFound || e.advice().is_some() {
         return e;
     }
-    let Some(pid) = status::nbd_server_of(target) else {
-        return e.remedy("`lacuna list` says what is open, and where");
-    };
-    Error::new(Kind::NotFound, format!("cannot close {}", target.display()))
-        .found(format!("a disk that is served to NBD clients, and not mounted (process {pid})"))
-        .expected("one that `lacuna open` mounted")
-        .remedy(format!("`kill {pid}` ends the server once everything is on the medium"))
+    e.remedy("`lacuna list` says what is open, and where")
 }
 
 /// Those of deeper levels before others: hidden writes that wait for cover get it while level 0 is still in use.

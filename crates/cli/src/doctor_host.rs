@@ -39,7 +39,9 @@ fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console,
     if !servers.is_empty() {
         return;
     }
-    match header.and_then(|header| lacuna::process_of(header.uuid)) {
+    // Who else has it open can be told by its header alone.
+    let Some(header) = header else { return };
+    match lacuna::process_of(header.uuid) {
         Some(pid) => findings.note(
             "open",
             format!("open for writing in process {pid}, which is no server of this user"),

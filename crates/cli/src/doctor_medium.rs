@@ -2,7 +2,7 @@
 //! the space of the host.
 
 use crate::findings::Findings;
-use lacuna::vault::{self, is_vault};
+use lacuna::vault::{self, is_vault, lacks_header};
 use lacuna::{
     ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, Parameters, PublicHeader,
     examine, human,
@@ -27,7 +27,9 @@ pub(crate) fn look(
         if !place(path, findings) {
             return None;
         }
-        permissions(path, findings);
+        if !permissions(path, findings) {
+            return None;
+        }
     }
     let examined = match examine(location, cluster) {
         Ok(examined) => examined,
@@ -36,8 +38,9 @@ pub(crate) fn look(
             return None;
         }
     };
-    copies(&examined.header, location, findings);
-    length(&examined, location, findings);
+    // A medium that was cut short lacks a copy of its header, which nothing can write before it is whole.
+    let whole = length(&examined, location, findings);
+    copies(&examined.header, location, whole, findings);
     if let Some(path) = location.path() {
         space(path, &examined, findings);
         if path.is_dir() {
@@ -82,8 +85,15 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
         }
     };
     if kind.is_dir() && !is_vault(path) {
-        let found = format!("{shown} is a directory and no vault: it has no header");
-        findings.wrong("location", Kind::NotFound, found, "check the path; if a vault is there, `lacuna header restore` brings its header back from a backup");
+        let (found, remedy) = if lacks_header(path) {
+            (
+                "has the files of a vault, and its header, the file lacuna.vault, is missing",
+                "`lacuna header restore` brings it back from a backup; without one the vault is lost",
+            )
+        } else {
+            ("is a directory and no vault", "check the path")
+        };
+        findings.wrong("location", Kind::NotFound, format!("{shown} {found}"), remedy);
         return false;
     }
     let what = if kind.is_dir() {
@@ -107,7 +117,8 @@ fn place(path: &Path, findings: &mut Findings) -> bool {
     true
 }
 
-fn permissions(path: &Path, findings: &mut Findings) {
+/// What this user may do with it. False if nothing.
+fn permissions(path: &Path, findings: &mut Findings) -> bool {
     let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let read_only = statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
     if !may(Access::READ_OK) {
@@ -117,7 +128,9 @@ fn permissions(path: &Path, findings: &mut Findings) {
             "this user may not read it",
             format!("be its owner or root, or `chmod u+rw {}`", shell_word(path)),
         );
-    } else if may(Access::WRITE_OK) {
+        return false;
+    }
+    if may(Access::WRITE_OK) {
         findings.fine("permissions", "this user may read and write it");
     } else if read_only {
         findings.note(
@@ -132,9 +145,10 @@ fn permissions(path: &Path, findings: &mut Findings) {
             format!("open it with --read-only, or `chmod u+w {}`", shell_word(path)),
         );
     }
+    true
 }
 
-fn copies(header: &Diagnosis, location: &Location, findings: &mut Findings) {
+fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings: &mut Findings) {
     let Some(public) = &header.header else {
         let found: Vec<String> = header.copies.iter().map(words).collect();
         let (kind, remedy) = if header.is_of_ours() {
@@ -166,12 +180,11 @@ fn copies(header: &Diagnosis, location: &Location, findings: &mut Findings) {
     }
     let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
     let found = format!("{whole} of {all} copies are whole; {}; {about}", bad.collect::<Vec<_>>().join("; "));
-    findings.wrong(
-        "header",
-        Kind::Corrupt,
-        found,
-        format!("`lacuna header repair {}` writes all copies anew", word(location)),
-    );
+    let mut remedy = format!("`lacuna header repair {}` writes all copies anew", word(location));
+    if !medium_whole {
+        remedy.push_str(", once the medium is as long as it was");
+    }
+    findings.wrong("header", Kind::Corrupt, found, remedy);
 }
 
 fn words(copy: &CopyReport) -> String {
@@ -188,17 +201,21 @@ fn words(copy: &CopyReport) -> String {
     format!("{}{at} {state}", copy.copy)
 }
 
-fn length(examined: &Examination, location: &Location, findings: &mut Findings) {
+/// Whether the medium is as long as its disk needs. False if it was cut short.
+fn length(examined: &Examination, location: &Location, findings: &mut Findings) -> bool {
     let parameters = match &examined.parameters {
         Some(Ok(parameters)) => parameters,
-        Some(Err(e)) => return findings.failed("parameters", e),
-        None => return,
+        Some(Err(e)) => {
+            findings.failed("parameters", e);
+            return true;
+        }
+        None => return true,
     };
     let needed = parameters.end();
     let on_medium =
         matches!(parameters, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_));
     if !on_medium || location.path().is_none() {
-        return;
+        return true;
     }
     let len = examined.len;
     if len < needed {
@@ -208,9 +225,19 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
             format!("it was cut short: {len} bytes of the {needed} that the header wants"),
             format!("restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read, and what is gone reads as zeros, of which `check` says nothing"),
         );
-    } else {
-        findings.fine("length", format!("{} (the disk needs {})", human(len), human(needed)));
+        return false;
     }
+    let words = format!("{} (the disk needs {})", human(len), human(needed));
+    if examined.is_longer() {
+        findings.note(
+            "length",
+            format!("{words}: the header may be one from before the disk grew"),
+            "if it has grown, `lacuna resize` it to the size that it had; opening it is refused where that would lose something",
+        );
+    } else {
+        findings.fine("length", words);
+    }
+    true
 }
 
 /// The space of the file system that holds a file or a vault.

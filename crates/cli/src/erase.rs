@@ -37,16 +37,10 @@ fn refuse_open(location: &Location, console: Console) -> Result<()> {
     let servers = status::servers_of(location, console);
     let Some(server) = servers.first() else { return Ok(()) };
     // Deniability contract: not where it is mounted, which may be a hidden level's place.
-    let close = match server["mountpoint"].as_str() {
-        Some(_) => format!("`lacuna close {}` first", word(&location.to_string())),
-        None => {
-            format!("`kill {}` first, which ends the server once everything is on the medium", server["pid"])
-        }
-    };
     Err(Error::new(Kind::Busy, format!("cannot erase {location}"))
         .found(format!("a server that has it open, or left it mounted (process {})", server["pid"]))
         .expected("a disk that is closed")
-        .remedy(close))
+        .remedy(format!("`lacuna close {}` first", word(&location.to_string()))))
 }
 
 fn doom(location: &Location, doomed: &Doomed<'_>) -> String {

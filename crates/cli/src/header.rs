@@ -4,6 +4,7 @@ use crate::args::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs};
 use crate::console::{self, Console};
 use crate::online;
 use crate::passphrase;
+use crate::unlock::say_whose;
 use lacuna::header::{self, MayLose};
 use lacuna::{Error, Kind, Location, Result};
 
@@ -65,7 +66,8 @@ pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     };
     match online::header(location, &args.holder)? {
         Some(header) => header::repair_open((location, header), &console, ask)?,
-        None => header::repair((location, &args.holder.of(location)?), &console, ask)?,
+        None => header::repair((location, &args.holder.of(location)?), &console, ask)
+            .map_err(|e| say_whose(location, e, console))?,
     }
     console.done(&format!("wrote all copies of the header of {location} anew"))
 }

@@ -6,6 +6,7 @@ use crate::cost;
 use crate::online;
 use crate::passphrase;
 use crate::recovery::{self, Works};
+use crate::unlock::say_whose;
 use lacuna::keys::{Keys, Rewrites, same};
 use lacuna::{Error, Kind, Opened, Opener, Passphrase, PublicHeader, Result};
 use std::fmt::Write;
@@ -198,7 +199,8 @@ fn unlock(args: &KeyArgs, asking: Asking<'_>, console: Console) -> Result<Unlock
     let location = &args.location;
     let keys = match online::header(location, &args.holder)? {
         Some(header) => Keys::unlock_open((location, header), all, cost, &console, ask)?,
-        None => Keys::unlock((location, &args.holder.of(location)?), all, cost, &console, ask)?,
+        None => Keys::unlock((location, &args.holder.of(location)?), all, cost, &console, ask)
+            .map_err(|e| say_whose(location, e, console))?,
     };
     let given = keys.given();
     match args.keep {

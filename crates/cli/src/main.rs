@@ -51,6 +51,7 @@ mod mount_helper;
 mod mount_options;
 #[cfg(feature = "fuse")]
 mod mount_point;
+mod mounted_disk;
 mod network;
 mod notify;
 mod observer;
@@ -147,7 +148,8 @@ fn refuse_borrowed_rights() -> Result<()> {
         .remedy("remove the bit (`chmod ug-s`), and use sudo or doas where root is needed"))
 }
 
-fn run(verb: Verb, console: Console) -> Result<()> {
+fn run(mut verb: Verb, console: Console) -> Result<()> {
+    mounted_disk::name(&mut verb);
     vault_refused::check(&verb)?;
     match verb {
         Verb::Create(args) => create::run(&args, console),

@@ -62,10 +62,14 @@ impl Given {
             Helper::Unmount => "cannot unmount",
         };
         let usage = |found: String| {
-            Error::new(Kind::Usage, what).found(found).expected(match helper {
+            let expected = match helper {
                 Helper::Mount => "mount.lacuna LOCATION DIRECTORY [-sfnvrw] [-o OPTIONS]",
                 Helper::Unmount => "umount.lacuna DIRECTORY [-flnrv]",
-            })
+            };
+            Error::new(Kind::Usage, what)
+                .found(found)
+                .expected(expected)
+                .remedy("`man mount.lacuna` explains them")
         };
         while let Some(word) = words.next() {
             let Some(letters) = word.to_str().and_then(|word| word.strip_prefix('-')) else {

@@ -7,7 +7,7 @@ use crate::online::{self, Begun};
 use crate::unlock;
 use crate::working;
 use lacuna::{Access, Error, Kind, Location, Parameters, Result, human};
-use lacuna_service::{Growth, Heard};
+use lacuna_service::{Growth, Heard, Record};
 use std::fmt::Write;
 use std::os::unix::fs::FileTypeExt;
 
@@ -22,22 +22,16 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     let size = args.size.map(|size| size.0);
     size.map(lacuna::blocks).transpose()?;
     lacuna::refuse_snapshot(&args.location, "resize")?;
-    if size.is_none() && !is_device(&args.location) {
+    if size.is_none() && !is_device(&args.location) && !args.grow_fs {
         return Err(no_size(args));
     }
     let request =
         format!("{}{}", attendant::RESIZE, size.map_or(attendant::ALL.to_owned(), |size| size.to_string()));
-    let mounted = online::mount_of(&args.location);
-    let has_kernel_mount = mounted.as_ref().is_some_and(|record| record.loop_device.is_some());
-    if args.grow_fs && !has_kernel_mount {
-        return Err(Error::new(Kind::Usage, "cannot make the file system larger")
-            .found(match mounted {
-                Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
-                Some(_) => "a file system that a program serves (`open --via`)",
-                None => "a disk that is not mounted",
-            })
-            .expected("one that is mounted by way of a loop device")
-            .remedy("leave --grow-fs away; then make the file system larger with its own tool where it is not mounted"));
+    if args.grow_fs {
+        let record = kernel_mount(&args.location)?;
+        if size.is_none() && !is_device(&args.location) {
+            return grow_file_system(&record, console);
+        }
     }
     if let Some(begun) = online::begin(&args.location, &args.holder, &request)? {
         return of_server(args, begun, console);
@@ -88,18 +82,14 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
         (Some(record), Some(growth)) if args.grow_fs => {
             // Whatever becomes of the file system, the disk is larger.
             console.done(&said)?;
-            growth.run()?;
-            said = format!("and so is the file system at {}", record.mountpoint.display());
+            return grow(&growth, &record, console);
         }
         (_, Some(growth)) => {
             let _ = write!(said, "; make the file system on it larger too: {growth}");
         }
         (Some(record), None) if args.grow_fs => {
             console.done(&said)?;
-            return Err(Error::new(Kind::Usage, "cannot make the file system larger")
-                .found(format!("a file system at {} of another type", record.mountpoint.display()))
-                .expected("ext2, ext3, ext4, xfs or btrfs")
-                .remedy("use the tool of that file system"));
+            return Err(other_type(&record));
         }
         (Some(record), None) if record.loop_device.is_none() => said.push_str(
             "; to make its file system larger too, close it, open it with --raw, and use the tool of that file system (for ext4: \
@@ -114,6 +104,46 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
         ),
     }
     console.done(&said)
+}
+
+/// Where the kernel has the file system of the disk mounted, which alone can grow in use.
+fn kernel_mount(location: &Location) -> Result<Record> {
+    let mounted = online::mount_of(location);
+    let found = match &mounted {
+        Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
+        Some(_) => "a file system that a program serves (`open --via`)",
+        None => "a disk that is not mounted",
+    };
+    mounted.filter(|record| record.loop_device.is_some()).ok_or_else(|| {
+        Error::new(Kind::Usage, "cannot make the file system larger")
+            .found(found)
+            .expected("one that is mounted by way of a loop device")
+            .remedy("leave --grow-fs away; then make the file system larger with its own tool where it is not mounted")
+    })
+}
+
+/// Makes the file system as large as its disk, which may have grown before.
+fn grow_file_system(record: &Record, console: Console) -> Result<()> {
+    let growth = Growth::of(record)?.ok_or_else(|| other_type(record))?;
+    grow(&growth, record, console)
+}
+
+fn grow(growth: &Growth, record: &Record, console: Console) -> Result<()> {
+    let at = record.mountpoint.display();
+    growth.run().map_err(|e| {
+        e.with_kind(Kind::Other).context(format!("the disk is as large as it says, and the file system at {at} is not")).remedy(format!(
+            "where the kernel does not let a mounted file system grow, `lacuna close` it, open it with --raw, and use its tool there (for \
+             ext4: `e2fsck -f` and `resize2fs`); otherwise try again with {growth}"
+        ))
+    })?;
+    console.done(&format!("the file system at {at} is as large as its disk"))
+}
+
+fn other_type(record: &Record) -> Error {
+    Error::new(Kind::Usage, "cannot make the file system larger")
+        .found(format!("a file system at {} of another type", record.mountpoint.display()))
+        .expected("ext2, ext3, ext4, xfs or btrfs")
+        .remedy("use the tool of that file system")
 }
 
 fn is_device(location: &Location) -> bool {

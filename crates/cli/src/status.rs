@@ -175,13 +175,6 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     servers
 }
 
-/// The process that serves the disk at this location to NBD clients.
-pub(crate) fn nbd_server_of(target: &Path) -> Option<u64> {
-    let location = Location::parse(target.to_str()?).ok()?;
-    let servers = lacuna_service::accounts(|_, _| {});
-    those_of(servers, &location).first()?["pid"].as_u64()
-}
-
 fn nbd_servers(console: Console) -> Vec<Value> {
     lacuna_service::accounts(|path, e| console.detail(&format!("no answer from {}: {e}", path.display())))
 }

@@ -1,4 +1,4 @@
-//! What a server says of itself, in words: ten lines that a person reads, or all counters.
+//! What a server says of itself, in words: ten lines that a person reads, and all counters.
 
 use crate::activity::{Activity, percent};
 use crate::utc::utc;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The words for a server; with `all` every counter that it has.
+/// The words for a server; with `all` also every counter that it has.
 pub(crate) fn of(server: &Value, all: bool) -> String {
     let place = place(server);
     let location = server["location"].as_str().unwrap_or("a disk");
@@ -28,7 +28,10 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
     if let Some(error) = server["last_error"].as_str() {
         let _ = writeln!(out, "  last failure: {error}");
     }
-    let rows = if all { counters(server) } else { short(server) };
+    let mut rows = short(server);
+    if all {
+        rows.extend(counters(server));
+    }
     for (name, value) in rows {
         let _ = writeln!(out, "  {name:<24} {value}");
     }

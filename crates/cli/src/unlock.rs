@@ -5,12 +5,12 @@ use crate::args::{HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs
 use crate::console::Console;
 use crate::passphrase;
 use crate::status;
+use lacuna::vault::is_vault;
 use lacuna::{
     Access, BLOCK_SIZE, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader,
     Result, Volume, no_write_through, peek,
 };
 use lacuna_service::shell_word;
-use std::path::Path;
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
 pub(crate) fn unlock(
@@ -24,7 +24,7 @@ pub(crate) fn unlock(
         passphrase::to_open(args, &location.to_string(), disk.uuid, open)
     };
     let volume = lacuna::unlock(location, &holder.of(location)?, access, &console, ask)
-        .map_err(|e| if e.kind() == Kind::Busy { say_whose(location, e, console) } else { e })?;
+        .map_err(|e| say_whose(location, e, console))?;
     if volume.parameters.has_levels() && access == Access::Write {
         // In the same words whatever there is (deniability contract).
         console.note(DEEPER_LEVELS);
@@ -32,19 +32,17 @@ pub(crate) fn unlock(
     Ok(volume)
 }
 
-/// Says whose a disk is that is in use: this user's, who is told where it is open, or another's.
-fn say_whose(location: &Location, e: Error, console: Console) -> Error {
-    if !location.path().is_some_and(Path::is_file) {
+/// Says whose a disk or vault is that is in use, if that is the error: this user's, who is told how to close it, or another's.
+pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Error {
+    let known = location.path().is_some_and(|path| path.is_file() || is_vault(path));
+    if e.kind() != Kind::Busy || !known {
         return e;
     }
     // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
     match status::servers_of(location, console).first() {
-        Some(server) if server["front"] == "fuse" => {
+        Some(_) => {
             let word = location.path().map(shell_word).unwrap_or_default();
             e.remedy(format!("this user has it open: `lacuna close {word}` ends that"))
-        }
-        Some(server) => {
-            e.remedy(format!("this user serves it to NBD clients: `kill {}` ends that", server["pid"]))
         }
         None => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \

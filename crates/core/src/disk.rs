@@ -45,7 +45,7 @@ impl ExtentRuns {
 /// One counter of a running disk, for people.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusItem {
-    /// Stable machine name, such as `ring_used`.
+    /// Stable machine name, such as `journal_used`.
     pub name: &'static str,
     /// Present value.
     pub value: u64,

@@ -8,7 +8,7 @@ use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use lacuna_core::Result;
 use lacuna_flash::HeaderMedium;
-use lacuna_header::{Diagnosis, Location};
+use lacuna_header::{Diagnosis, Location, medium_len};
 use lacuna_medium::Medium;
 
 /// What was seen.
@@ -23,6 +23,18 @@ pub struct Examination {
     pub used: Option<u64>,
     /// Whether another process holds it.
     pub in_use: bool,
+}
+
+impl Examination {
+    /// Whether a file is longer than its disk makes it: it has grown since the header was written, or somebody made it longer.
+    pub fn is_longer(&self) -> bool {
+        match &self.parameters {
+            Some(Ok(Parameters::Flat(flat))) => {
+                self.used.is_some() && self.len > medium_len(flat.geometry().medium_len())
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Looks at what is at a location. Errors: those of reaching it at all.

@@ -122,6 +122,8 @@ pub fn restore(
 }
 
 /// Writes all copies of the header anew, as the one is that opens.
+///
+/// Errors: [`Kind::Corrupt`] for a medium that was cut short, where a copy has no place.
 pub fn repair(
     (location, holder): (&Location, &Holder),
     observer: &dyn Observer,
@@ -129,6 +131,16 @@ pub fn repair(
 ) -> Result<()> {
     refuse_snapshot(location, "repair the header of")?;
     let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
+    let (len, end) = (volume.header.len(), volume.parameters.end());
+    if len < end {
+        return Err(Error::new(
+            Kind::Corrupt,
+            format!("cannot write all copies of the header of {location}"),
+        )
+        .found(format!("a medium of {len} bytes, which was cut short"))
+        .expected(format!("the {end} bytes of the disk"))
+        .remedy("restore it from a backup; `lacuna doctor` says what can be done without one"));
+    }
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
     write_record(location, &*volume.header)
 }

@@ -163,5 +163,9 @@ pub fn blocks(size: u64) -> Result<u64> {
     Err(Error::new(Kind::Usage, "cannot use this size")
         .found(format!("{size} bytes"))
         .expected("a multiple of 4096, and not 0")
-        .remedy(format!("give for example {below}")))
+        .remedy(if size < BLOCK {
+            format!("a number alone is bytes: give for example {}M", size.max(64))
+        } else {
+            format!("give for example {below}")
+        }))
 }

@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 pub use crate::vault_anchor::default_anchor;
 pub use crate::vault_params::{VAULT_VERSION, VaultParams, choices};
-pub use crate::vault_place::{HEADER_FILE, is_vault};
+pub use crate::vault_place::{HEADER_FILE, is_vault, lacks_header};
 
 /// A vault to be made.
 #[derive(Clone, Debug)]

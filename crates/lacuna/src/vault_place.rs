@@ -24,7 +24,7 @@ pub(crate) fn header_file(path: &Path) -> Cow<'_, Path> {
 }
 
 /// Whether a directory holds what a vault holds beside its header.
-pub(crate) fn lacks_header(dir: &Path) -> bool {
+pub fn lacks_header(dir: &Path) -> bool {
     dir.is_dir() && !dir.join(HEADER_FILE).exists() && FILES.iter().any(|file| dir.join(file).exists())
 }
 

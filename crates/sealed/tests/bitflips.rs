@@ -28,7 +28,7 @@ fn written_disk(layout: Layout) -> (Params, Arc<MemoryMedium>) {
     let disk = open(&medium, &params, 1);
     disk.write(BlockAddr(1024), &(1024..1048).flat_map(|b| content(b, stamp(b))).collect::<Vec<u8>>())
         .unwrap();
-    assert_eq!(status(&disk, "shadows"), 1);
+    assert_eq!(status(&disk, "copy_on_write_segments"), 1);
     for block in written() {
         if !(1024..1048).contains(&block) {
             write(&disk, block, 1, stamp(block)).unwrap();

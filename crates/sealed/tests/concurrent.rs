@@ -179,7 +179,7 @@ fn threads_agree(medium: &Arc<dyn Medium>, params: &Params, seed: u64, steps: u6
         for (block, stamp) in stamps.iter_mut().enumerate() {
             *stamp = parts[owner(block as u64) as usize][block];
         }
-        for counter in ["segments_moved", "ring_retirements", "sent_home", "ring_batches"] {
+        for counter in ["segments_moved", "journal_retirements", "destaged", "journal_batches"] {
             assert!(status(&disk, counter) > 0, "{counter}: the run must cover it");
         }
         disk.close().unwrap();

@@ -180,7 +180,10 @@ fn a_discarded_segment_always_finds_a_slot_again() {
     for segment in 1..=u64::from(params.spare) {
         write(&disk, segment * SEGMENT_BLOCKS, 700, 2).unwrap();
     }
-    assert_eq!((status(&disk, "spare_homes"), status(&disk, "shadows")), (0, u64::from(params.spare)));
+    assert_eq!(
+        (status(&disk, "spare_slots"), status(&disk, "copy_on_write_segments")),
+        (0, u64::from(params.spare))
+    );
     disk.discard(BlockAddr(0), SEGMENT_BLOCKS).unwrap();
     let other = disk.clone();
     *medium.0.at_discard.lock().unwrap() = Some(Box::new(move || write(&other, 0, 64, 3).unwrap()));
@@ -194,11 +197,11 @@ fn a_discarded_segment_always_finds_a_slot_again() {
 
 /// Writes and commits small pieces in one segment until everything in the journal is destaged.
 fn destage_all(disk: &Sealed, segment: u64, stamp: u64) {
-    let before = status(disk, "sent_home");
+    let before = status(disk, "destaged");
     for piece in 1..100 {
         write(disk, segment * SEGMENT_BLOCKS + piece * 8, 8, stamp).unwrap();
         disk.flush().unwrap();
-        if status(disk, "sent_home") > before {
+        if status(disk, "destaged") > before {
             return;
         }
     }
@@ -253,7 +256,7 @@ fn the_beginnings_of_many_segments_open_a_bounded_number_of_cow_segments() {
         let disk = open_with(medium.clone(), &params, options).unwrap();
         for segment in 0..SEGMENTS {
             write(&disk, segment * SEGMENT_BLOCKS, 4, segment + 1).unwrap();
-            let cow_segments = status(&disk, "shadows");
+            let cow_segments = status(&disk, "copy_on_write_segments");
             assert!(cow_segments <= 256, "{cow_segments} copy-on-write segments after segment {segment}");
         }
         disk.close().unwrap();

@@ -67,7 +67,7 @@ fn writers_share_a_sync() {
             });
         }
     });
-    assert!(status(&disk, "ring_batches") <= WRITES, "{} batches", status(&disk, "ring_batches"));
+    assert!(status(&disk, "journal_batches") <= WRITES, "{} batches", status(&disk, "journal_batches"));
     let left = Arc::new(CrashMedium::from_image(medium.durable_image()));
     let again = open_with(left, &params, fixture::options(2)).unwrap();
     for (thread, n) in (0..8).flat_map(|thread| (0..WRITES / 8).map(move |n| (thread, n))) {

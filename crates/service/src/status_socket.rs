@@ -165,6 +165,12 @@ pub fn sockets() -> Vec<PathBuf> {
     paths
 }
 
+/// The sockets of those that serve the disk at this location, as they name it. One that does not answer is not among them.
+pub fn serving(location: &str) -> Vec<PathBuf> {
+    let serves = |path: &PathBuf| ask(path).is_ok_and(|account| account["location"] == *location);
+    sockets().into_iter().filter(serves).collect()
+}
+
 /// What all servers answer that this user has. `silent` gets the sockets of those that do not answer; of one that listens all the
 /// same, as one does that was stopped, there is an account with `silent` in it, and its process as `pid`.
 pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {

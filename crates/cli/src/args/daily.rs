@@ -37,7 +37,7 @@ pub(crate) struct StatusArgs {
 /// `close`.
 #[derive(Args)]
 pub(crate) struct CloseArgs {
-    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it
+    /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its servers
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
     /// Close everything that this user has open, mounted or served to NBD clients. One that cannot be closed does not keep

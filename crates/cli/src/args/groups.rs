@@ -65,6 +65,7 @@ pub(crate) struct WritingArgs {
 
 /// How long something stays open that nobody uses.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Options for closing")]
 pub(crate) struct IdleArgs {
     /// Close it when nobody used it for so long, such as 90s, 15m or 2h. What is in use stays open: a mounted file system with
     /// an open file or a program in one of its directories, or mounted in a container too, and a server with a client. Reading what

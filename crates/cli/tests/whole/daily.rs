@@ -120,10 +120,10 @@ fn what_is_open_is_listed_watched_and_closed_at_once() {
 
     let short = apart.lacuna(&["status", "disk.img"]).code(0).stdout;
     assert!(
-        short.lines().count() <= 12 && short.contains("written") && !short.contains("ring batches"),
+        short.lines().count() <= 12 && short.contains("written") && !short.contains("journal batches"),
         "{short}"
     );
-    assert!(apart.lacuna(&["-v", "status", "disk.img"]).code(0).stdout.contains("ring batches"));
+    assert!(apart.lacuna(&["-v", "status", "disk.img"]).code(0).stdout.contains("journal batches"));
     let watched = apart.lacuna(&["status", "--watch", "--count", "2", "--interval", "0.1"]).code(0).stdout;
     assert_eq!(watched.lines().count(), 6, "{watched}");
     assert!(watched.lines().all(|line| line.contains(": read ")) && !watched.contains('\x1b'), "{watched}");
@@ -254,6 +254,8 @@ fn a_doctor_says_what_is_wrong_and_what_to_do() {
     fs::remove_file(scene.path("v/super")).unwrap();
     assert!(wrong(&scene, "v", 10)[0].contains("missing in the directory: super"));
     assert_eq!(wrong(&scene, ".", 4).len(), 1);
+    fs::remove_file(scene.path("v/lacuna.vault")).unwrap();
+    assert!(wrong(&scene, "v", 4)[0].contains("the files of a vault"));
 }
 
 #[test]

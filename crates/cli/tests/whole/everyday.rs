@@ -159,10 +159,20 @@ fn disks_are_closed_by_location_and_several_at_once() {
         scene.lacuna(&["open", disk, at, "--key-file", "key", "--mkfs", "ext4"]).code(0);
     }
     let _closing = Closing(&scene, &["a", "b c"]);
-    scene.lacuna(&["close", "disk.img", "nothing", "b c"]).code(4);
-    for disk in ["disk.img", "other.img"] {
+    // The mount point stands for the disk.
+    assert_eq!(scene.lacuna(&["info", "b c", "--json"]).code(0).json()["size"], 64 << 20);
+    scene.lacuna(&["check", "a"]).code(0);
+    scene.lacuna(&["header", "backup", "a", "a.hdr"]).code(0);
+    scene.lacuna(&["resize", "b c", "--size", "80M"]).code(0);
+    let doctor = scene.lacuna(&["doctor", "a"]).code(0).stdout;
+    assert!(doctor.contains("disk.img, a file") && doctor.contains("open at "), "{doctor}");
+    scene.create("served.img", &["--size", "64M"]).code(0);
+    let server = scene.serve_disk("served.img", &[]);
+    scene.lacuna(&["close", "disk.img", "nothing", "served.img", "b c"]).code(4);
+    for disk in ["disk.img", "other.img", "served.img"] {
         scene.lacuna(&["status", disk]).code(4);
     }
+    assert_eq!(server.wait(), 0);
 }
 
 #[test]

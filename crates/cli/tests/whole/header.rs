@@ -1,6 +1,7 @@
 //! The header of a disk is destroyed, copy by copy and whole, and comes back; other programs see that a disk is there.
 
-use crate::scene::{Scene, skipped};
+use crate::nbd_client::Client;
+use crate::scene::{Scene, noise, skipped};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -89,6 +90,64 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
     fs::write(scene.path("damaged"), [&fs::read(scene.path("new")).unwrap()[..9000], &[0; 7384]].concat())
         .unwrap();
     restore("damaged", &["--yes"]).code(10);
+}
+
+#[test]
+fn a_header_from_before_a_resize_is_refused_until_the_disk_has_its_size() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let write = |at: u64, seed: u64| {
+        let server = scene.serve(&[]);
+        let mut client = Client::connect(&server.socket).unwrap();
+        client.write_at(at, &noise(seed, 1 << 20)).unwrap();
+        drop(client);
+        assert_eq!(server.stop(), 0);
+    };
+    write(1 << 20, 1);
+    scene.lacuna(&["header", "backup", "disk.img", "old.hdr"]).code(0);
+    let resize = |size: &str| scene.lacuna(&["resize", "disk.img", "--key-file", "key", "--size", size]);
+    resize("128M").code(0);
+    let grown: Vec<u64> = (16..24).map(|segment| segment * (4 << 20)).collect();
+    for (at, seed) in grown.iter().zip(2..) {
+        write(*at, seed);
+    }
+    destroy(&scene, &[0, 1, 2]);
+    scene.lacuna(&["-q", "header", "restore", "disk.img", "old.hdr", "--yes", "--key-file", "key"]).code(0);
+    let doctor = scene.lacuna(&["doctor", "disk.img"]).code(0);
+    assert!(doctor.stdout.contains("before the disk grew"), "{}", doctor.stdout);
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    for args in [
+        &["check", "disk.img"][..],
+        &["check", "disk.img", "--read-only"],
+        &["serve", "disk.img", "--socket", "s"],
+    ] {
+        let ran = scene.lacuna(&[args, &["--key-file", "key"]].concat()).code(11);
+        assert!(ran.stderr.contains("at least 100663296 bytes"), "{}", ran.stderr);
+    }
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before);
+    // Larger, and not yet as large as it was.
+    resize("80M").code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(11);
+    resize("128M").code(0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    let server = scene.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    assert!(client.read_at(1 << 20, 1 << 20).unwrap() == noise(1, 1 << 20));
+    for (at, seed) in grown.iter().zip(2..) {
+        assert!(client.read_at(*at, 1 << 20).unwrap() == noise(seed, 1 << 20), "at {at}");
+    }
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn copies_are_not_written_to_a_medium_that_was_cut_short() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    file.set_len(40 << 20).unwrap();
+    let ran = scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(10);
+    assert!(ran.stderr.contains("cut short"), "{}", ran.stderr);
+    let words = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
+    let (short, repair) = (words.find("cut short").unwrap(), words.find("header repair").unwrap());
+    assert!(short < repair && words.contains("once the medium is as long as it was"), "{words}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_server_in_the_background_tells_of_itself() {
     assert_eq!(server["front"], "nbd");
     assert_eq!(server["uri"], started.stdout.trim());
     let items = server["items"].as_array().unwrap();
-    assert!(items.iter().any(|item| item["name"] == "ring_batches" && item["value"].as_u64() > Some(0)));
+    assert!(items.iter().any(|item| item["name"] == "journal_batches" && item["value"].as_u64() > Some(0)));
     assert!(scene.lacuna(&["status"]).code(0).stdout.contains("disk.img"));
 
     // What fails after the fork is told by the process that waits.

@@ -39,14 +39,14 @@ fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
     (0..8).for_each(|segment| model.set(segment * SEGMENT_BLOCKS, 4, 1));
     model.flushed();
     let mut places = small_writes();
-    while status(&disk, "ring_used") < 3_600_000 {
+    while status(&disk, "journal_used") < 3_600_000 {
         perform(&disk, Op::Write(places.next().unwrap(), 8), 2, &mut model).unwrap();
         perform(&disk, Op::Flush, 0, &mut model).unwrap();
     }
     for segment in 0..4 {
         perform(&disk, Op::Write(segment * SEGMENT_BLOCKS, 400), 3, &mut model).unwrap();
     }
-    let retired = status(&disk, "ring_retirements");
+    let retired = status(&disk, "journal_retirements");
     arm();
     let error = places.find_map(|at| perform(&disk, Op::Write(at, 8), 4, &mut model).err());
     let error = error.unwrap_or_else(|| panic!("{what}: no failure"));
@@ -55,7 +55,7 @@ fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
         assert_eq!(disk.flush().unwrap_err().kind(), Kind::FailStop, "{what}");
         assert!(disk.close().is_err(), "{what}");
     }
-    assert_eq!(status(&disk, "ring_retirements"), retired, "{what}: the journal was retired");
+    assert_eq!(status(&disk, "journal_retirements"), retired, "{what}: the journal was retired");
     model
 }
 

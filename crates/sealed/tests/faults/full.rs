@@ -214,7 +214,7 @@ fn rewrite(
         }
     }
     assert!(disk.is_medium_full());
-    *retired = status(&disk, "ring_retirements");
+    *retired = status(&disk, "journal_retirements");
     disk.close().unwrap();
     model.flushed();
     true

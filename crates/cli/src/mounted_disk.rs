@@ -1,0 +1,36 @@
+//! A mount point that is given in the place of the disk or vault that is mounted there.
+
+use crate::args::{HeaderVerb, KeyVerb, Verb};
+use crate::close;
+use crate::status;
+use lacuna::Location;
+
+/// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
+///
+/// Deniability contract: of a disk with levels each mount point names the disk.
+pub(crate) fn name(verb: &mut Verb) {
+    let Some(given) = location(verb) else { return };
+    if given.path().is_none() {
+        return;
+    }
+    let path = status::canonical(given);
+    let record = close::records().find(|record| record.mountpoint.to_str() == Some(&path));
+    if let Some(disk) = record.and_then(|record| Location::parse(&record.location).ok()) {
+        *given = disk;
+    }
+}
+
+fn location(verb: &mut Verb) -> Option<&mut Location> {
+    Some(match verb {
+        Verb::Info(args) => &mut args.location,
+        Verb::Check(args) => &mut args.location,
+        Verb::Doctor(args) => &mut args.location,
+        Verb::Resize(args) => &mut args.location,
+        Verb::Key(KeyVerb::Add(args) | KeyVerb::Change(args)) => &mut args.key.location,
+        Verb::Key(KeyVerb::Remove(args)) => &mut args.key.location,
+        Verb::Key(KeyVerb::Refresh(args)) => &mut args.key.location,
+        Verb::Header(HeaderVerb::Backup(args)) => &mut args.location,
+        Verb::Header(HeaderVerb::Repair(args)) => &mut args.location,
+        _ => return None,
+    })
+}
