@@ -9,6 +9,7 @@ use rustix::fs::{
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -365,6 +366,12 @@ impl Medium for FileMedium {
     fn expect_random_reads(&self) {
         // A system that does not take the advice reads more than it must.
         let _advised = fadvise(&self.file, 0, None, ReadAdvice::Random);
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        let Some(len) = NonZeroU64::new(len) else { return };
+        // A system that does not take the advice fetches it when it is read.
+        let _advised = fadvise(&self.file, offset, Some(len), ReadAdvice::WillNeed);
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -82,6 +82,8 @@ pub trait Medium: Send + Sync {
     }
     /// From now on reads are small and in no order: nothing is gained by reading more than what is asked for.
     fn expect_random_reads(&self) {}
+    /// A range is read soon: the medium may begin to fetch it while the caller does something else.
+    fn will_read(&self, _offset: u64, _len: u64) {}
     /// Makes a range read as zeros and gives its space back where the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Takes the space of a range now, so that no later write to it finds the medium full; what the range holds stays.

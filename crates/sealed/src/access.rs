@@ -79,6 +79,9 @@ impl Access {
     /// Fills `buf` from the blocks starting at `first`.
     pub(crate) fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let count = (buf.len() / BLOCK_SIZE) as u64;
+        if count >= CHUNK_BLOCKS {
+            self.fetch(first, count);
+        }
         let mut rest = buf;
         for (at, count) in pieces(first, count, CHUNK_BLOCKS) {
             let (chunk, after) = rest.split_at_mut(count as usize * BLOCK_SIZE);
@@ -86,6 +89,17 @@ impl Access {
             rest = after;
         }
         Ok(())
+    }
+
+    /// Lets the medium fetch what a long read takes from it chunk by chunk: all of it at once, and while the first chunks are
+    /// decrypted. The system reads ahead only for a reader that goes through a file in order, which threads that share a
+    /// stream do not. What changes its place meanwhile is fetched in vain.
+    fn fetch(&self, first: BlockAddr, count: u64) {
+        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+            if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {
+                self.store.will_read(slot.at(at), count);
+            }
+        }
     }
 
     fn read_chunk(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {

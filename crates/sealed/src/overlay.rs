@@ -91,6 +91,10 @@ impl Medium for Overlay {
         self.below.forget_cached()
     }
 
+    fn will_read(&self, offset: u64, len: u64) {
+        self.below.will_read(offset, len);
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.change(offset, len, |piece, _| piece.fill(0))
     }

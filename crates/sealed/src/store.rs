@@ -54,6 +54,16 @@ impl Store {
         self.meta_size
     }
 
+    /// Lets the medium fetch consecutive blocks of a slot, and the metadata from there to the end of the slot: the requests of a
+    /// reader who goes on need it, and each page that is missing would hold one up.
+    pub(crate) fn will_read(&self, at: SlotAddr, count: u64) {
+        self.medium.will_read(self.data_at(at), count * self.unit());
+        if let MetaPlace::SegmentEnd(_) = self.meta {
+            let left = (SEGMENT_BLOCKS - at.index) * self.meta_size as u64;
+            self.medium.will_read(self.meta_at(at), left);
+        }
+    }
+
     /// Reads ciphertext and metadata of consecutive blocks of a slot.
     pub(crate) fn read(&self, at: SlotAddr, data: &mut [u8], meta: &mut [u8]) -> Result<()> {
         if let MetaPlace::Interleaved = self.meta {

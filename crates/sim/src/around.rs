@@ -18,6 +18,10 @@ macro_rules! pass_on {
             self.$inner.expect_random_reads();
         }
 
+        fn will_read(&self, offset: u64, len: u64) {
+            self.$inner.will_read(offset, len);
+        }
+
         fn allocate(&self, offset: u64, len: u64) -> lacuna_core::Result<bool> {
             self.$inner.allocate(offset, len)
         }
@@ -86,6 +90,10 @@ impl<A: Around> Medium for Surrounded<A> {
 
     fn expect_random_reads(&self) {
         self.0.below().expect_random_reads();
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.0.below().will_read(offset, len);
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
