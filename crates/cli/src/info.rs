@@ -157,7 +157,7 @@ impl Facts {
         rows.push(("cipher", parameters.cipher().to_owned()));
         rows.push(("layout", parameters.layout()));
         if let Parameters::Flat(params) = parameters {
-            rows.push(("ring", human(params.journal_len)));
+            rows.push(("journal", human(params.journal_len)));
         }
         if parameters.has_levels() {
             // What a disk without hidden levels says as well.
