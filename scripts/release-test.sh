@@ -5,7 +5,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck disable=SC2012
-archive=${1:-$(ls -t target/dist/lacuna-*.tar.xz | head -n1)}
+archive=${1:-$(ls -t target/dist/lacuna-*.tar.xz 2>/dev/null | head -n1 || true)}
+[ -f "$archive" ] || {
+    echo "release-test.sh: no archive in target/dist: \`make release\` makes one" >&2
+    exit 1
+}
 shift || true
 [ $# -gt 0 ] || set -- bullseye bookworm trixie
 work=$(mktemp -d)
