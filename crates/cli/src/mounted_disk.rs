@@ -15,7 +15,9 @@ pub(crate) fn name(verb: &mut Verb) {
     }
     let path = status::canonical(given);
     let record = close::records().find(|record| record.mountpoint.to_str() == Some(&path));
-    if let Some(disk) = record.and_then(|record| Location::parse(&record.location).ok()) {
+    let disk = record.and_then(|record| Location::parse(&record.location).ok());
+    // A location in a pool does not say in which namespace and cluster.
+    if let Some(disk) = disk.filter(|disk| !matches!(disk, Location::Rados { .. })) {
         *given = disk;
     }
 }

@@ -118,7 +118,7 @@ impl Sealed {
         let mut salt = [0; 16];
         options.random.fill(&mut salt);
         let mut journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), salt)?;
-        let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid))?;
+        let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
         let slots: Arc<dyn Medium> = match params.layout {
             Layout::Kv if options.read_only => Arc::new(Overlay::over(medium)),

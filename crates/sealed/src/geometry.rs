@@ -101,11 +101,26 @@ impl Params {
     pub(crate) fn outgrown(&self, segments: u64) -> Error {
         let least = segments * SEGMENT_BLOCKS * BLOCK;
         Error::new(Kind::RolledBack, "the header is older than the disk, which has grown since")
-            .found(format!("data up to byte {least} of the disk, and a header that says {}", self.blocks * BLOCK))
+            .found(format!(
+                "data up to byte {least} of the disk, and a header that says {}",
+                self.blocks * BLOCK
+            ))
             .expected("a header that knows the size of its disk")
             .remedy(Advice::from(format!(
-                "nothing is lost so far: resize the disk to the size that it had (at least {least} bytes), then open it"
+                "resize the disk to the size that it had (at least {least} bytes), then open it"
             )))
+    }
+
+    /// The same for a disk that an earlier version opened with these parameters and wrote to: two segments have one slot, so that
+    /// a larger size would lose both.
+    pub(crate) fn overwritten() -> Error {
+        Error::new(Kind::RolledBack, "the header is older than the disk, which was written since as if it had not grown")
+            .found("a slot that belongs to a segment of the disk and to one beyond its end")
+            .expected("a header that knows the size of its disk")
+            .remedy(
+                Advice::from("do not resize it, which would lose more: copy what can be read to another disk, opened with ")
+                    .setting(Setting::ReadOnly),
+            )
     }
 
     /// The largest disk that fits a device of `room` bytes.

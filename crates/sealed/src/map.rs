@@ -35,12 +35,19 @@ impl SegmentMap {
     /// journal has to say.
     ///
     /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written. Its segments beyond `params` have slots that
-    /// would count as free here, so nothing may be written.
-    pub(crate) fn load(medium: &dyn Medium, params: &Params, key: Secret<32>) -> Result<Self> {
+    /// would count as free here, so nothing may be written. Where that happened before, what is there can still be read
+    /// (`read_only`).
+    pub(crate) fn load(
+        medium: &dyn Medium,
+        params: &Params,
+        key: Secret<32>,
+        read_only: bool,
+    ) -> Result<Self> {
         let geometry = params.geometry();
         let segments = u64::from(geometry.segments);
         let mut slots = Vec::with_capacity(geometry.segments as usize);
-        let (mut read, mut least) = (0, segments);
+        let (mut read, mut least, mut shared) = (0, segments, false);
+        let mut taken = vec![false; (params.map_capacity + params.spare) as usize];
         let mut buf = vec![0; 1 << 20];
         let end = segments.max(params.most_segments(medium.len()));
         while read < end {
@@ -54,13 +61,18 @@ impl SegmentMap {
                         least.max(segment + 1).max(u64::from(slot).saturating_sub(u64::from(params.spare)));
                 }
                 if segment < segments {
-                    slots.push(AtomicU32::new(slot));
+                    let known = slot == CORRUPT || slot <= geometry.slots;
+                    slots.push(AtomicU32::new(if known { slot } else { CORRUPT }));
+                }
+                if !matches!(slot, NO_SLOT | CORRUPT) {
+                    let again = std::mem::replace(&mut taken[slot as usize - 1], true);
+                    shared |= again && segment >= segments;
                 }
             }
             read += count;
         }
-        if least > segments {
-            return Err(params.outgrown(least));
+        if least > segments && !(shared && read_only) {
+            return Err(if shared { Params::overwritten() } else { params.outgrown(least) });
         }
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }

@@ -120,6 +120,29 @@ fn a_segment_that_moved_to_a_slot_of_what_the_disk_grew_by() {
 }
 
 #[test]
+fn a_disk_that_was_written_with_the_old_header_is_read_and_not_lost() {
+    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let disk = open(&medium, &large, 2);
+    write(&disk, 6 * SEGMENT_BLOCKS, 1, 200).unwrap();
+    disk.close().unwrap();
+    let entry = |segment: u64| small.geometry().map + segment * 16;
+    let (mut beyond, empty) = ([0; 16], [0; 16]);
+    medium.read_at(entry(6), &mut beyond).unwrap();
+    // An earlier version, which did not look beyond the end, gave the slot to another segment.
+    medium.write_at(entry(6), &empty).unwrap();
+    let disk = open(&medium, &small, 3);
+    write(&disk, SEGMENT_BLOCKS, 1, 300).unwrap();
+    disk.close().unwrap();
+    medium.write_at(entry(6), &beyond).unwrap();
+    let error = open_with(medium.clone(), &small, options(4)).map(drop).unwrap_err();
+    assert!(error.kind() == Kind::RolledBack && error.to_string().contains("do not resize"), "{error}");
+    let read_only = lacuna_sealed::OpenOptions { read_only: true, ..options(5) };
+    let disk = open_with(medium.clone(), &small, read_only).unwrap();
+    assert!(read(&disk, SEGMENT_BLOCKS).unwrap() == content(SEGMENT_BLOCKS, 300));
+    assert!(read(&disk, 5).unwrap() == content(5, 100));
+}
+
+#[test]
 fn a_disk_that_grew_and_holds_nothing_there_opens_as_it_was() {
     for layout in Layout::ALL {
         let (small, large, medium) = grown(layout);
