@@ -77,8 +77,8 @@ impl SegmentMap {
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }
 
-    /// Finds the free slots anew. Two segments that claim one slot (only tampering does that) both become
-    /// unreadable.
+    /// Finds the free slots anew. Two segments of the disk that claim one slot both become unreadable: the medium was altered, or
+    /// the disk was written with a header from before it grew, and has its size again.
     pub(crate) fn count_free(&self) {
         let mut owner = vec![0; self.geometry.slots as usize];
         for (segment, slot) in self.slots.iter().enumerate() {

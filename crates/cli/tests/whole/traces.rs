@@ -8,8 +8,9 @@
 //!   drawn the same group, which is then written once.
 //! - The number of syncs, which is at most what level 0 causes: one for each of its flushes, and those that are due as stripes or
 //!   batches are written. A thread of its own makes these, and one that comes late serves for two, so how many there are, and
-//!   where among the writes they begin, varies with the load of the machine. If a hidden flush made a sync of its own, there
-//!   would be more: a busy hidden level is flushed a thousand times.
+//!   where among the writes they begin, varies with the load of the machine. If every hidden flush made a sync of its own, there
+//!   would be more, for a busy hidden level is flushed again and again. A leak of one sync a stripe is not seen here: that is for the
+//!   games of the engines.
 //!
 //! And of the file: size, mode, owner, access time and links, and the space taken, which of an `oblivious` disk follows from
 //! the cells that were drawn.
