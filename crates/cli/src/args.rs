@@ -387,7 +387,8 @@ pub(crate) struct ResizeArgs {
     /// The new size, a multiple of 4096 and not less than the present one; on a block device all of it if not given
     #[arg(long)]
     pub size: Option<Size>,
-    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs, with its own tool
+    /// Make the file system larger as well that is mounted from the disk: ext2, ext3, ext4, xfs or btrfs, with its own tool.
+    /// Without --size it takes what the disk has already; on a block device the disk grows first
     #[arg(long)]
     pub grow_fs: bool,
     /// Where the cluster is, and what becomes of another client.

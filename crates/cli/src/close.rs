@@ -8,6 +8,7 @@ use lacuna::{Error, Kind, Location, Result};
 use lacuna_service::{Closed, Record};
 use std::cell::Cell;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told. When a level cannot be
@@ -22,14 +23,14 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
             mounts.push(mount);
             continue;
         }
-        let location = location_of(target);
-        let (before, sockets) = (mounts.len(), lacuna_service::serving(&location));
-        mounts.extend(records().filter(|record| record.location == location).map(Mount::of));
-        if mounts.len() == before && sockets.is_empty() {
+        let mut open = OpenAt::find(&location_of(target));
+        open.only_in(args.namespace.as_deref(), target)?;
+        if open.mounts.is_empty() && open.sockets.is_empty() {
             // It says that nothing is open there.
             mounts.push(Mount { mountpoint: target.clone(), location: None });
         }
-        served.extend(sockets);
+        mounts.extend(open.mounts.into_iter().map(|(mount, _)| mount));
+        served.extend(open.sockets.into_iter().map(|(socket, _)| socket));
     }
     let closed = close_mounts(mounts.into_iter(), console, |_| {});
     served.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
@@ -88,6 +89,55 @@ fn close_mounts(
     closed
 }
 
+/// What this user has open of one location, each with its namespace in a pool.
+struct OpenAt {
+    mounts: Vec<(Mount, Option<String>)>,
+    sockets: Vec<(PathBuf, Option<String>)>,
+}
+
+impl OpenAt {
+    fn find(location: &Location) -> OpenAt {
+        let shown = status::canonical(location);
+        let mounted = records().filter(|record| record.location == shown).map(|record| {
+            let namespace = record.in_pool.as_ref().and_then(|in_pool| in_pool.namespace.clone());
+            (Mount::of(record), namespace)
+        });
+        let sockets = match location {
+            // What tells servers apart is more than the location there.
+            Location::Rados { .. } => lacuna_service::answers()
+                .into_iter()
+                .filter(|(_, account)| account["location"] == *shown)
+                .map(|(socket, account)| (socket, account["namespace"].as_str().map(str::to_owned)))
+                .collect(),
+            Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => {
+                lacuna_service::serving(&shown).map(|socket| (socket, None)).into_iter().collect()
+            }
+        };
+        OpenAt { mounts: mounted.collect(), sockets }
+    }
+
+    /// Leaves those in `namespace`. Errors: [`Kind::Usage`] if it is not given, and there are disks of this name in several.
+    fn only_in(&mut self, namespace: Option<&str>, target: &Path) -> Result<()> {
+        let (mounts, sockets) = (&mut self.mounts, &mut self.sockets);
+        if let Some(wanted) = namespace {
+            let is_it = |of: &Option<String>| of.as_deref().unwrap_or_default() == wanted;
+            mounts.retain(|(_, of)| is_it(of));
+            sockets.retain(|(_, of)| is_it(of));
+            return Ok(());
+        }
+        let all = mounts.iter().map(|(_, of)| of).chain(sockets.iter().map(|(_, of)| of));
+        let all: BTreeSet<&str> = all.map(|of| of.as_deref().unwrap_or_default()).collect();
+        if all.len() < 2 {
+            return Ok(());
+        }
+        let named: Vec<String> = all.iter().map(|of| format!("'{of}'")).collect();
+        Err(Error::new(Kind::Usage, format!("cannot close {}", target.display()))
+            .found(format!("open disks of this name in the namespaces {}", named.join(", ")))
+            .expected("one disk")
+            .remedy("say which one with --namespace, or give its mount point"))
+    }
+}
+
 /// A mount point to close.
 struct Mount {
     mountpoint: PathBuf,
@@ -114,10 +164,9 @@ fn mounted_at(target: &Path) -> Option<Mount> {
     records().find(|record| record.mountpoint == Path::new(&path)).map(Mount::of)
 }
 
-/// A disk as its servers name it.
-fn location_of(target: &Path) -> String {
+fn location_of(target: &Path) -> Location {
     let location = target.to_str().and_then(|text| Location::parse(text).ok());
-    status::canonical(&location.unwrap_or_else(|| Location::Path(target.to_owned())))
+    location.unwrap_or_else(|| Location::Path(target.to_owned()))
 }
 
 /// The refusal to close what is not mounted.

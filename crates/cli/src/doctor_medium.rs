@@ -2,6 +2,7 @@
 //! the space of the host.
 
 use crate::findings::Findings;
+use crate::status_words::word;
 use lacuna::vault::{self, is_vault, lacks_header};
 use lacuna::{
     ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, Parameters, PublicHeader,
@@ -38,7 +39,7 @@ pub(crate) fn look(
             return None;
         }
     };
-    // A medium that was cut short lacks a copy of its header, which nothing can write before it is whole.
+    // A medium that was cut short lacks the last copy of its header, which nothing can write before the disk is whole.
     let whole = length(&examined, location, findings);
     copies(&examined.header, location, whole, findings);
     if let Some(path) = location.path() {
@@ -180,7 +181,7 @@ fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings:
     }
     let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
     let found = format!("{whole} of {all} copies are whole; {}; {about}", bad.collect::<Vec<_>>().join("; "));
-    let mut remedy = format!("`lacuna header repair {}` writes all copies anew", word(location));
+    let mut remedy = format!("`lacuna header repair {}` writes all copies anew", word(&location.to_string()));
     if !medium_whole {
         remedy.push_str(", once the medium is as long as it was");
     }
@@ -201,7 +202,7 @@ fn words(copy: &CopyReport) -> String {
     format!("{}{at} {state}", copy.copy)
 }
 
-/// Whether the medium is as long as its disk needs. False if it was cut short.
+/// Whether the medium is as long as its disk needs. False if part of the disk was cut off.
 fn length(examined: &Examination, location: &Location, findings: &mut Findings) -> bool {
     let parameters = match &examined.parameters {
         Some(Ok(parameters)) => parameters,
@@ -211,28 +212,44 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
         }
         None => return true,
     };
-    let needed = parameters.end();
     let on_medium =
         matches!(parameters, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_));
-    if !on_medium || location.path().is_none() {
+    let (len, end) = (examined.len, parameters.end());
+    let Some(needed) = examined.needed().filter(|_| on_medium && location.path().is_some()) else {
         return true;
-    }
-    let len = examined.len;
+    };
     if len < needed {
-        findings.wrong(
-            "length",
-            Kind::Corrupt,
-            format!("it was cut short: {len} bytes of the {needed} that the header wants"),
-            format!("restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read, and what is gone reads as zeros, of which `check` says nothing"),
-        );
-        return false;
+        let found =
+            format!("it was cut short: {len} bytes of the {needed} that the disk and its header take");
+        let (found, remedy) = if len < end {
+            let zeros = "what is gone reads as zeros, of which `check` says nothing";
+            (
+                found,
+                format!(
+                    "restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read, and {zeros}"
+                ),
+            )
+        } else {
+            let found =
+                format!("{found}. The disk is whole; the place of the last copy of its header is gone");
+            (
+                found,
+                format!(
+                    "`lacuna header repair {}` makes a file as long as it was; make a device larger first",
+                    word(&location.to_string())
+                ),
+            )
+        };
+        findings.wrong("length", Kind::Corrupt, found, remedy);
+        return len >= end;
     }
     let words = format!("{} (the disk needs {})", human(len), human(needed));
     if examined.is_longer() {
         findings.note(
             "length",
-            format!("{words}: the header may be one from before the disk grew"),
-            "if it has grown, `lacuna resize` it to the size that it had; opening it is refused where that would lose something",
+            format!("{words}: the header may be one from before the disk grew, or the file a copy of a longer device"),
+            "if the disk has grown, `lacuna resize` it to the size that it had; opening it is refused where that would lose something, \
+             but for what lies in the last 4 MiB of the size that the header says",
         );
     } else {
         findings.fine("length", words);
@@ -288,14 +305,4 @@ fn vault_files(dir: &Path, findings: &mut Findings) {
         Err(e) if e.kind() == Kind::NotFound => {}
         Err(e) => findings.failed("anchor", &e),
     }
-}
-
-fn word(location: &Location) -> String {
-    location.path().map_or_else(
-        || location.to_string(),
-        |path| match location {
-            Location::Path(_) => shell_word(path),
-            _ => location.to_string(),
-        },
-    )
 }

@@ -115,15 +115,15 @@ impl Facts {
     }
 
     fn check_length(&self) -> Result<()> {
-        let About { parameters, medium, .. } = &self.about;
-        let needed = parameters.end();
+        let About { header, parameters, medium, .. } = &self.about;
+        let (needed, whole) = (parameters.end(), parameters.medium_len(header.version));
         match medium {
             AboutMedium::File { len, .. } if *len < needed => {
                 Err(Error::new(Kind::Corrupt, format!("{} was cut short", self.location))
                     .found(format!("{len} bytes"))
                     .expected(format!("at least {needed} bytes"))
                     .remedy(format!(
-                        "restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read"
+                        "restore it whole from a backup; if there is none, `truncate -s {whole}` lets what is left be read"
                     )))
             }
             _ => Ok(()),

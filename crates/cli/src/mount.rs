@@ -6,6 +6,7 @@ use crate::background::{self, Ready};
 use crate::console::{self, Console};
 use crate::mount_point;
 use crate::notify;
+use crate::online;
 use crate::place::Place;
 use crate::settings;
 use crate::size::budget;
@@ -204,9 +205,11 @@ fn mount(
     let mut opened: Vec<Opened> = Vec::new();
     let source = CoverSource::default();
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
+    let in_pool = online::in_pool(&args.location, &args.holder.cluster.of(&args.location)?);
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
         request.format = format.to_string();
+        request.in_pool.clone_from(&in_pool);
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.

@@ -6,7 +6,7 @@ use crate::header_wire::RemoteHeader;
 use crate::place::Place;
 use crate::status;
 use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
-use lacuna_service::{Conversation, Record};
+use lacuna_service::{Conversation, InPool, Record};
 use std::sync::Arc;
 
 /// Work that a server has begun.
@@ -26,7 +26,7 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
     }
     let known = status::canonical(location);
     let request = &format!("{} {request}", Place::of(location));
-    if let Some(record) = mount_of(location) {
+    if let Some(record) = mount_of(location, &cluster) {
         if !is_of(record.pid, location, &cluster) {
             return Ok(None);
         }
@@ -61,11 +61,20 @@ pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<
     Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
 }
 
+/// What the location of a disk in a pool does not say.
+pub(crate) fn in_pool(location: &Location, cluster: &ClusterOptions) -> Option<InPool> {
+    let site = Site::of(location, cluster);
+    let namespace = |target: &Target| target.namespace().map(str::to_owned);
+    site.target().map(|target| InPool { namespace: namespace(target), identity: target.identity() })
+}
+
 /// Where a disk is mounted: one that writes before those that read.
-pub(crate) fn mount_of(location: &Location) -> Option<Record> {
-    let location = status::canonical(location);
+pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Option<Record> {
+    let (shown, in_pool) = (status::canonical(location), in_pool(location, cluster));
     let mut running = lacuna_service::running(None).unwrap_or_default();
-    running.retain(|record| !record.vault && record.location == location);
+    let is_of =
+        |record: &Record| record.location == shown && (record.in_pool.is_none() || record.in_pool == in_pool);
+    running.retain(|record| !record.vault && is_of(record));
     running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));
     running.into_iter().next()
 }

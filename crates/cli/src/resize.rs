@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     let request =
         format!("{}{}", attendant::RESIZE, size.map_or(attendant::ALL.to_owned(), |size| size.to_string()));
     if args.grow_fs {
-        let record = kernel_mount(&args.location)?;
+        let record = kernel_mount(args)?;
         if size.is_none() && !is_device(&args.location) {
             return grow_file_system(&record, console);
         }
@@ -82,7 +82,8 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
         (Some(record), Some(growth)) if args.grow_fs => {
             // Whatever becomes of the file system, the disk is larger.
             console.done(&said)?;
-            return grow(&growth, &record, console);
+            let of = if done["changed"] == true { "the disk has grown, and its file system has not" } else { "the file system has not grown" };
+            return grow(&growth, &record, of, console);
         }
         (_, Some(growth)) => {
             let _ = write!(said, "; make the file system on it larger too: {growth}");
@@ -107,8 +108,8 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
 }
 
 /// Where the kernel has the file system of the disk mounted, which alone can grow in use.
-fn kernel_mount(location: &Location) -> Result<Record> {
-    let mounted = online::mount_of(location);
+fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
+    let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?);
     let found = match &mounted {
         Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
         Some(_) => "a file system that a program serves (`open --via`)",
@@ -125,13 +126,18 @@ fn kernel_mount(location: &Location) -> Result<Record> {
 /// Makes the file system as large as its disk, which may have grown before.
 fn grow_file_system(record: &Record, console: Console) -> Result<()> {
     let growth = Growth::of(record)?.ok_or_else(|| other_type(record))?;
-    grow(&growth, record, console)
+    grow(&growth, record, "the file system has not grown", console)
 }
 
-fn grow(growth: &Growth, record: &Record, console: Console) -> Result<()> {
+/// Runs the tool; `failed` says what is so if it fails.
+fn grow(growth: &Growth, record: &Record, failed: &str, console: Console) -> Result<()> {
     let at = record.mountpoint.display();
     growth.run().map_err(|e| {
-        e.with_kind(Kind::Other).context(format!("the disk is as large as it says, and the file system at {at} is not")).remedy(format!(
+        let e = e.context(failed);
+        if e.advice().is_some() {
+            return e;
+        }
+        e.remedy(format!(
             "where the kernel does not let a mounted file system grow, `lacuna close` it, open it with --raw, and use its tool there (for \
              ext4: `e2fsck -f` and `resize2fs`); otherwise try again with {growth}"
         ))
@@ -155,5 +161,5 @@ fn no_size(args: &ResizeArgs) -> Error {
     Error::new(Kind::Usage, format!("cannot resize {}", args.location))
         .found("no --size")
         .expected("the new size of the disk; only on a block device it need not be given")
-        .remedy("give for example --size 20G")
+        .remedy("give for example --size 20G; --grow-fs alone makes the mounted file system as large as the disk is already")
 }

@@ -205,7 +205,7 @@ fn order(server: &Value) -> (String, u64) {
 
 /// What is known of a mounted disk; `status` is what its server says, or null if it died.
 fn mount(record: &Record, mut status: Value) -> Value {
-    json!({
+    let mut out = json!({
         "location": record.location,
         "front": "fuse",
         "mountpoint": record.mountpoint.to_string_lossy(),
@@ -221,5 +221,9 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "closing": status["closing"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
-    })
+    });
+    if let Some(namespace) = record.in_pool.as_ref().and_then(|in_pool| in_pool.namespace.as_ref()) {
+        out["namespace"] = json!(namespace);
+    }
+    out
 }

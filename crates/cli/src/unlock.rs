@@ -5,12 +5,12 @@ use crate::args::{HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs
 use crate::console::Console;
 use crate::passphrase;
 use crate::status;
+use crate::status_words::word;
 use lacuna::vault::is_vault;
 use lacuna::{
     Access, BLOCK_SIZE, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader,
     Result, Volume, no_write_through, peek,
 };
-use lacuna_service::shell_word;
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
 pub(crate) fn unlock(
@@ -41,7 +41,7 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
     // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
     match status::servers_of(location, console).first() {
         Some(_) => {
-            let word = location.path().map(shell_word).unwrap_or_default();
+            let word = word(&location.to_string());
             e.remedy(format!("this user has it open: `lacuna close {word}` ends that"))
         }
         None => e.remedy(

@@ -4,9 +4,9 @@ use crate::filesystem::DiskFilesystem;
 use crate::session::FuseMount;
 use lacuna_core::{ByteDisk, Disk, Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, Log, MountRequest, Mounted,
-    RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type, clean_up,
-    default_run_base, ends_later, is_mounted, is_mounted_elsewhere, lacking_for_fuse, seconds_now,
+    Attendance, Attendant, Control, Cover, CoverRetry, Event, Follow, Idle, InPool, Log, MountRequest,
+    Mounted, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch, Way, check_mountpoint, check_type,
+    clean_up, default_run_base, ends_later, is_mounted, is_mounted_elsewhere, lacking_for_fuse, seconds_now,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub struct OpenRequest {
     pub location: String,
     /// The name of the format of the disk, for the record.
     pub format: String,
+    /// Which of the disks of its name it is, if it is one in a pool.
+    pub in_pool: Option<InPool>,
     /// An existing directory on which nothing is mounted.
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
@@ -67,6 +69,7 @@ impl OpenRequest {
             disk,
             location: location.into(),
             format: String::new(),
+            in_pool: None,
             mountpoint: mountpoint.into(),
             mkfs: None,
             overwrite: false,
@@ -163,6 +166,7 @@ impl Opened {
             since: seconds_now(),
             vault: false,
             via: None,
+            in_pool: request.in_pool.clone(),
         };
         // Written before there is anything to clean up, and again when the loop device is known.
         run.write_record(&record)?;

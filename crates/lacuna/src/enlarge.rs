@@ -9,7 +9,7 @@ use crate::former_copies;
 use crate::parameters::Parameters;
 use crate::shape::blocks;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_header::{Unlocked, copy_c, medium_len};
+use lacuna_header::{Unlocked, copy_c};
 use lacuna_medium::Medium;
 use lacuna_sealed::Sealed;
 
@@ -38,20 +38,14 @@ pub(crate) fn wanted(
     }
 }
 
-/// Where copies of the header lie in what the disk has besides with these parameters: it holds nothing yet, and once the medium
-/// is longer nothing looks for a header there. Nothing is changed, so that it may take its time beside an open disk.
+/// Where copies of the header lie in what the disk has besides with these parameters. Only once the medium is longer does nothing
+/// look for a header there. Nothing is changed, so that it may take its time beside an open disk.
 pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, parameters: Parameters) -> Vec<u64> {
     let Parameters::Flat(_) = parameters else { return Vec::new() };
     let (start, end) = (unlocked.header.end, parameters.end());
     let near = start..start.saturating_add(SEARCHED).min(end);
-    let last = copy_c(medium.len().max(needed(unlocked, parameters)));
+    let last = copy_c(medium.len().max(parameters.medium_len(unlocked.header.version)));
     former_copies::find(medium, unlocked.header.uuid, near, last).places
-}
-
-/// How long the medium of a disk with these parameters is at least.
-fn needed(unlocked: &Unlocked, parameters: Parameters) -> u64 {
-    let end = parameters.end();
-    if unlocked.header.version == 1 { end } else { medium_len(end) }
 }
 
 /// Makes the medium as long as a disk with these parameters needs, and writes them to the header. No copy of the header stays
@@ -63,7 +57,7 @@ pub(crate) fn grow(
     former: &[u64],
 ) -> Result<()> {
     if let Parameters::Flat(params) = &parameters {
-        let needed = needed(unlocked, parameters);
+        let needed = parameters.medium_len(unlocked.header.version);
         if medium.len() < needed {
             medium.set_len(needed)?;
         }

@@ -8,7 +8,7 @@ use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use lacuna_core::Result;
 use lacuna_flash::HeaderMedium;
-use lacuna_header::{Diagnosis, Location, medium_len};
+use lacuna_header::{Diagnosis, Location};
 use lacuna_medium::Medium;
 
 /// What was seen.
@@ -26,14 +26,16 @@ pub struct Examination {
 }
 
 impl Examination {
+    /// How long the medium is at least, with the disk and all copies of its header; none where the header cannot be read.
+    pub fn needed(&self) -> Option<u64> {
+        let (header, parameters) = (self.header.header.as_ref()?, self.parameters.as_ref()?.as_ref().ok()?);
+        Some(parameters.medium_len(header.version))
+    }
+
     /// Whether a file is longer than its disk makes it: it has grown since the header was written, or somebody made it longer.
     pub fn is_longer(&self) -> bool {
-        match &self.parameters {
-            Some(Ok(Parameters::Flat(flat))) => {
-                self.used.is_some() && self.len > medium_len(flat.geometry().medium_len())
-            }
-            _ => false,
-        }
+        let flat = matches!(&self.parameters, Some(Ok(Parameters::Flat(_))));
+        flat && self.used.is_some() && self.needed().is_some_and(|needed| self.len > needed)
     }
 }
 

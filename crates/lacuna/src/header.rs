@@ -7,7 +7,7 @@ use crate::look::Look;
 use crate::observer::Observer;
 use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
-use crate::unlock::{Opened, Opener, unlock, unlock_held};
+use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use crate::vault_place;
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use lacuna_flash::HeaderMedium;
@@ -116,14 +116,19 @@ pub fn restore(
     change.check_size(&parameters, location).map_err(naming)?;
     ask(&|passphrases| backup.open(passphrases))?;
     change.words(&*medium, public).map_or(Ok(()), |words| agree(&words))?;
+    if let Err(e) = make_room(&*medium, parameters, public.version) {
+        observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
+    }
     backup.restore(&*medium).and_then(|()| write_record(location, &*medium)).map_err(naming)?;
     made.keep();
     Ok(())
 }
 
-/// Writes all copies of the header anew, as the one is that opens.
+/// Writes all copies of the header anew, as the one is that opens. Where nothing but the place of the last copy was cut off, a file
+/// gets it back.
 ///
-/// Errors: [`Kind::Corrupt`] for a medium that was cut short, where a copy has no place.
+/// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a device that has no place for the last
+/// copy, where the others are written.
 pub fn repair(
     (location, holder): (&Location, &Holder),
     observer: &dyn Observer,
@@ -131,18 +136,28 @@ pub fn repair(
 ) -> Result<()> {
     refuse_snapshot(location, "repair the header of")?;
     let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
+    write_all(location, &mut volume)?;
+    write_record(location, &*volume.header)
+}
+
+fn write_all(location: &Location, volume: &mut Volume) -> Result<()> {
+    let what = format!("cannot write all copies of the header of {location}");
     let (len, end) = (volume.header.len(), volume.parameters.end());
     if len < end {
-        return Err(Error::new(
-            Kind::Corrupt,
-            format!("cannot write all copies of the header of {location}"),
-        )
-        .found(format!("a medium of {len} bytes, which was cut short"))
-        .expected(format!("the {end} bytes of the disk"))
-        .remedy("restore it from a backup; `lacuna doctor` says what can be done without one"));
+        return Err(Error::new(Kind::Corrupt, what)
+            .found(format!("a medium of {len} bytes, which was cut short"))
+            .expected(format!("the {end} bytes of the disk"))
+            .remedy("restore it from a backup; `lacuna doctor` says what can be done without one"));
     }
+    let room = make_room(&*volume.header, volume.parameters, volume.unlocked.header.version);
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
-    write_record(location, &*volume.header)
+    room.map_err(|e| e.context(format!("{what}: the last one has no place, the others are written")))
+}
+
+/// Makes a medium that holds the disk as long as all copies of its header need.
+fn make_room(medium: &dyn Medium, parameters: Parameters, version: u32) -> Result<()> {
+    let needed = parameters.medium_len(version);
+    if medium.len() < needed { medium.set_len(needed) } else { Ok(()) }
 }
 
 /// The same of a disk that another process has open, which reads and writes the header for this one. Errors: also
@@ -157,8 +172,7 @@ pub fn repair_open(
             .found("a disk that is open; in a pool a repair writes the length of the header too")
             .remedy("close it first"));
     }
-    let mut volume = unlock_held(location, header, observer, ask)?;
-    lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))
+    write_all(location, &mut unlock_held(location, header, observer, ask)?)
 }
 
 /// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.

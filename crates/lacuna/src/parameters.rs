@@ -6,7 +6,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::Params as FlashParams;
-use lacuna_header::{FormatId, HEADER_AREA, Location, PublicHeader};
+use lacuna_header::{FormatId, HEADER_AREA, Location, PublicHeader, medium_len};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams};
 use lacuna_sealed::Params;
 use lacuna_sealed_objects::ObjectParams;
@@ -73,6 +73,12 @@ impl Parameters {
             Parameters::Oblivious(params) => params.medium_len(),
             Parameters::Objects(_) | Parameters::Flash(_) | Parameters::Vault(_) => HEADER_AREA,
         }
+    }
+
+    /// Length of the shortest medium with room for the disk and all copies of its header, of which one of `version` 1 has
+    /// none at the end.
+    pub fn medium_len(&self, version: u32) -> u64 {
+        if version == 1 { self.end() } else { medium_len(self.end()) }
     }
 
     /// The number that stands for the format in the header.

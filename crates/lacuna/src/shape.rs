@@ -164,7 +164,7 @@ pub fn blocks(size: u64) -> Result<u64> {
         .found(format!("{size} bytes"))
         .expected("a multiple of 4096, and not 0")
         .remedy(if size < BLOCK {
-            format!("a number alone is bytes: give for example {}M", size.max(64))
+            format!("a number without a unit is bytes: give for example {}M", size.clamp(64, 1024))
         } else {
             format!("give for example {below}")
         }))

@@ -93,7 +93,7 @@ impl Access {
 
     /// Lets the medium fetch what a long read takes from it chunk by chunk: all of it at once, and while the first chunks are
     /// decrypted. The system reads ahead only for a reader that goes through a file in order, which threads that share a
-    /// stream do not. What changes its place meanwhile is fetched in vain.
+    /// stream do not. What lies in a copy-on-write segment or in memory, or changes its place meanwhile, is fetched in vain.
     fn fetch(&self, first: BlockAddr, count: u64) {
         for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
             if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {

@@ -91,38 +91,6 @@ impl Params {
         Params { blocks: blocks.max(self.blocks), ..*self }
     }
 
-    /// The most segments that a disk with this map can have had on a medium of `room` bytes.
-    pub(crate) fn most_segments(&self, room: u64) -> u64 {
-        let g = self.geometry();
-        (room.saturating_sub(g.data) / g.stride).min(u64::from(self.map_capacity))
-    }
-
-    /// The error for parameters from before the disk grew to at least `segments` segments.
-    pub(crate) fn outgrown(&self, segments: u64) -> Error {
-        let least = segments * SEGMENT_BLOCKS * BLOCK;
-        Error::new(Kind::RolledBack, "the header is older than the disk, which has grown since")
-            .found(format!(
-                "data up to byte {least} of the disk, and a header that says {}",
-                self.blocks * BLOCK
-            ))
-            .expected("a header that knows the size of its disk")
-            .remedy(Advice::from(format!(
-                "resize the disk to the size that it had (at least {least} bytes), then open it"
-            )))
-    }
-
-    /// The same for a disk that an earlier version opened with these parameters and wrote to: two segments have one slot, so that
-    /// a larger size would lose both.
-    pub(crate) fn overwritten() -> Error {
-        Error::new(Kind::RolledBack, "the header is older than the disk, which was written since as if it had not grown")
-            .found("a slot that belongs to a segment of the disk and to one beyond its end")
-            .expected("a header that knows the size of its disk")
-            .remedy(
-                Advice::from("do not resize it, which would lose more: copy what can be read to another disk, opened with ")
-                    .setting(Setting::ReadOnly),
-            )
-    }
-
     /// The largest disk that fits a device of `room` bytes.
     pub fn largest(cipher: Cipher, layout: Layout, room: u64) -> Result<Params> {
         let (mut fits, mut too_large) = (0, (room / BLOCK + 1).min(MAX_BLOCKS + 1));

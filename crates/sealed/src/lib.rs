@@ -77,6 +77,7 @@ mod map;
 mod medium_full;
 mod meta_cache;
 mod moves;
+mod outgrown;
 mod overlay;
 mod recovery;
 mod scratch;

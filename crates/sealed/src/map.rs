@@ -5,10 +5,12 @@
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::{Geometry, MAP_ENTRY, Params};
+use crate::outgrown::{Outgrown, most_slots};
 use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
 use lacuna_crypto::keyed_hash;
 use lacuna_medium::{Medium, WriteExtent};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const NO_SLOT: u32 = 0;
@@ -34,9 +36,7 @@ impl SegmentMap {
     /// not an error here. No slot counts as free until [`SegmentMap::count_free`], which waits for what the
     /// journal has to say.
     ///
-    /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written. Its segments beyond `params` have slots that
-    /// would count as free here, so nothing may be written. Where that happened before, what is there can still be read
-    /// (`read_only`).
+    /// Errors: [`Kind::RolledBack`] if the disk was larger when the map was written ([`Outgrown::check`]).
     pub(crate) fn load(
         medium: &dyn Medium,
         params: &Params,
@@ -46,34 +46,27 @@ impl SegmentMap {
         let geometry = params.geometry();
         let segments = u64::from(geometry.segments);
         let mut slots = Vec::with_capacity(geometry.segments as usize);
-        let (mut read, mut least, mut shared) = (0, segments, false);
-        let mut taken = vec![false; (params.map_capacity + params.spare) as usize];
-        let mut buf = vec![0; 1 << 20];
-        let end = segments.max(params.most_segments(medium.len()));
-        while read < end {
-            let count = (end - read).min(buf.len() as u64 / MAP_ENTRY);
-            let bytes = &mut buf[..(count * MAP_ENTRY) as usize];
-            medium.read_at(geometry.map + read * MAP_ENTRY, bytes)?;
-            for (segment, entry) in (read..).zip(bytes.as_chunks::<{ MAP_ENTRY as usize }>().0) {
-                let slot = parse_entry(&key, segment, entry, params.map_capacity + params.spare);
-                if !matches!(slot, NO_SLOT | CORRUPT) {
-                    least =
-                        least.max(segment + 1).max(u64::from(slot).saturating_sub(u64::from(params.spare)));
-                }
-                if segment < segments {
-                    let known = slot == CORRUPT || slot <= geometry.slots;
-                    slots.push(AtomicU32::new(if known { slot } else { CORRUPT }));
-                }
-                if !matches!(slot, NO_SLOT | CORRUPT) {
-                    let again = std::mem::replace(&mut taken[slot as usize - 1], true);
-                    shared |= again && segment >= segments;
-                }
+        let mut outgrown = Outgrown::new(params);
+        let parse = |segment, entry: &Entry| parse_entry(&key, segment, entry, most_slots(params));
+        each_entry(medium, &geometry, 0..segments, |segment, entry| {
+            let slot = parse(segment, entry);
+            if !matches!(slot, NO_SLOT | CORRUPT) {
+                outgrown.note(segment, slot);
             }
-            read += count;
-        }
-        if least > segments && !(shared && read_only) {
-            return Err(if shared { Params::overwritten() } else { params.outgrown(least) });
-        }
+            let known = slot == CORRUPT || slot <= geometry.slots;
+            slots.push(AtomicU32::new(if known { slot } else { CORRUPT }));
+        })?;
+        // How long the medium is now says nothing of how large the disk was: it may have been cut since.
+        let beyond =
+            each_entry(medium, &geometry, segments..u64::from(params.map_capacity), |segment, entry| {
+                let slot = parse(segment, entry);
+                if !matches!(slot, NO_SLOT | CORRUPT) {
+                    outgrown.note(segment, slot);
+                }
+            });
+        // Without writes nothing can be lost by what could not be read there.
+        beyond.or_else(|e| if read_only { Ok(()) } else { Err(e) })?;
+        outgrown.check(read_only)?;
         Ok(SegmentMap { slots, free: Mutex::new(FreeSlots { free: vec![], unassigned: 0 }), key, geometry })
     }
 
@@ -180,6 +173,27 @@ impl SegmentMap {
         }
         entry
     }
+}
+
+/// Reads the entries of these segments from the medium, in order.
+fn each_entry(
+    medium: &dyn Medium,
+    geometry: &Geometry,
+    segments: Range<u64>,
+    mut take: impl FnMut(u64, &Entry),
+) -> Result<()> {
+    let mut buf = vec![0; (1 << 20).min((segments.end - segments.start) * MAP_ENTRY) as usize];
+    let mut read = segments.start;
+    while read < segments.end {
+        let count = (segments.end - read).min(buf.len() as u64 / MAP_ENTRY);
+        let bytes = &mut buf[..(count * MAP_ENTRY) as usize];
+        medium.read_at(geometry.map + read * MAP_ENTRY, bytes)?;
+        (read..)
+            .zip(bytes.as_chunks::<{ MAP_ENTRY as usize }>().0)
+            .for_each(|(segment, entry)| take(segment, entry));
+        read += count;
+    }
+    Ok(())
 }
 
 fn tag(key: &Secret<32>, segment: u64, value: u64) -> [u8; 8] {

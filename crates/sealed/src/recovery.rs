@@ -15,6 +15,7 @@ use crate::cache::Committed;
 use crate::geometry::Params;
 use crate::journal::{Entry, Journal, ParsedBatch};
 use crate::map::SegmentMap;
+use crate::outgrown;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,28 +74,31 @@ impl Replayed {
 
 /// Checks that blocks end within the disk.
 fn check_blocks(params: &Params, end: u64) -> Result<()> {
-    if end <= params.blocks { Ok(()) } else { Err(unknown(params, end.div_ceil(SEGMENT_BLOCKS))) }
+    if end <= params.blocks {
+        return Ok(());
+    }
+    Err(unknown(params, end.div_ceil(SEGMENT_BLOCKS), format!("blocks up to number {end}")))
 }
 
 /// The segment and the slot of these numbers.
 fn checked(params: &Params, segment: u64, slot: Option<u64>) -> Result<(SegmentNo, Option<SlotNo>)> {
     let g = params.geometry();
-    let known =
-        SegmentNo::checked(segment, g.segments).ok_or_else(|| unknown(params, segment.saturating_add(1)))?;
+    let known = SegmentNo::checked(segment, g.segments)
+        .ok_or_else(|| unknown(params, segment.saturating_add(1), format!("segment {segment}")))?;
     let slot = slot.map(|slot| {
         let least = slot.saturating_add(1).saturating_sub(u64::from(params.spare));
-        SlotNo::checked(slot, g.slots).ok_or_else(|| unknown(params, least))
+        SlotNo::checked(slot, g.slots).ok_or_else(|| unknown(params, least, format!("slot {slot}")))
     });
     Ok((known, slot.transpose()?))
 }
 
-/// The error for an entry that only a disk of at least `segments` segments can have.
-fn unknown(params: &Params, segments: u64) -> Error {
+/// The error for an entry with `what` only a disk of at least `segments` segments can have.
+fn unknown(params: &Params, segments: u64, what: String) -> Error {
     if segments <= u64::from(params.map_capacity) {
-        return params.outgrown(segments);
+        return outgrown::larger(params, segments);
     }
-    Error::new(Kind::Corrupt, "the journal names what this disk does not have")
-        .found(format!("segment {}", segments - 1))
-        .expected(format!("one below {}", params.map_capacity))
+    Error::new(Kind::Corrupt, "the journal names what this disk cannot have, however large it was")
+        .found(what)
+        .expected(format!("what a disk of {} segments has", params.map_capacity))
         .remedy("restore the medium from a backup")
 }

@@ -8,6 +8,7 @@ use lacuna_core::{Disk, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sealed::{Layout, Params};
+use lacuna_sim::{Fault, FaultMedium, OpKind};
 use std::sync::Arc;
 
 const SMALL: u64 = 3 * SEGMENT_BLOCKS;
@@ -15,8 +16,12 @@ const LARGE: u64 = 9 * SEGMENT_BLOCKS;
 
 /// A disk that has grown, before anything was written to what it got.
 fn grown(layout: Layout) -> (Params, Params, Arc<MemoryMedium>) {
+    grown_from(layout, SMALL)
+}
+
+fn grown_from(layout: Layout, blocks: u64) -> (Params, Params, Arc<MemoryMedium>) {
     let planned = params(Cipher::Gcm, layout, LARGE);
-    let small = Params { blocks: SMALL, ..params(Cipher::Gcm, layout, SMALL) };
+    let small = params(Cipher::Gcm, layout, blocks);
     let small = Params { map_capacity: planned.map_capacity, ..small };
     let large = Params { blocks: LARGE, ..small };
     let medium = MemoryMedium::new(large.geometry().medium_len());
@@ -42,7 +47,9 @@ fn assert_refused(
         let error = open_with(medium.clone(), small, options).map(drop).unwrap_err();
         assert_eq!(error.kind(), Kind::RolledBack, "{error}");
         assert!(
-            error.to_string().contains(&format!("at least {} bytes", least * SEGMENT_BLOCKS * 4096)),
+            error
+                .to_string()
+                .contains(&format!("a disk of more than {} bytes", (least - 1) * SEGMENT_BLOCKS * 4096)),
             "{error}"
         );
         assert!(medium.snapshot() == before, "read-only: {read_only}");
@@ -69,6 +76,68 @@ fn data_in_what_the_disk_grew_by() {
             &[(5, 100), (6 * SEGMENT_BLOCKS + 9, 200), (5 * SEGMENT_BLOCKS, 0)],
         );
     }
+}
+
+#[test]
+fn a_medium_that_was_cut_to_what_the_old_header_wants() {
+    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let disk = open(&medium, &large, 2);
+    write(&disk, 8 * SEGMENT_BLOCKS, 1, 200).unwrap();
+    disk.close().unwrap();
+    // What was written lies before the cut, and its entry is that of a segment for which the medium has no room now.
+    medium.set_len(small.geometry().medium_len()).unwrap();
+    let error = open_with(medium.clone(), &small, options(3)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::RolledBack, "{error}");
+    medium.set_len(large.geometry().medium_len()).unwrap();
+    assert!(read(&open(&medium, &large, 4), 8 * SEGMENT_BLOCKS).unwrap() == content(8 * SEGMENT_BLOCKS, 200));
+}
+
+#[test]
+fn the_rest_of_the_last_segment_while_the_journal_holds_it() {
+    let size = SMALL - 100;
+    let (small, large, medium) = grown_from(Layout::SegmentEnd, size);
+    let disk = open(&medium, &large, 2);
+    write(&disk, size + 1, 1, 200).unwrap();
+    disk.flush().unwrap();
+    drop(disk);
+    let error = open_with(medium.clone(), &small, options(3)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::RolledBack, "{error}");
+    let words = format!("of more than {} bytes has, and a header that says {}", size * 4096, size * 4096);
+    assert!(error.to_string().contains(&words), "{error}");
+    assert!(read(&open(&medium, &large, 4), size + 1).unwrap() == content(size + 1, 200));
+}
+
+#[test]
+fn what_does_not_verify_beyond_the_disk_says_nothing_of_its_size() {
+    let (small, large, medium) = grown(Layout::SegmentEnd);
+    let disk = open(&medium, &large, 2);
+    write(&disk, 6 * SEGMENT_BLOCKS, 1, 200).unwrap();
+    disk.close().unwrap();
+    let entry = |segment: u64| small.geometry().map + segment * 16;
+    let mut moved = [0; 16];
+    medium.read_at(entry(6), &mut moved).unwrap();
+    medium.write_at(entry(6), &[0; 16]).unwrap();
+    // The entry of one segment in the place of another's, numbers of slots that there are not, and noise.
+    let last = u64::from(small.map_capacity) - 1;
+    for (segment, bytes) in [(5, moved), (6, [0xff; 16]), (7, [0x5a; 16]), (last, moved)] {
+        medium.write_at(entry(segment), &bytes).unwrap();
+    }
+    let disk = open(&medium, &small, 3);
+    assert!(read(&disk, 5).unwrap() == content(5, 100));
+}
+
+#[test]
+fn entries_beyond_the_disk_that_cannot_be_read_stop_writing_alone() {
+    let (small, _, medium) = grown(Layout::SegmentEnd);
+    let faulty = Arc::new(FaultMedium::new(medium));
+    let g = small.geometry();
+    let range = g.map + u64::from(g.segments) * 16..g.kv.0;
+    faulty.add(Fault::FailRange { op: OpKind::Read, range, error: Kind::Io });
+    let error = open_with(faulty.clone(), &small, options(3)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Io, "{error}");
+    let read_only = lacuna_sealed::OpenOptions { read_only: true, ..options(4) };
+    let disk = open_with(faulty, &small, read_only).unwrap();
+    assert!(read(&disk, 5).unwrap() == content(5, 100));
 }
 
 #[test]

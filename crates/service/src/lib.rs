@@ -62,9 +62,9 @@ pub use mount_table::{FUSE_SOURCE, has_automount, is_automount, is_mounted, is_m
 pub use mounted::{MountRequest, Mounted, check_mountpoint};
 pub use purge::{purge_mounted, purge_served};
 pub use run_base::default_run_base;
-pub use run_directory::{DISK_NAME, Record, RunDirectory, RunPaths, fnv1a, seconds_now};
+pub use run_directory::{DISK_NAME, InPool, Record, RunDirectory, RunPaths, fnv1a, seconds_now};
 pub use shell_word::shell_word;
-pub use status_socket::{StatusSocket, accounts, close_served, serving, sockets};
+pub use status_socket::{StatusSocket, accounts, answers, close_served, serving, sockets};
 pub use subject::Subject;
 pub use system_call::become_io_flusher;
 pub use tool::search_path;

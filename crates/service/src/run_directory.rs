@@ -53,6 +53,18 @@ pub struct Record {
     /// The way in which the file system is mounted ([`Way::name`](crate::Way::name)); none in raw mode, and of a vault.
     #[serde(default)]
     pub via: Option<String>,
+    /// Which of the disks of its name it is, if it is one in a pool; none from servers of an older version.
+    #[serde(default)]
+    pub in_pool: Option<InPool>,
+}
+
+/// What a location in a pool does not say of its disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InPool {
+    /// The namespace in the pool, if any.
+    pub namespace: Option<String>,
+    /// What tells the disk from those of its name in other namespaces and clusters.
+    pub identity: String,
 }
 
 impl Record {
@@ -240,6 +252,7 @@ mod tests {
             since: 1_714_570_620,
             vault: false,
             via: None,
+            in_pool: None,
         };
         first.write_record(&record).unwrap();
         assert_eq!(RunPaths::of(base.path(), at).record(), Some(record));

@@ -165,10 +165,14 @@ pub fn sockets() -> Vec<PathBuf> {
     paths
 }
 
-/// The sockets of those that serve the disk at this location, as they name it. One that does not answer is not among them.
-pub fn serving(location: &str) -> Vec<PathBuf> {
-    let serves = |path: &PathBuf| ask(path).is_ok_and(|account| account["location"] == *location);
-    sockets().into_iter().filter(serves).collect()
+/// The socket of the server with this identity, if it listens: it may be one that does not answer.
+pub fn serving(identity: &str) -> Option<PathBuf> {
+    answering(identity).ok().flatten()
+}
+
+/// The sockets of all servers of this user that answer, with what they say.
+pub fn answers() -> Vec<(PathBuf, Value)> {
+    sockets().into_iter().filter_map(|path| ask(&path).ok().map(|account| (path, account))).collect()
 }
 
 /// What all servers answer that this user has. `silent` gets the sockets of those that do not answer; of one that listens all the

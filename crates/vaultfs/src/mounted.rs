@@ -126,6 +126,7 @@ impl Mounted {
             since: seconds_now(),
             vault: true,
             via: None,
+            in_pool: None,
         };
         // Written before there is anything to clean up.
         run.write_record(&record)?;

@@ -40,6 +40,9 @@ pub(crate) struct CloseArgs {
     /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its servers
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
+    /// Of the disks of this name in a pool, the one in this namespace ('' is none); needed only where disks in several are open
+    #[arg(long, conflicts_with = "all")]
+    pub namespace: Option<String>,
     /// Close everything that this user has open, mounted or served to NBD clients. One that cannot be closed does not keep
     /// others open; the exit code is that of the first failure
     #[arg(long, conflicts_with = "targets")]

@@ -163,11 +163,14 @@ fn a_server_that_was_stopped_or_died_is_listed() {
     let lacuna = env!("CARGO_BIN_EXE_lacuna");
     let listing = apart.command(&[lacuna, "list"]).stdout(Stdio::piped()).spawn().unwrap();
     let closed = apart.lacuna(&["close", "--all"]);
+    let named = apart.lacuna(&["close", "other.img"]);
     let list = Ran::from(listing.wait_with_output().unwrap()).code(0).stdout;
     send(Signal::CONT, &served);
     assert!(list.contains(&format!("does not answer (process {served})")), "{list}");
     // What has died is cleared away, the vault is closed, and the failure says what to do.
-    assert!(closed.code(20).stderr.contains(&format!("kill -CONT {served}")));
+    for closed in [closed, named] {
+        assert!(closed.code(20).stderr.contains(&format!("kill -CONT {served}")));
+    }
     apart.lacuna(&["close", "--all"]).code(0);
     assert_eq!(apart.list(), "nothing is open\n");
 }

@@ -121,7 +121,7 @@ fn a_header_from_before_a_resize_is_refused_until_the_disk_has_its_size() {
         &["serve", "disk.img", "--socket", "s"],
     ] {
         let ran = scene.lacuna(&[args, &["--key-file", "key"]].concat()).code(11);
-        assert!(ran.stderr.contains("at least 100663296 bytes"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("more than 96468992 bytes"), "{}", ran.stderr);
     }
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
     // Larger, and not yet as large as it was.
@@ -148,6 +148,29 @@ fn copies_are_not_written_to_a_medium_that_was_cut_short() {
     let words = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
     let (short, repair) = (words.find("cut short").unwrap(), words.find("header repair").unwrap());
     assert!(short < repair && words.contains("once the medium is as long as it was"), "{words}");
+}
+
+#[test]
+fn the_place_of_the_last_copy_comes_back_to_a_file_that_lost_no_more() {
+    for format in ["sealed", "deniable", "oblivious"] {
+        for lost in [1, 4096, 1 << 16, (1 << 16) + 512] {
+            let scene = Scene::with_disk(&["--size", "64M", "--format", format]);
+            let before = fs::read(scene.path("disk.img")).unwrap();
+            let end = before.len() as u64 - lost;
+            OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap().set_len(end).unwrap();
+            let repair = ["header", "repair", "disk.img", "--key-file", "key"];
+            let words = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
+            // `oblivious` fills its medium to the last 64 KiB.
+            if lost > 1 << 16 && scene.lacuna(&repair).code == 10 {
+                assert!(words.contains("restore it whole from a backup"), "{format}: {words}");
+                continue;
+            }
+            assert!(words.contains("The disk is whole"), "{format} {lost}: {words}");
+            scene.lacuna(&repair).code(0);
+            assert!(fs::read(scene.path("disk.img")).unwrap() == before, "{format} {lost}");
+            scene.lacuna(&["doctor", "disk.img"]).code(0);
+        }
+    }
 }
 
 #[test]

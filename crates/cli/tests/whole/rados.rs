@@ -224,6 +224,22 @@ fn namespaces_are_apart() {
     disk.verb(&["create"], &[&made[..], &CHEAP].concat()).code(0);
     assert_eq!(disk.verb(&["info"], &["--json", "--namespace", "other"]).json()["size"], 32 << 20);
     assert_eq!(disk.verb(&["info"], &["--json"]).json()["size"], 64 << 20);
+    // What is open of one is not taken for the other.
+    let server = disk.serve(&[]);
+    fs::create_dir(disk.scene.path("mnt")).unwrap();
+    disk.keyed(&["open"], &["mnt", "--raw", "--namespace", "other"]).code(0);
+    disk.verb(&["resize"], &["--size", "96M"]).code(0);
+    disk.verb(&["resize"], &["--size", "48M", "--namespace", "other"]).code(0);
+    let sizes =
+        [&["--json"][..], &["--json", "--namespace", "other"]].map(|of| disk.verb(&["info"], of).json());
+    assert_eq!(sizes.map(|info| info["size"].clone()), [96 << 20, 48 << 20]);
+    let close = |options: &[&str]| disk.scene.lacuna(&[&["close", &disk.location], options].concat());
+    let refused = close(&[]).code(1).stderr;
+    assert!(refused.contains("'', 'other'") && refused.contains("--namespace"), "{refused}");
+    close(&["--namespace", "third"]).code(4);
+    close(&["--namespace", "other"]).code(0);
+    close(&[]).code(0);
+    assert_eq!(server.wait(), 0);
     disk.verb(&["delete"], &["--yes", "--namespace", "other"]).code(0);
     disk.verb(&["info"], &[]).code(0);
 }
