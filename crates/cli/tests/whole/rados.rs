@@ -228,11 +228,8 @@ fn namespaces_are_apart() {
     let server = disk.serve(&[]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();
     disk.keyed(&["open"], &["mnt", "--raw", "--namespace", "other"]).code(0);
-    disk.verb(&["resize"], &["--size", "96M"]).code(0);
-    disk.verb(&["resize"], &["--size", "48M", "--namespace", "other"]).code(0);
-    let sizes =
-        [&["--json"][..], &["--json", "--namespace", "other"]].map(|of| disk.verb(&["info"], of).json());
-    assert_eq!(sizes.map(|info| info["size"].clone()), [96 << 20, 48 << 20]);
+    fs::write(disk.scene.path("second"), "second").unwrap();
+    disk.keyed(&["key", "add"], &["--new-key-file", "second"]).code(0);
     let close = |options: &[&str]| disk.scene.lacuna(&[&["close", &disk.location], options].concat());
     let refused = close(&[]).code(1).stderr;
     assert!(refused.contains("'', 'other'") && refused.contains("--namespace"), "{refused}");
@@ -240,6 +237,8 @@ fn namespaces_are_apart() {
     close(&["--namespace", "other"]).code(0);
     close(&[]).code(0);
     assert_eq!(server.wait(), 0);
+    disk.verb(&["check"], &["--key-file", "second"]).code(0);
+    disk.verb(&["check"], &["--key-file", "second", "--namespace", "other"]).code(2);
     disk.verb(&["delete"], &["--yes", "--namespace", "other"]).code(0);
     disk.verb(&["info"], &[]).code(0);
 }
