@@ -6,6 +6,7 @@ use crate::create_file::sync_directory;
 use crate::look::Look;
 use crate::observer::Observer;
 use crate::parameters::Parameters;
+use crate::partition_table;
 use crate::rados::ClusterOptions;
 use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
 use crate::vault_place;
@@ -115,7 +116,10 @@ pub fn restore(
     change.check(may_lose, public).map_err(naming)?;
     change.check_size(&parameters, location).map_err(naming)?;
     ask(&|passphrases| backup.open(passphrases))?;
-    change.words(&*medium, public).map_or(Ok(()), |words| agree(&words))?;
+    let table = partition_table::is_there(&*medium).then(|| {
+        "a partition table lies in the place of the first copy of the header, and is overwritten".to_owned()
+    });
+    change.words(&*medium, public).or(table).map_or(Ok(()), |words| agree(&words))?;
     if let Err(e) = make_room(&*medium, parameters, public.version) {
         observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
     }
@@ -128,7 +132,7 @@ pub fn restore(
 /// gets it back.
 ///
 /// Errors: [`Kind::Corrupt`] for a medium that lost part of the disk; [`Kind::NoSpace`] for a device that has no place for the last
-/// copy, where the others are written.
+/// copy, where the others are written; those of [`unlock`].
 pub fn repair(
     (location, holder): (&Location, &Holder),
     observer: &dyn Observer,

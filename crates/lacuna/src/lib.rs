@@ -91,6 +91,7 @@ mod making;
 mod observer;
 mod open_disk;
 mod parameters;
+mod partition_table;
 mod private_disk;
 #[cfg(not(feature = "rados"))]
 pub mod rados;

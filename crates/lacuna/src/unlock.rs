@@ -12,6 +12,7 @@ use crate::held_header::HeldHeader;
 use crate::observer::{Observer, during};
 use crate::open_disk::{Engine, OnFlash, OnObjects, OpenDisk};
 use crate::parameters::Parameters;
+use crate::partition_table;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec, SystemClock};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::Params as DeniableParams;
@@ -69,7 +70,8 @@ pub type Opener<'a> = &'a dyn Fn(&[SecretVec]) -> Result<Unlocked>;
 /// called. `ask` is given what the header says without one, and the way to open the header, which it may try several times.
 ///
 /// Errors: [`Kind::Passphrase`], [`Kind::Busy`] while another process or client has the disk, [`Kind::NotFound`],
-/// [`Kind::Corrupt`], and what `ask` says.
+/// [`Kind::Corrupt`], [`Kind::Usage`] for writing to what may be a whole device with the disk as its last partition, and what `ask`
+/// says.
 pub fn unlock(
     location: &Location,
     holder: &Holder,
@@ -83,6 +85,9 @@ pub fn unlock(
             let medium = FileMedium::open(&path, access)?;
             // After a failed sync the system's cache may hold a header that the medium does not.
             medium.forget_cached()?;
+            if access == Access::Write {
+                partition_table::refuse(&medium).map_err(|e| e.context(location))?;
+            }
             touches = medium.touches_access_times();
             (Arc::new(medium) as Arc<dyn Medium>, None)
         }

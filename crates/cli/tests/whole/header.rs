@@ -174,6 +174,28 @@ fn the_place_of_the_last_copy_comes_back_to_a_file_that_lost_no_more() {
 }
 
 #[test]
+fn a_partition_table_in_the_place_of_the_first_copy_is_not_overwritten_without_a_question() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    let mut table = vec![0; 1 << 20];
+    table[510..512].copy_from_slice(&[0x55, 0xaa]);
+    file.write_all_at(&table, 0).unwrap();
+    let overwritten = fs::read(scene.path("disk.img")).unwrap();
+    for verb in [&["header", "repair"][..], &["key", "refresh"], &["check"]] {
+        let ran = scene.lacuna(&[verb, &["disk.img", "--key-file", "key"]].concat()).code(1);
+        assert!(ran.stderr.contains("name the partition"), "{}", ran.stderr);
+    }
+    scene.lacuna(&["check", "disk.img", "--read-only", "--key-file", "key"]).code(0);
+    scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
+    let restore = ["header", "restore", "disk.img", "hdr", "--key-file", "key"];
+    assert!(scene.lacuna(&restore).code(1).stderr.contains("a partition table"));
+    assert!(fs::read(scene.path("disk.img")).unwrap() == overwritten);
+    scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(0);
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before);
+}
+
+#[test]
 fn other_programs_see_that_a_disk_is_there() {
     for format in ["sealed", "deniable", "oblivious"] {
         let scene = Scene::with_disk(&["--size", "64M", "--format", format]);
