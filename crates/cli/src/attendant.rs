@@ -1,7 +1,7 @@
 //! What a server does with the disk that it has open for other commands: it checks the disk, lends its header, and makes it larger.
 
 use crate::header_wire;
-use crate::place::Place;
+use crate::place::HeldPlace;
 use crate::settings;
 use lacuna::{BadBlock, Disk, Error, Kind, OpenDisk, Result, human, is_of_version_table};
 use lacuna_service::{Attendant, Exchange, unknown};
@@ -28,19 +28,19 @@ pub(crate) struct DiskAttendant {
     /// Whether its cipher lets altered data be noticed.
     verifies: bool,
     /// Where it was when it was opened.
-    place: Place,
+    place: HeldPlace,
 }
 
 impl DiskAttendant {
     /// Of a disk that was opened at `place`; `verifies`: whether its cipher lets altered data be noticed.
-    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool, place: Place) -> Arc<dyn Attendant> {
+    pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool, place: HeldPlace) -> Arc<dyn Attendant> {
         Arc::new(DiskAttendant { disk: Arc::downgrade(disk), verifies, place })
     }
 
     /// What is asked for, if the client means the file that is open here: its path may name another one by now.
     fn meant<'r>(&self, request: &'r str) -> Result<&'r str> {
         let (place, what) = request.split_once(' ').unwrap_or((request, ""));
-        if place == self.place.to_string() {
+        if place == self.place.place().to_string() {
             return Ok(what);
         }
         Err(Error::new(Kind::Busy, "nothing was done")
@@ -112,6 +112,10 @@ fn resize(disk: &OpenDisk, size: &str, exchange: &Exchange) -> Result<Value> {
 }
 
 impl Attendant for DiskAttendant {
+    fn file(&self) -> Value {
+        self.place.to_json()
+    }
+
     fn attend(&self, request: &str, exchange: &mut Exchange) -> Result<Value> {
         let disk = self.disk.upgrade().ok_or_else(|| Error::new(Kind::Busy, "the disk is being closed"))?;
         match self.meant(request)? {

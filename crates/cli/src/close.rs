@@ -1,15 +1,15 @@
 //! `close`: ends what `open` mounted or `serve` serves, or clears away what a dead server left.
 
-use crate::args::CloseArgs;
+use crate::args::{CloseArgs, ClusterArgs};
 use crate::console::{self, Console};
+use crate::open_at::{Mount, OpenAt, records};
 use crate::status;
 use crate::working::{self, Looking};
 use lacuna::{Error, Kind, Location, Result};
 use lacuna_service::{Closed, Record};
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told. When a level cannot be
 /// closed, those above it stay open: without level 0 it would get no more cover.
@@ -17,23 +17,30 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     if args.all {
         return close_all(console);
     }
-    let (mut mounts, mut served) = (Vec::new(), Vec::new());
+    let (namespace, ceph_conf) = (args.namespace.clone(), args.ceph_conf.clone());
+    let cluster = ClusterArgs { namespace, ceph_conf, ceph_id: None, timeout: None };
+    let mut open = OpenAt::default();
     for target in &args.targets {
         if let Some(mount) = mounted_at(target) {
-            mounts.push(mount);
+            // Refuses what means nothing for a mount point.
+            cluster.of(&Location::Path(target.clone()))?;
+            open.mounts.push(mount);
             continue;
         }
-        let mut open = OpenAt::find(&location_of(target));
-        open.only_in(args.namespace.as_deref(), target)?;
-        if open.mounts.is_empty() && open.sockets.is_empty() {
+        let location = location_of(target);
+        let of_target = OpenAt::find(&location, &cluster)?;
+        if of_target.mounts.is_empty() && of_target.sockets.is_empty() {
             // It says that nothing is open there.
-            mounts.push(Mount { mountpoint: target.clone(), location: None });
+            open.mounts.push(Mount { mountpoint: target.clone(), location: None });
         }
-        mounts.extend(open.mounts.into_iter().map(|(mount, _)| mount));
-        served.extend(open.sockets.into_iter().map(|(socket, _)| socket));
+        open.mounts.extend(of_target.mounts);
+        open.sockets.extend(of_target.sockets);
     }
-    let closed = close_mounts(mounts.into_iter(), console, |_| {});
-    served.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
+    if !args.deleted {
+        open.refuse_deleted()?;
+    }
+    let closed = close_mounts(open.mounts.into_iter(), console, |_| {});
+    open.sockets.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
 }
 
 fn close_served(socket: &Path, console: Console) -> Result<()> {
@@ -87,75 +94,6 @@ fn close_mounts(
         closed = closed.and(one);
     }
     closed
-}
-
-/// What this user has open of one location, each with its namespace in a pool.
-struct OpenAt {
-    mounts: Vec<(Mount, Option<String>)>,
-    sockets: Vec<(PathBuf, Option<String>)>,
-}
-
-impl OpenAt {
-    fn find(location: &Location) -> OpenAt {
-        let shown = status::canonical(location);
-        let mounted = records().filter(|record| record.location == shown).map(|record| {
-            let namespace = record.in_pool.as_ref().and_then(|in_pool| in_pool.namespace.clone());
-            (Mount::of(record), namespace)
-        });
-        let sockets = match location {
-            // What tells servers apart is more than the location there.
-            Location::Rados { .. } => lacuna_service::answers()
-                .into_iter()
-                .filter(|(_, account)| account["location"] == *shown)
-                .map(|(socket, account)| (socket, account["namespace"].as_str().map(str::to_owned)))
-                .collect(),
-            Location::Path(_) | Location::Nand(_) | Location::Ubi(_) => {
-                lacuna_service::serving(&shown).map(|socket| (socket, None)).into_iter().collect()
-            }
-        };
-        OpenAt { mounts: mounted.collect(), sockets }
-    }
-
-    /// Leaves those in `namespace`. Errors: [`Kind::Usage`] if it is not given, and there are disks of this name in several.
-    fn only_in(&mut self, namespace: Option<&str>, target: &Path) -> Result<()> {
-        let (mounts, sockets) = (&mut self.mounts, &mut self.sockets);
-        if let Some(wanted) = namespace {
-            let is_it = |of: &Option<String>| of.as_deref().unwrap_or_default() == wanted;
-            mounts.retain(|(_, of)| is_it(of));
-            sockets.retain(|(_, of)| is_it(of));
-            return Ok(());
-        }
-        let all = mounts.iter().map(|(_, of)| of).chain(sockets.iter().map(|(_, of)| of));
-        let all: BTreeSet<&str> = all.map(|of| of.as_deref().unwrap_or_default()).collect();
-        if all.len() < 2 {
-            return Ok(());
-        }
-        let named: Vec<String> = all.iter().map(|of| format!("'{of}'")).collect();
-        Err(Error::new(Kind::Usage, format!("cannot close {}", target.display()))
-            .found(format!("open disks of this name in the namespaces {}", named.join(", ")))
-            .expected("one disk")
-            .remedy("say which one with --namespace, or give its mount point"))
-    }
-}
-
-/// A mount point to close.
-struct Mount {
-    mountpoint: PathBuf,
-    /// The location of its disk, if it is one of ours.
-    location: Option<String>,
-}
-
-impl Mount {
-    fn of(record: Record) -> Mount {
-        let Record { mountpoint, location, .. } = record;
-        Mount { mountpoint, location: Some(location) }
-    }
-}
-
-/// What is mounted, or was left mounted by servers that died.
-pub(crate) fn records() -> impl Iterator<Item = Record> {
-    let running = lacuna_service::running(None).unwrap_or_default();
-    running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
 }
 
 /// What is mounted at a mount point.

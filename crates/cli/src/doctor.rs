@@ -14,7 +14,7 @@ pub(crate) fn run(args: &DoctorArgs, console: Console) -> Result<()> {
     let cluster = args.cluster.of(location)?;
     let mut findings = Findings::default();
     let header = doctor_medium::look(location, &cluster, &mut findings);
-    doctor_host::look(location, header.as_ref(), console, &mut findings);
+    doctor_host::look((location, &cluster), header.as_ref(), console, &mut findings);
     if args.json {
         console::json(&findings.to_json(&location.to_string()))?;
     } else {

@@ -2,9 +2,10 @@
 
 use crate::console::Console;
 use crate::findings::Findings;
+use crate::in_pool;
 use crate::status;
-use crate::status_words::{place, word};
-use lacuna::{Kind, Location, PublicHeader};
+use crate::status_words::{changed_file, go_on, is_deleted, no_answer, place, word};
+use lacuna::{ClusterOptions, Kind, Location, PublicHeader};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use std::path::Path;
 
 /// Looks at who has it open, and at what mounting takes.
 pub(crate) fn look(
-    location: &Location,
+    location: (&Location, &ClusterOptions),
     header: Option<&PublicHeader>,
     console: Console,
     findings: &mut Findings,
@@ -23,8 +24,13 @@ pub(crate) fn look(
     }
 }
 
-fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console, findings: &mut Findings) {
-    let mut servers = status::servers_of(location, console);
+fn open_by(
+    (location, cluster): (&Location, &ClusterOptions),
+    header: Option<&PublicHeader>,
+    console: Console,
+    findings: &mut Findings,
+) {
+    let mut servers = status::servers_of(location, cluster, console);
     // A header that cannot be read may be of a format with levels.
     let discreet = header.is_none_or(|header| header.format.has_levels());
     if discreet {
@@ -34,7 +40,7 @@ fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console,
     }
     servers.iter().for_each(|server| {
         let shown = if discreet { String::new() } else { format!(" at {}", place(server)) };
-        open_in(server, &shown, &location.to_string(), discreet, findings);
+        open_in(server, &shown, &in_pool::named(location, cluster), discreet, findings);
     });
     if !servers.is_empty() {
         return;
@@ -42,28 +48,45 @@ fn open_by(location: &Location, header: Option<&PublicHeader>, console: Console,
     // Who else has it open can be told by its header alone.
     let Some(header) = header else { return };
     match lacuna::process_of(header.uuid) {
-        Some(pid) => findings.note(
-            "open",
-            format!("open for writing in process {pid}, which is no server of this user"),
-            format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
-        ),
+        Some(pid) => match status::of_process(pid, console) {
+            Some(open) => findings.note(
+                "open",
+                format!("this user has the same disk open as {open}"),
+                format!("one of the two is a copy: `lacuna close {}` before you open this one", word(&open)),
+            ),
+            None => findings.note(
+                "open",
+                format!("open for writing in process {pid}, which is no server of this user"),
+                format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
+            ),
+        },
         None => findings.fine("open", "open nowhere on this machine"),
     }
 }
 
-/// What a server says; `at` is where clients find it, or empty.
-fn open_in(server: &Value, at: &str, location: &str, discreet: bool, findings: &mut Findings) {
+/// What a server says; `at` is where clients find it, or empty. `named` is the disk in a command.
+fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut Findings) {
     let pid = &server["pid"];
     if server["died"] == true {
-        let close = format!("`lacuna close {}` clears that away; then open it again", word(location));
+        let close = format!("`lacuna close {named}` clears that away; then open it again");
         findings.wrong("open", Kind::Busy, format!("its server died and left it mounted{at}"), close);
     } else if server["silent"] == true {
         findings.wrong(
             "open",
             Kind::TimedOut,
-            format!("open{at}, and its server does not answer (process {pid})"),
-            format!("if it was stopped, `kill -CONT {pid}` lets it go on"),
+            format!("open{at}, and its server {}", no_answer(server)),
+            go_on(server),
         );
+    } else if is_deleted(server) {
+        let copy = "copy what you need before you close it: what is on it is gone then";
+        findings.wrong(
+            "open",
+            Kind::NotFound,
+            format!("open{at} (process {pid}), and its file was deleted"),
+            copy,
+        );
+    } else if let Some(changed) = changed_file(server) {
+        findings.note("open", format!("open{at} (process {pid}); {changed}"), "give that path");
     } else if let Some(error) = server["last_error"].as_str().filter(|_| !discreet) {
         findings.wrong(
             "open",

@@ -249,7 +249,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
             "length",
             format!("{words}: the header may be one from before the disk grew, or the file a copy of a longer device"),
             "if the disk has grown, `lacuna resize` it to the size that it had; opening it is refused where that would lose something, \
-             but for what lies in the last 4 MiB of the size that the header says",
+             but for the rest of the 4 MiB in which the old size ends",
         );
     } else {
         findings.fine("length", words);

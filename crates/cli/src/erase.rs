@@ -2,11 +2,11 @@
 
 use crate::args::EraseArgs;
 use crate::console::{self, Console};
+use crate::in_pool;
 use crate::observer::Removing;
 use crate::status;
-use crate::status_words::word;
 use lacuna::vault::is_vault;
-use lacuna::{Doomed, Erased, Error, Kind, Location, Result};
+use lacuna::{ClusterOptions, Doomed, Erased, Error, Kind, Location, Result};
 use std::path::Path;
 
 /// `lacuna erase`.
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
             .found("no terminal to ask whether to go on")
             .remedy("to make it unreadable for good, give --yes"));
     }
-    refuse_open(location, console)?;
+    refuse_open(location, &args.holder.cluster.of(location)?, console)?;
     let observer = Removing::new(console, false);
     let erased = lacuna::erase(location, &args.holder.of(location)?, &observer, |doomed| {
         if doomed.last_copy_alone && args.yes {
@@ -33,14 +33,14 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
 }
 
 /// Refuses what a server of this user has open, in words that say how to close it.
-fn refuse_open(location: &Location, console: Console) -> Result<()> {
-    let servers = status::servers_of(location, console);
+fn refuse_open(location: &Location, cluster: &ClusterOptions, console: Console) -> Result<()> {
+    let servers = status::servers_of(location, cluster, console);
     let Some(server) = servers.first() else { return Ok(()) };
     // Deniability contract: not where it is mounted, which may be a hidden level's place.
     Err(Error::new(Kind::Busy, format!("cannot erase {location}"))
         .found(format!("a server that has it open, or left it mounted (process {})", server["pid"]))
         .expected("a disk that is closed")
-        .remedy(format!("`lacuna close {}` first", word(&location.to_string()))))
+        .remedy(format!("`lacuna close {}` first", in_pool::named(location, cluster))))
 }
 
 fn doom(location: &Location, doomed: &Doomed<'_>) -> String {

@@ -1,6 +1,7 @@
 //! Which disk the options mean: where its cluster is, and what becomes of another client that holds it.
 
 use crate::args::{ClusterArgs, HolderArgs};
+use crate::status::canonical_path;
 use lacuna::{ClusterOptions, Error, Holder, Kind, Location, Result};
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ impl ClusterArgs {
         ];
         given.iter().try_for_each(|(option, is)| not_for_paths(location, option, *is))?;
         Ok(ClusterOptions {
-            conf: self.ceph_conf.clone(),
+            conf: self.ceph_conf.as_deref().map(canonical_path),
             id: self.ceph_id.clone(),
-            namespace: self.namespace.clone(),
+            namespace: self.namespace.clone().filter(|namespace| !namespace.is_empty()),
             timeout: self.timeout.map(|seconds| Duration::from_secs(seconds.into())),
         })
     }

@@ -53,7 +53,10 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
 
 impl Facts {
     fn notes(&self) -> Vec<String> {
-        self.about.notes.iter().map(|note| damaged_copy(note)).collect()
+        let About { parameters, medium, notes, .. } = &self.about;
+        // Where part of the disk is gone, nothing mends its header.
+        let cut = matches!(medium, AboutMedium::File { len, .. } if *len < parameters.end());
+        notes.iter().map(|note| if cut { note.clone() } else { damaged_copy(note) }).collect()
     }
 
     fn to_json(&self) -> Value {

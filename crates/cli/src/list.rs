@@ -4,7 +4,7 @@ use crate::activity::Activity;
 use crate::args::ListArgs;
 use crate::console::{self, Console};
 use crate::status;
-use crate::status_words::{place, since, word};
+use crate::status_words::{changed_file, no_answer, place, since, word};
 use lacuna::Result;
 use serde_json::{Value, json};
 
@@ -51,14 +51,20 @@ fn row(server: &Value) -> Vec<String> {
     let told = if server["died"] == true {
         format!("its server died; `lacuna close {}` clears it away", word(&place(server)))
     } else if server["silent"] == true {
-        format!("its server does not answer (process {})", server["pid"])
+        format!("its server {}", no_answer(server))
     } else {
         let pending = activity.pending_words().map(|words| format!("{words} pending"));
         let marks = [("read_only", "read-only"), ("closing", "closing")];
         let marks = marks.into_iter().filter(|(field, _)| server[*field] == true);
         let marks = marks.map(|(_, word)| word.to_owned());
         let levels = Some(activity.level_words()).filter(|words| !words.is_empty());
-        pending.into_iter().chain(levels).chain(marks).collect::<Vec<_>>().join(", ")
+        changed_file(server)
+            .into_iter()
+            .chain(pending)
+            .chain(levels)
+            .chain(marks)
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let location = if server["location"].is_null() { "(unknown)".to_owned() } else { text("location") };
     let at = format!("at {}", place(server));

@@ -30,7 +30,11 @@ const VARIABLES: &[(Need, &str, &str)] = &[
         "For users other than root: the directory below which servers keep their sockets and locks.",
     ),
     (Need::Anchor, "XDG_STATE_HOME", "Below it is remembered what this machine saw of vaults; see FILES."),
-    (Need::Anchor, "HOME", "Stands in for XDG_STATE_HOME where that is not set, with .local/state."),
+    (
+        Need::Anchor,
+        "HOME",
+        "Stands in for XDG_STATE_HOME where that is not set, with .local/state; otherwise the home directory that the system knows.",
+    ),
     (Need::Cluster, "CEPH_CONF", "The configuration file of the Ceph cluster, unless --ceph-conf is given."),
     (
         Need::Mounting,

@@ -4,10 +4,10 @@ use crate::args::OpenArgs;
 use crate::attendant::DiskAttendant;
 use crate::background::{self, Ready};
 use crate::console::{self, Console};
+use crate::in_pool;
 use crate::mount_point;
 use crate::notify;
-use crate::online;
-use crate::place::Place;
+use crate::place::{HeldPlace, Place};
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -205,11 +205,13 @@ fn mount(
     let mut opened: Vec<Opened> = Vec::new();
     let source = CoverSource::default();
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
-    let in_pool = online::in_pool(&args.location, &args.holder.cluster.of(&args.location)?);
+    let in_pool = in_pool::of(&args.location, &args.holder.cluster.of(&args.location)?);
+    let place = Place::of(&args.location).identity();
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
         request.format = format.to_string();
         request.in_pool.clone_from(&in_pool);
+        request.place.clone_from(&place);
         request.mkfs.clone_from(&args.mkfs);
         request.overwrite = args.force;
         // Of several levels one may have got its own before another failed.
@@ -242,7 +244,7 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
-        request.attendant = Some(DiskAttendant::of(disk, verifies, Place::of(&args.location)));
+        request.attendant = Some(DiskAttendant::of(disk, verifies, HeldPlace::of(&args.location)));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
         let started = started.map_err(|e| match e.kind() {

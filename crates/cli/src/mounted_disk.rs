@@ -1,7 +1,7 @@
 //! A mount point that is given in the place of the disk or vault that is mounted there.
 
 use crate::args::{HeaderVerb, KeyVerb, Verb};
-use crate::close;
+use crate::open_at;
 use crate::status;
 use lacuna::Location;
 
@@ -14,7 +14,7 @@ pub(crate) fn name(verb: &mut Verb) {
         return;
     }
     let path = status::canonical(given);
-    let record = close::records().find(|record| record.mountpoint.to_str() == Some(&path));
+    let record = open_at::records().find(|record| record.mountpoint.to_str() == Some(&path));
     let disk = record.and_then(|record| Location::parse(&record.location).ok());
     // A location in a pool does not say in which namespace and cluster.
     if let Some(disk) = disk.filter(|disk| !matches!(disk, Location::Rados { .. })) {

@@ -3,10 +3,11 @@
 use crate::args::HolderArgs;
 use crate::attendant;
 use crate::header_wire::RemoteHeader;
+use crate::in_pool;
 use crate::place::Place;
 use crate::status;
 use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
-use lacuna_service::{Conversation, InPool, Record};
+use lacuna_service::{Conversation, Record};
 use std::sync::Arc;
 
 /// Work that a server has begun.
@@ -61,19 +62,15 @@ pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<
     Ok(Some(Arc::new(RemoteHeader::begin(begun.talk)?)))
 }
 
-/// What the location of a disk in a pool does not say.
-pub(crate) fn in_pool(location: &Location, cluster: &ClusterOptions) -> Option<InPool> {
-    let site = Site::of(location, cluster);
-    let namespace = |target: &Target| target.namespace().map(str::to_owned);
-    site.target().map(|target| InPool { namespace: namespace(target), identity: target.identity() })
-}
-
 /// Where a disk is mounted: one that writes before those that read.
 pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Option<Record> {
-    let (shown, in_pool) = (status::canonical(location), in_pool(location, cluster));
+    let (shown, in_pool) = (status::canonical(location), in_pool::of(location, cluster));
     let mut running = lacuna_service::running(None).unwrap_or_default();
-    let is_of =
-        |record: &Record| record.location == shown && (record.in_pool.is_none() || record.in_pool == in_pool);
+    let place = Place::of(location).identity();
+    let is_of = |record: &Record| {
+        let is_named = record.location == shown && (record.in_pool.is_none() || record.in_pool == in_pool);
+        is_named || (!place.is_empty() && record.place == place)
+    };
     running.retain(|record| !record.vault && is_of(record));
     running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));
     running.into_iter().next()

@@ -1,6 +1,9 @@
 //! Which file or device a location names at the moment: a path can name another one later.
 
 use lacuna::Location;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use serde_json::{Value, json};
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -33,6 +36,45 @@ impl Place {
         } else {
             Place::File(about.dev(), about.ino())
         }
+    }
+}
+
+impl Place {
+    /// What tells it from others; empty where the location says it all.
+    pub(crate) fn identity(self) -> String {
+        if self == Place::Elsewhere { String::new() } else { self.to_string() }
+    }
+}
+
+/// A place whose file is followed whatever becomes of its path.
+pub(crate) struct HeldPlace {
+    place: Place,
+    /// Opened as a path alone: it neither reads nor locks.
+    file: Option<OwnedFd>,
+}
+
+impl HeldPlace {
+    /// What is at a location now.
+    pub(crate) fn of(location: &Location) -> HeldPlace {
+        let place = Place::of(location);
+        let path = location.path().filter(|_| place != Place::Elsewhere);
+        let file = path.and_then(|path| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
+        HeldPlace { place, file }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// What became of it: `place`, the `path` that it has now, and whether it is `deleted`.
+    pub(crate) fn to_json(&self) -> Value {
+        let Some(file) = &self.file else { return Value::Null };
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        json!({
+            "place": self.place.identity(),
+            "path": path.ok().map(|path| path.to_string_lossy().into_owned()),
+            "deleted": fstat(file).is_ok_and(|about| about.st_nlink == 0),
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 /// `lacuna purge`.
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let what = format!("purging {}", args.location);
-    let mut servers = status::servers_of(&args.location, console);
+    let mut servers = status::servers_of(&args.location, &ClusterOptions::default(), console);
     servers.retain(|server| is_of(server, &args.location));
     let items = match servers.first() {
         Some(server) => working::show(console, &what, |_| ask(server))?,

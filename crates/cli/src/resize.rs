@@ -133,7 +133,8 @@ fn grow_file_system(record: &Record, console: Console) -> Result<()> {
 fn grow(growth: &Growth, record: &Record, failed: &str, console: Console) -> Result<()> {
     let at = record.mountpoint.display();
     growth.run().map_err(|e| {
-        let e = e.context(failed);
+        // The disk has grown: an exit code for what was refused would say that nothing was done.
+        let e = e.with_kind(Kind::Other).context(failed);
         if e.advice().is_some() {
             return e;
         }

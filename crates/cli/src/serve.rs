@@ -8,7 +8,7 @@ use crate::lacks;
 use crate::network;
 use crate::notify;
 use crate::pid_file::{self, PidFile};
-use crate::place::Place;
+use crate::place::HeldPlace;
 use crate::settings;
 use crate::size::budget;
 use crate::status::Account;
@@ -66,7 +66,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        let attendant = DiskAttendant::of(&disk, verifies, Place::of(&args.location));
+        let attendant = DiskAttendant::of(&disk, verifies, HeldPlace::of(&args.location));
         serve(&args, &listen, (disk, attendant, format), (console, drawn), ready)
     })
 }
@@ -236,7 +236,7 @@ fn serve_disk(
     let uris = server.uris();
     let account = Account::of(
         (&args.location, format),
-        site.target(),
+        &holder.cluster,
         (uris.clone(), stop.clone()),
         levels,
         last_error,

@@ -2,11 +2,13 @@
 
 use crate::args::StatusArgs;
 use crate::console::{self, Console};
+use crate::in_pool;
+use crate::place::Place;
 use crate::settings;
 use crate::{status_watch, status_words};
-use lacuna::{ByteDisk, Error, FormatId, Kind, Location, Result, Target};
+use lacuna::{ByteDisk, ClusterOptions, Error, FormatId, Kind, Location, Result, Site, Target};
 use lacuna_nbd::StopHandle;
-use lacuna_service::{Attendance, Counters, Record, StatusSocket};
+use lacuna_service::{Attendance, Counters, InPool, Record, StatusSocket};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ pub(crate) struct Account {
     since: u64,
     /// What the name of its socket is made from.
     identity: String,
-    namespace: Option<String>,
+    /// Which of the disks of its name it is, if it is one in a pool.
+    in_pool: Option<InPool>,
     /// For clients, one for each place where it listens.
     uris: Vec<String>,
     /// With which the server is told to end.
@@ -35,18 +38,19 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: at `target`), at these `uris`,
-    /// until it is told to `stop`.
+    /// Of a server that serves a disk with these open levels, found at `location` (in RADOS: in this `cluster`), at these
+    /// `uris`, until it is told to `stop`.
     pub(crate) fn of(
         (location, format): (&Location, FormatId),
-        target: Option<&Target>,
+        cluster: &ClusterOptions,
         (uris, stop): (Vec<String>, StopHandle),
         levels: Vec<ByteDisk>,
         last_error: Arc<Mutex<Option<String>>>,
     ) -> Self {
+        let in_pool = in_pool::of(location, cluster);
+        let identity = Site::of(location, cluster).target().map(Target::identity);
         let location = canonical(location);
-        let identity = target.map_or_else(|| location.clone(), Target::identity);
-        let namespace = target.and_then(Target::namespace).map(str::to_owned);
+        let identity = identity.unwrap_or_else(|| location.clone());
         let (read_only, disk) = (levels[0].read_only(), levels[0].clone());
         let counters = Counters::of(levels);
         let since = lacuna_service::seconds_now();
@@ -55,7 +59,7 @@ impl Account {
             format,
             since,
             identity,
-            namespace,
+            in_pool,
             uris,
             stop,
             read_only,
@@ -71,7 +75,9 @@ impl Account {
         let identity = self.identity.clone();
         let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
         let stop = self.stop.clone();
-        match StatusSocket::start(&identity, asked, attendance, move || self.to_json(), move || stop.stop()) {
+        let attends = attendance.clone();
+        let account = move || self.to_json(&attends.file());
+        match StatusSocket::start(&identity, asked, attendance, account, move || stop.stop()) {
             Ok(socket) => Some(socket),
             Err(e) => {
                 console.note(&format!("`lacuna status` will not see this server: {}", settings::words(&e)));
@@ -80,7 +86,8 @@ impl Account {
         }
     }
 
-    fn to_json(&self) -> Value {
+    /// `file`: what became of the file that is open.
+    fn to_json(&self, file: &Value) -> Value {
         let mut out = json!({
             "location": self.location,
             "front": "nbd",
@@ -94,10 +101,9 @@ impl Account {
             "closing": self.stop.stopped(),
             "items": self.counters.now(),
             "last_error": *self.last_error.lock(),
+            "file": file,
         });
-        if let Some(namespace) = &self.namespace {
-            out["namespace"] = json!(namespace);
-        }
+        in_pool::tell(self.in_pool.as_ref(), &mut out);
         out
     }
 }
@@ -112,7 +118,8 @@ pub(crate) fn canonical(location: &Location) -> String {
     }
 }
 
-fn canonical_path(path: &Path) -> PathBuf {
+/// A path that does not depend on where somebody stands.
+pub(crate) fn canonical_path(path: &Path) -> PathBuf {
     // What a dead server left mounted has no more than its name.
     let by_name = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
     let found = path.canonicalize().ok().or_else(by_name).or_else(|| std::path::absolute(path).ok());
@@ -150,15 +157,25 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
         .try_for_each(|server| console::line(status_words::of(server, console.is_verbose()).trim_end()))
 }
 
-/// The counters of the servers of a disk that this user has; there is one for each mounted level.
+/// The counters of the servers of a disk outside of a pool that this user has; there is one for each mounted level.
 pub(crate) fn items_of(location: &Location, console: Console) -> Vec<Value> {
     let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
-    servers_of(location, console).into_iter().flat_map(items).collect()
+    servers_of(location, &ClusterOptions::default(), console).into_iter().flat_map(items).collect()
 }
 
 /// The servers of a disk, or of what is mounted there.
-pub(crate) fn servers_of(target: &Location, console: Console) -> Vec<Value> {
-    those_of(all(console), target)
+pub(crate) fn servers_of(target: &Location, cluster: &ClusterOptions, console: Console) -> Vec<Value> {
+    let mut servers = those_of(all(console), target);
+    if let Some(meant) = in_pool::of(target, cluster) {
+        servers.retain(|server| in_pool::of_server(server) == meant);
+    }
+    servers
+}
+
+/// The location of what a process of this user serves.
+pub(crate) fn of_process(process: u32, console: Console) -> Option<String> {
+    let server = all(console).into_iter().find(|server| server["pid"] == process)?;
+    server["location"].as_str().map(str::to_owned)
 }
 
 /// All servers of this user.
@@ -168,10 +185,13 @@ pub(crate) fn all(console: Console) -> Vec<Value> {
     servers
 }
 
-/// Those that serve this location, or are mounted there.
+/// Those that serve this location, or are mounted there; of a file also under another path.
 fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
-    let wanted = canonical(target);
-    servers.retain(|server| server["location"] == *wanted || server["mountpoint"] == *wanted);
+    let (wanted, place) = (canonical(target), Place::of(target).identity());
+    let is_place = |server: &Value| !place.is_empty() && server["file"]["place"] == *place;
+    servers.retain(|server| {
+        server["location"] == *wanted || server["mountpoint"] == *wanted || is_place(server)
+    });
     servers
 }
 
@@ -221,9 +241,8 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "closing": status["closing"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
+        "file": status.get_mut("file").map(Value::take),
     });
-    if let Some(namespace) = record.in_pool.as_ref().and_then(|in_pool| in_pool.namespace.as_ref()) {
-        out["namespace"] = json!(namespace);
-    }
+    in_pool::tell(record.in_pool.as_ref(), &mut out);
     out
 }

@@ -6,7 +6,7 @@
 use crate::activity::{Activity, percent};
 use crate::args::StatusArgs;
 use crate::background;
-use crate::status_words::{self, place, since};
+use crate::status_words::{self, no_answer, place, since};
 use crate::utc::utc;
 use lacuna::{Error, Result, human};
 use rustix::termios::tcgetwinsize;
@@ -308,7 +308,7 @@ fn absent(server: &Value) -> Option<String> {
     if server["died"] == true {
         return Some("its server died".to_owned());
     }
-    (server["silent"] == true).then(|| format!("its server does not answer (process {})", server["pid"]))
+    (server["silent"] == true).then(|| format!("its server {}", no_answer(server)))
 }
 
 fn speed(bytes: Option<u64>) -> String {

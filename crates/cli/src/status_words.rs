@@ -1,8 +1,9 @@
 //! What a server says of itself, in words: ten lines that a person reads, and all counters.
 
 use crate::activity::{Activity, percent};
+use crate::place::Place;
 use crate::utc::utc;
-use lacuna::human;
+use lacuna::{Location, human};
 use lacuna_service::shell_word;
 use serde_json::Value;
 use std::fmt::Write;
@@ -20,11 +21,12 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
         );
     }
     if server["silent"] == true {
-        return format!(
-            "{location} at {place}: its server does not answer (process {pid}); if it was stopped, `kill -CONT {pid}` lets it go on\n"
-        );
+        return format!("{location} at {place}: its server {}; {}\n", no_answer(server), go_on(server));
     }
     let mut out = format!("{location} at {place} ({})\n", facts(server));
+    if let Some(changed) = changed_file(server) {
+        let _ = writeln!(out, "  {changed}");
+    }
     if let Some(error) = server["last_error"].as_str() {
         let _ = writeln!(out, "  last failure: {error}");
     }
@@ -47,6 +49,36 @@ pub(crate) fn place(server: &Value) -> String {
     let uris = server["uris"].as_array().map_or(std::slice::from_ref(&server["uri"]), Vec::as_slice);
     let uris: Vec<&str> = uris.iter().filter_map(Value::as_str).collect();
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
+}
+
+/// What is said of a server that does not answer, after its name. Its process is not known if too many clients wait for it.
+pub(crate) fn no_answer(server: &Value) -> String {
+    let process = server["pid"].as_u64().map(|pid| format!(" (process {pid})"));
+    format!("does not answer{}", process.unwrap_or_default())
+}
+
+/// What to do about that.
+pub(crate) fn go_on(server: &Value) -> String {
+    match server["pid"].as_u64() {
+        Some(pid) => format!("if it was stopped, `kill -CONT {pid}` lets it go on"),
+        None => "if it was stopped, let it go on (`kill -CONT`)".to_owned(),
+    }
+}
+
+/// Whether the file of what is open was deleted.
+pub(crate) fn is_deleted(server: &Value) -> bool {
+    server["file"]["deleted"] == true
+}
+
+/// What became of the file of what is open, if it is no longer where it was opened.
+pub(crate) fn changed_file(server: &Value) -> Option<String> {
+    if is_deleted(server) {
+        return Some("its file was deleted: copy what you need before you close it".to_owned());
+    }
+    let location = Location::parse(server["location"].as_str()?).ok()?;
+    let place = server["file"]["place"].as_str().filter(|place| !place.is_empty())?;
+    let path = server["file"]["path"].as_str()?;
+    (Place::of(&location).identity() != place).then(|| format!("its file is {path} now"))
 }
 
 /// A path as a shell takes it.

@@ -8,8 +8,8 @@ use crate::status;
 use crate::status_words::word;
 use lacuna::vault::is_vault;
 use lacuna::{
-    Access, BLOCK_SIZE, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening, PublicHeader,
-    Result, Volume, no_write_through, peek,
+    Access, BLOCK_SIZE, ClusterOptions, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening,
+    PublicHeader, Result, Volume, no_write_through, peek,
 };
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
@@ -39,10 +39,17 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
         return e;
     }
     // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
-    match status::servers_of(location, console).first() {
-        Some(_) => {
-            let word = word(&location.to_string());
-            e.remedy(format!("this user has it open: `lacuna close {word}` ends that"))
+    let servers = status::servers_of(location, &ClusterOptions::default(), console);
+    // A copy of the disk may be what is open.
+    let claimer = || {
+        let about = lacuna::about(location, &ClusterOptions::default()).ok()?;
+        status::of_process(lacuna::process_of(about.header.uuid)?, console)
+    };
+    let open = servers.first().and_then(|server| server["location"].as_str().map(str::to_owned));
+    match open.or_else(claimer) {
+        Some(open) => {
+            let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
+            e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", word(&open)))
         }
         None => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \

@@ -30,6 +30,8 @@ pub struct OpenRequest {
     pub format: String,
     /// Which of the disks of its name it is, if it is one in a pool.
     pub in_pool: Option<InPool>,
+    /// What tells its file or device from others, whatever its path is.
+    pub place: String,
     /// An existing directory on which nothing is mounted.
     pub mountpoint: PathBuf,
     /// Type of the file system to make if the disk is blank, such as `ext4`.
@@ -70,6 +72,7 @@ impl OpenRequest {
             location: location.into(),
             format: String::new(),
             in_pool: None,
+            place: String::new(),
             mountpoint: mountpoint.into(),
             mkfs: None,
             overwrite: false,
@@ -167,6 +170,7 @@ impl Opened {
             vault: false,
             via: None,
             in_pool: request.in_pool.clone(),
+            place: request.place.clone(),
         };
         // Written before there is anything to clean up, and again when the loop device is known.
         run.write_record(&record)?;

@@ -38,8 +38,8 @@ pub(crate) fn wanted(
     }
 }
 
-/// Where copies of the header lie in what the disk has besides with these parameters. Only once the medium is longer does nothing
-/// look for a header there. Nothing is changed, so that it may take its time beside an open disk.
+/// Where copies of the header lie in what the disk has besides with these parameters. Until the medium is longer, one of them may be
+/// the last copy. Nothing is changed, so that it may take its time beside an open disk.
 pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, parameters: Parameters) -> Vec<u64> {
     let Parameters::Flat(_) = parameters else { return Vec::new() };
     let (start, end) = (unlocked.header.end, parameters.end());

@@ -83,7 +83,8 @@ pub struct MayLose {
 }
 
 /// Writes a backup to all places of the header. `ask` opens the backup with passphrases. `agree` is told in a sentence what becomes
-/// of the header that is there, if it changes; an error of it ends everything before anything is written.
+/// of the header that is there, if it changes; an error of it ends everything before anything is written. A file that holds the disk
+/// and lacks the place of the last copy gets it back; on a device without that place the others are written, and it is said.
 ///
 /// Errors: [`Kind::RolledBack`] for a backup that is older than the header, and [`Kind::Usage`] for that of another disk, unless
 /// `may_lose` allows it; [`Kind::Passphrase`], [`Kind::Busy`], and what the medium reports.
@@ -140,11 +141,13 @@ pub fn repair(
 ) -> Result<()> {
     refuse_snapshot(location, "repair the header of")?;
     let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
-    write_all(location, &mut volume)?;
+    let room = write_all(location, &mut volume)?;
+    room.map_err(|e| no_place(location, &volume, e.kind()))?;
     write_record(location, &*volume.header)
 }
 
-fn write_all(location: &Location, volume: &mut Volume) -> Result<()> {
+/// Writes the copies that have a place. What is given back says whether all of them had, or got one.
+fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
     let what = format!("cannot write all copies of the header of {location}");
     let (len, end) = (volume.header.len(), volume.parameters.end());
     if len < end {
@@ -155,7 +158,19 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<()> {
     }
     let room = make_room(&*volume.header, volume.parameters, volume.unlocked.header.version);
     lacuna_header::repair(&*volume.header, &mut volume.unlocked).map_err(|e| e.context(location))?;
-    room.map_err(|e| e.context(format!("{what}: the last one has no place, the others are written")))
+    Ok(room)
+}
+
+/// The error for a last copy that has no place: what to do depends on why it got none.
+fn no_place(location: &Location, volume: &Volume, kind: Kind) -> Error {
+    let needed = volume.parameters.medium_len(volume.unlocked.header.version);
+    Error::new(
+        kind,
+        format!("cannot write the last copy of the header of {location}; the others are written"),
+    )
+    .found(format!("a medium of {} bytes", volume.header.len()))
+    .expected(format!("at least {needed} bytes, as it had"))
+    .remedy("make the device as long as it was, then repair the header again")
 }
 
 /// Makes a medium that holds the disk as long as all copies of its header need.
@@ -165,7 +180,7 @@ fn make_room(medium: &dyn Medium, parameters: Parameters, version: u32) -> Resul
 }
 
 /// The same of a disk that another process has open, which reads and writes the header for this one. Errors: also
-/// [`Kind::Busy`] for a disk in a pool.
+/// [`Kind::Busy`] for a disk in a pool, and for one whose last copy has no place: the others are written then.
 pub fn repair_open(
     (location, header): (&Location, Arc<dyn Medium>),
     observer: &dyn Observer,
@@ -176,7 +191,10 @@ pub fn repair_open(
             .found("a disk that is open; in a pool a repair writes the length of the header too")
             .remedy("close it first"));
     }
-    write_all(location, &mut unlock_held(location, header, observer, ask)?)
+    let mut volume = unlock_held(location, header, observer, ask)?;
+    let room = write_all(location, &mut volume)?;
+    let close = "close the disk, then repair the header again";
+    room.map_err(|_| no_place(location, &volume, Kind::Busy).remedy(close))
 }
 
 /// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.

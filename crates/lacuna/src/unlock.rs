@@ -139,10 +139,12 @@ fn unlock_in(
         during(observer, &trying, || lacuna_header::open(&*header, passphrases)).map_err(naming)
     };
     let (unlocked, passphrases) = ask(&public, &open)?;
-    for note in &unlocked.notes {
-        observer.damaged_copy(&format!("{location}: {note}"));
-    }
     let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
+    // Where part of the disk is gone, no copy is written to the end.
+    let whole = header.len() >= parameters.end();
+    for note in unlocked.notes.iter().map(|note| format!("{location}: {note}")) {
+        if whole { observer.damaged_copy(&note) } else { observer.note(&note) }
+    }
     if parameters.has_levels() && touches {
         observer.note(ACCESS_TIMES);
     }

@@ -110,10 +110,10 @@ impl Sealed {
             return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
                 .found(format!("{} bytes", medium.len()))
                 .expected(format!("{} bytes", g.medium_len()))
-                .remedy(format!(
-                    "it was cut short: restore it from a backup; if there is none, `truncate -s {}` lets what is left be read",
-                    g.medium_len()
-                )));
+                .remedy(
+                    "it was cut short: restore it from a backup; if there is none, make it as long as it was, and what is left can be \
+                     read",
+                ));
         }
         let mut salt = [0; 16];
         options.random.fill(&mut salt);

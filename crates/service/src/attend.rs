@@ -24,6 +24,11 @@ pub trait Attendant: Send + Sync {
     ///
     /// Errors: what went wrong; [`Kind::Usage`] for a request that it does not know ([`unknown`]).
     fn attend(&self, request: &str, exchange: &mut Exchange) -> Result<Value>;
+
+    /// What became of the file that is open, for those who ask for the status; null if there is none.
+    fn file(&self) -> Value {
+        Value::Null
+    }
 }
 
 /// The error for a request that an attendant does not know.
@@ -58,6 +63,11 @@ impl Attendance {
     pub fn of(attendant: Option<Arc<dyn Attendant>>, follow: Follow, naming: Naming) -> Self {
         let (ended, active) = (AtomicBool::new(false), Mutex::default());
         Attendance(Arc::new(Clients { attendant, follow, naming, ended, active }))
+    }
+
+    /// What became of the file that is open ([`Attendant::file`]).
+    pub fn file(&self) -> Value {
+        self.0.attendant.as_ref().map_or(Value::Null, |attendant| attendant.file())
     }
 
     /// Of a server that attends to nobody.

@@ -1,10 +1,10 @@
 //! Asking a running server for longer work on what it has open.
 
 use crate::close;
+use crate::connect;
 use crate::exchange::{Conversation, process_behind};
 use crate::status_socket;
 use lacuna_core::Result;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Asks the server of what is mounted at `mountpoint`.
@@ -25,6 +25,6 @@ pub fn begin_served(identity: &str, request: &str) -> Result<Conversation> {
 
 /// The number of the process that serves a disk without its being mounted, if this user has one. One that is stopped counts.
 pub fn process_serving(identity: &str) -> Option<u32> {
-    let socket = UnixStream::connect(status_socket::path_of(identity).ok()?).ok()?;
+    let socket = connect::to_server(&status_socket::path_of(identity).ok()?).ok()?;
     process_behind(&socket)
 }

@@ -2,6 +2,7 @@
 //! has messages of its own ([`crate::exchange`]).
 
 use crate::attend::Attendance;
+use crate::connect;
 use crate::counters::Counters;
 use crate::outcome;
 use crate::purge_answer::{self, PURGE};
@@ -158,6 +159,7 @@ fn serve(
                 "items": counters.now(),
                 "last_error": last_error,
                 "closing": watch.closing(),
+                "file": attendance.file(),
             });
             let mut text = answer.to_string();
             text.push('\n');
@@ -175,7 +177,7 @@ fn serve(
 /// means that the server ended without one. Errors: [`io::ErrorKind::TimedOut`] if the server does not even say that
 /// it heard, as one does not that was stopped.
 pub(crate) fn ask(path: &Path, word: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = connect::to_server(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(word.as_bytes())?;
     stream.write_all(b"\n")?;

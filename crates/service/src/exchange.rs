@@ -6,6 +6,7 @@
 //!
 //! Nothing from the other side is longer than [`LINE_LIMIT`], and nothing of it makes this side panic.
 
+use crate::connect;
 use crate::outcome::{self, HEARD};
 use lacuna_core::{Error, Kind, Result};
 use parking_lot::Mutex;
@@ -147,7 +148,7 @@ impl Conversation {
         let failed = |e: &io::Error| {
             Error::new(Kind::Busy, format!("cannot reach {server}")).found(e.to_string()).remedy("try again")
         };
-        let mut stream = UnixStream::connect(path).map_err(|e| failed(&e))?;
+        let mut stream = connect::to_server(path).map_err(|e| failed(&e))?;
         stream.set_read_timeout(Some(FIRST_WORD)).map_err(|e| failed(&e))?;
         stream.set_write_timeout(Some(SILENCE)).map_err(|e| failed(&e))?;
         stream.write_all(format!("{REQUEST}{VERSION} {request}\n").as_bytes()).map_err(|e| failed(&e))?;

@@ -18,6 +18,7 @@
 mod attend;
 mod begin;
 mod close;
+mod connect;
 mod control;
 mod counters;
 mod cover_retry;
@@ -64,7 +65,7 @@ pub use purge::{purge_mounted, purge_served};
 pub use run_base::default_run_base;
 pub use run_directory::{DISK_NAME, InPool, Record, RunDirectory, RunPaths, fnv1a, seconds_now};
 pub use shell_word::shell_word;
-pub use status_socket::{StatusSocket, accounts, answers, close_served, serving, sockets};
+pub use status_socket::{StatusSocket, account, accounts, answers, close_served, serving, sockets};
 pub use subject::Subject;
 pub use system_call::become_io_flusher;
 pub use tool::search_path;

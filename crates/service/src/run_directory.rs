@@ -56,15 +56,19 @@ pub struct Record {
     /// Which of the disks of its name it is, if it is one in a pool; none from servers of an older version.
     #[serde(default)]
     pub in_pool: Option<InPool>,
+    /// What tells its file or device from others, whatever its path is; empty in a pool, of a vault, and from servers of an older
+    /// version.
+    #[serde(default)]
+    pub place: String,
 }
 
-/// What a location in a pool does not say of its disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a location in a pool does not say of its disk: which of those of its name it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InPool {
     /// The namespace in the pool, if any.
     pub namespace: Option<String>,
-    /// What tells the disk from those of its name in other namespaces and clusters.
-    pub identity: String,
+    /// The configuration file of the cluster, if it was given.
+    pub ceph_conf: Option<PathBuf>,
 }
 
 impl Record {
@@ -253,6 +257,7 @@ mod tests {
             vault: false,
             via: None,
             in_pool: None,
+            place: String::new(),
         };
         first.write_record(&record).unwrap();
         assert_eq!(RunPaths::of(base.path(), at).record(), Some(record));

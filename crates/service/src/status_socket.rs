@@ -2,6 +2,7 @@
 //! document, unless the client asks for something else: to purge the disk, or to close it.
 
 use crate::attend::Attendance;
+use crate::connect;
 use crate::control::{self, CLOSE, WORD_LIMIT, Waiting};
 use crate::outcome;
 use crate::purge_answer::{self, PURGE};
@@ -170,6 +171,11 @@ pub fn serving(identity: &str) -> Option<PathBuf> {
     answering(identity).ok().flatten()
 }
 
+/// What the server at one of [`sockets`] says, if it answers.
+pub fn account(socket: &Path) -> Option<Value> {
+    ask(socket).ok()
+}
+
 /// The sockets of all servers of this user that answer, with what they say.
 pub fn answers() -> Vec<(PathBuf, Value)> {
     sockets().into_iter().filter_map(|path| ask(&path).ok().map(|account| (path, account))).collect()
@@ -228,16 +234,19 @@ fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
     if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
         return error.with_kind(Kind::Other).found(e.to_string());
     }
-    let pid = process_at(socket).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    let (found, go_on) = match process_at(socket) {
+        Some(pid) => (format!(" (process {pid})"), format!("`kill -CONT {pid}` lets it go on")),
+        None => (String::new(), "let it go on (`kill -CONT`)".to_owned()),
+    };
     error
-        .found(format!("a server that does not answer (process {pid})"))
+        .found(format!("a server that does not answer{found}"))
         .expected("an answer within 5 seconds")
-        .remedy(format!("if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"))
+        .remedy(format!("if the process was stopped, {go_on}; then try again"))
 }
 
 /// The process that listens at a socket.
 fn process_at(path: &Path) -> Option<u32> {
-    let peer = UnixStream::connect(path).ok().and_then(|stream| socket_peercred(&stream).ok())?;
+    let peer = connect::to_server(path).ok().and_then(|stream| socket_peercred(&stream).ok())?;
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
@@ -249,7 +258,7 @@ fn socket_dirs() -> Result<Vec<PathBuf>> {
 /// The socket of a server with this identity that listens.
 fn answering(identity: &str) -> Result<Option<PathBuf>> {
     let mut paths = socket_dirs()?.into_iter().map(|dir| socket_path(&dir, identity));
-    Ok(paths.find(|path| UnixStream::connect(path).is_ok()))
+    Ok(paths.find(|path| connect::is_listened_at(path)))
 }
 
 /// The socket of the server with this identity; where it would be, if none listens.
@@ -271,7 +280,7 @@ fn is_old(path: &Path) -> bool {
 }
 
 fn ask(path: &Path) -> io::Result<Value> {
-    let stream = UnixStream::connect(path)?;
+    let stream = connect::to_server(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // So the server need not wait for a word.
     stream.shutdown(Shutdown::Write)?;

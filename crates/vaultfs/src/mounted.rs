@@ -127,6 +127,7 @@ impl Mounted {
             vault: true,
             via: None,
             in_pool: None,
+            place: String::new(),
         };
         // Written before there is anything to clean up.
         run.write_record(&record)?;

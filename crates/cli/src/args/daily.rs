@@ -40,13 +40,19 @@ pub(crate) struct CloseArgs {
     /// Where `open` mounted it, or the disk itself: then everything that is mounted of it, and its servers
     #[arg(required_unless_present = "all", value_name = "MOUNTPOINT|LOCATION")]
     pub targets: Vec<PathBuf>,
-    /// Of the disks of this name in a pool, the one in this namespace ('' is none); needed only where disks in several are open
-    #[arg(long, conflicts_with = "all")]
-    pub namespace: Option<String>,
     /// Close everything that this user has open, mounted or served to NBD clients. One that cannot be closed does not keep
     /// others open; the exit code is that of the first failure
     #[arg(long, conflicts_with = "targets")]
     pub all: bool,
+    /// Close a disk whose file was deleted while it was open as well: what is on it is lost. --all closes it in any case
+    #[arg(long)]
+    pub deleted: bool,
+    /// Of open disks of one name in pools the one in this namespace ('' for none)
+    #[arg(long, value_name = "NAME", conflicts_with = "all")]
+    pub namespace: Option<String>,
+    /// Of open disks of one name in pools the one in the cluster with this configuration file
+    #[arg(long, value_name = "PATH", conflicts_with = "all")]
+    pub ceph_conf: Option<PathBuf>,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -1,7 +1,7 @@
 //! What starts and ends disks without a person: mount(8), systemd and its notifications, and a time without use.
 
 use crate::keys::answering;
-use crate::scene::{CHEAP, Scene, Signal, can_mount, have, send, skipped, wait_until};
+use crate::scene::{CHEAP, Closing, Scene, Signal, can_mount, have, send, skipped, wait_until};
 use rustix::process::geteuid;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -33,15 +33,6 @@ impl Drop for Helpers {
     }
 }
 
-/// Closes what is open when a test fails, so that no mount outlives it.
-struct Closing<'a>(&'a Scene, &'static str);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.lacuna(&["-q", "close", self.1]);
-    }
-}
-
 fn in_use(scene: &Scene, disk: &str) -> bool {
     scene.lacuna(&["info", disk, "--json"]).json()["medium"]["in_use"] == true
 }
@@ -61,7 +52,7 @@ fn mount_and_umount_find_their_helpers() {
     let Some(_helpers) = Helpers::link() else { return };
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, "mnt");
+    let _closing = Closing(&scene, &["mnt"]);
     scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
     scene.lacuna(&["close", "mnt"]).code(0);
 
@@ -187,7 +178,7 @@ fn what_nobody_uses_is_closed() {
     for at in ["mnt", "other"] {
         fs::create_dir(scene.path(at)).unwrap();
     }
-    let _closing = (Closing(&scene, "mnt"), Closing(&scene, "other"));
+    let _closing = (Closing(&scene, &["mnt"]), Closing(&scene, &["other"]));
     scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
     let held = fs::File::open(scene.path("mnt/disk")).unwrap();
     scene.lacuna(&[&["open", "other.img", "other", "--raw"][..], &idle].concat()).code(0);
@@ -207,7 +198,7 @@ fn a_vault_obeys_what_a_line_of_fstab_says() {
     let scene = Scene::new();
     fs::create_dir(scene.path("mnt")).unwrap();
     scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
-    let _closing = Closing(&scene, "mnt");
+    let _closing = Closing(&scene, &["mnt"]);
     let key = scene.path("key").display().to_string();
     let mount = |options: &str| {
         let options = format!("rw,{options},noauto,user,keyfile={key}");
@@ -237,7 +228,7 @@ fn a_time_without_use_ends_no_use_that_is_not_seen() {
     for at in ["mnt", "bound"] {
         fs::create_dir(scene.path(at)).unwrap();
     }
-    let _closing = Closing(&scene, "mnt");
+    let _closing = Closing(&scene, &["mnt"]);
     scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
     assert_eq!(run(&scene, "mount", &["--bind", "mnt", "bound"]).0, 0);
     std::thread::sleep(Duration::from_secs(3));
@@ -253,7 +244,7 @@ fn a_signal_ends_what_is_in_use_as_soon_as_it_is_not() {
     }
     let scene = Scene::with_disk(&["--size", "16M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene, "mnt");
+    let _closing = Closing(&scene, &["mnt"]);
     scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
     let held = fs::File::open(scene.path("mnt/disk")).unwrap();
     let server = scene.lacuna(&["status", "mnt", "--json"]).json()["servers"][0]["pid"].take();

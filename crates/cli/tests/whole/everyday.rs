@@ -1,19 +1,8 @@
 //! What people do by habit or by accident while a disk is in use: it costs them nothing.
 
-use crate::scene::{Device, Scene, Signal, can_mount, have, noise, send, skipped};
+use crate::scene::{Closing, Device, Scene, Signal, can_mount, have, noise, send, skipped};
 use std::fs;
 use std::process::Command;
-
-/// Mount points that are closed when a test ends.
-struct Closing<'a>(&'a Scene, &'a [&'a str]);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        for at in self.1 {
-            let _ = self.0.lacuna(&["-q", "close", at]);
-        }
-    }
-}
 
 #[test]
 fn no_tool_destroys_a_device_that_is_open() {

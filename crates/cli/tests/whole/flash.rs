@@ -4,7 +4,7 @@
 mod adversary;
 
 use crate::nbd_client::Client;
-use crate::scene::{Scene, Signal, can_mount, have, noise};
+use crate::scene::{Closing, Scene, Signal, can_mount, have, noise};
 use adversary::{Adversary, Image};
 use lacuna_core::SecretVec;
 use lacuna_flash::{HeaderMedium, Params, header_lebs};
@@ -219,15 +219,6 @@ fn what_makes_no_sense_on_flash_is_refused() {
     assert!(made.code == 1 || made.code == 0, "{}", made.stderr);
 }
 
-/// Closes what is open when the test fails, so that no mount outlives it.
-struct Closing<'a>(&'a Scene);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
-    }
-}
-
 /// The content of every block that somebody reads who takes the chip apart as it is now, and has the passphrase.
 fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
     fs::copy(scene.path("chip.img"), scene.path("copy.img")).unwrap();
@@ -256,7 +247,7 @@ fn no_block_of_a_file_that_was_deleted_on_ext4_is_recoverable_after_a_purge() {
     }
     let scene = scene(&["--key-bits", "128"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let _closing = Closing(&scene);
+    let _closing = Closing(&scene, &["mnt"]);
     scene.lacuna(&["open", "nand:chip.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);
     let (secret, kept) = (noise(9, 2 << 20), noise(10, 1 << 20));
     let count = |content: &[u8], found: &BTreeSet<Vec<u8>>| {

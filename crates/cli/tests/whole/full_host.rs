@@ -1,7 +1,7 @@
 //! A host file system that is filled to the last byte, and disks that take their whole space ahead of that.
 
 use crate::nbd_client::Client;
-use crate::scene::{Device, Scene, can_mount, have, noise};
+use crate::scene::{Closing, Device, Scene, can_mount, have, noise};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
@@ -52,15 +52,6 @@ impl Drop for Host {
     }
 }
 
-/// Closes what is open when a test fails, before the host goes.
-struct Closing<'a>(&'a Scene);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
-    }
-}
-
 fn scene() -> Option<Scene> {
     let can = can_mount("/dev/loop-control") && can_mount("/dev/fuse") && have("mkfs.ext4");
     can.then(|| {
@@ -77,7 +68,7 @@ const OPEN: [&str; 5] = ["open", "host/disk.img", "mnt", "--key-file", "key"];
 fn opened_emptied_and_closed(options: &[&str]) {
     let Some(scene) = scene() else { return };
     let host = Host::mount(&scene, 128 << 20);
-    let _closing = Closing(&scene);
+    let _closing = Closing(&scene, &["mnt"]);
     scene.create("host/disk.img", options).code(0);
     scene.lacuna(&[&OPEN[..], &["--mkfs", "ext4"]].concat()).code(0);
     for file in 0..8u64 {

@@ -160,8 +160,9 @@ fn the_place_of_the_last_copy_comes_back_to_a_file_that_lost_no_more() {
             OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap().set_len(end).unwrap();
             let repair = ["header", "repair", "disk.img", "--key-file", "key"];
             let words = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
-            // `oblivious` fills its medium to the last 64 KiB.
-            if lost > 1 << 16 && scene.lacuna(&repair).code == 10 {
+            // `oblivious` ends before the last 64 KiB: its cells do not fill the rest.
+            if lost > 1 << 16 && format != "oblivious" {
+                scene.lacuna(&repair).code(10);
                 assert!(words.contains("restore it whole from a backup"), "{format}: {words}");
                 continue;
             }

@@ -1,7 +1,7 @@
 //! A disk with hidden levels, as people use it: mounted together, served side by side, opened with fewer levels.
 
 use crate::clients::fio_verifies;
-use crate::scene::{Scene, can_mount, have, noise};
+use crate::scene::{Closing, Scene, can_mount, have, noise};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -18,17 +18,6 @@ fn scene_of(shape: &[&str]) -> Scene {
         fs::create_dir(scene.path(dir)).unwrap();
     }
     scene
-}
-
-/// Closes what is open when a test fails, so that no mount outlives it.
-struct Closing<'a>(&'a Scene);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        for mountpoint in ["public", "hidden"] {
-            let _ = self.0.lacuna(&["-q", "close", mountpoint]);
-        }
-    }
 }
 
 fn make_tree(scene: &Scene, name: &str, salt: u64) {
@@ -63,7 +52,7 @@ fn trees_come_back(shape: &[&str]) {
         return;
     }
     let scene = scene_of(shape);
-    let _closing = Closing(&scene);
+    let _closing = Closing(&scene, &["public", "hidden"]);
     make_tree(&scene, "one", 1);
     make_tree(&scene, "two", 100_000);
     let both = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];

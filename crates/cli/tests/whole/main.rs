@@ -23,6 +23,7 @@ mod levels;
 mod levels_kills;
 mod mistakes;
 mod mounted;
+mod moved;
 mod names;
 mod nbd_client;
 mod online;

@@ -1,17 +1,8 @@
 //! A file system on a disk, as people use it.
 
-use crate::scene::{Device, Scene, Signal, can_mount, have, noise, send, wait_until};
+use crate::scene::{Closing, Device, Scene, Signal, can_mount, have, noise, send, wait_until};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-
-/// Closes what is open when a test fails, so that no mount outlives it.
-struct Closing<'a>(&'a Scene);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.lacuna(&["-q", "close", "mnt"]);
-    }
-}
 
 fn scene() -> Option<Scene> {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
@@ -42,7 +33,7 @@ fn make_tree(scene: &Scene) {
 #[test]
 fn a_tree_comes_back_and_trimmed_space_is_given_back() {
     let Some(scene) = scene() else { return };
-    let _closing = Closing(&scene);
+    let _closing = Closing(&scene, &["mnt"]);
     let open = ["open", "disk.img", "mnt", "--key-file", "key"];
     fs::write(scene.path("mnt/below"), b"hidden").unwrap();
     assert!(scene.lacuna(&open).code(4).stderr.contains("is not empty"));
@@ -93,7 +84,7 @@ fn a_tree_comes_back_and_trimmed_space_is_given_back() {
 #[test]
 fn raw_mode_is_a_file_and_the_foreground_ends_by_signal() {
     let Some(scene) = scene() else { return };
-    let _closing = Closing(&scene);
+    let _closing = Closing(&scene, &["mnt"]);
     let open = ["open", "disk.img", "mnt", "--raw", "--key-file", "key"];
     scene.lacuna(&open).code(0);
     assert_eq!(fs::metadata(scene.path("mnt/disk")).unwrap().len(), 512 << 20);
@@ -128,7 +119,7 @@ fn what_cannot_be_opened_leaves_nothing_mounted() {
 #[test]
 fn what_a_dead_server_left_mounted_is_cleared_away() {
     let Some(scene) = scene() else { return };
-    let _closing = Closing(&scene);
+    let _closing = Closing(&scene, &["mnt"]);
     let open = ["open", "disk.img", "mnt", "--key-file", "key"];
     scene.lacuna(&[&open[..], &["--mkfs", "ext4"]].concat()).code(0);
     fs::write(scene.path("mnt/kept"), noise(4, 1 << 20)).unwrap();

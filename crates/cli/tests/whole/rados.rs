@@ -2,7 +2,7 @@
 
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
-use crate::scene::{CHEAP, Scene, noise};
+use crate::scene::{CHEAP, Closing, Scene, noise};
 use std::fs;
 
 const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
@@ -227,13 +227,20 @@ fn namespaces_are_apart() {
     // What is open of one is not taken for the other.
     let server = disk.serve(&[]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();
+    let _closing = Closing(&disk.scene, &["mnt"]);
     disk.keyed(&["open"], &["mnt", "--raw", "--namespace", "other"]).code(0);
     fs::write(disk.scene.path("second"), "second").unwrap();
     disk.keyed(&["key", "add"], &["--new-key-file", "second"]).code(0);
     let close = |options: &[&str]| disk.scene.lacuna(&[&["close", &disk.location], options].concat());
     let refused = close(&[]).code(1).stderr;
-    assert!(refused.contains("'', 'other'") && refused.contains("--namespace"), "{refused}");
+    assert!(refused.contains("--namespace ''") && refused.contains("--namespace other"), "{refused}");
     close(&["--namespace", "third"]).code(4);
+    disk.scene.lacuna(&["close", "mnt", "--namespace", "other"]).code(1);
+    let erase = disk.verb(&["erase"], &["--yes", "--namespace", "other"]).code(5).stderr;
+    assert!(
+        erase.contains("--namespace other` first") || erase.contains("--namespace other --ceph-conf"),
+        "{erase}"
+    );
     close(&["--namespace", "other"]).code(0);
     close(&[]).code(0);
     assert_eq!(server.wait(), 0);

@@ -3,7 +3,7 @@
 
 use crate::clients::{ext4_image, fio_verifies};
 use crate::pool::{Cluster, PoolDisk};
-use crate::scene::{can_mount, have, noise};
+use crate::scene::{Closing, can_mount, have, noise};
 use std::fs;
 use std::path::Path;
 
@@ -90,17 +90,6 @@ fn gcm_in_keys() {
     image_survives(&["--cipher", "gcm", "--layout", "kv"]);
 }
 
-/// Closes what is open when a test fails, so that no mount outlives it.
-struct Closing<'a>(&'a PoolDisk);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        for mountpoint in ["mnt", "then"] {
-            let _ = self.0.scene.lacuna(&["-q", "close", mountpoint]);
-        }
-    }
-}
-
 /// Copies a tree of real files, as much of it as keeps the test short.
 fn real_tree(disk: &PoolDisk, to: &str) {
     let take = "{ find /usr/share/doc /usr/share/zoneinfo /usr/lib/python3 -xdev -type f -size -300k 2>/dev/null || true; } \
@@ -129,7 +118,7 @@ fn a_tree_its_snapshot_and_the_way_back() {
     }
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "1G", "--cipher", "gcm"]);
-    let _closing = Closing(&disk);
+    let _closing = Closing(&disk.scene, &["mnt", "then"]);
     let path = |name: &str| disk.scene.path(name);
     for dir in ["mnt", "then"] {
         fs::create_dir(path(dir)).unwrap();
@@ -184,7 +173,7 @@ fn trimmed_space_is_given_back_to_the_pool() {
     let Some(cluster) = Cluster::shared() else { return };
     // With gcm an object that is empty stays: its seal says that it is.
     let disk = PoolDisk::create(cluster, &["--size", "256M", "--cipher", "xts-random"]);
-    let _closing = Closing(&disk);
+    let _closing = Closing(&disk.scene, &["mnt", "then"]);
     fs::create_dir(disk.scene.path("mnt")).unwrap();
     disk.keyed(&["open"], &["mnt", "--mkfs", "ext4"]).code(0);
     fs::write(disk.scene.path("mnt/large"), noise(5, 100 << 20)).unwrap();

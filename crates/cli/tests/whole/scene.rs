@@ -288,6 +288,17 @@ pub(crate) fn send(signal: Signal, process: impl ToString) {
     kill_process(pid, signal).unwrap();
 }
 
+/// Mount points that are closed when a test ends, also when it fails.
+pub(crate) struct Closing<'a>(pub &'a Scene, pub &'a [&'a str]);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        for at in self.1 {
+            let _ = self.0.lacuna(&["-q", "close", "--deleted", at]);
+        }
+    }
+}
+
 /// Waits until something that must happen has happened.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

@@ -18,7 +18,7 @@ const SLOT: usize = 512;
 const SAID: usize = 96;
 
 /// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`, or
-/// `$HOME/.local/state/lacuna/anchors`; for root in `/var/lib/lacuna/anchors`. Its name is the vault's UUID.
+/// `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`. Its name is the vault's UUID.
 ///
 /// Errors: [`Kind::Usage`] if there is no home directory.
 pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
@@ -29,15 +29,17 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
         if root {
             Some(PathBuf::from("/var/lib"))
         } else {
-            absolute("HOME").map(|home| home.join(".local/state"))
+            // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of the user counts.
+            let home = std::env::home_dir().filter(|home| home.is_absolute());
+            home.map(|home| home.join(".local/state"))
         }
     };
     let state = absolute("XDG_STATE_HOME").or_else(usual);
     let state = state.ok_or_else(|| {
         Error::new(Kind::Usage, "there is no place for the vault's anchor")
-            .found("neither $XDG_STATE_HOME nor $HOME")
+            .found("neither $XDG_STATE_HOME nor $HOME, and no home directory of this user")
             .expected("the directory in which this user's programs keep their state")
-            .remedy("set $HOME, or name a file for the anchor")
+            .remedy("set $HOME, or name a file for the anchor (in fstab `anchor=`)")
     })?;
     let digits = format!("{:032x}", u128::from_be_bytes(*uuid));
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);

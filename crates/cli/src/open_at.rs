@@ -1,0 +1,133 @@
+//! What this user has open of one location: mounts, and servers without a mount point.
+
+use crate::args::ClusterArgs;
+use crate::in_pool;
+use crate::place::Place;
+use crate::status;
+use crate::status_words::{go_on, is_deleted, no_answer};
+use lacuna::{Error, Kind, Location, Result, Site, Target};
+use lacuna_service::{InPool, Record};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// What this user has open of one location.
+#[derive(Default)]
+pub(crate) struct OpenAt {
+    pub mounts: Vec<Mount>,
+    /// Of servers without a mount point.
+    pub sockets: Vec<PathBuf>,
+}
+
+impl OpenAt {
+    /// The options say which of the disks of this name in pools is meant, where there are several.
+    pub(crate) fn find(location: &Location, options: &ClusterArgs) -> Result<OpenAt> {
+        let cluster = &options.of(location)?;
+        let shown = status::canonical(location);
+        let mounted = records().filter(|record| record.location == shown);
+        let Some(meant) = in_pool::of(location, cluster) else {
+            return Ok(OpenAt::of_file(location, &shown));
+        };
+        let is_meant = |in_pool: &InPool| {
+            (options.namespace.is_none() || in_pool.namespace == meant.namespace)
+                && (options.ceph_conf.is_none() || in_pool.ceph_conf == meant.ceph_conf)
+        };
+        let mut mounts: Vec<(InPool, Mount)> =
+            mounted.map(|record| (record.in_pool.clone().unwrap_or_default(), Mount::of(record))).collect();
+        let answers =
+            lacuna_service::answers().into_iter().filter(|(_, account)| account["location"] == *shown);
+        let mut sockets: Vec<(InPool, PathBuf)> =
+            answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
+        mounts.retain(|(in_pool, _)| is_meant(in_pool));
+        sockets.retain(|(in_pool, _)| is_meant(in_pool));
+        let all: BTreeSet<&InPool> =
+            mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of)).collect();
+        if all.len() > 1 {
+            return Err(several(location, &all));
+        }
+        let mounts: Vec<Mount> = mounts.into_iter().map(|(_, mount)| mount).collect();
+        let mut sockets: Vec<PathBuf> = sockets.into_iter().map(|(_, socket)| socket).collect();
+        if mounts.is_empty() && sockets.is_empty() {
+            // One that does not answer has a name all the same.
+            let identity = Site::of(location, cluster).target().map(Target::identity);
+            sockets.extend(identity.and_then(|identity| lacuna_service::serving(&identity)));
+        }
+        if mounts.is_empty() && sockets.is_empty() {
+            refuse_silent(location)?;
+        }
+        Ok(OpenAt { mounts, sockets })
+    }
+
+    /// Of a path: by that name, otherwise by the file that is there.
+    fn of_file(location: &Location, shown: &str) -> OpenAt {
+        let mounts = |is_it: &dyn Fn(&Record) -> bool| records().filter(is_it).map(Mount::of).collect();
+        let named = OpenAt {
+            mounts: mounts(&|record| record.location == shown),
+            sockets: lacuna_service::serving(shown).into_iter().collect(),
+        };
+        let place = Place::of(location).identity();
+        if !named.mounts.is_empty() || !named.sockets.is_empty() || place.is_empty() {
+            return named;
+        }
+        let answers = lacuna_service::answers().into_iter();
+        let sockets =
+            answers.filter(|(_, account)| account["file"]["place"] == *place).map(|(socket, _)| socket);
+        OpenAt { mounts: mounts(&|record| record.place == place), sockets: sockets.collect() }
+    }
+
+    /// Refuses what closing would lose: a disk whose file was deleted.
+    ///
+    /// Deniability contract: not where it is mounted.
+    pub(crate) fn refuse_deleted(&self) -> Result<()> {
+        let mounted = self.mounts.iter().filter_map(|mount| {
+            Some((mount.location.clone()?, lacuna_service::status(&mount.mountpoint, None).ok()?))
+        });
+        let served = self.sockets.iter().filter_map(|socket| {
+            let account = lacuna_service::account(socket)?;
+            Some((account["location"].as_str()?.to_owned(), account))
+        });
+        let Some((location, _)) = mounted.chain(served).find(|(_, status)| is_deleted(status)) else {
+            return Ok(());
+        };
+        Err(Error::new(Kind::Other, format!("cannot close {location}"))
+            .found("its file was deleted while it was open: with the server the disk goes, and all that is on it")
+            .remedy("copy what you need; then close it with --deleted"))
+    }
+}
+
+fn several(location: &Location, all: &BTreeSet<&InPool>) -> Error {
+    let named: Vec<String> = all.iter().map(|in_pool| in_pool::options(in_pool)).collect();
+    Error::new(Kind::Usage, format!("cannot close {location}"))
+        .found(format!("open disks of this name in several places: {}", named.join("; ")))
+        .expected("one disk")
+        .remedy("say which one with these options, or give its mount point")
+}
+
+/// Errors: [`Kind::TimedOut`] if there is a server of which it is not known what it serves.
+fn refuse_silent(location: &Location) -> Result<()> {
+    let servers = lacuna_service::accounts(|_, _| {});
+    let Some(silent) = servers.iter().find(|server| server["silent"] == true) else { return Ok(()) };
+    Err(Error::new(Kind::TimedOut, format!("cannot tell whether {location} is open"))
+        .found(format!("a server that {}", no_answer(silent)))
+        .expected("an answer within 5 seconds")
+        .remedy(format!("{}; then try again", go_on(silent))))
+}
+
+/// A mount point to close.
+pub(crate) struct Mount {
+    pub mountpoint: PathBuf,
+    /// The location of its disk, if it is one of ours.
+    pub location: Option<String>,
+}
+
+impl Mount {
+    pub(crate) fn of(record: Record) -> Mount {
+        let Record { mountpoint, location, .. } = record;
+        Mount { mountpoint, location: Some(location) }
+    }
+}
+
+/// What is mounted, or was left mounted by servers that died.
+pub(crate) fn records() -> impl Iterator<Item = Record> {
+    let running = lacuna_service::running(None).unwrap_or_default();
+    running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
+}

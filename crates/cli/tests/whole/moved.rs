@@ -1,0 +1,78 @@
+//! The file of an open disk is moved, deleted or copied: lacuna says what is open where, and loses nothing without a word.
+
+use crate::scene::{Closing, Scene, can_mount, have};
+use std::fs;
+
+/// A disk whose file is `disk.img`, mounted at `mnt` as a file alone.
+fn open() -> Option<Scene> {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return None;
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    fs::create_dir(scene.path("second")).unwrap();
+    scene.lacuna(&["open", "disk.img", "mnt", "--raw", "--key-file", "key"]).code(0);
+    Some(scene)
+}
+
+#[test]
+fn a_moved_file_is_known_by_its_new_path() {
+    let Some(scene) = open() else { return };
+    let _closing = Closing(&scene, &["mnt"]);
+    fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
+    let list = scene.lacuna(&["list"]).code(0).stdout;
+    assert!(list.contains("its file is ") && list.contains("/moved.img now"), "{list}");
+    assert!(scene.lacuna(&["status", "moved.img"]).code(0).stdout.contains("/disk.img"));
+    let again = scene.lacuna(&["open", "moved.img", "second", "--raw", "--key-file", "key"]).code(5).stderr;
+    assert!(again.contains("this user has it open as ") && again.contains("/disk.img"), "{again}");
+    let doctor = scene.lacuna(&["doctor", "moved.img"]).code(0).stdout;
+    assert!(doctor.contains("/moved.img now") && !doctor.contains("no server of this user"), "{doctor}");
+    scene.lacuna(&["check", "moved.img"]).code(0);
+    scene.lacuna(&["close", "moved.img"]).code(0);
+    assert!(scene.lacuna(&["list"]).code(0).stdout.lines().all(|line| !line.contains("/moved.img")));
+    scene.lacuna(&["check", "moved.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn a_served_file_that_was_moved_is_closed_by_its_new_path() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let server = scene.serve(&[]);
+    fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
+    assert!(scene.lacuna(&["status", "moved.img"]).code(0).stdout.contains("its file is "));
+    scene.lacuna(&["close", "moved.img"]).code(0);
+    assert_eq!(server.wait(), 0);
+}
+
+#[test]
+fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
+    let Some(scene) = open() else { return };
+    let _closing = Closing(&scene, &["mnt"]);
+    fs::remove_file(scene.path("disk.img")).unwrap();
+    for words in [&["list"][..], &["status", "disk.img"]] {
+        let said = scene.lacuna(words).code(0).stdout;
+        assert!(said.contains("its file was deleted"), "{said}");
+    }
+    let doctor = scene.lacuna(&["doctor", "disk.img"]).code(4).stdout;
+    assert!(doctor.contains("its file was deleted"), "{doctor}");
+    for target in ["mnt", "disk.img"] {
+        let refused = scene.lacuna(&["close", target]).code(20).stderr;
+        assert!(refused.contains("deleted while it was open") && refused.contains("--deleted"), "{refused}");
+    }
+    // What is on it can still be had.
+    assert_eq!(fs::read(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
+    scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
+}
+
+#[test]
+fn the_copy_of_an_open_disk_is_refused_by_the_name_of_what_is_open() {
+    let Some(scene) = open() else { return };
+    let _closing = Closing(&scene, &["mnt"]);
+    fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+    let refused = scene.lacuna(&["open", "copy.img", "second", "--raw", "--key-file", "key"]).code(5).stderr;
+    assert!(
+        refused.contains("this user has it open as ") && refused.contains("/disk.img` ends"),
+        "{refused}"
+    );
+    let doctor = scene.lacuna(&["doctor", "copy.img"]).code(0).stdout;
+    assert!(doctor.contains("this user has the same disk open as "), "{doctor}");
+}

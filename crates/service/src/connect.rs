@@ -1,0 +1,63 @@
+//! Connecting to the socket of a server that may not answer.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a server may leave as many clients unaccepted as the system lets wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Connects. Errors: [`io::ErrorKind::TimedOut`] if as many clients wait as may: each client of a server that was stopped stays among
+/// them, and a connection that blocks would wait for ever.
+pub(crate) fn to_server(path: &Path) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let begun = Instant::now();
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Whether somebody listens there, even if nobody is accepted.
+pub(crate) fn is_listened_at(path: &Path) -> bool {
+    match to_server(path) {
+        Ok(_) => true,
+        Err(e) => e.kind() == io::ErrorKind::TimedOut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen, socket};
+
+    #[test]
+    fn a_server_that_accepts_nobody_hangs_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        assert!(!is_listened_at(&path));
+        let server = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&server, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert_eq!(to_server(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        listen(&server, 1).unwrap();
+        let waiting: Vec<UnixStream> = (0..2).map(|_| to_server(&path).unwrap()).collect();
+        assert_eq!(to_server(&path).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(is_listened_at(&path));
+        drop((waiting, server));
+    }
+}
