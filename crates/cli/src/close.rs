@@ -31,7 +31,8 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
         let of_target = OpenAt::find(&location, &cluster)?;
         if of_target.mounts.is_empty() && of_target.sockets.is_empty() {
             // It says that nothing is open there.
-            open.mounts.push(Mount { mountpoint: target.clone(), location: None });
+            let mountpoint = location.path().map_or_else(|| target.clone(), status::canonical_path);
+            open.mounts.push(Mount { mountpoint, location: None });
         }
         open.mounts.extend(of_target.mounts);
         open.sockets.extend(of_target.sockets);

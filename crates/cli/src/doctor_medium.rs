@@ -180,7 +180,11 @@ fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings:
         return;
     }
     let bad = header.copies.iter().filter(|copy| copy.state != CopyState::Whole).map(words);
-    let found = format!("{whole} of {all} copies are whole; {}; {about}", bad.collect::<Vec<_>>().join("; "));
+    let found = format!(
+        "{whole} of {all} copies {} whole; {}; {about}",
+        if whole == 1 { "is" } else { "are" },
+        bad.collect::<Vec<_>>().join("; ")
+    );
     let mut remedy = format!("`lacuna header repair {}` writes all copies anew", word(&location.to_string()));
     if !medium_whole {
         remedy.push_str(", once the medium is as long as it was");
@@ -226,7 +230,8 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
             (
                 found,
                 format!(
-                    "restore it whole from a backup; if there is none, `truncate -s {needed}` lets what is left be read, and {zeros}"
+                    "restore it whole from a backup; if there is none, `truncate -s {needed} {}` lets what is left be read, and {zeros}",
+                    word(&location.to_string())
                 ),
             )
         } else {
@@ -294,7 +299,11 @@ fn vault_files(dir: &Path, findings: &mut Findings) {
         Ok(about) => match about.remembered {
             Some(state) => findings.fine(
                 "anchor",
-                format!("this machine remembers state {}, in {}", state.number, about.anchor.display()),
+                format!(
+                    "this machine remembers state {}, in {}; opening compares it with the vault",
+                    state.number,
+                    about.anchor.display()
+                ),
             ),
             None => findings.note(
                 "anchor",

@@ -43,7 +43,8 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
             console.note(words);
             if args.yes { Ok(()) } else { agree(&args.location) }
         },
-    )?;
+    )
+    .map_err(|e| say_whose(&args.location, e, console))?;
     let generation = backup.public().generation;
     console.done(&format!("restored the header of {} (generation {generation})", args.location))
 }

@@ -32,7 +32,7 @@ impl HolderArgs {
         if location.snapshot().is_some() && self.steal {
             return Err(Error::new(Kind::Usage, "cannot use --steal here")
                 .found(format!("the snapshot {location}, which no client holds"))
-                .remedy("leave it away"));
+                .remedy("leave it out"));
         }
         Ok(Holder { cluster, steal: self.steal })
     }
@@ -46,5 +46,5 @@ fn not_for_paths(location: &Location, option: &str, given: bool) -> Result<()> {
     Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
         .found(format!("the location {location}, a path"))
         .expected("a location rados:POOL/NAME")
-        .remedy("leave it away"))
+        .remedy("leave it out"))
 }

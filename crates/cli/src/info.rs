@@ -8,6 +8,7 @@ use crate::cost;
 use crate::forgetting::Forgetting;
 use crate::info_levels::{self, LevelFacts};
 use crate::observer::damaged_copy;
+use crate::status_words::word;
 use crate::vault_info;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
 use serde_json::{Value, json};
@@ -126,7 +127,8 @@ impl Facts {
                     .found(format!("{len} bytes"))
                     .expected(format!("at least {needed} bytes"))
                     .remedy(format!(
-                        "restore it whole from a backup; if there is none, `truncate -s {whole}` lets what is left be read"
+                        "restore it whole from a backup; if there is none, `truncate -s {whole} {}` lets what is left be read",
+                        word(&self.location)
                     )))
             }
             _ => Ok(()),

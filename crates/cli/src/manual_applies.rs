@@ -57,9 +57,9 @@ const CODES: &[(Need, &str, &str)] = &[
     (Need::Passphrase, "3", "Not enough memory: for the cost of the passphrase, or for a cache."),
     (Need::Place, "4", "There is no such location, or it is not a lacuna disk."),
     (Need::Place, "5", "Something else has it open, or it exists already."),
-    (Need::Passphrase, "10", "Corrupt, or tampered with."),
+    (Need::Looking, "10", "Corrupt, or tampered with."),
     (Need::Older, "11", "Rolled back: what is there is older than what was seen before."),
-    (Need::Purging, "12", "The purge is incomplete: what was deleted may still be recovered."),
+    (Need::Purging, "12", "Flash could not be purged: what was deleted or erased may still be recovered."),
     (Need::Nothing, "13", "No space: on the medium, or where the output goes."),
     (Need::Cover, "14", "Waiting for cover ran out: something hidden is not on the medium yet."),
     (Need::Nothing, "20", "Any other failure."),
@@ -76,6 +76,8 @@ enum Need {
     Servers,
     /// It takes a passphrase.
     Passphrase,
+    /// It looks at what a disk or vault holds.
+    Looking,
     /// It remembers vaults.
     Anchor,
     /// It notices older states.
@@ -105,12 +107,13 @@ impl Need {
                 Need::Place => takes(&place),
                 Need::Servers => takes(&["location", "mountpoints", "targets", "target"]),
                 Need::Passphrase => has("key_file"),
+                Need::Looking => has("key_file") || ["doctor", "info"].contains(&command.get_name()),
                 Need::Anchor => has("anchor"),
                 Need::Older => takes(&["anchor", "older"]),
                 Need::Cluster => has("ceph_conf"),
                 Need::Mounting => mounting,
                 Need::Listening => takes(&["listen"]),
-                Need::Purging => has("purge_period") || command.get_name() == "purge",
+                Need::Purging => has("purge_period") || ["purge", "erase"].contains(&command.get_name()),
                 Need::Cover => takes(&["cover_timeout"]) || mounting,
             }
     }

@@ -99,7 +99,7 @@ fn check_of_vaults(args: &OpenArgs) -> Result<()> {
     Err(Error::new(Kind::Usage, format!("cannot open {}", args.location))
         .found(format!("{option}, which means nothing for a disk"))
         .expected("the directory of a vault with it")
-        .remedy("leave it away"))
+        .remedy("leave it out"))
 }
 
 /// Refuses more mount points than there are open levels.

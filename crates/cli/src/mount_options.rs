@@ -86,7 +86,7 @@ impl Options {
         if UNFIT.contains(&&long[..]) {
             return Err(refused(name)
                 .expected("options that mount what is there")
-                .remedy(format!("leave it away; `lacuna open` has it as --{long}")));
+                .remedy(format!("leave it out; `lacuna open` has it as --{long}")));
         }
         let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
             self.passed.push(match value {
@@ -205,7 +205,7 @@ mod tests {
         assert!(e.contains("cannot remount") && e.contains("unmount it and mount it again"), "{e}");
         for list in ["mkfs=ext4", "force", "key_fd=3", "json", "mount_options=noatime"] {
             let e = parse(list).unwrap_err();
-            assert!(e.kind() == Kind::Usage && e.to_string().contains("leave it away"), "{list}");
+            assert!(e.kind() == Kind::Usage && e.to_string().contains("leave it out"), "{list}");
         }
     }
 }

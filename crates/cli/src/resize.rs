@@ -4,6 +4,7 @@ use crate::args::ResizeArgs;
 use crate::attendant;
 use crate::console::Console;
 use crate::online::{self, Begun};
+use crate::status_words::word;
 use crate::unlock;
 use crate::working;
 use lacuna::{Access, Error, Kind, Location, Parameters, Result, human};
@@ -45,9 +46,10 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
         return console.done(&format!("{} has this size already{why}", args.location));
     }
     console.done(&format!(
-        "{} is now {}; make the file system on it larger too (for ext4: resize2fs)",
+        "{} is now {}; once it is open, `lacuna resize {} --grow-fs` makes the file system on it larger too",
         args.location,
-        human(parameters.size())
+        human(parameters.size()),
+        word(&args.location.to_string())
     ))
 }
 
@@ -115,11 +117,16 @@ fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
         Some(_) => "a file system that a program serves (`open --via`)",
         None => "a disk that is not mounted",
     };
+    let mounted_at_all = mounted.is_some();
     mounted.filter(|record| record.loop_device.is_some()).ok_or_else(|| {
         Error::new(Kind::Usage, "cannot make the file system larger")
             .found(found)
             .expected("one that is mounted by way of a loop device")
-            .remedy("leave --grow-fs away; then make the file system larger with its own tool where it is not mounted")
+            .remedy(if mounted_at_all {
+                "leave --grow-fs out; then make the file system larger with its own tool where it is not mounted"
+            } else {
+                "`lacuna open` it first, and give the command then"
+            })
     })
 }
 

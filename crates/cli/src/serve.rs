@@ -86,7 +86,7 @@ fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
     if args.fork {
         return Err(Error::new(Kind::Usage, "cannot go to the background")
             .found("a socket passed by the service manager")
-            .remedy("leave --fork away: the service manager watches this process"));
+            .remedy("leave --fork out: the service manager watches this process"));
     }
     Ok(vec![Listen::Activated])
 }

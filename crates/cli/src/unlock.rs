@@ -102,7 +102,7 @@ pub(crate) fn check_idle(location: &Location, args: &IdleArgs) -> Result<()> {
     Err(Error::new(Kind::Usage, "cannot use --idle-timeout here")
         .found("a disk with levels: the end of its cover would tell when one of them was used last")
         .expected("a disk of another format, or a vault")
-        .remedy("leave it away, and close the disk by hand or at a time that does not depend on its use"))
+        .remedy("leave it out, and close the disk by hand or at a time that does not depend on its use"))
 }
 
 /// Refuses options about writing that mean nothing for the disk, as far as it says what it is.
@@ -117,7 +117,7 @@ pub(crate) fn check_writing(
         return Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
             .found("a disk that is not on flash, of which nothing is purged")
             .expected("a location ubi: or nand:")
-            .remedy("leave it away"));
+            .remedy("leave it out"));
     }
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
@@ -128,7 +128,7 @@ pub(crate) fn check_writing(
             Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")
                 .found("a disk without levels, of which nothing waits for cover")
                 .expected("a disk of the format deniable or oblivious")
-                .remedy("leave it away"))
+                .remedy("leave it out"))
         }
         _ => Ok(()),
     }

@@ -17,7 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What is said where this machine remembers nothing of a vault.
-const FIRST_OPENING: &str = "this machine has not opened this vault before: it remembers no state, so nobody can tell whether this is the newest one";
+const FIRST_OPENING: &str =
+    "the anchor remembers no state of this vault, so nobody can tell whether this is the newest one";
 
 /// `lacuna vault init`.
 pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {

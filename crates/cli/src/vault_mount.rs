@@ -61,7 +61,7 @@ fn check_options(dir: &Path, args: &OpenArgs) -> Result<()> {
         Err(Error::new(Kind::Usage, format!("cannot open the vault {} in this way", dir.display()))
             .found(found)
             .expected("options that a vault has: it is a file system already, and has no disk below it")
-            .remedy("leave it away"))
+            .remedy("leave it out"))
     };
     let given = [
         ("--mkfs", args.mkfs.is_some()),

@@ -44,7 +44,7 @@ pub(crate) fn run(
             .refused()
             .found("preallocation of a block device, whose space is not for lacuna to take")
             .expected("preallocation of a file")
-            .remedy("leave it away; on a thin volume, see to its space with the tools that made it"));
+            .remedy("leave it out; on a thin volume, see to its space with the tools that made it"));
     }
     let parameters = plan(making, &place)?;
     if let Some(there) = place.content() {
@@ -321,7 +321,7 @@ fn plan_sealed(
             Error::new(Kind::Usage, "cannot use this layout")
                 .found(format!("the layout {} for {}", wanted.name(), making.options.location))
                 .expected(format!("one of {}", Layout::ALL.map(Layout::name).join(", ")))
-                .remedy("leave it away; this one is for rados: locations")
+                .remedy("leave it out; this one is for rados: locations")
         })?,
     };
     layout.check_available()?;

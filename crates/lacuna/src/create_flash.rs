@@ -59,7 +59,7 @@ fn wanted(making: &Making<'_>) -> Result<Wanted> {
             .refused()
             .found("preallocation on flash")
             .expected("preallocation of a file")
-            .remedy("leave it away: flash has all the space that it says it has"));
+            .remedy("leave it out: flash has all the space that it says it has"));
     }
     let key_len = match key_bits {
         128 => 16,

@@ -77,7 +77,7 @@ fn plan(making: &Making<'_>) -> Result<ObjectParams> {
             .refused()
             .found("preallocation in a pool, where objects come with the first write to them")
             .expected("a file")
-            .remedy("leave it away"));
+            .remedy("leave it out"));
     }
     let usual = if cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
     ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)

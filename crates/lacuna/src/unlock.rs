@@ -239,6 +239,8 @@ pub struct Key {
     uuid: [u8; 16],
     /// The version of the header.
     version: u32,
+    /// For errors: the location, as it was given.
+    shown: String,
 }
 
 enum Place {
@@ -280,6 +282,7 @@ impl Volume {
         let uuid = unlocked.header.uuid.0;
         let version = unlocked.header.version;
         let has_levels = parameters.has_levels();
+        let shown = location.to_string();
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
             (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
@@ -298,7 +301,7 @@ impl Volume {
             (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, claim, has_levels, masters, uuid, version })
+        Ok(Key { place, claim, has_levels, masters, uuid, version, shown })
     }
 }
 
@@ -317,7 +320,7 @@ pub fn no_write_through() -> Error {
     Error::new(Kind::Usage, "cannot write through here")
         .found("a disk with levels, whose hidden writes wait for writes that public ones cause, and must cause none")
         .expected("a disk of the format sealed")
-        .remedy("leave it away, and flush (sync) after what must not be lost")
+        .remedy("leave it out, and flush (sync) after what must not be lost")
 }
 
 /// How a disk is opened.
@@ -426,7 +429,8 @@ impl Key {
                 };
                 let header =
                     HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), self.version, read_only);
-                let disk = FlashDisk::open(flash, &params, master, &options)?;
+                let disk =
+                    FlashDisk::open(flash, &params, master, &options).map_err(|e| e.context(&self.shown))?;
                 (Ok(Engine::Flash(OnFlash { disk, write_through })), header)
             }
             Place::Objects(mut objects) => {
@@ -448,7 +452,8 @@ impl Key {
                 (Ok(Engine::Objects(OnObjects::new(disk, prefix, connection))), header)
             }
         };
-        engine.map(|engine| OpenDisk::new(engine, header, self.claim))
+        let engine = engine.map_err(|e| e.context(&self.shown))?;
+        Ok(OpenDisk::new(engine, header, self.claim))
     }
 }
 

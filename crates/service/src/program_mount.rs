@@ -339,7 +339,7 @@ pub(crate) fn check_options(way: Way, options: Option<&str>) -> Result<()> {
     Err(Error::new(Kind::Usage, format!("cannot mount with {}", way.name()))
         .found(format!("the mount option {refused}"))
         .expected("no option that gives the mount another name: the mount is known by its name")
-        .remedy("leave it away"))
+        .remedy("leave it out"))
 }
 
 /// What the kernel obeys on every mount, and no file system knows. mount(8) gives the first three for the option `user`.

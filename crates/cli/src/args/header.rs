@@ -46,7 +46,7 @@ pub(crate) struct HeaderRestoreArgs {
     /// The file that `header backup` wrote
     pub file: PathBuf,
     /// Restore a header that is older than the one on the disk. Passphrases that were removed since work again, those that
-    /// were added since are lost
+    /// were added since are lost. Never one from before the disk grew
     #[arg(long)]
     pub older: bool,
     /// Overwrite the header of another disk, for example one whose backup was restored here by mistake

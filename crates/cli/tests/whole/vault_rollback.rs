@@ -63,7 +63,7 @@ fn two_machines_take_turns_and_a_conflict_is_noticed() {
     scene.work_on("state", "v", |scene| scene.write("file", b"1"));
     sync(&scene, "v", "w");
     let first = scene.on("other", &["open", "w", "mnt"]).code(0);
-    assert!(first.stderr.contains("has not opened this vault before"), "{}", first.stderr);
+    assert!(first.stderr.contains("remembers no state of this vault"), "{}", first.stderr);
     scene.write("file", b"2");
     scene.close().code(0);
     sync(&scene, "w", "v");
@@ -103,7 +103,7 @@ fn an_anchor_may_lie_where_its_owner_says() {
     scene.write("file", b"1");
     scene.close().code(0);
     // Without it this machine knows nothing, and says so; one of another vault is refused.
-    assert!(scene.open().code(0).stderr.contains("has not opened this vault before"));
+    assert!(scene.open().code(0).stderr.contains("remembers no state of this vault"));
     scene.close().code(0);
     scene.init("w", &[]).code(0);
     let mixed = scene.keyed(&["vault", "check", "w", "--anchor", "stick/anchor"]);
