@@ -187,11 +187,15 @@ pub(crate) fn all(console: Console) -> Vec<Value> {
 
 /// Those that serve this location, or are mounted there; of a file also under another path.
 fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
-    let (wanted, place) = (canonical(target), Place::of(target).identity());
-    let is_place = |server: &Value| !place.is_empty() && server["file"]["place"] == *place;
-    servers.retain(|server| {
-        server["location"] == *wanted || server["mountpoint"] == *wanted || is_place(server)
-    });
+    let wanted = canonical(target);
+    let is_named = |server: &Value| server["location"] == *wanted || server["mountpoint"] == *wanted;
+    if servers.iter().any(is_named) {
+        // A mount point is not looked at: its server may not answer.
+        servers.retain(is_named);
+        return servers;
+    }
+    let place = Place::of(target).identity();
+    servers.retain(|server| !place.is_empty() && server["file"]["place"] == *place);
     servers
 }
 

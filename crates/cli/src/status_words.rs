@@ -1,7 +1,6 @@
 //! What a server says of itself, in words: ten lines that a person reads, and all counters.
 
 use crate::activity::{Activity, percent};
-use crate::place::Place;
 use crate::utc::utc;
 use lacuna::{Location, human};
 use lacuna_service::shell_word;
@@ -75,10 +74,10 @@ pub(crate) fn changed_file(server: &Value) -> Option<String> {
     if is_deleted(server) {
         return Some("its file was deleted: copy what you need before you close it".to_owned());
     }
+    // Nothing is looked at: what holds the file may not answer.
     let location = Location::parse(server["location"].as_str()?).ok()?;
-    let place = server["file"]["place"].as_str().filter(|place| !place.is_empty())?;
-    let path = server["file"]["path"].as_str()?;
-    (Place::of(&location).identity() != place).then(|| format!("its file is {path} now"))
+    let path = server["file"]["path"].as_str().filter(|path| path.starts_with('/'))?;
+    (location.path()? != Path::new(path)).then(|| format!("its file is {path} now"))
 }
 
 /// A path as a shell takes it.
