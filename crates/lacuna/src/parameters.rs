@@ -81,6 +81,21 @@ impl Parameters {
         if version == 1 { self.end() } else { medium_len(self.end()) }
     }
 
+    /// Refuses a file or device of `len` bytes that is shorter than the disk, and says how long it was. `shown` is its location.
+    pub(crate) fn check_length(&self, len: u64, version: u32, shown: &str) -> Result<()> {
+        if len >= self.end() {
+            return Ok(());
+        }
+        let whole = self.medium_len(version);
+        Err(Error::new(Kind::Corrupt, format!("{shown} was cut short"))
+            .found(format!("{len} bytes"))
+            .expected(format!("at least {} bytes", self.end()))
+            .remedy(format!(
+                "restore it whole from a backup; if there is none, `truncate -s {whole} {shown}` lets what is left be read, and \
+                 what is gone reads as zeros"
+            )))
+    }
+
     /// The number that stands for the format in the header.
     pub fn format(&self) -> FormatId {
         match self {

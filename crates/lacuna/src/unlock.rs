@@ -20,7 +20,7 @@ use lacuna_flash::{
     FlashDisk, HeaderMedium, OpenOptions as FlashOptions, Params as FlashParams, Policy as PurgePolicy,
 };
 use lacuna_header::{FormatId, Location, PublicHeader, Unlocked};
-use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness, check_length};
+use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness};
 use lacuna_medium::{Access, FileMedium, Medium};
 use lacuna_nand::Flash;
 use lacuna_oblivious::Params as ObliviousParams;
@@ -405,17 +405,23 @@ impl Key {
             return Err(no_write_through());
         }
         let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), self.version, read_only);
+        let whole = |medium: &Arc<dyn Medium>, parameters: Parameters| {
+            parameters.check_length(medium.len(), self.version, &self.shown)
+        };
         let (engine, header) = match self.place {
             Place::Flat { medium, params } => {
+                whole(&medium, Parameters::Flat(params))?;
                 let (header, master, uuid) = (held(&medium), master.clone(), self.uuid);
                 let opener = Reopener { master, uuid, budget, read_only, write_through, random };
                 (Growing::open(medium, &params, opener).map(Engine::Flat), header)
             }
             Place::Deniable { medium, params } => {
+                whole(&medium, Parameters::Deniable(params))?;
                 let header = held(&medium);
                 (with_levels(&params, medium, keys, opening.of_levels(random)), header)
             }
             Place::Oblivious { medium, params } => {
+                whole(&medium, Parameters::Oblivious(params))?;
                 let header = held(&medium);
                 (with_levels(&params, medium, keys, opening.of_levels(random)), header)
             }
@@ -475,13 +481,12 @@ fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
 
-/// Opens a disk with levels. Its errors are private, but for that of the length of the medium, which anybody can see.
+/// Opens a disk with levels. Its errors are private.
 fn with_levels(
     params: &impl LevelFormat,
     medium: Arc<dyn Medium>,
     masters: Masters<'_>,
     options: LevelOptions,
 ) -> Result<Engine> {
-    check_length(medium.len(), params.medium_len(), Kind::Corrupt)?;
     params.open(medium, masters, options).map(Engine::with_levels).map_err(Error::private)
 }

@@ -84,9 +84,11 @@ fn a_disk_that_was_cut_short_says_how_long_it_was() {
     let info = scene.lacuna(&["info", "disk.img"]).code(10).stderr;
     assert!(info.contains("was cut short") && !info.contains("has it grown?"), "{info}");
     let check = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(10).stderr;
-    let needed = check.split("truncate -s ").nth(1).and_then(|rest| rest.split('`').next()).expect(&check);
+    let needed = check.split("truncate -s ").nth(1).and_then(|rest| rest.split(' ').next()).expect(&check);
+    assert!(check.contains(&format!("truncate -s {needed} disk.img`")), "{check}");
     disk.set_len(needed.parse().unwrap()).unwrap();
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    assert_eq!(needed.parse(), Ok(len));
 }
 
 #[test]

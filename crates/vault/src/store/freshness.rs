@@ -92,8 +92,8 @@ fn rolled_back(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
         .found(format!("{found}, made by {by}{why}"))
         .expected(format!("{expected}, made by this machine, or one that follows it"))
         .remedy(
-            "bring the newest copy of the directory back: one that this machine opened as a trial counts too; if an older one was \
-             restored on purpose, or two copies were written to and this one is to be kept, `lacuna vault accept DIR` takes it",
+            "bring the newest copy of the directory back (one that was opened as a trial counts too); if an older one was restored on \
+             purpose, or two machines wrote at once and this copy is the one to keep, `lacuna vault accept DIR` takes it",
         )
 }
 
