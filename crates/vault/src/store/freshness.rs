@@ -73,7 +73,7 @@ fn forgotten(known: &AnchorState, last: &Commit, facts: &Facts) -> Error {
         .expected(format!("{expected}, made by this machine, or one that follows it and names it"))
         .remedy(format!(
             "a vault remembers the {MACHINES} machines that used it last; if more than that have used it since this one did, \
-             and the directory is its newest copy, `lacuna vault accept` takes it"
+             and the directory is its newest copy, `lacuna vault accept DIR` takes it"
         ))
 }
 

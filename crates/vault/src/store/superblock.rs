@@ -138,7 +138,7 @@ fn lost(found: &str) -> Error {
     Error::new(Kind::Corrupt, "the vault has no superblock")
         .found(format!("{found} in the file `{NAME}` of its directory"))
         .expected("at least one of its two superblocks")
-        .remedy("restore the directory from a backup, then `lacuna vault accept`")
+        .remedy("restore the directory from a backup, then `lacuna vault accept DIR`")
 }
 
 #[cfg(test)]
