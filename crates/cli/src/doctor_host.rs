@@ -4,8 +4,8 @@ use crate::console::Console;
 use crate::findings::Findings;
 use crate::in_pool;
 use crate::status;
-use crate::status_words::{changed_file, go_on, is_deleted, no_answer, place, word};
-use lacuna::{ClusterOptions, Kind, Location, PublicHeader};
+use crate::status_words::{changed_file, go_on, is_deleted, no_answer, place};
+use lacuna::{ClusterOptions, Kind, Location, PublicHeader, shell_word};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
 use serde_json::Value;
@@ -52,7 +52,10 @@ fn open_by(
             Some(open) => findings.note(
                 "open",
                 format!("this user has the same disk open as {open}"),
-                format!("one of the two is a copy: `lacuna close {}` before you open this one", word(&open)),
+                format!(
+                    "one of the two is a copy: `lacuna close {}` before you open this one",
+                    shell_word(&open)
+                ),
             ),
             None => findings.note(
                 "open",

@@ -2,17 +2,16 @@
 //! the space of the host.
 
 use crate::findings::Findings;
-use crate::status_words::word;
 use lacuna::vault::{self, is_vault, lacks_header};
 use lacuna::{
     ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, Parameters, PublicHeader,
-    examine, human,
+    examine, human, shell_word,
 };
-use lacuna_service::shell_word;
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
+use rustix::process::geteuid;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Free space of a file system below which nothing works well.
@@ -123,12 +122,7 @@ fn permissions(path: &Path, findings: &mut Findings) -> bool {
     let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
     let read_only = statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
     if !may(Access::READ_OK) {
-        findings.wrong(
-            "permissions",
-            Kind::Permission,
-            "this user may not read it",
-            format!("be its owner or root, or `chmod u+rw {}`", shell_word(path)),
-        );
+        findings.wrong("permissions", Kind::Permission, "this user may not read it", permit(path, "u+rw"));
         return false;
     }
     if may(Access::WRITE_OK) {
@@ -143,10 +137,20 @@ fn permissions(path: &Path, findings: &mut Findings) -> bool {
         findings.note(
             "permissions",
             "this user may read it and not write it",
-            format!("open it with --read-only, or `chmod u+w {}`", shell_word(path)),
+            format!("open it with --read-only, or {}", permit(path, "u+w")),
         );
     }
     true
+}
+
+/// What lets this user do what the mode says.
+fn permit(path: &Path, mode: &str) -> String {
+    let is_owner = fs::metadata(path).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
+    if is_owner {
+        format!("`chmod {mode} {}`", shell_word(path))
+    } else {
+        "be its owner or root, or a user whom one of them permits it".to_owned()
+    }
 }
 
 fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings: &mut Findings) {
@@ -185,7 +189,8 @@ fn copies(header: &Diagnosis, location: &Location, medium_whole: bool, findings:
         if whole == 1 { "is" } else { "are" },
         bad.collect::<Vec<_>>().join("; ")
     );
-    let mut remedy = format!("`lacuna header repair {}` writes all copies anew", word(&location.to_string()));
+    let mut remedy =
+        format!("`lacuna header repair {}` writes all copies anew", shell_word(location.to_string()));
     if !medium_whole {
         remedy.push_str(", once the medium is as long as it was");
     }
@@ -218,35 +223,31 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
     };
     let on_medium =
         matches!(parameters, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_));
-    let (len, end) = (examined.len, parameters.end());
-    let Some(needed) = examined.needed().filter(|_| on_medium && location.path().is_some()) else {
-        return true;
-    };
+    let header = examined.header.header.as_ref().filter(|_| on_medium);
+    let Some(version) = header.map(|header| header.version) else { return true };
+    let (len, needed) = (examined.len, parameters.medium_len(version));
+    if let Err(e) = parameters.check_length(len, version, location) {
+        findings.failed("length", &e);
+        return false;
+    }
     if len < needed {
-        let found =
-            format!("it was cut short: {len} bytes of the {needed} that the disk and its header take");
-        let (found, remedy) = if len < end {
-            let zeros = "what is gone reads as zeros, of which `check` says nothing";
-            (
-                found,
+        findings.wrong(
+            "length",
+            Kind::Corrupt,
+            format!(
+                "{len} bytes of the {needed} that the disk and its header take. The disk is whole; the place of the last copy of its \
+                 header is gone"
+            ),
+            if location.is_block_device() {
+                "make the device as long as it was, then `lacuna header repair` it".to_owned()
+            } else {
                 format!(
-                    "restore it whole from a backup; if there is none, `truncate -s {needed} {}` lets what is left be read, and {zeros}",
-                    word(&location.to_string())
-                ),
-            )
-        } else {
-            let found =
-                format!("{found}. The disk is whole; the place of the last copy of its header is gone");
-            (
-                found,
-                format!(
-                    "`lacuna header repair {}` makes a file as long as it was; make a device larger first",
-                    word(&location.to_string())
-                ),
-            )
-        };
-        findings.wrong("length", Kind::Corrupt, found, remedy);
-        return len >= end;
+                    "`lacuna header repair {}` makes the file as long as it was",
+                    shell_word(location.to_string())
+                )
+            },
+        );
+        return true;
     }
     let words = format!("{} (the disk needs {})", human(len), human(needed));
     if examined.is_longer() {

@@ -7,7 +7,6 @@ use crate::observer::Removing;
 use crate::status;
 use lacuna::vault::is_vault;
 use lacuna::{ClusterOptions, Doomed, Erased, Error, Kind, Location, Result};
-use std::path::Path;
 
 /// `lacuna erase`.
 pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
@@ -83,9 +82,9 @@ fn worth(location: &Location, erased: &Erased) -> Vec<String> {
              them there"
                 .to_owned(),
         ),
-        Location::Path(path) => {
+        Location::Path(_) => {
             let trimmed = if erased.discarded { "was asked to forget them, and need not obey" } else { "cannot be told to forget them" };
-            let medium = if is_device(path) { "a solid-state device" } else { "a file system on a solid-state device, or one that copies on write," };
+            let medium = if location.is_block_device() { "a solid-state device" } else { "a file system on a solid-state device, or one that copies on write," };
             told.push(format!(
                 "{medium} may keep the overwritten pages for a while (it {trimmed}); if that matters, use the erase command of the device \
                  (`nvme format`, `hdparm --security-erase`), or destroy it"
@@ -113,9 +112,4 @@ fn worth(location: &Location, erased: &Erased) -> Vec<String> {
             .to_owned(),
     );
     told
-}
-
-fn is_device(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }

@@ -8,7 +8,6 @@ use crate::cost;
 use crate::forgetting::Forgetting;
 use crate::info_levels::{self, LevelFacts};
 use crate::observer::damaged_copy;
-use crate::status_words::word;
 use crate::vault_info;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
 use serde_json::{Value, json};
@@ -49,7 +48,11 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
         facts.notes().iter().for_each(|note| console.note(note));
         console::bytes(facts.words().as_bytes())?;
     }
-    facts.check_length()
+    let About { header, parameters, medium, .. } = &facts.about;
+    match medium {
+        AboutMedium::File { len, .. } => parameters.check_length(*len, header.version, &args.location),
+        AboutMedium::Flash { .. } | AboutMedium::Pool { .. } => Ok(()),
+    }
 }
 
 impl Facts {
@@ -116,23 +119,6 @@ impl Facts {
             }
         };
         out
-    }
-
-    fn check_length(&self) -> Result<()> {
-        let About { header, parameters, medium, .. } = &self.about;
-        let (needed, whole) = (parameters.end(), parameters.medium_len(header.version));
-        match medium {
-            AboutMedium::File { len, .. } if *len < needed => {
-                Err(Error::new(Kind::Corrupt, format!("{} was cut short", self.location))
-                    .found(format!("{len} bytes"))
-                    .expected(format!("at least {needed} bytes"))
-                    .remedy(format!(
-                        "restore it whole from a backup; if there is none, `truncate -s {whole} {}` lets what is left be read",
-                        word(&self.location)
-                    )))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn words(&self) -> String {

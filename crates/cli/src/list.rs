@@ -4,8 +4,8 @@ use crate::activity::Activity;
 use crate::args::ListArgs;
 use crate::console::{self, Console};
 use crate::status;
-use crate::status_words::{changed_file, no_answer, place, since, word};
-use lacuna::Result;
+use crate::status_words::{changed_file, no_answer, place, since};
+use lacuna::{Result, shell_word};
 use serde_json::{Value, json};
 
 /// `lacuna list`.
@@ -49,7 +49,7 @@ fn row(server: &Value) -> Vec<String> {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let activity = Activity::of(&server["items"]);
     let told = if server["died"] == true {
-        format!("its server died; `lacuna close {}` clears it away", word(&place(server)))
+        format!("its server died; `lacuna close {}` clears it away", shell_word(place(server)))
     } else if server["silent"] == true {
         format!("its server {}", no_answer(server))
     } else {

@@ -1,8 +1,7 @@
 //! The directory that `open` mounts on, looked at before a passphrase is asked for.
 
 use crate::console::Console;
-use lacuna::{Kind, Result};
-use lacuna_service::shell_word;
+use lacuna::{Kind, Result, shell_word};
 use std::path::{Path, PathBuf};
 
 /// A mount point by the path under which it will be known, which nothing is mounted on. Tells `console` what will be hidden below.

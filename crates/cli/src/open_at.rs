@@ -27,23 +27,19 @@ impl OpenAt {
         let Some(meant) = in_pool::of(location, cluster) else {
             return Ok(OpenAt::of_file(location, &shown));
         };
-        let is_meant = |in_pool: &InPool| {
-            (options.namespace.is_none() || in_pool.namespace == meant.namespace)
-                && (options.ceph_conf.is_none() || in_pool.ceph_conf == meant.ceph_conf)
-        };
         let mut mounts: Vec<(InPool, Mount)> =
             mounted.map(|record| (record.in_pool.clone().unwrap_or_default(), Mount::of(record))).collect();
         let answers =
             lacuna_service::answers().into_iter().filter(|(_, account)| account["location"] == *shown);
         let mut sockets: Vec<(InPool, PathBuf)> =
             answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
-        mounts.retain(|(in_pool, _)| is_meant(in_pool));
-        sockets.retain(|(in_pool, _)| is_meant(in_pool));
-        let all: BTreeSet<&InPool> =
-            mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of)).collect();
-        if all.len() > 1 {
-            return Err(several(location, &all));
+        let all = mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of));
+        let chosen = in_pool::chosen(all.cloned().collect(), options, &meant);
+        if chosen.len() > 1 {
+            return Err(several(location, &chosen));
         }
+        mounts.retain(|(in_pool, _)| chosen.contains(in_pool));
+        sockets.retain(|(in_pool, _)| chosen.contains(in_pool));
         let mounts: Vec<Mount> = mounts.into_iter().map(|(_, mount)| mount).collect();
         let mut sockets: Vec<PathBuf> = sockets.into_iter().map(|(_, socket)| socket).collect();
         if mounts.is_empty() && sockets.is_empty() {
@@ -94,8 +90,8 @@ impl OpenAt {
     }
 }
 
-fn several(location: &Location, all: &BTreeSet<&InPool>) -> Error {
-    let named: Vec<String> = all.iter().map(|in_pool| in_pool::options(in_pool)).collect();
+fn several(location: &Location, all: &BTreeSet<InPool>) -> Error {
+    let named: Vec<String> = all.iter().map(in_pool::options).collect();
     Error::new(Kind::Usage, format!("cannot close {location}"))
         .found(format!("open disks of this name in several places: {}", named.join("; ")))
         .expected("one disk")

@@ -4,8 +4,9 @@ use crate::args::{PassphraseArgs, RecoveryArgs, Source};
 use crate::descriptor;
 use crate::token;
 use lacuna::keys::same;
-use lacuna::{Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid};
-use lacuna_service::shell_word;
+use lacuna::{
+    Error, KEY_SLOTS, Kind, NewDisk, Opened, Opener, Passphrase, Result, Unlocked, Uuid, shell_word,
+};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -106,7 +107,7 @@ fn about_tokens(args: &PassphraseArgs, e: Error) -> Error {
         "if it is that of the token: {}. Give the recovery passphrase instead, and enrol the token anew with `lacuna key add LOCATION \
          --token {}`",
         token::why_not(token),
-        shell_word(Path::new(&token.to_string()))
+        shell_word(token.to_string())
     ))
 }
 

@@ -4,13 +4,11 @@ use crate::args::ResizeArgs;
 use crate::attendant;
 use crate::console::Console;
 use crate::online::{self, Begun};
-use crate::status_words::word;
 use crate::unlock;
 use crate::working;
-use lacuna::{Access, Error, Kind, Location, Parameters, Result, human};
+use lacuna::{Access, Error, Kind, Parameters, Result, human, shell_word};
 use lacuna_service::{Growth, Heard, Record};
 use std::fmt::Write;
-use std::os::unix::fs::FileTypeExt;
 
 /// `lacuna resize`.
 pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
@@ -23,14 +21,14 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     let size = args.size.map(|size| size.0);
     size.map(lacuna::blocks).transpose()?;
     lacuna::refuse_snapshot(&args.location, "resize")?;
-    if size.is_none() && !is_device(&args.location) && !args.grow_fs {
+    if size.is_none() && !args.location.is_block_device() && !args.grow_fs {
         return Err(no_size(args));
     }
     let request =
         format!("{}{}", attendant::RESIZE, size.map_or(attendant::ALL.to_owned(), |size| size.to_string()));
     if args.grow_fs {
         let record = kernel_mount(args)?;
-        if size.is_none() && !is_device(&args.location) {
+        if size.is_none() && !args.location.is_block_device() {
             return grow_file_system(&record, console);
         }
     }
@@ -49,7 +47,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
         "{} is now {}; once it is open, `lacuna resize {} --grow-fs` makes the file system on it larger too",
         args.location,
         human(parameters.size()),
-        word(&args.location.to_string())
+        shell_word(args.location.to_string())
     ))
 }
 
@@ -158,11 +156,6 @@ fn other_type(record: &Record) -> Error {
         .found(format!("a file system at {} of another type", record.mountpoint.display()))
         .expected("ext2, ext3, ext4, xfs or btrfs")
         .remedy("use the tool of that file system")
-}
-
-fn is_device(location: &Location) -> bool {
-    let Location::Path(path) = location else { return false };
-    std::fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device())
 }
 
 fn no_size(args: &ResizeArgs) -> Error {

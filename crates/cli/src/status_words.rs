@@ -2,8 +2,7 @@
 
 use crate::activity::{Activity, percent};
 use crate::utc::utc;
-use lacuna::{Location, human};
-use lacuna_service::shell_word;
+use lacuna::{Location, human, shell_word};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +15,7 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
     if server["died"] == true {
         return format!(
             "{location} at {place}: its server died (process {pid}); `lacuna close {}` clears away what it left\n",
-            word(&place)
+            shell_word(&place)
         );
     }
     if server["silent"] == true {
@@ -78,11 +77,6 @@ pub(crate) fn changed_file(server: &Value) -> Option<String> {
     let location = Location::parse(server["location"].as_str()?).ok()?;
     let path = server["file"]["path"].as_str().filter(|path| path.starts_with('/'))?;
     (location.path()? != Path::new(path)).then(|| format!("its file is {path} now"))
-}
-
-/// A path as a shell takes it.
-pub(crate) fn word(path: &str) -> String {
-    shell_word(Path::new(path))
 }
 
 /// When it was opened, if that is known.

@@ -5,11 +5,10 @@ use crate::args::{HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs
 use crate::console::Console;
 use crate::passphrase;
 use crate::status;
-use crate::status_words::word;
 use lacuna::vault::is_vault;
 use lacuna::{
     Access, BLOCK_SIZE, ClusterOptions, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening,
-    PublicHeader, Result, Volume, no_write_through, peek,
+    PublicHeader, Result, Volume, no_write_through, peek, shell_word,
 };
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
@@ -49,7 +48,7 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
     match open.or_else(claimer) {
         Some(open) => {
             let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
-            e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", word(&open)))
+            e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
         }
         None => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \

@@ -71,10 +71,7 @@ pub(crate) fn key(
         Some(Record { mountpoint, pid, .. }) if e.kind() == Kind::Busy => {
             Error::new(Kind::Busy, format!("cannot open {shown}"))
                 .found(format!("it is open at {} (process {pid})", mountpoint.display()))
-                .remedy(format!(
-                    "use it there, or `lacuna close {}` first",
-                    lacuna_service::shell_word(&mountpoint)
-                ))
+                .remedy(format!("use it there, or `lacuna close {}` first", lacuna::shell_word(&mountpoint)))
         }
         _ => e,
     })

@@ -2,8 +2,7 @@
 
 use crate::args::{HeaderVerb, KeyVerb, SnapshotVerb, Verb};
 use lacuna::vault::is_vault;
-use lacuna::{Error, Kind, Location, Result};
-use lacuna_service::shell_word;
+use lacuna::{Error, Kind, Location, Result, shell_word};
 
 /// Refuses the verb if it is for disks and what it is given is a vault.
 pub(crate) fn check(verb: &Verb) -> Result<()> {

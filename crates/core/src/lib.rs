@@ -23,6 +23,7 @@ mod locked;
 mod range_lock;
 mod record;
 mod secret;
+mod shell_word;
 mod traffic;
 
 pub use advice::{Advice, Naming, Setting};
@@ -36,4 +37,5 @@ pub use error::{Error, Kind, Result};
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
 pub use record::{Parameters, Record, RecordMut};
 pub use secret::{Secret, SecretVec};
+pub use shell_word::shell_word;
 pub use traffic::{InFlight, Traffic};

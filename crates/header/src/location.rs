@@ -2,6 +2,7 @@
 
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// The prefix of locations in Ceph RADOS.
@@ -68,6 +69,12 @@ impl Location {
             Location::Path(path) | Location::Nand(path) | Location::Ubi(path) => Some(path),
             Location::Rados { .. } => None,
         }
+    }
+
+    /// Whether it is a block device, as the system says now.
+    pub fn is_block_device(&self) -> bool {
+        let Location::Path(path) = self else { return false };
+        std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
     }
 
     /// The same place by another path.

@@ -116,7 +116,7 @@ pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
-    Result, SecretVec as Passphrase, Setting, Status,
+    Result, SecretVec as Passphrase, Setting, Status, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;

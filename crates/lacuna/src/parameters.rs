@@ -2,7 +2,7 @@
 
 use crate::human;
 use crate::vault_params::VaultParams;
-use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, shell_word};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::Params as FlashParams;
@@ -81,19 +81,23 @@ impl Parameters {
         if version == 1 { self.end() } else { medium_len(self.end()) }
     }
 
-    /// Refuses a file or device of `len` bytes that is shorter than the disk, and says how long it was. `shown` is its location.
-    pub(crate) fn check_length(&self, len: u64, version: u32, shown: &str) -> Result<()> {
+    /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and says how long it was. `version`
+    /// is that of its header.
+    pub fn check_length(&self, len: u64, version: u32, location: &Location) -> Result<()> {
         if len >= self.end() {
             return Ok(());
         }
         let whole = self.medium_len(version);
-        Err(Error::new(Kind::Corrupt, format!("{shown} was cut short"))
+        let zeros = "what is left be read; what is gone reads as zeros, of which `check` says nothing";
+        let longer = if location.is_block_device() {
+            format!("a longer device, of {whole} bytes, that begins as this one does lets {zeros}")
+        } else {
+            format!("`truncate -s {whole} {}` lets {zeros}", shell_word(location.to_string()))
+        };
+        Err(Error::new(Kind::Corrupt, format!("{location} was cut short"))
             .found(format!("{len} bytes"))
             .expected(format!("at least {} bytes", self.end()))
-            .remedy(format!(
-                "restore it whole from a backup; if there is none, `truncate -s {whole} {shown}` lets what is left be read, and \
-                 what is gone reads as zeros"
-            )))
+            .remedy(format!("restore it whole from a backup; if there is none, {longer}")))
     }
 
     /// The number that stands for the format in the header.

@@ -239,8 +239,8 @@ pub struct Key {
     uuid: [u8; 16],
     /// The version of the header.
     version: u32,
-    /// For errors: the location, as it was given.
-    shown: String,
+    /// For errors.
+    location: Location,
 }
 
 enum Place {
@@ -282,14 +282,13 @@ impl Volume {
         let uuid = unlocked.header.uuid.0;
         let version = unlocked.header.version;
         let has_levels = parameters.has_levels();
-        let shown = location.to_string();
         let place = match (parameters, connection) {
             (Parameters::Flat(params), _) => Place::Flat { medium, params },
             (Parameters::Deniable(params), _) => Place::Deniable { medium, params },
             (Parameters::Oblivious(params), _) => Place::Oblivious { medium, params },
             (Parameters::Objects(params), Some(connection)) => Place::Objects(Box::new(Objects {
                 target: connection.target().clone(),
-                location,
+                location: location.clone(),
                 steal,
                 params,
                 header: unlocked.header,
@@ -301,7 +300,7 @@ impl Volume {
             (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, claim, has_levels, masters, uuid, version, shown })
+        Ok(Key { place, claim, has_levels, masters, uuid, version, location })
     }
 }
 
@@ -406,7 +405,7 @@ impl Key {
         }
         let held = |medium: &Arc<dyn Medium>| HeldHeader::new(Arc::clone(medium), self.version, read_only);
         let whole = |medium: &Arc<dyn Medium>, parameters: Parameters| {
-            parameters.check_length(medium.len(), self.version, &self.shown)
+            parameters.check_length(medium.len(), self.version, &self.location)
         };
         let (engine, header) = match self.place {
             Place::Flat { medium, params } => {
@@ -435,8 +434,8 @@ impl Key {
                 };
                 let header =
                     HeldHeader::new(Arc::new(HeaderMedium::new(flash.clone())), self.version, read_only);
-                let disk =
-                    FlashDisk::open(flash, &params, master, &options).map_err(|e| e.context(&self.shown))?;
+                let disk = FlashDisk::open(flash, &params, master, &options)
+                    .map_err(|e| e.context(&self.location))?;
                 (Ok(Engine::Flash(OnFlash { disk, write_through })), header)
             }
             Place::Objects(mut objects) => {
@@ -458,7 +457,7 @@ impl Key {
                 (Ok(Engine::Objects(OnObjects::new(disk, prefix, connection))), header)
             }
         };
-        let engine = engine.map_err(|e| e.context(&self.shown))?;
+        let engine = engine.map_err(|e| e.context(&self.location))?;
         Ok(OpenDisk::new(engine, header, self.claim))
     }
 }

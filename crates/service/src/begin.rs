@@ -2,7 +2,7 @@
 
 use crate::close;
 use crate::connect;
-use crate::exchange::{Conversation, process_behind};
+use crate::exchange::Conversation;
 use crate::status_socket;
 use lacuna_core::Result;
 use std::path::Path;
@@ -25,6 +25,5 @@ pub fn begin_served(identity: &str, request: &str) -> Result<Conversation> {
 
 /// The number of the process that serves a disk without its being mounted, if this user has one. One that is stopped counts.
 pub fn process_serving(identity: &str) -> Option<u32> {
-    let socket = connect::to_server(&status_socket::path_of(identity).ok()?).ok()?;
-    process_behind(&socket)
+    connect::process_at(&status_socket::path_of(identity).ok()?)
 }

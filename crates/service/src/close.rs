@@ -3,11 +3,10 @@
 use crate::mount_table::Entry;
 use crate::run_base::run_bases;
 use crate::run_directory::{DISK_NAME, Record, RunPaths, lock_past_probes};
-use crate::shell_word::shell_word;
 use crate::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
 use crate::watch::RELEASE_LIMIT;
 use crate::{control, loop_device, mount_table, outcome, strangers, tool};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Error, Kind, Result, shell_word};
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;

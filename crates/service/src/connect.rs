@@ -1,6 +1,7 @@
 //! Connecting to the socket of a server that may not answer.
 
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -31,6 +32,17 @@ pub(crate) fn to_server(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// The number of the process that listens at a socket, whether or not it accepts this client.
+pub(crate) fn process_at(path: &Path) -> Option<u32> {
+    process_behind(&to_server(path).ok()?)
+}
+
+/// The number of the process that listens at the other end, if the system tells.
+pub(crate) fn process_behind(stream: &UnixStream) -> Option<u32> {
+    let peer = socket_peercred(stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// Whether somebody listens there, even if nobody is accepted.

@@ -204,7 +204,7 @@ impl Conversation {
     fn failed(&self, e: &io::Error) -> Error {
         match e.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                let process = process_behind(self.reader.get_ref())
+                let process = connect::process_behind(self.reader.get_ref())
                     .map_or(String::new(), |number| format!(" {number}"));
                 Error::new(Kind::TimedOut, format!("no answer from {}", self.server))
                     .found(format!("silence for {} seconds", self.limit.as_secs()))
@@ -228,12 +228,6 @@ impl Conversation {
     fn nonsense(&self, found: &str) -> Error {
         Error::new(Kind::Other, format!("no answer from {}", self.server)).found(found)
     }
-}
-
-/// The number of the process that listens at the other end, if the system tells.
-pub(crate) fn process_behind(stream: &UnixStream) -> Option<u32> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// A line with its end; empty when the other side has left. Errors: [`ErrorKind::InvalidData`] for one that is too long or

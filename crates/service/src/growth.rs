@@ -1,9 +1,8 @@
 //! The file system on a disk that has become larger, made larger too by its own tool.
 
 use crate::run_directory::Record;
-use crate::shell_word::shell_word;
 use crate::{mount_table, tool};
-use lacuna_core::Result;
+use lacuna_core::{Result, shell_word};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
@@ -47,7 +46,7 @@ impl fmt::Display for Growth {
     /// As a person types it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}", self.program)?;
-        self.args.iter().try_for_each(|word| write!(f, " {}", shell_word(Path::new(word))))?;
+        self.args.iter().try_for_each(|word| write!(f, " {}", shell_word(word)))?;
         write!(f, "`")
     }
 }

@@ -2,11 +2,11 @@
 //! server. What it had not written when it ended is on the disk only after it has ended well.
 
 use crate::cover_retry::CoverRetry;
+use crate::mount_table;
 use crate::tool::{self, Finished, Running, Talking};
 use crate::unmount::{busy_or_failed, start_unmounting, unmount_lazily};
 use crate::way::Way;
-use crate::{mount_table, shell_word};
-use lacuna_core::{Disk, Error, Kind, Result};
+use lacuna_core::{Disk, Error, Kind, Result, shell_word};
 use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;

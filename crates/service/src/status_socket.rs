@@ -10,7 +10,6 @@ use crate::run_base::{default_run_base, prepare_base, run_bases};
 use crate::run_directory::fnv1a;
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use parking_lot::Mutex;
-use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -194,7 +193,7 @@ pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
             silent(&path, &e);
             // What a read says that took too long.
             let waited = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-            waited.then(|| json!({ "front": "nbd", "silent": true, "pid": process_at(&path) }))
+            waited.then(|| json!({ "front": "nbd", "silent": true, "pid": connect::process_at(&path) }))
         }
     });
     answers.collect()
@@ -219,7 +218,7 @@ pub fn close_served(socket: &Path) -> Result<()> {
             .remedy("open the disk again, which repairs what a crash left")),
         Ok(line) => match outcome::decode(&line) {
             Some(closed) => closed.map_err(|e| e.context(format!("cannot close {location}"))),
-            None => Err(failed("a server of an older version").remedy(match process_at(socket) {
+            None => Err(failed("a server of an older version").remedy(match connect::process_at(socket) {
                 Some(pid) => format!("`kill {pid}` ends it once everything is on the medium"),
                 None => "end it by a signal TERM".to_owned(),
             })),
@@ -234,7 +233,7 @@ fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
     if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
         return error.with_kind(Kind::Other).found(e.to_string());
     }
-    let (found, go_on) = match process_at(socket) {
+    let (found, go_on) = match connect::process_at(socket) {
         Some(pid) => (format!(" (process {pid})"), format!("`kill -CONT {pid}` lets it go on")),
         None => (String::new(), "let it go on (`kill -CONT`)".to_owned()),
     };
@@ -242,12 +241,6 @@ fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
         .found(format!("a server that does not answer{found}"))
         .expected("an answer within 5 seconds")
         .remedy(format!("if the process was stopped, {go_on}; then try again"))
-}
-
-/// The process that listens at a socket.
-fn process_at(path: &Path) -> Option<u32> {
-    let peer = connect::to_server(path).ok().and_then(|stream| socket_peercred(&stream).ok())?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// Where the sockets of this user's servers may be.

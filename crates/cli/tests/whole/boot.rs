@@ -7,29 +7,37 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Links of the program where mount(8) looks for its helpers, for as long as this lives.
-struct Helpers(Vec<PathBuf>);
+/// The links are there once.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Links of a program where mount(8) looks for its helpers, for as long as this lives.
+pub(crate) struct Helpers {
+    links: Vec<PathBuf>,
+    _turn: MutexGuard<'static, ()>,
+}
 
 impl Helpers {
-    fn link() -> Option<Helpers> {
-        let mut links = Helpers(Vec::new());
+    pub(crate) fn link(program: &str) -> Option<Helpers> {
+        let mut helpers =
+            Helpers { links: Vec::new(), _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) };
         for name in ["mount.lacuna", "umount.lacuna"] {
             let link = Path::new("/sbin").join(name);
-            if let Err(e) = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_lacuna"), &link) {
+            if let Err(e) = std::os::unix::fs::symlink(program, &link) {
                 skipped(&format!("{} cannot be made: {e}", link.display()));
                 return None;
             }
-            links.0.push(link);
+            helpers.links.push(link);
         }
-        Some(links)
+        Some(helpers)
     }
 }
 
 impl Drop for Helpers {
     fn drop(&mut self) {
-        self.0.iter().for_each(|link| _ = fs::remove_file(link));
+        self.links.iter().for_each(|link| _ = fs::remove_file(link));
     }
 }
 
@@ -49,7 +57,7 @@ fn mount_and_umount_find_their_helpers() {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
         return;
     }
-    let Some(_helpers) = Helpers::link() else { return };
+    let Some(_helpers) = Helpers::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = Closing(&scene, &["mnt"]);
@@ -194,7 +202,7 @@ fn a_vault_obeys_what_a_line_of_fstab_says() {
     if !can_mount("/dev/fuse") {
         return;
     }
-    let Some(_helpers) = Helpers::link() else { return };
+    let Some(_helpers) = Helpers::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::new();
     fs::create_dir(scene.path("mnt")).unwrap();
     scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);

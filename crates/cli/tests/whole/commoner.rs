@@ -1,14 +1,15 @@
 //! Users other than root: each mounts file systems, and none sees or touches what another has open.
 
+use crate::boot::Helpers;
 use crate::scene::{CHEAP, Ran, Scene, Signal, can_mount, have, noise, send, skipped, wait_until};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// What makes a mount namespace into one with two more users, to whom the device of FUSE is open, as it is on an ordinary system.
+/// What makes a mount namespace into one with two more users, a vault of one of them in fstab, to whom the device of FUSE is open, as it is on an ordinary system.
 const TOWN: &str = "
-mount --bind passwd /etc/passwd &&
+mount --bind passwd /etc/passwd && { test ! -e /etc/fstab || mount --bind fstab /etc/fstab; } &&
 mount -t tmpfs -o mode=755,dev none dev && mknod dev/fuse c 10 229 && chmod 666 dev/fuse &&
 mount --bind dev/fuse /dev/fuse &&
 mount -t tmpfs -o mode=1777 none /dev/shm &&
@@ -19,7 +20,7 @@ echo ready && exec sleep 1000
 pub(crate) const FIRST: u32 = 64_001;
 const SECOND: u32 = 64_002;
 
-/// Two users with homes, in a mount namespace of their own.
+/// Two users with homes, of whom the first has a vault `v` in fstab, in a mount namespace of their own.
 pub(crate) struct Town {
     scene: Scene,
     holder: Child,
@@ -45,8 +46,12 @@ impl Town {
         let scene = Scene::new();
         fs::set_permissions(scene.path("."), fs::Permissions::from_mode(0o755)).unwrap();
         let names = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let line = |user| format!("user-{user}:x:{user}:{user}::/:/bin/sh\n");
+        let home = |user| scene.path(&format!("home-{user}"));
+        let line = |user| format!("user-{user}:x:{user}:{user}::{}:/bin/sh\n", home(user).display());
         fs::write(scene.path("passwd"), names + &line(FIRST) + &line(SECOND)).unwrap();
+        let at = home(FIRST).display().to_string();
+        let vault = format!("{at}/v {at}/mnt lacuna noauto,user,keyfile={at}/key 0 0\n");
+        fs::write(scene.path("fstab"), vault).unwrap();
         fs::create_dir(scene.path("dev")).unwrap();
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", TOWN]).current_dir(scene.path("."));
@@ -159,6 +164,30 @@ fn a_user_creates_opens_uses_and_closes_a_mounted_disk() {
     town.lacuna(FIRST, &OPEN).code(0);
     town.run(FIRST, &["rm", "-r", "mnt/d", "mnt/link"]).code(0);
     town.lacuna(FIRST, &["close", "disk.img"]).code(0);
+}
+
+/// mount(8) passes no `$HOME` on: the anchor of the vault is in the home directory that the system knows.
+#[test]
+fn a_user_mounts_a_vault_that_is_in_fstab() {
+    let Some(town) = Town::new() else { return };
+    if fs::metadata("/bin/mount").is_ok_and(|meta| meta.permissions().mode() & 0o4000 == 0) {
+        return skipped("mount(8) of this machine is for root alone");
+    }
+    if fs::symlink_metadata("/etc/fstab").is_err() {
+        return skipped("this machine has no fstab");
+    }
+    let Some(_helpers) = Helpers::link(town.program()) else { return };
+    town.lacuna(FIRST, &[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
+    let at = town.home(FIRST).join("mnt").display().to_string();
+    for use_it in ["echo written > mnt/file", "grep written mnt/file"] {
+        town.run(FIRST, &["mount", &at]).code(0);
+        town.run(FIRST, &["sh", "-c", use_it]).code(0);
+        town.lacuna(FIRST, &["close", "mnt"]).code(0);
+    }
+    // Both found the anchor that `vault init` wrote, and neither began another.
+    let anchors = fs::read_dir(town.home(FIRST).join(".local/state/lacuna/anchors")).unwrap();
+    assert_eq!(anchors.count(), 1);
+    town.run(SECOND, &["mount", &at]).code(32);
 }
 
 #[test]

@@ -85,6 +85,18 @@ fn a_disk_grows_with_its_device() {
 }
 
 #[test]
+fn a_device_that_became_shorter_is_not_to_be_truncated() {
+    let Some(cut) = Grown::new(200 << 20, &[]) else { return };
+    cut.enlarge(100 << 20);
+    for words in [&["info"][..], &["doctor"], &["check", "--key-file", "key"]] {
+        let ran = cut.scene.lacuna(&[words, &[&cut.device.0]].concat()).code(10);
+        let said = ran.stdout + &ran.stderr;
+        assert!(said.contains("was cut short") && said.contains("a longer device"), "{said}");
+        assert!(!said.contains("truncate"), "{said}");
+    }
+}
+
+#[test]
 fn what_cannot_grow_says_so() {
     let Some(kv) = Grown::new(200 << 20, &["--layout", "kv"]) else { return };
     kv.enlarge(1 << 30);

@@ -78,16 +78,21 @@ fn what_stands_in_the_wrong_place_is_recognized() {
 #[test]
 fn a_disk_that_was_cut_short_says_how_long_it_was() {
     let scene = Scene::with_disk(&["--size", "64M"]);
-    let disk = fs::File::options().write(true).open(scene.path("disk.img")).unwrap();
+    fs::rename(scene.path("disk.img"), scene.path("my disk.img")).unwrap();
+    let disk = fs::File::options().write(true).open(scene.path("my disk.img")).unwrap();
     let len = disk.metadata().unwrap().len();
     disk.set_len(len / 2).unwrap();
-    let info = scene.lacuna(&["info", "disk.img"]).code(10).stderr;
+    let info = scene.lacuna(&["info", "my disk.img"]).code(10).stderr;
     assert!(info.contains("was cut short") && !info.contains("has it grown?"), "{info}");
-    let check = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(10).stderr;
+    let doctor = scene.lacuna(&["doctor", "my disk.img"]).code(10).stdout;
+    let check = scene.lacuna(&["check", "my disk.img", "--key-file", "key"]).code(10).stderr;
     let needed = check.split("truncate -s ").nth(1).and_then(|rest| rest.split(' ').next()).expect(&check);
-    assert!(check.contains(&format!("truncate -s {needed} disk.img`")), "{check}");
+    assert!(check.contains(&format!("truncate -s {needed} 'my disk.img'`")), "{check}");
+    for said in [info, doctor] {
+        assert!(said.contains(&format!("truncate -s {needed} 'my disk.img'`")), "{said}");
+    }
     disk.set_len(needed.parse().unwrap()).unwrap();
-    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    scene.lacuna(&["check", "my disk.img", "--key-file", "key"]).code(0);
     assert_eq!(needed.parse(), Ok(len));
 }
 

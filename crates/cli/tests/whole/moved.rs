@@ -3,6 +3,21 @@
 use crate::scene::{Closing, Scene, can_mount, have};
 use std::fs;
 
+/// A disk of two levels, mounted at `mnt` and `second` as files alone.
+fn open_levels() -> Option<Scene> {
+    if !can_mount("/dev/fuse") || !have("fusermount3") {
+        return None;
+    }
+    let scene = Scene::new();
+    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let shape = ["--size", "64M", "--format", "deniable", "--levels", "2", "--key-file", "deep"];
+    scene.create("disk.img", &shape).code(0);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    fs::create_dir(scene.path("second")).unwrap();
+    scene.lacuna(&["open", "disk.img", "mnt", "second", "--raw", "--key-file", "deep"]).code(0);
+    Some(scene)
+}
+
 /// A disk whose file is `disk.img`, mounted at `mnt` as a file alone.
 fn open() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !have("fusermount3") {
@@ -75,4 +90,38 @@ fn the_copy_of_an_open_disk_is_refused_by_the_name_of_what_is_open() {
     );
     let doctor = scene.lacuna(&["doctor", "copy.img"]).code(0).stdout;
     assert!(doctor.contains("this user has the same disk open as "), "{doctor}");
+}
+
+#[test]
+fn all_levels_of_a_moved_file_are_closed_by_its_new_path() {
+    let Some(scene) = open_levels() else { return };
+    let _closing = Closing(&scene, &["second", "mnt"]);
+    fs::write(scene.path("second/disk"), "deep").unwrap();
+    fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
+    let list = scene.lacuna(&["list"]).code(0).stdout;
+    assert_eq!(list.matches("/moved.img now").count(), 2, "{list}");
+    scene.lacuna(&["close", "moved.img"]).code(0);
+    scene.wait_until_free("moved.img");
+    assert!(!scene.lacuna(&["list"]).code(0).stdout.contains("disk.img"));
+    let check = scene.lacuna(&["check", "moved.img", "--key-file", "deep", "--json"]).code(0).json();
+    assert_eq!(check["bad"], 0);
+}
+
+#[test]
+fn all_levels_of_a_deleted_file_stay_until_the_loss_is_meant() {
+    let Some(scene) = open_levels() else { return };
+    let _closing = Closing(&scene, &["second", "mnt"]);
+    fs::remove_file(scene.path("disk.img")).unwrap();
+    let list = scene.lacuna(&["list"]).code(0).stdout;
+    assert_eq!(list.matches("its file was deleted").count(), 2, "{list}");
+    for targets in [&["mnt"][..], &["second"], &["second", "mnt"], &["disk.img"]] {
+        let refused = scene.lacuna(&[&["close"][..], targets].concat()).code(20).stderr;
+        assert!(refused.contains("deleted while it was open"), "{refused}");
+    }
+    // What is on them can still be had.
+    for level in ["mnt/disk", "second/disk"] {
+        assert!(!fs::read(scene.path(level)).unwrap().is_empty(), "{level}");
+    }
+    scene.lacuna(&["close", "disk.img", "--deleted"]).code(0);
+    assert!(!scene.path("mnt/disk").exists() && !scene.path("second/disk").exists());
 }

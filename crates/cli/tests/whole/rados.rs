@@ -241,7 +241,16 @@ fn namespaces_are_apart() {
         erase.contains("--namespace other` first") || erase.contains("--namespace other --ceph-conf"),
         "{erase}"
     );
+    // Nor if they are reached by other configuration files.
+    let second = disk.scene.path("second.conf");
+    fs::copy(&disk.cluster.conf, &second).unwrap();
+    close(&["--namespace", "other", "--ceph-conf", "second.conf"]).code(4);
     close(&["--namespace", "other"]).code(0);
+    let by_second = ["open", &disk.location, "mnt", "--raw", "--namespace", "other", "--key-file", "key"];
+    disk.scene.lacuna(&[&by_second[..], &["--ceph-conf", "second.conf"]].concat()).code(0);
+    let refused = close(&[]).code(1).stderr;
+    assert!(refused.contains(&format!("--ceph-conf {}", second.display())), "{refused}");
+    close(&["--ceph-conf", "second.conf"]).code(0);
     close(&[]).code(0);
     assert_eq!(server.wait(), 0);
     disk.verb(&["check"], &["--key-file", "second"]).code(0);

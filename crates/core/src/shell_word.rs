@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-/// The path, in quotes if a shell would read it as anything else.
-pub fn shell_word(path: &Path) -> String {
-    let text = path.to_string_lossy();
+/// The path, or the location that is written as one, in quotes if a shell would read it as anything else.
+pub fn shell_word(path: impl AsRef<Path>) -> String {
+    let text = path.as_ref().to_string_lossy();
     let plain = |c: char| {
         c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c) || (!c.is_ascii() && c.is_alphanumeric())
     };
@@ -30,7 +30,7 @@ mod tests {
             ("Größe", "Größe"),
             ("", "''"),
         ] {
-            assert_eq!(shell_word(Path::new(path)), word);
+            assert_eq!(shell_word(path), word);
         }
     }
 }
