@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::path::Path;
 
-/// `lacuna close`. All disks are closed, whatever becomes of the others; the first failure is told. When a level cannot be
+/// `lacuna close`. All disks are closed that can be, whatever becomes of the others; the first failure is told. When a level cannot be
 /// closed, those above it stay open: without level 0 it would get no more cover.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     if args.all {
@@ -20,28 +20,41 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let (namespace, ceph_conf) = (args.namespace.clone(), args.ceph_conf.clone());
     let cluster = ClusterArgs { namespace, ceph_conf, ceph_id: None, timeout: None };
     let mut open = OpenAt::default();
+    let mut closed = Ok(());
     for target in &args.targets {
-        if let Some(mount) = mounted_at(target) {
-            // Refuses what means nothing for a mount point.
-            cluster.of(&Location::Path(target.clone()))?;
-            open.mounts.push(mount);
-            continue;
+        match open_at(target, &cluster, args.deleted) {
+            Ok(of_target) => {
+                open.mounts.extend(of_target.mounts);
+                open.sockets.extend(of_target.sockets);
+            }
+            Err(e) => closed = closed.and(Err(e)),
         }
+    }
+    closed = closed.and(close_mounts(open.mounts.into_iter(), console, |_| {}));
+    open.sockets.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
+}
+
+/// What is to be closed when a target is given. Errors: [`Kind::Usage`] where several disks can be meant, and [`Kind::Other`] for
+/// one whose file was deleted, unless that may be.
+fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt> {
+    let open = if let Some(mount) = mounted_at(target) {
+        // Refuses what means nothing for a mount point.
+        cluster.of(&Location::Path(target.to_owned()))?;
+        OpenAt { mounts: vec![mount], sockets: Vec::new() }
+    } else {
         let location = location_of(target);
-        let of_target = OpenAt::find(&location, &cluster)?;
-        if of_target.mounts.is_empty() && of_target.sockets.is_empty() {
+        let mut open = OpenAt::find(&location, cluster)?;
+        if open.mounts.is_empty() && open.sockets.is_empty() {
             // It says that nothing is open there.
-            let mountpoint = location.path().map_or_else(|| target.clone(), status::canonical_path);
+            let mountpoint = location.path().map_or_else(|| target.to_owned(), status::canonical_path);
             open.mounts.push(Mount { mountpoint, location: None });
         }
-        open.mounts.extend(of_target.mounts);
-        open.sockets.extend(of_target.sockets);
-    }
-    if !args.deleted {
+        open
+    };
+    if !deleted {
         open.refuse_deleted()?;
     }
-    let closed = close_mounts(open.mounts.into_iter(), console, |_| {});
-    open.sockets.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
+    Ok(open)
 }
 
 fn close_served(socket: &Path, console: Console) -> Result<()> {

@@ -88,17 +88,23 @@ fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut
             format!("open{at} (process {pid}), and its file was deleted"),
             copy,
         );
-    } else if let Some(changed) = changed_file(server) {
-        findings.note("open", format!("open{at} (process {pid}); {changed}"), "give that path");
-    } else if let Some(error) = server["last_error"].as_str().filter(|_| !discreet) {
-        findings.wrong(
-            "open",
-            Kind::Io,
-            format!("open{at} (process {pid}); the last request that failed: {error}"),
-            "look at the log of the system, close it, and open it again",
-        );
     } else {
-        findings.fine("open", format!("open{at} (process {pid})"));
+        let open = format!("open{at} (process {pid})");
+        let error = server["last_error"].as_str().filter(|_| !discreet);
+        let changed = changed_file(server);
+        if let Some(error) = error {
+            findings.wrong(
+                "open",
+                Kind::Io,
+                format!("{open}; the last request that failed: {error}"),
+                "look at the log of the system, close it, and open it again",
+            );
+        }
+        match changed {
+            Some(changed) => findings.note("open", format!("{open}; {changed}"), ""),
+            None if error.is_none() => findings.fine("open", open),
+            None => {}
+        }
     }
 }
 

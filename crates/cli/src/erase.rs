@@ -11,16 +11,16 @@ use lacuna::{ClusterOptions, Doomed, Erased, Error, Kind, Location, Result};
 /// `lacuna erase`.
 pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
     let location = &args.location;
-    if !args.yes && !console::can_ask() {
-        return Err(Error::new(Kind::Usage, format!("cannot erase {location}"))
-            .found("no terminal to ask whether to go on")
-            .remedy("to make it unreadable for good, give --yes"));
-    }
     refuse_open(location, &args.holder.cluster.of(location)?, console)?;
     let observer = Removing::new(console, false);
     let erased = lacuna::erase(location, &args.holder.of(location)?, &observer, |doomed| {
         if doomed.last_copy_alone && args.yes {
             return Err(refuse_last_alone(location));
+        }
+        if !args.yes && !console::can_ask() {
+            return Err(Error::new(Kind::Usage, format!("cannot erase {location}"))
+                .found("no terminal to ask whether to go on")
+                .remedy("to make it unreadable for good, give --yes"));
         }
         console.note(&doom(location, doomed));
         if args.yes { Ok(()) } else { console::confirm() }

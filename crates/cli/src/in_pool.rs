@@ -1,6 +1,5 @@
 //! Which of the disks of one name in pools is meant: the location says neither the namespace nor the cluster.
 
-use crate::args::ClusterArgs;
 use lacuna::{ClusterOptions, Location, shell_word};
 use lacuna_service::InPool;
 use serde_json::{Value, json};
@@ -38,15 +37,19 @@ pub(crate) fn options(in_pool: &InPool) -> String {
     options
 }
 
-/// Which of those that are open the options choose, of which `meant` says what they are with defaults for what was not given.
-pub(crate) fn chosen(mut open: BTreeSet<InPool>, options: &ClusterArgs, meant: &InPool) -> BTreeSet<InPool> {
-    let given = options.namespace.is_some() || options.ceph_conf.is_some();
-    if given && open.contains(meant) {
+/// Which of those that are open are meant, by whether the namespace and the configuration file were named: for what was not,
+/// `meant` has the default.
+pub(crate) fn chosen(
+    mut open: BTreeSet<InPool>,
+    (namespace, conf): (bool, bool),
+    meant: &InPool,
+) -> BTreeSet<InPool> {
+    if (namespace || conf) && open.contains(meant) {
         return BTreeSet::from([meant.clone()]);
     }
     open.retain(|in_pool| {
-        (options.namespace.is_none() || in_pool.namespace == meant.namespace)
-            && (options.ceph_conf.is_none() || in_pool.ceph_conf == meant.ceph_conf)
+        (!namespace || in_pool.namespace == meant.namespace)
+            && (!conf || in_pool.ceph_conf == meant.ceph_conf)
     });
     open
 }
@@ -71,14 +74,9 @@ mod tests {
 
     /// What `given` leaves of `open`.
     fn left<'a>(open: &[&'a InPool], (namespace, conf): (Option<&str>, Option<&str>)) -> Vec<&'a InPool> {
-        let options = ClusterArgs {
-            namespace: namespace.map(str::to_owned),
-            ceph_conf: conf.map(PathBuf::from),
-            ceph_id: None,
-            timeout: None,
-        };
+        let given = (namespace.is_some(), conf.is_some());
         let meant = place(namespace.filter(|name| !name.is_empty()), conf);
-        let chosen = chosen(open.iter().copied().cloned().collect(), &options, &meant);
+        let chosen = chosen(open.iter().copied().cloned().collect(), given, &meant);
         open.iter().copied().filter(|in_pool| chosen.contains(in_pool)).collect()
     }
 

@@ -37,6 +37,7 @@ fn entry(server: &Value) -> Value {
         "levels": activity.levels,
         "pending": activity.pending,
         "changed_files": activity.changed_files,
+        "file": server["file"],
     });
     for flag in ["read_only", "raw", "died", "silent", "closing"] {
         out[flag] = json!(server[flag] == true);

@@ -107,7 +107,9 @@ impl Need {
                 Need::Place => takes(&place),
                 Need::Servers => takes(&["location", "mountpoints", "targets", "target"]),
                 Need::Passphrase => has("key_file"),
-                Need::Looking => has("key_file") || ["doctor", "info"].contains(&command.get_name()),
+                Need::Looking => {
+                    has("key_file") || ["doctor", "info", "backup"].contains(&command.get_name())
+                }
                 Need::Anchor => has("anchor"),
                 Need::Older => takes(&["anchor", "older"]),
                 Need::Cluster => has("ceph_conf"),

@@ -3,7 +3,9 @@
 use crate::args::{HeaderVerb, KeyVerb, Verb};
 use crate::open_at;
 use crate::status;
+use crate::status_words::moved_to;
 use lacuna::Location;
+use serde_json::json;
 
 /// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
 ///
@@ -15,7 +17,13 @@ pub(crate) fn name(verb: &mut Verb) {
     }
     let path = status::canonical(given);
     let record = open_at::records().find(|record| record.mountpoint.to_str() == Some(&path));
-    let disk = record.and_then(|record| Location::parse(&record.location).ok());
+    let disk = record.and_then(|record| {
+        let disk = Location::parse(&record.location).ok()?;
+        // A file that was moved is where it is now.
+        let status = lacuna_service::status(&record.mountpoint, None).unwrap_or_default();
+        let server = json!({ "location": record.location, "file": status["file"] });
+        Some(moved_to(&server).map(|path| disk.with_path(path.into())).unwrap_or(disk))
+    });
     // A location in a pool does not say in which namespace and cluster.
     if let Some(disk) = disk.filter(|disk| !matches!(disk, Location::Rados { .. })) {
         *given = disk;

@@ -8,6 +8,7 @@ use crate::place::Place;
 use crate::status;
 use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
 use lacuna_service::{Conversation, Record};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Work that a server has begun.
@@ -25,7 +26,6 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
     if holder.steal || location.snapshot().is_some() {
         return Ok(None);
     }
-    let known = status::canonical(location);
     let request = &format!("{} {request}", Place::of(location));
     if let Some(record) = mount_of(location, &cluster) {
         if !is_of(record.pid, location, &cluster) {
@@ -34,14 +34,24 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
         let talk = lacuna_service::begin_mounted(&record.mountpoint, request, None)?;
         return Ok(Some(Begun { talk, mounted: Some(record) }));
     }
-    let identity = Site::of(location, &cluster).target().map_or(known, Target::identity);
-    match lacuna_service::process_serving(&identity) {
-        Some(process) if is_of(process, location, &cluster) => {
-            let talk = lacuna_service::begin_served(&identity, request)?;
-            Ok(Some(Begun { talk, mounted: None }))
-        }
-        _ => Ok(None),
+    let Some(socket) = served_at(location, &cluster) else { return Ok(None) };
+    // Of one that accepts nobody the process is not known.
+    if lacuna_service::process_at(&socket).is_some_and(|process| !is_of(process, location, &cluster)) {
+        return Ok(None);
     }
+    let talk = lacuna_service::begin_served(&socket, request)?;
+    Ok(Some(Begun { talk, mounted: None }))
+}
+
+/// The socket of the server without a mount point: by the name of the disk, or by its file, which was moved.
+fn served_at(location: &Location, cluster: &ClusterOptions) -> Option<PathBuf> {
+    let identity =
+        Site::of(location, cluster).target().map_or_else(|| status::canonical(location), Target::identity);
+    let place = Place::of(location).identity();
+    lacuna_service::serving(&identity).or_else(|| {
+        let mut answers = lacuna_service::answers().into_iter().filter(|_| !place.is_empty());
+        answers.find(|(_, account)| account["file"]["place"] == *place).map(|(socket, _)| socket)
+    })
 }
 
 /// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
@@ -72,6 +82,7 @@ pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Option<
         is_named || (!place.is_empty() && record.place == place)
     };
     running.retain(|record| !record.vault && is_of(record));
-    running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));
+    // A name may be that of another file by now.
+    running.sort_by_key(|record| (record.place != place, record.read_only, record.mountpoint.clone()));
     running.into_iter().next()
 }

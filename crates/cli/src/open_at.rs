@@ -7,6 +7,7 @@ use crate::status;
 use crate::status_words::{go_on, is_deleted, no_answer};
 use lacuna::{Error, Kind, Location, Result, Site, Target};
 use lacuna_service::{InPool, Record};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -34,7 +35,8 @@ impl OpenAt {
         let mut sockets: Vec<(InPool, PathBuf)> =
             answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
         let all = mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of));
-        let chosen = in_pool::chosen(all.cloned().collect(), options, &meant);
+        let given = (options.namespace.is_some(), options.named_conf().is_some());
+        let chosen = in_pool::chosen(all.cloned().collect(), given, &meant);
         if chosen.len() > 1 {
             return Err(several(location, &chosen));
         }
@@ -53,21 +55,34 @@ impl OpenAt {
         Ok(OpenAt { mounts, sockets })
     }
 
-    /// Of a path: by that name, otherwise by the file that is there.
+    /// Of a path: by the file that is there, whatever its name was when it was opened. By the name where nothing is there, or it is
+    /// not known of which file somebody has it open.
     fn of_file(location: &Location, shown: &str) -> OpenAt {
-        let mounts = |is_it: &dyn Fn(&Record) -> bool| records().filter(is_it).map(Mount::of).collect();
-        let named = OpenAt {
-            mounts: mounts(&|record| record.location == shown),
-            sockets: lacuna_service::serving(shown).into_iter().collect(),
-        };
         let place = Place::of(location).identity();
-        if !named.mounts.is_empty() || !named.sockets.is_empty() || place.is_empty() {
-            return named;
+        let is_here = |of: &str| !place.is_empty() && of == place;
+        let is_elsewhere = |of: &str| !place.is_empty() && !of.is_empty() && of != place;
+        let place_of = |account: &Value| account["file"]["place"].as_str().unwrap_or_default().to_owned();
+
+        let running = lacuna_service::running(None).unwrap_or_default();
+        let of_file = running.iter().filter(|record| is_here(&record.place)).cloned().map(Mount::of);
+        let served = lacuna_service::answers().into_iter();
+        let here = OpenAt {
+            mounts: of_file.collect(),
+            sockets: served.filter(|(_, account)| is_here(&place_of(account))).map(|of| of.0).collect(),
+        };
+        if !here.mounts.is_empty() || !here.sockets.is_empty() {
+            return here;
         }
-        let answers = lacuna_service::answers().into_iter();
-        let sockets =
-            answers.filter(|(_, account)| account["file"]["place"] == *place).map(|(socket, _)| socket);
-        OpenAt { mounts: mounts(&|record| record.place == place), sockets: sockets.collect() }
+        // What a dead server left is cleared away by its name, whatever is at that path now.
+        let died = lacuna_service::died(None).unwrap_or_default();
+        let named = running.into_iter().filter(|record| !is_elsewhere(&record.place)).chain(died);
+        let served = lacuna_service::serving(shown).into_iter();
+        let is_moved =
+            |socket: &PathBuf| lacuna_service::account(socket).is_some_and(|of| is_elsewhere(&place_of(&of)));
+        OpenAt {
+            mounts: named.filter(|record| record.location == shown).map(Mount::of).collect(),
+            sockets: served.filter(|socket| !is_moved(socket)).collect(),
+        }
     }
 
     /// Refuses what closing would lose: a disk whose file was deleted.

@@ -66,19 +66,29 @@ impl HeldPlace {
         self.place
     }
 
-    /// What became of it: `place`, the `path` that it has now, and whether it is `deleted`.
+    /// What became of it: `place`, the `path` that it has now, whether it is `deleted`, and whether it is a device of which the
+    /// node was `removed`, as when it is pulled out.
     pub(crate) fn to_json(&self) -> Value {
         let Some(file) = &self.file else { return Value::Null };
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
         // What the system knows already: a file system that does not answer is not waited for.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let links = statx(file, c"", flags, StatxFlags::NLINK).map(|about| about.stx_nlink);
+        let is_file = matches!(self.place, Place::File(..));
+        let unlinked = links == Ok(0);
         json!({
             "place": self.place.identity(),
-            "path": path.ok().map(|path| path.to_string_lossy().into_owned()),
-            "deleted": links == Ok(0),
+            "path": path.as_ref().map(|path| path.to_string_lossy()),
+            "deleted": is_file && (unlinked || path.is_some_and(|path| is_name_of_deleted(&path))),
+            "removed": !is_file && unlinked,
         })
     }
+}
+
+/// Whether NFS or FUSE gave an open file this name when it was deleted: they delete it when it is closed.
+fn is_name_of_deleted(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(b".nfs") || name.starts_with(b".fuse_hidden")
 }
 
 impl fmt::Display for Place {
@@ -89,5 +99,52 @@ impl fmt::Display for Place {
             Place::Device(number) => write!(f, "device:{number}"),
             Place::Elsewhere => f.write_str("elsewhere"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_is_followed_to_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        fs::write(path("disk"), "").unwrap();
+        let held = HeldPlace::of(&Location::Path(path("disk")));
+        let is = |name: &str, deleted: bool| {
+            let now = held.to_json();
+            assert_eq!((&now["deleted"], &now["removed"]), (&json!(deleted), &json!(false)), "{now}");
+            assert!(now["path"].as_str().unwrap().starts_with(path(name).to_str().unwrap()), "{now}");
+        };
+        is("disk", false);
+        fs::rename(path("disk"), path("moved")).unwrap();
+        is("moved", false);
+        // As a file system does that keeps no file without a name.
+        fs::rename(path("moved"), path(".nfs0000000000000001")).unwrap();
+        is(".nfs0000000000000001", true);
+        fs::rename(path(".nfs0000000000000001"), path("moved")).unwrap();
+        fs::hard_link(path("moved"), path("second")).unwrap();
+        fs::remove_file(path("moved")).unwrap();
+        is("moved", false);
+        fs::remove_file(path("second")).unwrap();
+        is("moved", true);
+    }
+
+    #[test]
+    fn a_device_that_was_pulled_out_is_no_deleted_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = dir.path().join("null");
+        let mode = Mode::RUSR | Mode::WUSR;
+        let made =
+            rustix::fs::mknodat(rustix::fs::CWD, &node, rustix::fs::FileType::CharacterDevice, mode, 259);
+        if made.is_err() {
+            return;
+        }
+        let held = HeldPlace::of(&Location::Path(node.clone()));
+        fs::remove_file(node).unwrap();
+        let now = held.to_json();
+        assert_eq!((&now["deleted"], &now["removed"]), (&json!(false), &json!(true)), "{now}");
     }
 }

@@ -3,10 +3,11 @@
 use crate::args::ResizeArgs;
 use crate::attendant;
 use crate::console::Console;
+use crate::in_pool;
 use crate::online::{self, Begun};
 use crate::unlock;
 use crate::working;
-use lacuna::{Access, Error, Kind, Parameters, Result, human, shell_word};
+use lacuna::{Access, Error, Kind, Parameters, Result, human};
 use lacuna_service::{Growth, Heard, Record};
 use std::fmt::Write;
 
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
         "{} is now {}; once it is open, `lacuna resize {} --grow-fs` makes the file system on it larger too",
         args.location,
         human(parameters.size()),
-        shell_word(args.location.to_string())
+        in_pool::named(&args.location, &args.holder.cluster.of(&args.location)?)
     ))
 }
 
@@ -138,7 +139,7 @@ fn grow_file_system(record: &Record, console: Console) -> Result<()> {
 fn grow(growth: &Growth, record: &Record, failed: &str, console: Console) -> Result<()> {
     let at = record.mountpoint.display();
     growth.run().map_err(|e| {
-        // The disk has grown: an exit code for what was refused would say that nothing was done.
+        // The disk has grown, now or before: an exit code for what was refused would say that it has not.
         let e = e.with_kind(Kind::Other).context(failed);
         if e.advice().is_some() {
             return e;

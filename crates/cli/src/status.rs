@@ -185,17 +185,25 @@ pub(crate) fn all(console: Console) -> Vec<Value> {
     servers
 }
 
-/// Those that serve this location, or are mounted there; of a file also under another path.
+/// Those that serve this location, or are mounted there; of a file also under another path. The name alone does not count where the
+/// file was moved and another one is at that path now.
 fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     let wanted = canonical(target);
-    let is_named = |server: &Value| server["location"] == *wanted || server["mountpoint"] == *wanted;
-    if servers.iter().any(is_named) {
+    let is_named = |server: &Value| server["location"] == *wanted;
+    let is_there = |server: &Value| {
+        server["mountpoint"] == *wanted || (is_named(server) && status_words::moved_to(server).is_none())
+    };
+    if servers.iter().any(is_there) {
         // A mount point is not looked at: its server may not answer.
-        servers.retain(is_named);
+        servers.retain(is_there);
         return servers;
     }
     let place = Place::of(target).identity();
-    servers.retain(|server| !place.is_empty() && server["file"]["place"] == *place);
+    servers.retain(
+        |server| {
+            if place.is_empty() { is_named(server) } else { server["file"]["place"] == *place }
+        },
+    );
     servers
 }
 
@@ -229,6 +237,9 @@ fn order(server: &Value) -> (String, u64) {
 
 /// What is known of a mounted disk; `status` is what its server says, or null if it died.
 fn mount(record: &Record, mut status: Value) -> Value {
+    // It need not answer to be known by its file.
+    let is_silent = status["silent"] == true && !record.place.is_empty();
+    let silent_file = is_silent.then(|| json!({ "place": record.place }));
     let mut out = json!({
         "location": record.location,
         "front": "fuse",
@@ -245,7 +256,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "closing": status["closing"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
-        "file": status.get_mut("file").map(Value::take),
+        "file": status.get_mut("file").map(Value::take).or(silent_file),
     });
     in_pool::tell(record.in_pool.as_ref(), &mut out);
     out

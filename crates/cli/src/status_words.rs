@@ -73,10 +73,23 @@ pub(crate) fn changed_file(server: &Value) -> Option<String> {
     if is_deleted(server) {
         return Some("its file was deleted: copy what you need before you close it".to_owned());
     }
+    if server["file"]["removed"] == true {
+        return Some("its device was removed, or has another name".to_owned());
+    }
+    moved_to(server).map(|path| format!("its file is {path} now"))
+}
+
+/// The path of the file of what is open, if it was moved.
+pub(crate) fn moved_to(server: &Value) -> Option<&str> {
+    if is_deleted(server) || server["file"]["removed"] == true {
+        return None;
+    }
     // Nothing is looked at: what holds the file may not answer.
     let location = Location::parse(server["location"].as_str()?).ok()?;
     let path = server["file"]["path"].as_str().filter(|path| path.starts_with('/'))?;
-    (location.path()? != Path::new(path)).then(|| format!("its file is {path} now"))
+    // One with another hard link, by which it goes on.
+    let name = path.strip_suffix(" (deleted)").unwrap_or(path);
+    [path, name].iter().all(|path| location.path() != Some(Path::new(path))).then_some(path)
 }
 
 /// When it was opened, if that is known.

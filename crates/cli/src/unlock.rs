@@ -33,8 +33,8 @@ pub(crate) fn unlock(
 
 /// Says whose a disk or vault is that is in use, if that is the error: this user's, who is told how to close it, or another's.
 pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Error {
-    let known = location.path().is_some_and(|path| path.is_file() || is_vault(path));
-    if e.kind() != Kind::Busy || !known {
+    let is_file = location.path().is_some_and(|path| path.is_file() || is_vault(path));
+    if e.kind() != Kind::Busy || !(is_file || location.is_block_device()) {
         return e;
     }
     // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
@@ -50,6 +50,8 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
             let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
             e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
         }
+        // A device may be in use by anything.
+        None if !is_file => e,
         None => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
              at work on it, wait for that",

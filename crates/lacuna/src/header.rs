@@ -120,7 +120,10 @@ pub fn restore(
     let table = partition_table::is_there(&*medium).then(|| {
         "a partition table lies in the place of the first copy of the header, and is overwritten".to_owned()
     });
-    change.words(&*medium, public).or(table).map_or(Ok(()), |words| agree(&words))?;
+    let words: Vec<String> = change.words(&*medium, public).into_iter().chain(table).collect();
+    if !words.is_empty() {
+        agree(&words.join("; "))?;
+    }
     if let Err(e) = make_room(&*medium, parameters, public.version) {
         observer.note(&format!("the last copy of the header of {location} has no place: {e}"));
     }
@@ -142,7 +145,10 @@ pub fn repair(
     refuse_snapshot(location, "repair the header of")?;
     let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
     let room = write_all(location, &mut volume)?;
-    room.map_err(|e| no_place(location, &volume, e.kind()))?;
+    room.map_err(|e| {
+        let advice = if location.is_block_device() { LONGER.to_owned() } else { e.finding() };
+        no_place(location, &volume, e.kind(), &advice)
+    })?;
     write_record(location, &*volume.header)
 }
 
@@ -161,8 +167,11 @@ fn write_all(location: &Location, volume: &mut Volume) -> Result<Result<()>> {
     Ok(room)
 }
 
-/// The error for a last copy that has no place: what to do depends on why it got none.
-fn no_place(location: &Location, volume: &Volume, kind: Kind) -> Error {
+/// What a device takes of which the end is gone.
+const LONGER: &str = "make the device as long as it was";
+
+/// The error for a last copy that has no place; `first` is what to do before the header is repaired again.
+fn no_place(location: &Location, volume: &Volume, kind: Kind, first: &str) -> Error {
     let needed = volume.parameters.medium_len(volume.unlocked.header.version);
     Error::new(
         kind,
@@ -170,7 +179,7 @@ fn no_place(location: &Location, volume: &Volume, kind: Kind) -> Error {
     )
     .found(format!("a medium of {} bytes", volume.header.len()))
     .expected(format!("at least {needed} bytes, as it had"))
-    .remedy("make the device as long as it was, then repair the header again")
+    .remedy(format!("{first}; then repair the header again"))
 }
 
 /// Makes a medium that holds the disk as long as all copies of its header need.
@@ -193,8 +202,8 @@ pub fn repair_open(
     }
     let mut volume = unlock_held(location, header, observer, ask)?;
     let room = write_all(location, &mut volume)?;
-    let close = "close the disk, then repair the header again";
-    room.map_err(|_| no_place(location, &volume, Kind::Busy).remedy(close))
+    let longer = if location.is_block_device() { format!(" and {LONGER}") } else { String::new() };
+    room.map_err(|_| no_place(location, &volume, Kind::Busy, &format!("close the disk{longer}")))
 }
 
 /// Writes the record of the length of a header in RADOS anew, which lies beside the first two copies.

@@ -1,9 +1,7 @@
 //! Asking a running server for longer work on what it has open.
 
 use crate::close;
-use crate::connect;
 use crate::exchange::Conversation;
-use crate::status_socket;
 use lacuna_core::Result;
 use std::path::Path;
 
@@ -16,14 +14,7 @@ pub fn begin_mounted(mountpoint: &Path, request: &str, run_base: Option<&Path>) 
     Conversation::begin(&socket, request, format!("the server of {}", mountpoint.display()))
 }
 
-/// Asks the server of a disk that is served without being mounted; `identity` is that of its
-/// [`StatusSocket`](crate::StatusSocket). Errors: the same.
-pub fn begin_served(identity: &str, request: &str) -> Result<Conversation> {
-    let socket = status_socket::path_of(identity)?;
-    Conversation::begin(&socket, request, "the server of the disk".to_owned())
-}
-
-/// The number of the process that serves a disk without its being mounted, if this user has one. One that is stopped counts.
-pub fn process_serving(identity: &str) -> Option<u32> {
-    connect::process_at(&status_socket::path_of(identity).ok()?)
+/// Asks the server of a disk that is served without being mounted, at its [`StatusSocket`](crate::StatusSocket). Errors: the same.
+pub fn begin_served(socket: &Path, request: &str) -> Result<Conversation> {
+    Conversation::begin(socket, request, "the server of the disk".to_owned())
 }

@@ -34,8 +34,9 @@ pub(crate) fn to_server(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The number of the process that listens at a socket, whether or not it accepts this client.
-pub(crate) fn process_at(path: &Path) -> Option<u32> {
+/// The number of the process that listens at a socket, also if it was stopped. None if it accepts nobody: as many clients wait for
+/// it as the system lets wait.
+pub fn process_at(path: &Path) -> Option<u32> {
     process_behind(&to_server(path).ok()?)
 }
 

@@ -145,8 +145,15 @@ pub struct Conversation {
 impl Conversation {
     /// Asks the server at the socket `path`, which errors call `server`, to begin with `request`: words, no longer than a line.
     pub(crate) fn begin(path: &Path, request: &str, server: String) -> Result<Self> {
-        let failed = |e: &io::Error| {
-            Error::new(Kind::Busy, format!("cannot reach {server}")).found(e.to_string()).remedy("try again")
+        let failed = |e: &io::Error| match e.kind() {
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+                Error::new(Kind::TimedOut, format!("no answer from {server}"))
+                    .found("a server that accepts nobody")
+                    .remedy("if the process was stopped, let it go on (`kill -CONT`); then try again")
+            }
+            _ => Error::new(Kind::Busy, format!("cannot reach {server}"))
+                .found(e.to_string())
+                .remedy("try again"),
         };
         let mut stream = connect::to_server(path).map_err(|e| failed(&e))?;
         stream.set_read_timeout(Some(FIRST_WORD)).map_err(|e| failed(&e))?;

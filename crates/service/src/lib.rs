@@ -48,8 +48,9 @@ mod watch;
 mod way;
 
 pub use attend::{Attendance, Attendant, unknown};
-pub use begin::{begin_mounted, begin_served, process_serving};
+pub use begin::{begin_mounted, begin_served};
 pub use close::{Closed, ask, clean_up, close, died, running, status};
+pub use connect::process_at;
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;
 pub use cover_retry::{Cover, CoverRetry, CoverSource};

@@ -25,6 +25,10 @@ impl Helpers {
             Helpers { links: Vec::new(), _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) };
         for name in ["mount.lacuna", "umount.lacuna"] {
             let link = Path::new("/sbin").join(name);
+            if !link.exists() {
+                // Of a run that was killed.
+                let _ = fs::remove_file(&link);
+            }
             if let Err(e) = std::os::unix::fs::symlink(program, &link) {
                 skipped(&format!("{} cannot be made: {e}", link.display()));
                 return None;

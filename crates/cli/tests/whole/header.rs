@@ -194,6 +194,17 @@ fn a_partition_table_in_the_place_of_the_first_copy_is_not_overwritten_without_a
     assert!(fs::read(scene.path("disk.img")).unwrap() == overwritten);
     scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(0);
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
+
+    // Both are told: what becomes of the header, and of the table.
+    fs::write(scene.path("second"), "second").unwrap();
+    scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "second"]).code(0);
+    table.fill(0);
+    table[512..520].copy_from_slice(b"EFI PART");
+    file.write_all_at(&table, 0).unwrap();
+    let said = scene.lacuna(&[&restore[..], &["--older"]].concat()).code(1).stderr;
+    assert!(said.contains("older than the present one") && said.contains("a partition table"), "{said}");
+    scene.lacuna(&[&restore[..], &["--older", "--yes"]].concat()).code(0);
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before);
 }
 
 #[test]

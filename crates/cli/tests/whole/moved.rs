@@ -18,6 +18,13 @@ fn open_levels() -> Option<Scene> {
     Some(scene)
 }
 
+/// What `list` says of the disks of this scene: other tests have theirs open.
+fn listed(scene: &Scene) -> String {
+    let dir = scene.path(".").canonicalize().unwrap().display().to_string();
+    let list = scene.lacuna(&["list"]).code(0).stdout;
+    list.lines().filter(|line| line.contains(&dir)).collect::<Vec<_>>().join("\n")
+}
+
 /// A disk whose file is `disk.img`, mounted at `mnt` as a file alone.
 fn open() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !have("fusermount3") {
@@ -35,7 +42,7 @@ fn a_moved_file_is_known_by_its_new_path() {
     let Some(scene) = open() else { return };
     let _closing = Closing(&scene, &["mnt"]);
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
-    let list = scene.lacuna(&["list"]).code(0).stdout;
+    let list = listed(&scene);
     assert!(list.contains("its file is ") && list.contains("/moved.img now"), "{list}");
     assert!(scene.lacuna(&["status", "moved.img"]).code(0).stdout.contains("/disk.img"));
     let again = scene.lacuna(&["open", "moved.img", "second", "--raw", "--key-file", "key"]).code(5).stderr;
@@ -44,7 +51,7 @@ fn a_moved_file_is_known_by_its_new_path() {
     assert!(doctor.contains("/moved.img now") && !doctor.contains("no server of this user"), "{doctor}");
     scene.lacuna(&["check", "moved.img"]).code(0);
     scene.lacuna(&["close", "moved.img"]).code(0);
-    assert!(scene.lacuna(&["list"]).code(0).stdout.lines().all(|line| !line.contains("/moved.img")));
+    assert_eq!(listed(&scene), "");
     scene.lacuna(&["check", "moved.img", "--key-file", "key"]).code(0);
 }
 
@@ -54,6 +61,10 @@ fn a_served_file_that_was_moved_is_closed_by_its_new_path() {
     let server = scene.serve(&[]);
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
     assert!(scene.lacuna(&["status", "moved.img"]).code(0).stdout.contains("its file is "));
+    scene.lacuna(&["check", "moved.img"]).code(0);
+    fs::write(scene.path("second"), "second").unwrap();
+    let words = ["key", "add", "moved.img", "--key-file", "key", "--new-key-file", "second"];
+    scene.lacuna(&words).code(0);
     scene.lacuna(&["close", "moved.img"]).code(0);
     assert_eq!(server.wait(), 0);
 }
@@ -63,8 +74,7 @@ fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
     let Some(scene) = open() else { return };
     let _closing = Closing(&scene, &["mnt"]);
     fs::remove_file(scene.path("disk.img")).unwrap();
-    for words in [&["list"][..], &["status", "disk.img"]] {
-        let said = scene.lacuna(words).code(0).stdout;
+    for said in [listed(&scene), scene.lacuna(&["status", "disk.img"]).code(0).stdout] {
         assert!(said.contains("its file was deleted"), "{said}");
     }
     let doctor = scene.lacuna(&["doctor", "disk.img"]).code(4).stdout;
@@ -98,11 +108,11 @@ fn all_levels_of_a_moved_file_are_closed_by_its_new_path() {
     let _closing = Closing(&scene, &["second", "mnt"]);
     fs::write(scene.path("second/disk"), "deep").unwrap();
     fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
-    let list = scene.lacuna(&["list"]).code(0).stdout;
+    let list = listed(&scene);
     assert_eq!(list.matches("/moved.img now").count(), 2, "{list}");
     scene.lacuna(&["close", "moved.img"]).code(0);
     scene.wait_until_free("moved.img");
-    assert!(!scene.lacuna(&["list"]).code(0).stdout.contains("disk.img"));
+    assert_eq!(listed(&scene), "");
     let check = scene.lacuna(&["check", "moved.img", "--key-file", "deep", "--json"]).code(0).json();
     assert_eq!(check["bad"], 0);
 }
@@ -112,7 +122,7 @@ fn all_levels_of_a_deleted_file_stay_until_the_loss_is_meant() {
     let Some(scene) = open_levels() else { return };
     let _closing = Closing(&scene, &["second", "mnt"]);
     fs::remove_file(scene.path("disk.img")).unwrap();
-    let list = scene.lacuna(&["list"]).code(0).stdout;
+    let list = listed(&scene);
     assert_eq!(list.matches("its file was deleted").count(), 2, "{list}");
     for targets in [&["mnt"][..], &["second"], &["second", "mnt"], &["disk.img"]] {
         let refused = scene.lacuna(&[&["close"][..], targets].concat()).code(20).stderr;
@@ -124,4 +134,36 @@ fn all_levels_of_a_deleted_file_stay_until_the_loss_is_meant() {
     }
     scene.lacuna(&["close", "disk.img", "--deleted"]).code(0);
     assert!(!scene.path("mnt/disk").exists() && !scene.path("second/disk").exists());
+}
+
+#[test]
+fn another_file_at_the_old_path_is_another_disk() {
+    let Some(scene) = open() else { return };
+    let _closing = Closing(&scene, &["mnt", "second"]);
+    fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
+    scene.create("disk.img", &["--size", "32M"]).code(0);
+    scene.lacuna(&["close", "disk.img"]).code(4);
+    scene.lacuna(&["status", "disk.img"]).code(4);
+    assert!(scene.lacuna(&["doctor", "disk.img"]).code(0).stdout.contains("open nowhere"));
+    // A mount point stands for what is mounted there, and not for what is at its old path.
+    assert_eq!(scene.lacuna(&["info", "mnt", "--json"]).code(0).json()["size"], 64 << 20);
+    scene.lacuna(&["check", "mnt"]).code(0);
+    scene.lacuna(&["open", "disk.img", "second", "--raw", "--key-file", "key"]).code(0);
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    assert!(scene.path("mnt/disk").exists() && !scene.path("second/disk").exists());
+    scene.lacuna(&["erase", "disk.img", "--yes"]).code(0);
+    scene.lacuna(&["close", "moved.img"]).code(0);
+}
+
+#[test]
+fn a_deleted_file_keeps_no_other_disk_open() {
+    let Some(scene) = open() else { return };
+    let _closing = Closing(&scene, &["mnt", "second"]);
+    scene.create("other.img", &["--size", "32M"]).code(0);
+    scene.lacuna(&["open", "other.img", "second", "--raw", "--key-file", "key"]).code(0);
+    fs::remove_file(scene.path("disk.img")).unwrap();
+    let refused = scene.lacuna(&["close", "mnt", "second"]).code(20).stderr;
+    assert!(refused.contains("deleted while it was open"), "{refused}");
+    assert!(scene.path("mnt/disk").exists() && !scene.path("second/disk").exists());
+    scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
 }

@@ -250,7 +250,13 @@ fn namespaces_are_apart() {
     disk.scene.lacuna(&[&by_second[..], &["--ceph-conf", "second.conf"]].concat()).code(0);
     let refused = close(&[]).code(1).stderr;
     assert!(refused.contains(&format!("--ceph-conf {}", second.display())), "{refused}");
-    close(&["--ceph-conf", "second.conf"]).code(0);
+    let mut by_variable = disk.scene.command(&["close", &disk.location, "--namespace", "third"]);
+    by_variable.env("CEPH_CONF", &disk.cluster.conf);
+    assert_eq!(by_variable.output().unwrap().status.code(), Some(4));
+    let mut by_variable = disk.scene.command(&["close", &disk.location]);
+    by_variable.env("CEPH_CONF", &second);
+    assert!(by_variable.output().unwrap().status.success());
+    assert!(!disk.scene.path("mnt/disk").exists());
     close(&[]).code(0);
     assert_eq!(server.wait(), 0);
     disk.verb(&["check"], &["--key-file", "second"]).code(0);
