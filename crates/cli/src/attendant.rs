@@ -1,7 +1,7 @@
 //! What a server does with the disk that it has open for other commands: it checks the disk, lends its header, and makes it larger.
 
 use crate::header_wire;
-use crate::place::HeldPlace;
+use crate::place::{HeldPlace, Place};
 use crate::settings;
 use lacuna::{BadBlock, Disk, Error, Kind, OpenDisk, Result, human, is_of_version_table};
 use lacuna_service::{Attendant, Exchange, unknown};
@@ -42,6 +42,15 @@ impl DiskAttendant {
         let (place, what) = request.split_once(' ').unwrap_or((request, ""));
         if place == self.place.place().to_string() {
             return Ok(what);
+        }
+        if place == Place::Elsewhere.to_string() {
+            return Err(Error::new(Kind::Busy, "nothing was done")
+                .found(format!(
+                    "process {}, which has it open, and no file at this path any more",
+                    std::process::id()
+                ))
+                .expected("the file that is open")
+                .remedy("`lacuna status` says what became of it; if it was moved, give its path"));
         }
         Err(Error::new(Kind::Busy, "nothing was done")
             .found(format!(

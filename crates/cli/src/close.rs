@@ -9,13 +9,14 @@ use lacuna::{Error, Kind, Location, Result};
 use lacuna_service::{Closed, Record};
 use std::cell::Cell;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// `lacuna close`. All disks are closed that can be, whatever becomes of the others; the first failure is told. When a level cannot be
 /// closed, those above it stay open: without level 0 it would get no more cover.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     if args.all {
-        return close_all(console);
+        return close_all(args.deleted, console);
     }
     let (namespace, ceph_conf) = (args.namespace.clone(), args.ceph_conf.clone());
     let cluster = ClusterArgs { namespace, ceph_conf, ceph_id: None, timeout: None };
@@ -23,10 +24,7 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let mut closed = Ok(());
     for target in &args.targets {
         match open_at(target, &cluster, args.deleted) {
-            Ok(of_target) => {
-                open.mounts.extend(of_target.mounts);
-                open.sockets.extend(of_target.sockets);
-            }
+            Ok(of_target) => open.extend(of_target),
             Err(e) => closed = closed.and(Err(e)),
         }
     }
@@ -47,7 +45,7 @@ fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt
         if open.mounts.is_empty() && open.sockets.is_empty() {
             // It says that nothing is open there.
             let mountpoint = location.path().map_or_else(|| target.to_owned(), status::canonical_path);
-            open.mounts.push(Mount { mountpoint, location: None });
+            open.mounts.push(Mount { mountpoint, location: None, vault: false });
         }
         open
     };
@@ -61,8 +59,9 @@ fn close_served(socket: &Path, console: Console) -> Result<()> {
     working::show(console, "closing what is served", |_| lacuna_service::close_served(socket))
 }
 
-/// Closes everything that this user has open. Each failure is told; the first one is what the command ends with.
-fn close_all(console: Console) -> Result<()> {
+/// Closes everything that this user has open; what was `deleted` only if that is said. Each failure is told; the first one is what the
+/// command ends with.
+fn close_all(deleted: bool, console: Console) -> Result<()> {
     lacuna_service::default_run_base()?;
     let told = Cell::new(false);
     // The first failure is told at the end, as that of every command.
@@ -75,12 +74,29 @@ fn close_all(console: Console) -> Result<()> {
     let mut records: Vec<Record> = records().collect();
     // What was opened last may rest on what was opened before.
     records.sort_by_key(|record| Reverse(record.since));
-    let mounts: Vec<Mount> = records.into_iter().map(Mount::of).collect();
-    if sockets.is_empty() && mounts.is_empty() {
+    let mounts =
+        records.into_iter().map(|record| OpenAt { mounts: vec![Mount::of(record)], sockets: Vec::new() });
+    let served = sockets.into_iter().map(|socket| OpenAt { mounts: Vec::new(), sockets: vec![socket] });
+    let all: Vec<OpenAt> = mounts.chain(served).collect();
+    if all.is_empty() {
         return console.done("nothing is open");
     }
-    let mut closed = close_mounts(mounts.into_iter(), console, failed);
-    for socket in sockets {
+    let mut open = OpenAt::default();
+    let mut closed = Ok(());
+    let mut kept = BTreeSet::new();
+    for one in all {
+        match if deleted { Ok(()) } else { one.refuse_deleted() } {
+            Ok(()) => open.extend(one),
+            // All levels of a disk have the same file.
+            Err(e) if kept.insert(e.to_string()) => {
+                failed(&e);
+                closed = closed.and(Err(e));
+            }
+            Err(_) => {}
+        }
+    }
+    closed = closed.and(close_mounts(open.mounts.into_iter(), console, failed));
+    for socket in open.sockets {
         let one = close_served(&socket, console);
         one.as_ref().err().into_iter().for_each(failed);
         closed = closed.and(one);
@@ -96,7 +112,7 @@ fn close_mounts(
 ) -> Result<()> {
     let mut closed = Ok(());
     let mut stay = Vec::new();
-    for Mount { mountpoint, location } in deepest_first(mounts) {
+    for Mount { mountpoint, location, .. } in deepest_first(mounts) {
         if location.is_some() && stay.contains(&location) {
             continue;
         }

@@ -4,7 +4,7 @@ use crate::console::Console;
 use crate::findings::Findings;
 use crate::in_pool;
 use crate::status;
-use crate::status_words::{changed_file, go_on, is_deleted, no_answer, place};
+use crate::status_words::{changed_file, go_on, holder, is_deleted, no_answer, place};
 use lacuna::{ClusterOptions, Kind, Location, PublicHeader, shell_word};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
@@ -85,7 +85,7 @@ fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut
         findings.wrong(
             "open",
             Kind::NotFound,
-            format!("open{at} (process {pid}), and its file was deleted"),
+            format!("open{at} (process {pid}), and its {} was deleted", holder(server)),
             copy,
         );
     } else {
@@ -97,7 +97,7 @@ fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut
                 "open",
                 Kind::Io,
                 format!("{open}; the last request that failed: {error}"),
-                "look at the log of the system, close it, and open it again",
+                "`lacuna check` of a disk, or `lacuna vault check` of a closed vault, lists what is bad; if the medium failed, see to it, close it, and open it again",
             );
         }
         match changed {

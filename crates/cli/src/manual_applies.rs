@@ -52,11 +52,15 @@ const VARIABLES: &[(Need, &str, &str)] = &[
 /// Every exit code, by what makes a command end with it.
 const CODES: &[(Need, &str, &str)] = &[
     (Need::Nothing, "0", "Fine."),
-    (Need::Nothing, "1", "The command line cannot be understood, or asks for what cannot be."),
+    (
+        Need::Nothing,
+        "1",
+        "The command line cannot be understood, or asks for what cannot be, such as to make what is there already.",
+    ),
     (Need::Place, "2", "A wrong passphrase, or no permission."),
     (Need::Passphrase, "3", "Not enough memory: for the cost of the passphrase, or for a cache."),
     (Need::Place, "4", "There is no such location, or it is not a lacuna disk."),
-    (Need::Place, "5", "Something else has it open, or it exists already."),
+    (Need::Place, "5", "Something else has it open."),
     (Need::Looking, "10", "Corrupt, or tampered with."),
     (Need::Older, "11", "Rolled back: what is there is older than what was seen before."),
     (Need::Purging, "12", "Flash could not be purged: what was deleted or erased may still be recovered."),

@@ -11,6 +11,8 @@ use std::process::Command;
 
 /// Where mount(8) and umount(8) look for helpers.
 const UNMOUNTING: &str = "/sbin/umount.lacuna";
+/// What is there where systemd runs.
+const SYSTEMD: &str = "/run/systemd/system";
 /// How a unit of systemd asks a person, who may sit at the console or log in over a network.
 const ASKING: &str = "/usr/bin/systemd-ask-password";
 
@@ -121,7 +123,9 @@ impl Given {
             return Ok(None);
         }
         let asks = !options.names_key && passphrase::credential_path().is_none();
-        if asks && !has_terminal() && Path::new(ASKING).exists() {
+        // Where systemd does not run, nobody would answer.
+        let can_ask = || Path::new(SYSTEMD).exists() && Path::new(ASKING).exists();
+        if asks && !has_terminal() && can_ask() {
             options.words.push(format!("--askpass={ASKING}"));
         }
         let is_vault = Path::new(&self.names[0]).is_dir();

@@ -5,7 +5,7 @@ use crate::in_pool;
 use crate::place::Place;
 use crate::status;
 use crate::status_words::{go_on, is_deleted, no_answer};
-use lacuna::{Error, Kind, Location, Result, Site, Target};
+use lacuna::{Error, Kind, Location, Result, Site, Target, shell_word};
 use lacuna_service::{InPool, Record};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -85,11 +85,18 @@ impl OpenAt {
         }
     }
 
-    /// Refuses what closing would lose: a disk whose file was deleted.
+    /// What is open of another location as well.
+    pub(crate) fn extend(&mut self, other: OpenAt) {
+        self.mounts.extend(other.mounts);
+        self.sockets.extend(other.sockets);
+    }
+
+    /// Refuses what closing would lose: a disk whose file was deleted. What was in the directory of a vault is gone with its files,
+    /// and closing it tells what it could not write.
     ///
     /// Deniability contract: not where it is mounted.
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
-        let mounted = self.mounts.iter().filter_map(|mount| {
+        let mounted = self.mounts.iter().filter(|mount| !mount.vault).filter_map(|mount| {
             Some((mount.location.clone()?, lacuna_service::status(&mount.mountpoint, None).ok()?))
         });
         let served = self.sockets.iter().filter_map(|socket| {
@@ -100,8 +107,10 @@ impl OpenAt {
             return Ok(());
         };
         Err(Error::new(Kind::Other, format!("cannot close {location}"))
-            .found("its file was deleted while it was open: with the server the disk goes, and all that is on it")
-            .remedy("copy what you need; then close it with --deleted"))
+            .found(
+                "its file was deleted while it was open: with the server the disk goes, and all that is on it",
+            )
+            .remedy(format!("copy what you need; then `lacuna close --deleted {}`", shell_word(location))))
     }
 }
 
@@ -128,12 +137,14 @@ pub(crate) struct Mount {
     pub mountpoint: PathBuf,
     /// The location of its disk, if it is one of ours.
     pub location: Option<String>,
+    /// Whether it is a vault.
+    pub vault: bool,
 }
 
 impl Mount {
     pub(crate) fn of(record: Record) -> Mount {
-        let Record { mountpoint, location, .. } = record;
-        Mount { mountpoint, location: Some(location) }
+        let Record { mountpoint, location, vault, .. } = record;
+        Mount { mountpoint, location: Some(location), vault }
     }
 }
 

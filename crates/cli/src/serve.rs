@@ -210,7 +210,7 @@ fn serve_disk(
     let attendance = Attendance::of(Some(attendant), Arc::new(|| Ok(())), settings::full_name);
     let working = attendance.clone();
     let mut options = Options {
-        in_use: Some(Arc::new(move || working.is_at_work())),
+        in_use: Some(Arc::new(move || working.is_at_work() || working.has_deleted_file())),
         report: Some(Arc::new(report)),
         max_connections: usize::from(args.max_connections),
         idle_timeout: args.idle.idle_timeout,

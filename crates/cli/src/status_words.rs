@@ -71,12 +71,17 @@ pub(crate) fn is_deleted(server: &Value) -> bool {
 /// What became of the file of what is open, if it is no longer where it was opened.
 pub(crate) fn changed_file(server: &Value) -> Option<String> {
     if is_deleted(server) {
-        return Some("its file was deleted: copy what you need before you close it".to_owned());
+        return Some(format!("its {} was deleted: copy what you need before you close it", holder(server)));
     }
     if server["file"]["removed"] == true {
         return Some("its device was removed, or has another name".to_owned());
     }
-    moved_to(server).map(|path| format!("its file is {path} now"))
+    moved_to(server).map(|path| format!("its {} is {path} now", holder(server)))
+}
+
+/// What holds what is open.
+pub(crate) fn holder(server: &Value) -> &'static str {
+    if server["vault"] == true { "directory" } else { "file" }
 }
 
 /// The path of the file of what is open, if it was moved.

@@ -6,6 +6,7 @@ use crate::background::{self, Ready};
 use crate::console::Console;
 use crate::mount_point;
 use crate::notify;
+use crate::place::HeldPlace;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -14,8 +15,9 @@ use crate::vault;
 use crate::working::Stage;
 use lacuna::vault::{OpenVault, VaultKey, VaultOpening};
 use lacuna::{Error, Kind, Location, Result, shell_word};
-use lacuna_service::become_io_flusher;
+use lacuna_service::{Attendant, Exchange, become_io_flusher, unknown};
 use lacuna_vaultfs::{MountRequest, Mounted};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -171,6 +173,9 @@ fn mount(place: &Place<'_>, args: &OpenArgs, open: OpenVault, say: &lacuna_servi
     request.allow_other = args.vault.allow_other;
     request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;
+    let held = HeldPlace::of(&args.location);
+    request.place = held.place().identity();
+    request.attendant = Some(Arc::new(VaultAttendant(held)));
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
     request.log = Arc::clone(say);
     // `lacuna close` and `lacuna status` show what the server says.
@@ -178,4 +183,17 @@ fn mount(place: &Place<'_>, args: &OpenArgs, open: OpenVault, say: &lacuna_servi
     // The hold on the directory ends with the vault, before anybody is told that it is closed.
     request.held = Some(Box::new(open));
     Mounted::start(request)
+}
+
+/// What the server of a vault answers beside its counters.
+struct VaultAttendant(HeldPlace);
+
+impl Attendant for VaultAttendant {
+    fn file(&self) -> Value {
+        self.0.to_json()
+    }
+
+    fn attend(&self, request: &str, _exchange: &mut Exchange) -> Result<Value> {
+        Err(unknown(request))
+    }
 }

@@ -287,10 +287,10 @@ impl Opened {
         self.finish(None)
     }
 
-    /// Whether it is used in a way that asks nothing of the file system.
+    /// Whether it is used in a way that asks nothing of the file system, or would be gone with the server: its file was deleted.
     fn is_used_unseen(&self) -> bool {
-        self.control.as_ref().is_some_and(Control::is_at_work)
-            || is_mounted_elsewhere(&self.record.mountpoint)
+        let needs_server = |control: &Control| control.is_at_work() || control.has_deleted_file();
+        self.control.as_ref().is_some_and(needs_server) || is_mounted_elsewhere(&self.record.mountpoint)
     }
 
     /// Says why it is not closed. A signal may be followed by a kill: what programs wrote until now is made durable.

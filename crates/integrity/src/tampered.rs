@@ -5,9 +5,20 @@ use lacuna_core::{Error, Kind};
 
 /// A page of US that does not verify.
 pub(crate) fn tampered(part: Part, page: u64) -> Error {
-    Error::new(Kind::Corrupt, format!("page {page} of {part:?} does not verify"))
+    Error::new(Kind::Corrupt, format!("page {page} of {} does not verify", name_of(part)))
         .expected("the page that was written there last")
         .remedy("empty the file, then restore it from a backup")
+}
+
+fn name_of(part: Part) -> String {
+    match part {
+        Part::Tree(level) if level >= Part::RTREE => format!("RTree, level {},", level - Part::RTREE),
+        Part::Tree(level) => format!("the tree of tags, level {level},"),
+        Part::Counters => "the table of counters".to_owned(),
+        Part::Intervals => "the intervals of equal counters".to_owned(),
+        Part::Order => "the order of the leaves of RTree".to_owned(),
+        Part::Position => "the places of blocks in RTree".to_owned(),
+    }
 }
 
 /// A block that does not verify.

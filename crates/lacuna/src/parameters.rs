@@ -6,7 +6,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, shell_word};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::Params as FlashParams;
-use lacuna_header::{FormatId, HEADER_AREA, Location, PublicHeader, medium_len};
+use lacuna_header::{FormatId, HEADER_AREA, HEADER_LEN, Location, PublicHeader, medium_len};
 use lacuna_oblivious::{Hiding, Params as ObliviousParams};
 use lacuna_sealed::Params;
 use lacuna_sealed_objects::ObjectParams;
@@ -86,6 +86,12 @@ impl Parameters {
     pub fn check_length(&self, len: u64, version: u32, location: &Location) -> Result<()> {
         if len >= self.end() {
             return Ok(());
+        }
+        if len == HEADER_LEN as u64 {
+            return Err(Error::new(Kind::Usage, format!("{location} is no disk"))
+                .found("a file as long as a backup of a header")
+                .expected("the disk of which it is the header")
+                .remedy("restore it with `lacuna header restore DISK BACKUP`"));
         }
         let whole = self.medium_len(version);
         let zeros = "what is left be read; what is gone reads as zeros, of which `check` says nothing";

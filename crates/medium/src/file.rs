@@ -144,6 +144,9 @@ impl FileMedium {
 
     fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
         let what = format!("{operation} of {len} bytes at byte {offset} of {}", self.path.display());
+        if e.kind() == std::io::ErrorKind::UnexpectedEof {
+            return Error::io(what, e).found("the end of the file or device before that: it became shorter");
+        }
         let error = Error::io(what, e);
         if error.kind() == Kind::NoSpace { error.remedy(FREE_SPACE) } else { error }
     }

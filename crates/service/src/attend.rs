@@ -70,9 +70,9 @@ impl Attendance {
         self.0.attendant.as_ref().map_or(Value::Null, |attendant| attendant.file())
     }
 
-    /// Of a server that attends to nobody.
-    pub fn none(naming: Naming) -> Self {
-        Self::of(None, Arc::new(|| Ok(())), naming)
+    /// Whether that file was deleted: what is open is gone with the server.
+    pub fn has_deleted_file(&self) -> bool {
+        self.file()["deleted"] == true
     }
 
     /// Whether the first line of a client is a request, of whatever version.

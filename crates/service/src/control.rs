@@ -113,6 +113,11 @@ impl Control {
         self.attendance.is_at_work()
     }
 
+    /// Whether the file of what is open was deleted.
+    pub fn has_deleted_file(&self) -> bool {
+        self.attendance.has_deleted_file()
+    }
+
     /// Ends the work for clients and refuses more; who asks for anything else is answered. Returns when no such work uses the disk
     /// any more.
     pub fn end_work(&self) {

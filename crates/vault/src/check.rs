@@ -135,7 +135,7 @@ impl FileCheck<'_> {
             return true;
         };
         (self.at, self.most) = (failed.block + 1, 1);
-        report.blocks += self.at - first;
+        report.blocks += failed.block - first;
         self.bad(Some(failed.block), report, &failed.error);
         true
     }

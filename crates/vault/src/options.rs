@@ -92,7 +92,7 @@ pub struct FileStat {
 pub struct CheckReport {
     /// Files that were read.
     pub files: u64,
-    /// Blocks that were read, holes among them.
+    /// Blocks that verify, holes among them.
     pub blocks: u64,
     /// Blocks, and whole files, that do not verify.
     pub places: u64,

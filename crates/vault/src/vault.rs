@@ -119,7 +119,9 @@ impl Vault {
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
         let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4));
-        let namespace = namespace.map_err(incomplete)?;
+        let namespace = namespace.map_err(|e| {
+            incomplete(e, &Namespace::backing_files(&store, &root).unwrap_or_default().join(" and "))
+        })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;
         // Only now is it known that the state is whole enough to go on from.
@@ -415,13 +417,13 @@ impl Vault {
 }
 
 /// The namespace of a state that is anchored does not verify: files of another state lie beside the superblock.
-fn incomplete(e: Error) -> Error {
+fn incomplete(e: Error, backing: &str) -> Error {
     if e.kind() != Kind::Corrupt {
         return e;
     }
-    e.context("the directory does not hold one whole state").remedy(
+    e.context(format!("the directory does not hold one whole state of the backing files {backing}, which hold all names")).remedy(
         "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
-         restore the directory from a backup",
+         bring these files back as they were when the vault was last closed, or restore the directory from a backup",
     )
 }
 

@@ -8,7 +8,7 @@ use crate::served::Served;
 use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
-    Attendance, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
+    Attendance, Attendant, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
     check_mountpoint, clean_up, close, default_run_base, ends_later, is_mounted_elsewhere, seconds_now,
     unmount_fuse,
 };
@@ -36,6 +36,10 @@ pub struct MountRequest {
     pub no_exec: bool,
     /// Close it when nothing was asked of it for so long and nobody uses it.
     pub idle_timeout: Option<Duration>,
+    /// What tells the vault's directory from others whatever its path is, for the record; may be empty.
+    pub place: String,
+    /// Who says what became of that directory.
+    pub attendant: Option<Arc<dyn Attendant>>,
     /// Directory of the run directories, if not [`default_run_base`].
     pub run_base: Option<PathBuf>,
     /// Where messages of the running server go.
@@ -58,6 +62,8 @@ impl MountRequest {
             read_only: false,
             no_exec: false,
             idle_timeout: None,
+            place: String::new(),
+            attendant: None,
             run_base: None,
             log: Arc::new(|_| {}),
             naming: Setting::quoted,
@@ -127,7 +133,7 @@ impl Mounted {
             vault: true,
             via: None,
             in_pool: None,
-            place: String::new(),
+            place: request.place,
         };
         // Written before there is anything to clean up.
         run.write_record(&record)?;
@@ -151,7 +157,7 @@ impl Mounted {
         let (at, naming) = (run.paths().control(), request.naming);
         let idle = Idle::new(request.idle_timeout);
         let served = Served { vault: Arc::clone(&request.vault), traffic };
-        let attending = (Attendance::none(naming), naming);
+        let attending = (Attendance::of(request.attendant, Arc::new(|| Ok(())), naming), naming);
         let control = Some(Control::start(&at, served, Arc::clone(&watch), wake.clone(), attending)?);
         let MountRequest { vault, log, held, .. } = request;
         Ok(Mounted { control, fuse, run, vault, watch, events, wake, idle, record, log, held })

@@ -44,7 +44,7 @@ pub(crate) struct CloseArgs {
     /// others open; the exit code is that of the first failure
     #[arg(long, conflicts_with = "targets")]
     pub all: bool,
-    /// Close a disk whose file was deleted while it was open as well: what is on it is lost. --all closes it in any case
+    /// Close a disk whose file was deleted while it was open as well: what is on it is lost
     #[arg(long)]
     pub deleted: bool,
     /// Of open disks of one name in pools the one in this namespace ('' for none)

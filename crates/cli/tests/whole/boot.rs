@@ -198,6 +198,15 @@ fn what_nobody_uses_is_closed() {
     assert!(in_use(&scene, "disk.img"));
     drop(held);
     wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
+    // What would be gone with the server stays longer than what was opened after it.
+    scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
+    fs::remove_file(scene.path("disk.img")).unwrap();
+    for _ in 0..2 {
+        scene.lacuna(&[&["open", "other.img", "other", "--raw"][..], &idle].concat()).code(0);
+        scene.wait_until_free("other.img");
+    }
+    assert!(scene.path("mnt/disk").exists());
+    scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
 }
 
 /// What `user` in fstab and the manual of mount(8) mean, by the words that reach the helper.

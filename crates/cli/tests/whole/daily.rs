@@ -82,7 +82,7 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        let _ = self.lacuna(&["-q", "close", "--all"]);
+        let _ = self.lacuna(&["-q", "close", "--all", "--deleted"]);
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
@@ -144,6 +144,23 @@ fn what_is_open_is_listed_watched_and_closed_at_once() {
     assert_eq!(apart.lacuna(&["close", "--all"]).code(0).stdout, "nothing is open\n");
     apart.keyed(&["check", "disk.img"]);
     apart.lacuna(&["close", "mnt", "--all"]).code(1);
+}
+
+#[test]
+fn what_was_deleted_stays_when_all_else_is_closed() {
+    let Some(apart) = Apart::with_three() else { return };
+    for file in ["disk.img", "other.img"] {
+        fs::remove_file(apart.scene.path(file)).unwrap();
+    }
+    let said = apart.lacuna(&["close", "--all"]).code(20).stderr;
+    for file in ["disk.img", "other.img"] {
+        let path = apart.scene.path(file).canonicalize().unwrap_or(apart.scene.path(file));
+        assert!(said.contains(&format!("lacuna close --deleted {}", path.display())), "{said}");
+    }
+    assert_eq!(apart.list().lines().count(), 2, "{}", apart.list());
+    apart.lacuna(&["close", "--deleted", "disk.img"]).code(0);
+    apart.lacuna(&["close", "--all", "--deleted"]).code(0);
+    assert_eq!(apart.list(), "nothing is open\n");
 }
 
 #[test]

@@ -97,6 +97,16 @@ fn a_disk_that_was_cut_short_says_how_long_it_was() {
 }
 
 #[test]
+fn a_backup_of_a_header_is_no_disk_that_was_cut_short() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
+    for words in [&["info", "hdr"][..], &["check", "hdr", "--key-file", "key"]] {
+        let said = scene.lacuna(words).code(1).stderr;
+        assert!(said.contains("header restore") && !said.contains("truncate"), "{said}");
+    }
+}
+
+#[test]
 fn an_interrupted_mkfs_is_done_again_and_a_file_system_is_never_overwritten() {
     if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.ext4") {
         return;

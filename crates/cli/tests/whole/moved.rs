@@ -1,6 +1,6 @@
 //! The file of an open disk is moved, deleted or copied: lacuna says what is open where, and loses nothing without a word.
 
-use crate::scene::{Closing, Scene, can_mount, have};
+use crate::scene::{CHEAP, Closing, Scene, can_mount, have};
 use std::fs;
 
 /// A disk of two levels, mounted at `mnt` and `second` as files alone.
@@ -83,6 +83,7 @@ fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
         let refused = scene.lacuna(&["close", target]).code(20).stderr;
         assert!(refused.contains("deleted while it was open") && refused.contains("--deleted"), "{refused}");
     }
+    assert!(scene.lacuna(&["check", "disk.img"]).code(5).stderr.contains("no file at this path"));
     // What is on it can still be had.
     assert_eq!(fs::read(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
     scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
@@ -166,4 +167,25 @@ fn a_deleted_file_keeps_no_other_disk_open() {
     assert!(refused.contains("deleted while it was open"), "{refused}");
     assert!(scene.path("mnt/disk").exists() && !scene.path("second/disk").exists());
     scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
+}
+
+#[test]
+fn a_moved_vault_is_known_by_its_new_path() {
+    if !can_mount("/dev/fuse") {
+        return;
+    }
+    let scene = Scene::new();
+    fs::create_dir(scene.path("mnt")).unwrap();
+    scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
+    scene.lacuna(&["open", "v", "mnt", "--key-file", "key"]).code(0);
+    let _closing = Closing(&scene, &["mnt"]);
+    fs::rename(scene.path("v"), scene.path("w")).unwrap();
+    let list = listed(&scene);
+    assert!(list.contains("its directory is ") && list.contains("/w now"), "{list}");
+    scene.lacuna(&["status", "w"]).code(0);
+    let doctor = scene.lacuna(&["doctor", "w"]).code(0).stdout;
+    assert!(doctor.contains("its directory is ") && !doctor.contains("a copy"), "{doctor}");
+    fs::write(scene.path("mnt/file"), "written").unwrap();
+    scene.lacuna(&["close", "w"]).code(0);
+    scene.lacuna(&["vault", "check", "w", "--key-file", "key"]).code(0);
 }

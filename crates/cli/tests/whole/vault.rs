@@ -181,6 +181,35 @@ fn an_altered_block_is_an_error_that_names_it_and_all_else_is_there() {
 }
 
 #[test]
+fn a_backing_file_without_which_the_vault_does_not_open_is_named() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.open().code(0);
+    scene.write("file", &noise(1, 20_000));
+    scene.close().code(0);
+    let vault = scene.0.path("v");
+    let all = scene.keyed(&["vault", "check", "v", "--json"]).code(0).json()["blocks"].as_u64().unwrap();
+    let (mut named, mut listed) = (0, 0);
+    for file in walk(&vault).into_iter().filter(|file| file.parent() != Some(&vault)) {
+        let whole = fs::read(&file).unwrap();
+        let altered: Vec<u8> = whole.iter().map(|byte| byte ^ 1).collect();
+        fs::write(&file, altered).unwrap();
+        let ran = scene.keyed(&["vault", "check", "v"]).code(10);
+        let name = file.strip_prefix(&vault).unwrap().display().to_string();
+        if ran.stderr.contains("which hold all names") {
+            assert!(ran.stderr.contains(&name), "{name}: {}", ran.stderr);
+            named += 1;
+        } else {
+            let counted = format!("{} blocks verified, 5 bad", all - 5);
+            assert!(ran.stdout.contains(&name) && ran.stdout.contains(&counted), "{}", ran.stdout);
+            listed += 1;
+        }
+        fs::write(&file, whole).unwrap();
+    }
+    assert!(named > 0 && listed == 1, "{named} {listed}");
+    scene.keyed(&["vault", "check", "v"]).code(0);
+}
+
+#[test]
 fn what_a_killed_server_left_is_cleared_away_by_the_next_opening() {
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.open().code(0);

@@ -70,6 +70,11 @@ impl Namespace {
         Namespace::new(store.clone(), shelf, database)
     }
 
+    /// Names of the backing files of the namespace with this root.
+    pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
+        Shelf::backing_files(store, root)
+    }
+
     /// That of a root and of the batches committed after it.
     pub(crate) fn open(
         store: &Arc<Store>,

@@ -113,6 +113,12 @@ impl NamespaceObjects {
         self.store.truncate(self.data, blocks)
     }
 
+    /// Names of all backing files.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let parts: Vec<ObjectId> = self.parts.lock().values().copied().collect();
+        std::iter::once(self.data).chain(parts).map(|object| self.store.object_name(object)).collect()
+    }
+
     /// Name of the backing file of the blocks.
     pub(crate) fn name(&self) -> String {
         self.store.object_name(self.data)

@@ -54,6 +54,19 @@ impl Shelf {
         root: &[u8],
         budget: Budget,
     ) -> Result<Shelf> {
+        let (objects, len, trusted) = Shelf::parse(store, root)?;
+        let keys = FileKeys::derive(master, FILE)?;
+        let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
+        Ok(Shelf::new(objects, file, len))
+    }
+
+    /// Names of the backing files of such a root: without one of them the vault does not open.
+    pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
+        Shelf::parse(store, root).map(|(objects, ..)| objects.names())
+    }
+
+    /// The objects of a root, the length of the database, and what is trusted of its file.
+    fn parse<'r>(store: &Arc<Store>, root: &'r [u8]) -> Result<(NamespaceObjects, u64, &'r [u8])> {
         let bad =
             |found: String| Error::new(Kind::Corrupt, "cannot read the root of the namespace").found(found);
         let (&version, rest) = root.split_first().ok_or_else(|| bad("no root".into()))?;
@@ -62,9 +75,7 @@ impl Shelf {
         }
         let (len, rest) = rest.split_first_chunk().ok_or_else(|| bad(format!("{} bytes", root.len())))?;
         let (objects, trusted) = NamespaceObjects::parse(store.clone(), rest)?;
-        let keys = FileKeys::derive(master, FILE)?;
-        let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
-        Ok(Shelf::new(objects, file, u64::from_le_bytes(*len)))
+        Ok((objects, u64::from_le_bytes(*len), trusted))
     }
 
     fn new(objects: NamespaceObjects, file: ProtectedFile, len: u64) -> Shelf {
