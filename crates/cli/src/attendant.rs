@@ -46,7 +46,7 @@ impl DiskAttendant {
         if place == Place::Elsewhere.to_string() {
             return Err(Error::new(Kind::Busy, "nothing was done")
                 .found(format!(
-                    "process {}, which has it open, and no file at this path any more",
+                    "process {}, which has it open, and no file that can be seen at this path any more",
                     std::process::id()
                 ))
                 .expected("the file that is open")

@@ -4,8 +4,8 @@
 use crate::findings::Findings;
 use lacuna::vault::{self, is_vault, lacks_header};
 use lacuna::{
-    ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, Parameters, PublicHeader,
-    examine, human, shell_word,
+    ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, PublicHeader, examine,
+    human, shell_word,
 };
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 use rustix::process::geteuid;
@@ -221,9 +221,7 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
         }
         None => return true,
     };
-    let on_medium =
-        matches!(parameters, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_));
-    let header = examined.header.header.as_ref().filter(|_| on_medium);
+    let header = examined.header.header.as_ref().filter(|_| parameters.has_data_beside_header());
     let Some(version) = header.map(|header| header.version) else { return true };
     let (len, needed) = (examined.len, parameters.medium_len(version));
     if let Err(e) = parameters.check_length(len, version, location) {

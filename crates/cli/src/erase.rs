@@ -11,17 +11,17 @@ use lacuna::{ClusterOptions, Doomed, Erased, Error, Kind, Location, Result};
 /// `lacuna erase`.
 pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
     let location = &args.location;
+    // Nobody is shut out before it is sure that somebody means it.
+    if args.holder.steal {
+        refuse_unasked(args)?;
+    }
     refuse_open(location, &args.holder.cluster.of(location)?, console)?;
     let observer = Removing::new(console, false);
     let erased = lacuna::erase(location, &args.holder.of(location)?, &observer, |doomed| {
         if doomed.last_copy_alone && args.yes {
             return Err(refuse_last_alone(location));
         }
-        if !args.yes && !console::can_ask() {
-            return Err(Error::new(Kind::Usage, format!("cannot erase {location}"))
-                .found("no terminal to ask whether to go on")
-                .remedy("to make it unreadable for good, give --yes"));
-        }
+        refuse_unasked(args)?;
         console.note(&doom(location, doomed));
         if args.yes { Ok(()) } else { console::confirm() }
     })?;
@@ -29,6 +29,16 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
     console.done(&format!("erased {location}: all copies of its header are overwritten{}", more(&erased)))?;
     worth(location, &erased).iter().for_each(|sentence| console.note(sentence));
     Ok(())
+}
+
+/// Refuses to go on where nobody can be asked and nothing was said.
+fn refuse_unasked(args: &EraseArgs) -> Result<()> {
+    if args.yes || console::can_ask() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("cannot erase {}", args.location))
+        .found("no terminal to ask whether to go on")
+        .remedy("to make it unreadable for good, give --yes"))
 }
 
 /// Refuses what a server of this user has open, in words that say how to close it.

@@ -3,20 +3,14 @@
 use crate::args::{ClusterArgs, HolderArgs};
 use crate::status::canonical_path;
 use lacuna::{ClusterOptions, Error, Holder, Kind, Location, Result};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where Ceph looks first if nothing says where.
-const USUAL_CONF: &str = "/etc/ceph/ceph.conf";
-
 impl ClusterArgs {
-    /// The configuration file that the option names, or `$CEPH_CONF`. None also for the usual one, so that a disk is the same
-    /// however its cluster was named.
-    pub(crate) fn named_conf(&self) -> Option<PathBuf> {
-        let variable = std::env::var_os("CEPH_CONF").filter(|value| !value.is_empty());
-        let is_usual = |conf: &PathBuf| variable.is_none() && conf == Path::new(USUAL_CONF) && conf.exists();
-        let named = self.ceph_conf.clone().filter(|conf| !is_usual(conf));
-        named.or_else(|| variable.map(PathBuf::from)).as_deref().map(canonical_path)
+    /// The configuration file that the option names, or `$CEPH_CONF`.
+    fn named_conf(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os("CEPH_CONF").filter(|value| !value.is_empty()).map(PathBuf::from);
+        self.ceph_conf.clone().or_else(variable).as_deref().map(canonical_path)
     }
 
     /// What the options say of the cluster of a location. Errors: options that mean nothing for a path.

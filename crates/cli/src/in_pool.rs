@@ -1,6 +1,6 @@
 //! Which of the disks of one name in pools is meant: the location says neither the namespace nor the cluster.
 
-use lacuna::{ClusterOptions, Location, shell_word};
+use lacuna::{ClusterOptions, Location, other_conf, shell_word};
 use lacuna_service::InPool;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 /// Of a location, with what the options say of it; none of a path.
 pub(crate) fn of(location: &Location, cluster: &ClusterOptions) -> Option<InPool> {
-    let meant = || InPool { namespace: cluster.namespace.clone(), ceph_conf: cluster.conf.clone() };
+    let meant =
+        || InPool { namespace: cluster.namespace.clone(), ceph_conf: other_conf(cluster).map(Into::into) };
     matches!(location, Location::Rados { .. }).then(meant)
 }
 

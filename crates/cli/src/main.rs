@@ -151,7 +151,7 @@ fn refuse_borrowed_rights() -> Result<()> {
 }
 
 fn run(mut verb: Verb, console: Console) -> Result<()> {
-    mounted_disk::name(&mut verb);
+    mounted_disk::name(&mut verb)?;
     vault_refused::check(&verb)?;
     match verb {
         Verb::Create(args) => create::run(&args, console),

@@ -2,32 +2,48 @@
 
 use crate::args::{HeaderVerb, KeyVerb, Verb};
 use crate::open_at;
+use crate::place::Place;
 use crate::status;
 use crate::status_words::moved_to;
-use lacuna::Location;
+use lacuna::{Error, Kind, Location, Result};
 use serde_json::json;
 
 /// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
 ///
 /// Deniability contract: of a disk with levels each mount point names the disk.
-pub(crate) fn name(verb: &mut Verb) {
-    let Some(given) = location(verb) else { return };
+///
+/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened.
+pub(crate) fn name(verb: &mut Verb) -> Result<()> {
+    let Some(given) = location(verb) else { return Ok(()) };
     if given.path().is_none() {
-        return;
+        return Ok(());
     }
     let path = status::canonical(given);
-    let record = open_at::records().find(|record| record.mountpoint.to_str() == Some(&path));
-    let disk = record.and_then(|record| {
-        let disk = Location::parse(&record.location).ok()?;
+    let Some(record) = open_at::records().find(|record| record.mountpoint.to_str() == Some(&path)) else {
+        return Ok(());
+    };
+    // A location in a pool does not say in which namespace and cluster.
+    let disk = Location::parse(&record.location).ok();
+    let Some(disk) = disk.filter(|disk| disk.path().is_some()) else { return Ok(()) };
+    let place = Place::of(&disk);
+    if !place.is(&record.place) && !record.place.is_empty() {
         // A file that was moved is where it is now.
         let status = lacuna_service::status(&record.mountpoint, None).unwrap_or_default();
         let server = json!({ "location": record.location, "file": status["file"] });
-        Some(moved_to(&server).map(|path| disk.with_path(path.into())).unwrap_or(disk))
-    });
-    // A location in a pool does not say in which namespace and cluster.
-    if let Some(disk) = disk.filter(|disk| !matches!(disk, Location::Rados { .. })) {
-        *given = disk;
+        let moved = moved_to(&server).map(|path| disk.with_path(path.into()));
+        if let Some(moved) = moved.filter(|moved| Place::of(moved).is(&record.place)) {
+            *given = moved;
+            return Ok(());
+        }
     }
+    if !place.may_be(&record.place) {
+        return Err(Error::new(Kind::NotFound, format!("cannot find the disk that is mounted at {path}"))
+            .found(format!("another file at {disk}, where it was opened"))
+            .expected("the file that is open")
+            .remedy("`lacuna status` says what became of it"));
+    }
+    *given = disk;
+    Ok(())
 }
 
 fn location(verb: &mut Verb) -> Option<&mut Location> {

@@ -8,6 +8,7 @@ use crate::place::Place;
 use crate::status;
 use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
 use lacuna_service::{Conversation, Record};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,11 +48,19 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
 fn served_at(location: &Location, cluster: &ClusterOptions) -> Option<PathBuf> {
     let identity =
         Site::of(location, cluster).target().map_or_else(|| status::canonical(location), Target::identity);
-    let place = Place::of(location).identity();
-    lacuna_service::serving(&identity).or_else(|| {
-        let mut answers = lacuna_service::answers().into_iter().filter(|_| !place.is_empty());
-        answers.find(|(_, account)| account["file"]["place"] == *place).map(|(socket, _)| socket)
-    })
+    let place = Place::of(location);
+    let place_of = |account: &Value| account["file"]["place"].as_str().unwrap_or_default().to_owned();
+    // One that does not answer is known by its name alone.
+    let may_be =
+        |socket: &PathBuf| lacuna_service::account(socket).is_none_or(|of| place.may_be(&place_of(&of)));
+    if let Some(socket) = lacuna_service::serving(&identity).filter(may_be) {
+        return Some(socket);
+    }
+    // Others are asked only if somebody has the disk open.
+    let claimer = claimer(location, cluster)?;
+    let mut answers = lacuna_service::answers().into_iter();
+    let found = answers.find(|(_, account)| account["pid"] == claimer && place.is(&place_of(account)));
+    found.map(|(socket, _)| socket)
 }
 
 /// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
@@ -61,9 +70,12 @@ fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
     if matches!(location, Location::Rados { .. }) {
         return true;
     }
-    let about = lacuna::about(location, cluster).ok();
-    let claimer = about.and_then(|about| lacuna::process_of(about.header.uuid));
-    claimer.is_none_or(|claimer| claimer == process)
+    claimer(location, cluster).is_none_or(|claimer| claimer == process)
+}
+
+/// The process that has the disk at this location open for writing, on this machine.
+fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u32> {
+    lacuna::process_of(lacuna::about(location, cluster).ok()?.header.uuid)
 }
 
 /// The header of the disk, if a server of this user has it open.
@@ -76,13 +88,13 @@ pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<
 pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Option<Record> {
     let (shown, in_pool) = (status::canonical(location), in_pool::of(location, cluster));
     let mut running = lacuna_service::running(None).unwrap_or_default();
-    let place = Place::of(location).identity();
+    let place = Place::of(location);
     let is_of = |record: &Record| {
         let is_named = record.location == shown && (record.in_pool.is_none() || record.in_pool == in_pool);
-        is_named || (!place.is_empty() && record.place == place)
+        // A name may be that of another file by now.
+        place.is(&record.place) || (is_named && place.may_be(&record.place))
     };
     running.retain(|record| !record.vault && is_of(record));
-    // A name may be that of another file by now.
-    running.sort_by_key(|record| (record.place != place, record.read_only, record.mountpoint.clone()));
+    running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));
     running.into_iter().next()
 }

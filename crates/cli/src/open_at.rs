@@ -35,7 +35,7 @@ impl OpenAt {
         let mut sockets: Vec<(InPool, PathBuf)> =
             answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
         let all = mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of));
-        let given = (options.namespace.is_some(), options.named_conf().is_some());
+        let given = (options.namespace.is_some(), cluster.conf.is_some());
         let chosen = in_pool::chosen(all.cloned().collect(), given, &meant);
         if chosen.len() > 1 {
             return Err(several(location, &chosen));
@@ -55,34 +55,39 @@ impl OpenAt {
         Ok(OpenAt { mounts, sockets })
     }
 
-    /// Of a path: by the file that is there, whatever its name was when it was opened. By the name where nothing is there, or it is
-    /// not known of which file somebody has it open.
+    /// Of a path: by the file that is there, whatever its name was when it was opened, and by the name where nothing is there or nobody
+    /// can tell. Where nothing of that is open, what has the name and a file that was deleted.
     fn of_file(location: &Location, shown: &str) -> OpenAt {
-        let place = Place::of(location).identity();
-        let is_here = |of: &str| !place.is_empty() && of == place;
-        let is_elsewhere = |of: &str| !place.is_empty() && !of.is_empty() && of != place;
+        let place = Place::of(location);
         let place_of = |account: &Value| account["file"]["place"].as_str().unwrap_or_default().to_owned();
-
         let running = lacuna_service::running(None).unwrap_or_default();
-        let of_file = running.iter().filter(|record| is_here(&record.place)).cloned().map(Mount::of);
-        let served = lacuna_service::answers().into_iter();
-        let here = OpenAt {
-            mounts: of_file.collect(),
-            sockets: served.filter(|(_, account)| is_here(&place_of(account))).map(|of| of.0).collect(),
-        };
-        if !here.mounts.is_empty() || !here.sockets.is_empty() {
-            return here;
-        }
         // What a dead server left is cleared away by its name, whatever is at that path now.
         let died = lacuna_service::died(None).unwrap_or_default();
-        let named = running.into_iter().filter(|record| !is_elsewhere(&record.place)).chain(died);
-        let served = lacuna_service::serving(shown).into_iter();
-        let is_moved =
-            |socket: &PathBuf| lacuna_service::account(socket).is_some_and(|of| is_elsewhere(&place_of(&of)));
-        OpenAt {
-            mounts: named.filter(|record| record.location == shown).map(Mount::of).collect(),
-            sockets: served.filter(|socket| !is_moved(socket)).collect(),
+        let named = lacuna_service::serving(shown);
+        let account = named.as_ref().and_then(|socket| lacuna_service::account(socket)).unwrap_or_default();
+
+        let of_file = |record: &&Record| {
+            place.is(&record.place) || (record.location == shown && place.may_be(&record.place))
+        };
+        let died = died.iter().filter(|record| record.location == shown);
+        let mut open = OpenAt {
+            mounts: running.iter().filter(of_file).chain(died).cloned().map(Mount::of).collect(),
+            sockets: named.clone().into_iter().filter(|_| place.may_be(&place_of(&account))).collect(),
+        };
+        if !open.mounts.is_empty() || !open.sockets.is_empty() {
+            return open;
         }
+        let served = lacuna_service::answers().into_iter();
+        open.sockets = served.filter(|(_, account)| place.is(&place_of(account))).map(|of| of.0).collect();
+        if open.sockets.is_empty() {
+            let is_gone = |record: &&Record| {
+                let status = || lacuna_service::status(&record.mountpoint, None);
+                record.location == shown && status().is_ok_and(|status| is_deleted(&status))
+            };
+            open.mounts = running.iter().filter(is_gone).cloned().map(Mount::of).collect();
+            open.sockets = named.into_iter().filter(|_| is_deleted(&account)).collect();
+        }
+        open
     }
 
     /// What is open of another location as well.

@@ -44,6 +44,16 @@ impl Place {
     pub(crate) fn identity(self) -> String {
         if self == Place::Elsewhere { String::new() } else { self.to_string() }
     }
+
+    /// Whether what is open has this identity.
+    pub(crate) fn is(self, identity: &str) -> bool {
+        self != Place::Elsewhere && self.identity() == identity
+    }
+
+    /// Whether what was opened under the name of this place can be what is there now: it is, or nobody can tell.
+    pub(crate) fn may_be(self, identity: &str) -> bool {
+        self == Place::Elsewhere || identity.is_empty() || self.is(identity)
+    }
 }
 
 /// A place whose file is followed whatever becomes of its path.
@@ -85,10 +95,10 @@ impl HeldPlace {
     }
 }
 
-/// Whether NFS or FUSE gave an open file this name when it was deleted: they delete it when it is closed.
+/// Whether NFS gave an open file this name when it was deleted: it deletes it when it is closed.
 fn is_name_of_deleted(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    name.starts_with(b".nfs") || name.starts_with(b".fuse_hidden")
+    name.strip_prefix(b".nfs").is_some_and(|rest| rest.len() >= 16 && rest.iter().all(u8::is_ascii_hexdigit))
 }
 
 impl fmt::Display for Place {
@@ -140,6 +150,7 @@ mod tests {
         let made =
             rustix::fs::mknodat(rustix::fs::CWD, &node, rustix::fs::FileType::CharacterDevice, mode, 259);
         if made.is_err() {
+            eprintln!("skipped: no device node can be made here");
             return;
         }
         let held = HeldPlace::of(&Location::Path(node.clone()));

@@ -72,7 +72,14 @@ impl Account {
     /// Answers for this server as long as what is given back lives, if that can be had: a disk is served without it just as
     /// well.
     pub(crate) fn publish(self, attendance: Attendance, console: Console) -> Option<StatusSocket> {
-        let identity = self.identity.clone();
+        let mut identity = self.identity.clone();
+        let place_of = |file: &Value| file["place"].as_str().unwrap_or_default().to_owned();
+        let place = place_of(&attendance.file());
+        // Another server may have a file open that was at this path before.
+        let other = lacuna_service::serving(&identity).and_then(|socket| lacuna_service::account(&socket));
+        if other.is_some_and(|other| !place.is_empty() && place_of(&other["file"]) != place) {
+            identity = format!("{identity}\0{place}");
+        }
         let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
         let stop = self.stop.clone();
         let attends = attendance.clone();
@@ -174,8 +181,12 @@ pub(crate) fn servers_of(target: &Location, cluster: &ClusterOptions, console: C
 
 /// The location of what a process of this user serves.
 pub(crate) fn of_process(process: u32, console: Console) -> Option<String> {
-    let server = all(console).into_iter().find(|server| server["pid"] == process)?;
-    server["location"].as_str().map(str::to_owned)
+    location_now(&all(console).into_iter().find(|server| server["pid"] == process)?)
+}
+
+/// The location of what a server has open: the path that its file has now, if it was moved.
+pub(crate) fn location_now(server: &Value) -> Option<String> {
+    status_words::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
 }
 
 /// All servers of this user.
@@ -185,25 +196,21 @@ pub(crate) fn all(console: Console) -> Vec<Value> {
     servers
 }
 
-/// Those that serve this location, or are mounted there; of a file also under another path. The name alone does not count where the
-/// file was moved and another one is at that path now.
+/// Those that serve this location, or are mounted there; of a file also under another path. The name alone does not count where
+/// another file is at that path now.
 fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     let wanted = canonical(target);
-    let is_named = |server: &Value| server["location"] == *wanted;
-    let is_there = |server: &Value| {
-        server["mountpoint"] == *wanted || (is_named(server) && status_words::moved_to(server).is_none())
-    };
-    if servers.iter().any(is_there) {
+    let is_at = |server: &Value| server["mountpoint"] == *wanted;
+    if servers.iter().any(is_at) {
         // A mount point is not looked at: its server may not answer.
-        servers.retain(is_there);
+        servers.retain(is_at);
         return servers;
     }
-    let place = Place::of(target).identity();
-    servers.retain(
-        |server| {
-            if place.is_empty() { is_named(server) } else { server["file"]["place"] == *place }
-        },
-    );
+    let place = Place::of(target);
+    servers.retain(|server| {
+        let of = server["file"]["place"].as_str().unwrap_or_default();
+        place.is(of) || (server["location"] == *wanted && place.may_be(of))
+    });
     servers
 }
 

@@ -71,7 +71,8 @@ pub(crate) fn is_deleted(server: &Value) -> bool {
 /// What became of the file of what is open, if it is no longer where it was opened.
 pub(crate) fn changed_file(server: &Value) -> Option<String> {
     if is_deleted(server) {
-        return Some(format!("its {} was deleted: copy what you need before you close it", holder(server)));
+        let rescue = if server["vault"] == true { "" } else { ": copy what you need before you close it" };
+        return Some(format!("its {} was deleted{rescue}", holder(server)));
     }
     if server["file"]["removed"] == true {
         return Some("its device was removed, or has another name".to_owned());
@@ -91,10 +92,10 @@ pub(crate) fn moved_to(server: &Value) -> Option<&str> {
     }
     // Nothing is looked at: what holds the file may not answer.
     let location = Location::parse(server["location"].as_str()?).ok()?;
-    let path = server["file"]["path"].as_str().filter(|path| path.starts_with('/'))?;
-    // One with another hard link, by which it goes on.
-    let name = path.strip_suffix(" (deleted)").unwrap_or(path);
-    [path, name].iter().all(|path| location.path() != Some(Path::new(path))).then_some(path)
+    // A file that goes on by another hard link has the name that was removed, and its path is not known.
+    let is_known = |path: &&str| path.starts_with('/') && !path.ends_with(" (deleted)");
+    let path = server["file"]["path"].as_str().filter(is_known)?;
+    (location.path() != Some(Path::new(path))).then_some(path)
 }
 
 /// When it was opened, if that is known.

@@ -44,7 +44,7 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
         let about = lacuna::about(location, &ClusterOptions::default()).ok()?;
         status::of_process(lacuna::process_of(about.header.uuid)?, console)
     };
-    let open = servers.first().and_then(|server| server["location"].as_str().map(str::to_owned));
+    let open = servers.first().and_then(status::location_now);
     match open.or_else(claimer) {
         Some(open) => {
             let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };

@@ -4,6 +4,7 @@ use crate::args::{VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs}
 use crate::console::{self, Console};
 use crate::cost;
 use crate::passphrase;
+use crate::place::Place;
 use crate::settings;
 use crate::size::budget;
 use crate::working;
@@ -79,9 +80,9 @@ pub(crate) fn key(
 
 /// The server that this user has for a vault.
 fn server_of(dir: &Path) -> Option<Record> {
-    let dir = dir.canonicalize().ok()?;
+    let place = Place::of(&lacuna::Location::Path(dir.to_owned()));
     let running = lacuna_service::running(None).unwrap_or_default();
-    running.into_iter().find(|record| record.vault && Path::new(&record.location) == dir)
+    running.into_iter().find(|record| record.vault && place.is(&record.place))
 }
 
 /// Says what a person should know who has just opened a vault.

@@ -93,7 +93,7 @@ impl Target {
 
     /// What tells this target from others, for names of files on this machine.
     pub fn identity(&self) -> String {
-        format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, self.options.conf)
+        format!("{}\0{:?}\0{:?}", self.shown, self.options.namespace, other_conf(&self.options))
     }
 
     fn header_prefix(&self) -> String {
@@ -103,6 +103,11 @@ impl Target {
     fn lock_prefix(&self) -> String {
         format!("lacuna.{}.lock", self.name)
     }
+}
+
+/// The configuration file by which a cluster is called: none for the usual one, which is read if nothing says where it is.
+pub fn other_conf(options: &ClusterOptions) -> Option<&Path> {
+    options.conf.as_deref().filter(|conf| *conf != Path::new("/etc/ceph/ceph.conf"))
 }
 
 /// Refuses a location that names a snapshot, for what changes a disk: `verb` says what.

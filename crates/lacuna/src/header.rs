@@ -106,7 +106,8 @@ pub fn restore(
         _ => vault_place::NewHeaderFile::default(),
     };
     let (medium, _connection) = medium(location, holder)?;
-    if medium.len() < parameters.end() {
+    // That of a vault is a file of its own, which gets its length back.
+    if medium.len() < parameters.end() && !matches!(parameters, Parameters::Vault(_)) {
         return Err(Error::new(Kind::Usage, what)
             .found(format!("{} bytes", medium.len()))
             .expected(format!("at least the {} bytes of the disk that the backup is of", parameters.end()))
@@ -146,8 +147,10 @@ pub fn repair(
     let mut volume = unlock(location, holder, Access::Write, observer, ask)?;
     let room = write_all(location, &mut volume)?;
     room.map_err(|e| {
-        let advice = if location.is_block_device() { LONGER.to_owned() } else { e.finding() };
-        no_place(location, &volume, e.kind(), &advice)
+        if location.is_block_device() {
+            return no_place(location, &volume, e.kind(), LONGER);
+        }
+        e.context(format!("the last copy of the header of {location} has no place; the others are written"))
     })?;
     write_record(location, &*volume.header)
 }

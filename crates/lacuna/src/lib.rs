@@ -106,7 +106,7 @@ mod vault_place;
 
 pub use about::{About, AboutMedium, about};
 pub use claim::process_of;
-pub use cluster::{Holder, Site, Target, refuse_snapshot};
+pub use cluster::{Holder, Site, Target, other_conf, refuse_snapshot};
 pub use cost::Cost;
 pub use create::{create, create_with};
 pub use create_rados::delete;

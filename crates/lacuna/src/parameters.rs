@@ -81,17 +81,24 @@ impl Parameters {
         if version == 1 { self.end() } else { medium_len(self.end()) }
     }
 
+    /// Whether the medium of the header holds the data as well.
+    pub fn has_data_beside_header(&self) -> bool {
+        matches!(self, Parameters::Flat(_) | Parameters::Deniable(_) | Parameters::Oblivious(_))
+    }
+
     /// Refuses a file or device of `len` bytes at `location` that is shorter than the disk, and says how long it was. `version`
     /// is that of its header.
     pub fn check_length(&self, len: u64, version: u32, location: &Location) -> Result<()> {
         if len >= self.end() {
             return Ok(());
         }
-        if len == HEADER_LEN as u64 {
-            return Err(Error::new(Kind::Usage, format!("{location} is no disk"))
+        if len == HEADER_LEN as u64 && !location.is_block_device() {
+            return Err(Error::new(Kind::Corrupt, format!("{location} is no disk"))
                 .found("a file as long as a backup of a header")
                 .expected("the disk of which it is the header")
-                .remedy("restore it with `lacuna header restore DISK BACKUP`"));
+                .remedy(
+                    "`lacuna header restore DISK BACKUP` takes a backup; if it is what is left of a disk, restore that from a backup",
+                ));
         }
         let whole = self.medium_len(version);
         let zeros = "what is left be read; what is gone reads as zeros, of which `check` says nothing";

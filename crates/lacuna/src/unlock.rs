@@ -128,7 +128,11 @@ fn unlock_in(
 ) -> Result<Volume> {
     let naming = |e: Error| e.context(location);
     let (public, _) = lacuna_header::read_public(&*header).map_err(naming)?;
-    Parameters::of(&public, location).map_err(naming)?;
+    let parameters = Parameters::of(&public, location).map_err(naming)?;
+    if claims && parameters.has_data_beside_header() {
+        // Copies of the header are not written to what is no whole disk.
+        parameters.check_length(header.len(), public.version, location)?;
+    }
     let claim = if claims {
         Claim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
     } else {

@@ -56,7 +56,7 @@ pub struct Record {
     /// Which of the disks of its name it is, if it is one in a pool; none from servers of an older version.
     #[serde(default)]
     pub in_pool: Option<InPool>,
-    /// What tells its file or device from others, whatever its path is; empty in a pool, of a vault, and from servers of an older
+    /// What tells its file or device from others, whatever its path is; empty in a pool, and from servers of an older
     /// version.
     #[serde(default)]
     pub place: String,
@@ -67,7 +67,7 @@ pub struct Record {
 pub struct InPool {
     /// The namespace in the pool, if any.
     pub namespace: Option<String>,
-    /// The configuration file of the cluster, if it was given.
+    /// The configuration file of the cluster, if it was named and is not the usual one.
     pub ceph_conf: Option<PathBuf>,
 }
 

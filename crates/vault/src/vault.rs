@@ -120,7 +120,8 @@ impl Vault {
         })?;
         let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4));
         let namespace = namespace.map_err(|e| {
-            incomplete(e, &Namespace::backing_files(&store, &root).unwrap_or_default().join(" and "))
+            let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
+            incomplete(e, &names.unwrap_or_else(|_| "super".to_owned()))
         })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;

@@ -199,9 +199,10 @@ fn what_nobody_uses_is_closed() {
     drop(held);
     wait_until("the end of what is not used any more", || !in_use(&scene, "disk.img"));
     // What would be gone with the server stays longer than what was opened after it.
-    scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle].concat()).code(0);
+    let idle_later = ["--key-file", "key", "--idle-timeout", "3s"];
+    scene.lacuna(&[&["open", "disk.img", "mnt", "--raw"][..], &idle_later].concat()).code(0);
     fs::remove_file(scene.path("disk.img")).unwrap();
-    for _ in 0..2 {
+    for _ in 0..4 {
         scene.lacuna(&[&["open", "other.img", "other", "--raw"][..], &idle].concat()).code(0);
         scene.wait_until_free("other.img");
     }

@@ -46,7 +46,7 @@ fn a_moved_file_is_known_by_its_new_path() {
     assert!(list.contains("its file is ") && list.contains("/moved.img now"), "{list}");
     assert!(scene.lacuna(&["status", "moved.img"]).code(0).stdout.contains("/disk.img"));
     let again = scene.lacuna(&["open", "moved.img", "second", "--raw", "--key-file", "key"]).code(5).stderr;
-    assert!(again.contains("this user has it open as ") && again.contains("/disk.img"), "{again}");
+    assert!(again.contains("this user has it open") && again.contains("/moved.img` ends"), "{again}");
     let doctor = scene.lacuna(&["doctor", "moved.img"]).code(0).stdout;
     assert!(doctor.contains("/moved.img now") && !doctor.contains("no server of this user"), "{doctor}");
     scene.lacuna(&["check", "moved.img"]).code(0);
@@ -83,7 +83,9 @@ fn a_disk_whose_file_was_deleted_is_not_closed_without_a_word() {
         let refused = scene.lacuna(&["close", target]).code(20).stderr;
         assert!(refused.contains("deleted while it was open") && refused.contains("--deleted"), "{refused}");
     }
-    assert!(scene.lacuna(&["check", "disk.img"]).code(5).stderr.contains("no file at this path"));
+    assert!(
+        scene.lacuna(&["check", "disk.img"]).code(5).stderr.contains("no file that can be seen at this path")
+    );
     // What is on it can still be had.
     assert_eq!(fs::read(scene.path("mnt/disk")).unwrap().len(), 64 << 20);
     scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
@@ -146,6 +148,10 @@ fn another_file_at_the_old_path_is_another_disk() {
     scene.lacuna(&["close", "disk.img"]).code(4);
     scene.lacuna(&["status", "disk.img"]).code(4);
     assert!(scene.lacuna(&["doctor", "disk.img"]).code(0).stdout.contains("open nowhere"));
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    fs::write(scene.path("new"), "new").unwrap();
+    scene.lacuna(&["key", "add", "disk.img", "--key-file", "key", "--new-key-file", "new"]).code(0);
+    scene.lacuna(&["resize", "disk.img", "--grow-fs"]).code(1);
     // A mount point stands for what is mounted there, and not for what is at its old path.
     assert_eq!(scene.lacuna(&["info", "mnt", "--json"]).code(0).json()["size"], 64 << 20);
     scene.lacuna(&["check", "mnt"]).code(0);
@@ -188,4 +194,48 @@ fn a_moved_vault_is_known_by_its_new_path() {
     fs::write(scene.path("mnt/file"), "written").unwrap();
     scene.lacuna(&["close", "w"]).code(0);
     scene.lacuna(&["vault", "check", "w", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn a_file_that_was_replaced_is_closed_when_its_loss_is_meant() {
+    let Some(scene) = open() else { return };
+    let _closing = Closing(&scene, &["mnt"]);
+    scene.create("new.img", &["--size", "32M"]).code(0);
+    fs::rename(scene.path("new.img"), scene.path("disk.img")).unwrap();
+    assert!(scene.lacuna(&["doctor", "disk.img"]).code(0).stdout.contains("open nowhere"));
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    for words in [&["info", "mnt"][..], &["header", "backup", "mnt", "hdr"]] {
+        let refused = scene.lacuna(words).code(4).stderr;
+        assert!(refused.contains("another file at "), "{refused}");
+    }
+    let refused = scene.lacuna(&["close", "disk.img"]).code(20).stderr;
+    assert!(refused.contains("lacuna close --deleted /"), "{refused}");
+    scene.lacuna(&["close", "disk.img", "--deleted"]).code(0);
+    assert_eq!(listed(&scene), "");
+
+    // The same of one that is served.
+    let server = scene.serve(&[]);
+    scene.create("new.img", &["--size", "32M"]).code(0);
+    fs::rename(scene.path("new.img"), scene.path("disk.img")).unwrap();
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    scene.lacuna(&["close", "disk.img"]).code(20);
+    scene.lacuna(&["close", "disk.img", "--deleted"]).code(0);
+    assert_eq!(server.wait(), 0);
+    scene.lacuna(&["erase", "disk.img", "--yes"]).code(0);
+}
+
+#[test]
+fn two_servers_at_one_path_are_both_known() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let moved = scene.serve(&[]);
+    fs::rename(scene.path("disk.img"), scene.path("moved.img")).unwrap();
+    scene.create("disk.img", &["--size", "32M"]).code(0);
+    let serve = ["serve", "disk.img", "--socket", "second.sock", "--key-file", "key"];
+    let second = scene.served_by(&mut scene.command(&serve));
+    scene.lacuna(&["check", "disk.img"]).code(0);
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    assert_eq!(second.wait(), 0);
+    assert!(scene.lacuna(&["status", "moved.img"]).code(0).stdout.contains("its file is "));
+    scene.lacuna(&["close", "moved.img"]).code(0);
+    assert_eq!(moved.wait(), 0);
 }

@@ -309,10 +309,11 @@ fn a_server_does_nothing_for_another_file_at_the_path_of_its_disk() {
             fs::remove_file(scene.path("disk.img")).unwrap();
             scene.lacuna(&["create", "disk.img", "--size", "64M", "--key-file", "key"]).code(0);
         }
-        let ran = scene.lacuna(&["resize", "disk.img", "--size", "128M"]).code(5);
-        assert!(ran.stderr.contains("another file open"), "{}", ran.stderr);
-        key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(5);
-        scene.lacuna(&["check", "disk.img"]).code(5);
+        let code = if other == "a copy" { 5 } else { 0 };
+        let ran = scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(code);
+        assert!(code == 0 || ran.stderr.contains("/moved.img` ends that"), "{}", ran.stderr);
+        scene.lacuna(&["resize", "disk.img", "--size", "128M", "--key-file", "key"]).code(code);
+        key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(code);
         assert_eq!(fs::metadata(scene.path("moved.img")).unwrap().len(), before, "{other}");
     }
     assert_eq!(server.stop(), 0);
