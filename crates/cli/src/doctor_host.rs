@@ -81,12 +81,16 @@ fn open_in(server: &Value, at: &str, named: &str, discreet: bool, findings: &mut
             go_on(server),
         );
     } else if is_deleted(server) {
-        let copy = "copy what you need before you close it: what is on it is gone then";
+        let remedy = if server["vault"] == true {
+            "close it, and restore the directory from a backup"
+        } else {
+            "copy what you need before you close it: what is on it is gone then"
+        };
         findings.wrong(
             "open",
             Kind::NotFound,
             format!("open{at} (process {pid}), and its {} was deleted", holder(server)),
-            copy,
+            remedy,
         );
     } else {
         let open = format!("open{at} (process {pid})");

@@ -6,9 +6,9 @@ use crate::header_wire::RemoteHeader;
 use crate::in_pool;
 use crate::place::Place;
 use crate::status;
+use crate::status_words::place_of;
 use lacuna::{ClusterOptions, Location, Medium, Result, Site, Target};
 use lacuna_service::{Conversation, Record};
-use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,17 +49,16 @@ fn served_at(location: &Location, cluster: &ClusterOptions) -> Option<PathBuf> {
     let identity =
         Site::of(location, cluster).target().map_or_else(|| status::canonical(location), Target::identity);
     let place = Place::of(location);
-    let place_of = |account: &Value| account["file"]["place"].as_str().unwrap_or_default().to_owned();
     // One that does not answer is known by its name alone.
     let may_be =
-        |socket: &PathBuf| lacuna_service::account(socket).is_none_or(|of| place.may_be(&place_of(&of)));
+        |socket: &PathBuf| lacuna_service::account(socket).is_none_or(|of| place.may_be(place_of(&of)));
     if let Some(socket) = lacuna_service::serving(&identity).filter(may_be) {
         return Some(socket);
     }
     // Others are asked only if somebody has the disk open.
     let claimer = claimer(location, cluster)?;
     let mut answers = lacuna_service::answers().into_iter();
-    let found = answers.find(|(_, account)| account["pid"] == claimer && place.is(&place_of(account)));
+    let found = answers.find(|(_, account)| account["pid"] == claimer && place.is(place_of(account)));
     found.map(|(socket, _)| socket)
 }
 
@@ -74,7 +73,7 @@ fn is_of(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
 }
 
 /// The process that has the disk at this location open for writing, on this machine.
-fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u32> {
+pub(crate) fn claimer(location: &Location, cluster: &ClusterOptions) -> Option<u32> {
     lacuna::process_of(lacuna::about(location, cluster).ok()?.header.uuid)
 }
 

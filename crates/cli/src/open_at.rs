@@ -4,10 +4,9 @@ use crate::args::ClusterArgs;
 use crate::in_pool;
 use crate::place::Place;
 use crate::status;
-use crate::status_words::{go_on, is_deleted, no_answer};
+use crate::status_words::{go_on, is_deleted, no_answer, place_of};
 use lacuna::{Error, Kind, Location, Result, Site, Target, shell_word};
 use lacuna_service::{InPool, Record};
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -59,7 +58,6 @@ impl OpenAt {
     /// can tell. Where nothing of that is open, what has the name and a file that was deleted.
     fn of_file(location: &Location, shown: &str) -> OpenAt {
         let place = Place::of(location);
-        let place_of = |account: &Value| account["file"]["place"].as_str().unwrap_or_default().to_owned();
         let running = lacuna_service::running(None).unwrap_or_default();
         // What a dead server left is cleared away by its name, whatever is at that path now.
         let died = lacuna_service::died(None).unwrap_or_default();
@@ -72,13 +70,13 @@ impl OpenAt {
         let died = died.iter().filter(|record| record.location == shown);
         let mut open = OpenAt {
             mounts: running.iter().filter(of_file).chain(died).cloned().map(Mount::of).collect(),
-            sockets: named.clone().into_iter().filter(|_| place.may_be(&place_of(&account))).collect(),
+            sockets: named.clone().into_iter().filter(|_| place.may_be(place_of(&account))).collect(),
         };
         if !open.mounts.is_empty() || !open.sockets.is_empty() {
             return open;
         }
         let served = lacuna_service::answers().into_iter();
-        open.sockets = served.filter(|(_, account)| place.is(&place_of(account))).map(|of| of.0).collect();
+        open.sockets = served.filter(|(_, account)| place.is(place_of(account))).map(|of| of.0).collect();
         if open.sockets.is_empty() {
             let is_gone = |record: &&Record| {
                 let status = || lacuna_service::status(&record.mountpoint, None);

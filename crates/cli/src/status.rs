@@ -73,11 +73,11 @@ impl Account {
     /// well.
     pub(crate) fn publish(self, attendance: Attendance, console: Console) -> Option<StatusSocket> {
         let mut identity = self.identity.clone();
-        let place_of = |file: &Value| file["place"].as_str().unwrap_or_default().to_owned();
-        let place = place_of(&attendance.file());
+        let own = json!({ "file": attendance.file() });
+        let place = status_words::place_of(&own);
         // Another server may have a file open that was at this path before.
         let other = lacuna_service::serving(&identity).and_then(|socket| lacuna_service::account(&socket));
-        if other.is_some_and(|other| !place.is_empty() && place_of(&other["file"]) != place) {
+        if other.is_some_and(|other| !place.is_empty() && status_words::place_of(&other) != place) {
             identity = format!("{identity}\0{place}");
         }
         let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
@@ -208,7 +208,7 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     }
     let place = Place::of(target);
     servers.retain(|server| {
-        let of = server["file"]["place"].as_str().unwrap_or_default();
+        let of = status_words::place_of(server);
         place.is(of) || (server["location"] == *wanted && place.may_be(of))
     });
     servers

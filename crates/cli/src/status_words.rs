@@ -80,6 +80,11 @@ pub(crate) fn changed_file(server: &Value) -> Option<String> {
     moved_to(server).map(|path| format!("its {} is {path} now", holder(server)))
 }
 
+/// What tells the file of what is open from others; empty where the location says it all, or nobody knows.
+pub(crate) fn place_of(server: &Value) -> &str {
+    server["file"]["place"].as_str().unwrap_or_default()
+}
+
 /// What holds what is open.
 pub(crate) fn holder(server: &Value) -> &'static str {
     if server["vault"] == true { "directory" } else { "file" }

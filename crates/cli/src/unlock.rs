@@ -3,6 +3,7 @@
 use crate::allocator;
 use crate::args::{HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
 use crate::console::Console;
+use crate::online;
 use crate::passphrase;
 use crate::status;
 use lacuna::vault::is_vault;
@@ -40,10 +41,7 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
     // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
     let servers = status::servers_of(location, &ClusterOptions::default(), console);
     // A copy of the disk may be what is open.
-    let claimer = || {
-        let about = lacuna::about(location, &ClusterOptions::default()).ok()?;
-        status::of_process(lacuna::process_of(about.header.uuid)?, console)
-    };
+    let claimer = || status::of_process(online::claimer(location, &ClusterOptions::default())?, console);
     let open = servers.first().and_then(status::location_now);
     match open.or_else(claimer) {
         Some(open) => {

@@ -208,6 +208,17 @@ fn what_nobody_uses_is_closed() {
     }
     assert!(scene.path("mnt/disk").exists());
     scene.lacuna(&["close", "mnt", "--deleted"]).code(0);
+    // The same of one that is served.
+    scene.create("served.img", &["--size", "16M"]).code(0);
+    let serve = ["serve", "served.img", "--socket", "served.sock", "--fork", "--pid-file", "pid"];
+    scene.lacuna(&[&serve[..], &idle_later].concat()).code(0);
+    fs::remove_file(scene.path("served.img")).unwrap();
+    for _ in 0..4 {
+        scene.lacuna(&[&["open", "other.img", "other", "--raw"][..], &idle].concat()).code(0);
+        scene.wait_until_free("other.img");
+    }
+    assert!(scene.path("pid").exists());
+    scene.lacuna(&["close", "served.img", "--deleted"]).code(0);
 }
 
 /// What `user` in fstab and the manual of mount(8) mean, by the words that reach the helper.
