@@ -23,6 +23,8 @@ pub struct LatencyModel {
     pub read_overhead: Duration,
     /// A write of one extent, beside seek and transfer.
     pub write_overhead: Duration,
+    /// What a write that does not begin where the last one ended costs more.
+    pub scattered_write: Duration,
     /// Extents of one batch whose overheads pass side by side.
     pub parallel: u32,
     /// Transfer of reads.
@@ -74,6 +76,21 @@ impl LatencyModel {
         }
     }
 
+    /// A stick of flash on a USB 3 bus without a map of single pages: a write elsewhere than behind the last one has the stick copy the
+    /// rest of an erase block. Some 90 scattered writes a second, 20 MB/s in order, reads at 100 MB/s.
+    pub fn stick() -> Self {
+        LatencyModel {
+            read_overhead: Duration::from_micros(500),
+            write_overhead: Duration::from_micros(800),
+            scattered_write: Duration::from_millis(10),
+            read_bytes_per_second: 100_000_000,
+            write_bytes_per_second: 20_000_000,
+            sync: Duration::from_millis(2),
+            discard: Duration::from_millis(1),
+            ..LatencyModel::custom()
+        }
+    }
+
     /// A medium on which nothing costs anything; set what should.
     pub fn custom() -> Self {
         LatencyModel {
@@ -82,6 +99,7 @@ impl LatencyModel {
             rotation: Duration::ZERO,
             read_overhead: Duration::ZERO,
             write_overhead: Duration::ZERO,
+            scattered_write: Duration::ZERO,
             parallel: 1,
             read_bytes_per_second: u64::MAX,
             write_bytes_per_second: u64::MAX,
@@ -213,6 +231,7 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         charged: &mut Charged,
         mut places: Vec<(u64, u64)>,
         overhead: Duration,
+        scattered: Duration,
         rate: u64,
     ) {
         places.sort_unstable();
@@ -222,6 +241,7 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         for (offset, size) in places {
             let (travel, seek) = self.model.travel(charged.head, offset, len, rate);
             cost += travel + transfer(size, rate);
+            cost += if charged.head == offset { Duration::ZERO } else { scattered };
             charged.seeks += u64::from(seek);
             charged.head = offset.saturating_add(size);
         }
@@ -229,7 +249,8 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
     }
 
     fn charge_writes(&self, charged: &mut Charged, places: Vec<(u64, u64)>) {
-        self.charge_batch(charged, places, self.model.write_overhead, self.model.write_bytes_per_second);
+        let LatencyModel { write_overhead, scattered_write, write_bytes_per_second, .. } = self.model;
+        self.charge_batch(charged, places, write_overhead, scattered_write, write_bytes_per_second);
     }
 }
 
@@ -252,7 +273,8 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
             charged.reads.runs += u64::from(*offset != charged.read_to);
             charged.read_to = offset + len;
         }
-        self.charge_batch(&mut charged, places, self.model.read_overhead, self.model.read_bytes_per_second);
+        let LatencyModel { read_overhead, read_bytes_per_second, .. } = self.model;
+        self.charge_batch(&mut charged, places, read_overhead, Duration::ZERO, read_bytes_per_second);
         drop(charged);
         self.inner.read(batch)
     }
