@@ -1,7 +1,9 @@
 # make demo       see what lacuna is for
 # make test       everything that must hold, in some minutes
 # make test-long  the same with thousands of power cuts, killed clients and robbed servers more
-# make bench      measure against peers, write tables and plots
+# make bench      measure against peers, write tables and plots; ONLY="disks levels" takes sections alone
+# make bench-compare   A=COMMIT B=COMMIT: whether one takes more processor time; `make bench-self-test` shows that it can tell
+# make papers     redo the figures of the papers
 # make fuzz       feed the parsers nonsense, FUZZ_SECONDS each
 # make lint       formatting, clippy, licences
 # make check      lint, and the tests that need no root, no packages and no cluster
@@ -30,7 +32,7 @@ WITH_CEPH = scripts/ceph-cluster.sh run ec --
 # Where losetup, mkfs and their like are, which not everybody's path has.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: all check demo test test-long bench fuzz lint install deb deb-test release release-test publish-check packages
+.PHONY: all check demo test test-long bench bench-compare bench-self-test papers fuzz lint install deb deb-test release release-test publish-check packages
 
 all:
 	$(CARGO) build --release -p lacuna-cli
@@ -63,7 +65,16 @@ test-long: all
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-vault --test store_crash --test vault_crash -- --nocapture
 
 bench: packages all
-	$(CARGO) run --release -p lacuna-bench
+	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs)
+
+papers: all
+	$(CARGO) run --release -p lacuna-bench -- papers $(ONLY:%=--only %) $(if $(ONLY),--out docs)
+
+bench-compare:
+	$(CARGO) run --release -p lacuna-bench -- compare $(A) $(B)
+
+bench-self-test:
+	$(CARGO) run --release -p lacuna-bench -- self-test
 
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)

@@ -38,7 +38,7 @@ need make make
 
 # Tests and benchmarks that need one of these skip themselves without it: btrfs (its devices have no number of their
 # own), mounting without root, a Ceph cluster, qemu's driver to measure beside, a machine for a guest with flash, programs
-# that keep folders in step, the peers of vaults, what makes Debian packages and tries them, keyrings and tokens in software
+# that keep folders in step, the peers of vaults, what counts system calls, what makes Debian packages and tries them, keyrings and tokens in software
 # (tpm2-tools brings libtss2).
 wanted_packages=""
 want() { # PACKAGE FILE...
@@ -60,6 +60,7 @@ if [ "$for_what" != demo ]; then
     want qemu-block-extra /usr/lib/*/qemu/block-rbd.so
     [ "$(uname -m)" != x86_64 ] || want qemu-system-x86 /usr/bin/qemu-system-x86_64
     want git /usr/bin/git
+    want bpftrace /usr/bin/bpftrace
     want rsync /usr/bin/rsync
     want rclone /usr/bin/rclone
     want gocryptfs /usr/bin/gocryptfs

@@ -1,25 +1,65 @@
-//! The options of the run, and what sizes follow from them.
+//! The options of the run, and the sizes that follow from them.
 
-use clap::{Parser, ValueEnum};
+use crate::section::{SECTIONS, Section, Subject};
+use crate::{compare, subject};
+use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Measure lacuna beside its peers.
 #[derive(Parser)]
-#[command(name = "lacuna-bench", version)]
+#[command(name = "lacuna-bench", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    /// How often every server has its turn [default: 5, with --quick 1]
+    /// Something else than a whole run.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What else can be done.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Redo the figures of the papers
+    Papers(RunArgs),
+    /// Tell whether two commits differ in processor time, and with what confidence
+    Compare(CompareArgs),
+    /// Show that `compare` finds a commit with 5 % more processor time, and nothing in an unchanged one
+    SelfTest(SelfTestArgs),
+    /// Compare the stable measures of two runs, as `--record` wrote them
+    Agree {
+        /// The record of one run
+        one: PathBuf,
+        /// The record of another
+        other: PathBuf,
+    },
+}
+
+/// The options of a run.
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    /// How often every server has its turn [default: 9, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
-    repeats: Option<u32>,
-    /// Tiny sizes and one repeat, to see that everything works; the figures mean nothing
+    rounds: Option<u32>,
+    /// Tiny sizes and one round, to see that everything works; the figures mean nothing
     #[arg(long)]
     quick: bool,
     /// Measure only this; may be repeated
-    #[arg(long, value_name = "SECTION")]
-    only: Vec<Section>,
-    /// Directory for benchmarks.md and plots [default: docs; nowhere with --quick or --only]
+    #[arg(long, value_name = "SECTION", value_parser = section)]
+    only: Vec<&'static Section>,
+    /// Directory for the pages and plots [default: docs; nowhere with --quick or --only]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// File for the stable measures, for `agree`
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Where it is measured, and what.
+#[derive(clap::Args, Clone)]
+pub(crate) struct PlaceArgs {
     /// Directory for the disks, on the file system to measure; they need about 20 GiB, with Ceph
     /// 50 GiB
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -29,66 +69,73 @@ pub(crate) struct Args {
     pub lacuna: Option<PathBuf>,
 }
 
-/// A part of the run.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Section {
-    /// lacuna beside nbdkit and qemu-nbd
-    Peers,
-    /// The ciphers and layouts beside each other
-    Ciphers,
-    /// HCTR2 beside another implementation and XTS
-    Hctr2,
-    /// Memory and opening time on a disk of 1 TiB
-    Memory,
-    /// The deniable format beside sealed
-    Levels,
-    /// The deniable format by counting and on simulated disks: the same on every machine
-    Models,
-    /// What waits for a cell in the oblivious format, by simulation: the same on every machine
-    Stash,
-    /// The format flash in memory: speed beside itself without keys, purges and opening of 64 GiB
-    Flash,
-    /// The evaluation of paper 003 redone: a week of a simulated phone, by the purge period
-    Phone,
-    /// The schemes of paper 002 on the system's own files and on synthetic traces, in memory
-    Integrity,
-    /// The entropy test on hundreds of millions of random blocks, beside its bound
-    FalseAccept,
-    /// Vaults beside gocryptfs, cryfs and encfs; needs root
-    Vaults,
-    /// ext4 in a disk beside ext4 on a plain loop device and gocryptfs; needs root
-    Mounted,
-    /// Disks on Ceph, beside librbd's own encryption; takes most of an hour
-    Rados,
+/// The options of a comparison.
+#[derive(clap::Args)]
+pub(crate) struct CompareArgs {
+    /// A commit of this repository, or a lacuna program
+    pub one: String,
+    /// Another
+    pub other: String,
+    /// Compare this kind of disk; may be repeated [default: gcm]
+    #[arg(long, value_name = "DISK", value_parser = compared)]
+    pub only: Vec<(&'static str, subject::Subject)>,
+    /// How often both servers are started anew
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(3..=999))]
+    pub sessions: u32,
+    /// Directory for the disks, on the file system to measure
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+}
+
+/// The options of the self-test.
+#[derive(clap::Args)]
+pub(crate) struct SelfTestArgs {
+    /// How often each of the two is compared
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub runs: u32,
+    /// How often both servers are started anew in each
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(3..=999))]
+    pub sessions: u32,
+    /// Directory for the disks, on the file system to measure
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+}
+
+fn section(name: &str) -> Result<&'static Section, String> {
+    let known = || SECTIONS.map(|section| section.name).join(", ");
+    Section::by_name(name).ok_or_else(|| format!("there are {}", known()))
+}
+
+fn compared(name: &str) -> Result<(&'static str, subject::Subject), String> {
+    let known = || compare::SUBJECTS.map(|(name, _)| name).join(", ");
+    compare::SUBJECTS.into_iter().find(|(of, _)| *of == name).ok_or_else(|| format!("there are {}", known()))
 }
 
 /// How large and how long everything is.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     /// Turns of every server.
-    pub repeats: u32,
+    pub rounds: u32,
     /// Whether this run only tries everything out.
     pub quick: bool,
     /// Bytes of each disk.
     pub disk: u64,
-    /// Length of a job that compares peers.
-    pub peer_job: Duration,
-    /// Length of a job that compares ciphers.
-    pub cipher_job: Duration,
     /// Requests to the disk of 1 TiB.
-    pub requests: u32,
+    pub requests: u64,
     /// Window for one cipher in memory.
     pub cipher_window: Duration,
     /// Bytes of each image on Ceph.
     pub image: u64,
-    /// Length of a job on Ceph; one that writes takes longer, until all is durable.
-    pub image_job: Duration,
 }
 
-impl Args {
-    /// Whether this section was asked for.
-    pub(crate) fn wants(&self, section: Section) -> bool {
-        self.only.is_empty() || self.only.contains(&section)
+impl RunArgs {
+    /// The sections that were asked for, of those for these pages.
+    pub(crate) fn sections(&self, subject: Subject) -> Vec<&'static Section> {
+        if self.only.is_empty() {
+            SECTIONS.iter().filter(|section| section.subject == subject).collect()
+        } else {
+            self.only.clone()
+        }
     }
 
     /// Where to write, if anywhere. A partial run must not replace the record of a whole one unasked.
@@ -99,18 +146,20 @@ impl Args {
 
     /// The sizes of this run.
     pub(crate) fn scale(&self) -> Scale {
-        let quick = self.quick;
-        let time = |tiny, whole| Duration::from_millis(if quick { tiny } else { whole });
+        Scale::new(self.quick, self.rounds)
+    }
+}
+
+impl Scale {
+    /// Of a run that is quick or not, with a number of rounds other than the usual one.
+    pub(crate) fn new(quick: bool, rounds: Option<u32>) -> Scale {
         Scale {
-            repeats: self.repeats.unwrap_or(if quick { 1 } else { 5 }),
+            rounds: rounds.unwrap_or(if quick { 1 } else { 9 }),
             quick,
-            disk: if quick { 16 << 20 } else { 2 << 30 },
-            peer_job: time(50, 1500),
-            cipher_job: time(50, 1000),
+            disk: if quick { 16 << 20 } else { 128 << 20 },
             requests: if quick { 500 } else { 60_000 },
-            cipher_window: time(5, 250),
-            image: if quick { 64 << 20 } else { 1 << 30 },
-            image_job: time(50, 3000),
+            cipher_window: Duration::from_millis(if quick { 5 } else { 250 }),
+            image: if quick { 64 << 20 } else { 256 << 20 },
         }
     }
 }
@@ -127,11 +176,12 @@ mod tests {
 
     #[test]
     fn only_a_whole_run_replaces_the_record() {
-        let out =
-            |words: &[&str]| Args::parse_from([&["lacuna-bench"], words].concat()).out().map(Path::to_owned);
+        let out = |words: &[&str]| {
+            Args::parse_from([&["lacuna-bench"], words].concat()).run.out().map(Path::to_owned)
+        };
         assert_eq!(out(&[]), Some(PathBuf::from("docs")));
         assert_eq!(out(&["--quick"]), None);
-        assert_eq!(out(&["--only", "peers"]), None);
+        assert_eq!(out(&["--only", "disks"]), None);
         assert_eq!(out(&["--quick", "--out", "x"]), Some(PathBuf::from("x")));
     }
 }

@@ -12,6 +12,9 @@ use std::time::Duration;
 pub(crate) const LONG: u64 = 256;
 /// Blocks that one of two clients gets done before it is the other's turn: they are served side by side.
 const TURN: u64 = 8;
+/// Random writes that are flushed now and then, and after how many each time.
+const SYNCED_BLOCKS: u64 = 4096;
+const FLUSH_AFTER: usize = 32;
 /// Public writes for one hidden write, at most.
 const MOST_COVER: u64 = 8;
 /// The part of the medium that the cache before a disk holds back: 256 MiB of a disk of 8 GiB.
@@ -26,6 +29,8 @@ pub(crate) enum Model {
     CachedHardDisk,
     /// SATA: Table 4.
     Ssd,
+    /// A USB stick behind the same cache.
+    Stick,
 }
 
 /// The rows of the tables.
@@ -43,7 +48,7 @@ pub(crate) enum Operation {
 
 impl Model {
     /// The paper's first.
-    const ALL: [Model; 3] = [Model::HardDisk, Model::CachedHardDisk, Model::Ssd];
+    const ALL: [Model; 4] = [Model::HardDisk, Model::CachedHardDisk, Model::Ssd, Model::Stick];
 
     /// For a medium of `len` bytes.
     fn latency(self, len: u64) -> LatencyModel {
@@ -53,6 +58,7 @@ impl Model {
                 LatencyModel { write_back: len / HELD_BACK, ..LatencyModel::laptop_disk() }
             }
             Model::Ssd => LatencyModel::ssd(),
+            Model::Stick => LatencyModel { write_back: len / HELD_BACK, ..LatencyModel::stick() },
         }
     }
 }
@@ -130,6 +136,21 @@ impl Bed {
             self.write(random, self.span)?;
         }
         self.jobs(random)
+    }
+
+    /// Measures writes of level 0 with a flush after every 32 on the disk as it is.
+    pub(crate) fn synced(&mut self, random: bool) -> Result<Vec<(Model, f64)>> {
+        let blocks = if random { SYNCED_BLOCKS.min(self.span) } else { self.span };
+        let rates = self.timed(Operation::PublicWrite, blocks, |bed| {
+            for (n, (first, count)) in bed.requests(random, blocks).into_iter().enumerate() {
+                bed.levels[0].write(BlockAddr(first), &bed.data[..count as usize * BLOCK_SIZE])?;
+                if n % FLUSH_AFTER == FLUSH_AFTER - 1 {
+                    bed.levels[0].flush()?;
+                }
+            }
+            bed.levels[0].flush()
+        })?;
+        Ok(rates.into_iter().map(|(model, _, rate)| (model, rate)).collect())
     }
 
     /// Measures all operations on the disk as it is: bytes per second on each model.

@@ -1,13 +1,16 @@
-//! Section 13: how far the statistic of IsRand goes on uniformly random blocks, counted over hundreds of millions of them beside
+//! How far the statistic of IsRand goes on uniformly random blocks, counted over hundreds of millions of them beside
 //! the bound by which its thresholds are proven (`lacuna-integrity`, `docs/integrity.md`). The seeds are fixed: the same on every machine.
 
+use crate::false_accept_plot;
 use crate::page::Run;
-use crate::requirement::{self, Bound, Requirement};
+use crate::requirement::{Bound, Requirement};
+use crate::section::Measured;
 use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_integrity::{RUN_BOUND, STATISTIC_BITS, TailBound, is_random_looking, statistic, threshold};
+use std::path::Path;
 
 /// The sizes of blocks: those of the paper's sweeps. The last is the vault's.
 pub(crate) const SIZES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
@@ -33,7 +36,7 @@ pub(crate) struct FalseAccept {
     counted: Vec<Counted>,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<FalseAccept> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let mut counted = Vec::new();
     for size in SIZES {
         let blocks = match (work.scale.quick, size) {
@@ -44,7 +47,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<FalseAccept> {
         work.goes_on(&format!("false accepts: {blocks} random blocks of {size} bytes"))?;
         counted.push(count(work, size, blocks)?);
     }
-    Ok(FalseAccept { counted })
+    Ok(Box::new(FalseAccept { counted }))
 }
 
 /// Counts with a thread for each core, each with a seed of its own.
@@ -135,7 +138,7 @@ impl FalseAccept {
         &self.counted
     }
 
-    pub(crate) fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let heads = [
             "random blocks",
             "most divergence seen, bits",
@@ -165,9 +168,19 @@ impl FalseAccept {
         }
         table
     }
+}
+
+impl Measured for FalseAccept {
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        false_accept_plot::draw(self, &plots.join("false-accept.svg"))
+    }
 
     /// The promises: nothing is accepted, and the measured tail nowhere exceeds the bound.
-    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+    fn requirements(&self) -> Vec<Requirement> {
         let mut accepted =
             Requirement::new("IsRand: random blocks said not to look random", Bound::AtMost(0.0), "");
         let mut tail =
@@ -182,11 +195,8 @@ impl FalseAccept {
         vec![accepted, tail]
     }
 
-    /// The part of the page.
-    pub(crate) fn part(&self, run: &Run) -> String {
-        let mut parts =
-            requirement::opening(&format!("False accepts: run of {}", run.date), &self.requirements());
-        parts.extend([
+    fn body(&self, _run: &Run) -> String {
+        let parts = [
             self.table().markdown(),
             "![measured tails of the statistic of IsRand, beside the bound](plots/false-accept.svg)\n".into(),
             format!(
@@ -195,7 +205,7 @@ n times the Kullback-Leibler divergence of a block's n bytes from uniform ones, 
 [integrity.md](integrity.md) derives the bound. The bound is compared where {OFTEN} blocks or more were seen. It stays above the \
 measured tail by about the factor that Chernoff bounds lose; nothing that can be counted comes near the thresholds.\n"
             ),
-        ]);
+        ];
         parts.join("\n")
     }
 }

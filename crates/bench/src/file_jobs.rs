@@ -1,8 +1,11 @@
-//! The jobs of sections 12 and 15 on mounted file systems: large and small requests to one file, and a tree of small files.
+//! The jobs on mounted file systems: large and small requests to one file, and a tree of small files.
 
-use crate::grid::Samples;
+use crate::args::Scale;
+use crate::machine_time;
 use crate::mountable::Mountable;
 use crate::program;
+use crate::samples::Samples;
+use crate::section::Stable;
 use crate::vault_tree::git;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result};
@@ -83,12 +86,32 @@ pub(crate) struct Load {
     pub files: u64,
 }
 
+impl Load {
+    /// What every mounted file system is given in a run of this scale.
+    pub(crate) fn of(scale: Scale) -> Load {
+        if scale.quick {
+            Load { file: 4 << 20, writes: 100, synced: 10, files: 60 }
+        } else {
+            Load { file: 128 << 20, writes: 5000, synced: 500, files: 2500 }
+        }
+    }
+}
+
+/// What one subject reached in one job.
+#[derive(Default)]
+struct Reached {
+    /// Bytes or files per second.
+    rates: Samples,
+    /// Seconds of the machine's processors.
+    processor: Samples,
+}
+
 /// What every subject reached in every job.
 #[derive(Default)]
-pub(crate) struct Rates(HashMap<(Mountable, FileJob), Samples>);
+pub(crate) struct Rates(HashMap<(Mountable, FileJob), Reached>);
 
 impl Rates {
-    /// One repeat of a subject: all jobs on a new file system.
+    /// One round of a subject: all jobs on a new file system.
     pub(crate) fn turn(
         &mut self,
         work: &Workspace,
@@ -106,9 +129,14 @@ impl Rates {
                 work.forget_pages()?;
                 subject.mount(work)?;
             }
+            let before = machine_time::used()?;
             let rate = run(*job, &subject.mountpoint(work), load, archive, seed)?;
-            self.0.entry((subject, *job)).or_default().push(rate);
-            work.settle()
+            // What the job left to be written back is the work of the job too.
+            work.settle()?;
+            let reached = self.0.entry((subject, *job)).or_default();
+            reached.rates.push(rate);
+            reached.processor.push(machine_time::used()?.saturating_sub(before).as_secs_f64());
+            Ok(())
         });
         // What was mounted is unmounted, whatever happened.
         let unmounted = subject.unmount(work);
@@ -117,26 +145,66 @@ impl Rates {
         work.settle()
     }
 
-    /// The median of the repeats.
-    pub(crate) fn median(&self, subject: Mountable, job: FileJob) -> Option<f64> {
-        self.0.get(&(subject, job)).map(Samples::median)
+    fn ratios(&self, subject: Mountable, to: Mountable, job: FileJob) -> Option<Samples> {
+        self.0.get(&(subject, job))?.rates.ratios(&self.0.get(&(to, job))?.rates)
     }
 
-    /// The median of the ratios of the repeats.
+    /// The median of the ratios of the rounds.
     pub(crate) fn ratio(&self, subject: Mountable, to: Mountable, job: FileJob) -> Option<f64> {
-        Some(self.0.get(&(subject, job))?.ratios(self.0.get(&(to, job))?)?.median())
+        Some(self.ratios(subject, to, job)?.median())
+    }
+
+    /// The same for people, with a mark if it moves too much.
+    pub(crate) fn ratio_cell(&self, subject: Mountable, to: Mountable, job: FileJob) -> String {
+        let ratios = self.ratios(subject, to, job);
+        ratios.map_or_else(|| "-".into(), |ratios| format!("{:.2}{}", ratios.median(), ratios.mark()))
+    }
+
+    /// The processor time of the machine for one subject to that for another: of each the lower quartile of the rounds.
+    pub(crate) fn processor_ratio(&self, subject: Mountable, to: Mountable, job: FileJob) -> Option<f64> {
+        let time = |subject| self.0.get(&(subject, job)).map(|reached| reached.processor.lower_quartile());
+        Some(time(subject)? / time(to)?)
+    }
+
+    /// The subject among some that takes the least processor time of the machine.
+    pub(crate) fn thriftiest(&self, subjects: &[Mountable], job: FileJob) -> Option<Mountable> {
+        let time = |subject: &Mountable| {
+            self.0.get(&(*subject, job)).map(|reached| reached.processor.lower_quartile())
+        };
+        let timed = subjects.iter().filter_map(|subject| Some((*subject, time(subject)?)));
+        timed.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(subject, _)| subject)
+    }
+
+    /// For people: the speed, and the seconds of processor time.
+    pub(crate) fn both_cell(&self, subject: Mountable, job: FileJob, files: u64) -> String {
+        format!("{} / {}", self.cell(subject, job, files), self.processor_cell(subject, job))
+    }
+
+    /// For people: the seconds of processor time.
+    pub(crate) fn processor_cell(&self, subject: Mountable, job: FileJob) -> String {
+        let seconds = self.0.get(&(subject, job)).map(|reached| reached.processor.lower_quartile());
+        seconds.map_or_else(|| "-".into(), |seconds| format!("{seconds:.2} s"))
+    }
+
+    /// The processor times of some to one, which two runs must agree on.
+    pub(crate) fn stable(&self, subjects: &[Mountable], to: Mountable, jobs: &[FileJob]) -> Vec<Stable> {
+        let pairs = subjects.iter().flat_map(|subject| jobs.iter().map(move |job| (*subject, *job)));
+        let figure = |(subject, job): (Mountable, FileJob)| {
+            let name = format!("{}, {}: processor time to {}", subject.name(), job.name(), to.name());
+            Some(Stable { name, value: self.processor_ratio(subject, to, job)? })
+        };
+        pairs.filter_map(figure).collect()
     }
 
     /// For people: MB/s, or the seconds for a tree of so many files.
     pub(crate) fn cell(&self, subject: Mountable, job: FileJob, files: u64) -> String {
-        let Some(samples) = self.0.get(&(subject, job)) else { return "-".into() };
-        let median = samples.median();
-        let speed = if job.in_bytes() {
-            format!("{:.1} MB/s", median / 1e6)
+        let Some(reached) = self.0.get(&(subject, job)) else { return "-".into() };
+        let (median, mark) = (reached.rates.median(), reached.rates.mark());
+        if job.in_bytes() {
+            format!("{:.1} MB/s{mark}", median / 1e6)
         } else {
-            format!("{:.2} s", files as f64 / median)
-        };
-        format!("{speed} ({:.0}%)", samples.spread())
+            format!("{:.2} s{mark}", files as f64 / median)
+        }
     }
 }
 

@@ -1,50 +1,16 @@
-//! The figures of one section: for each subject and job the rates of all repeats, and what follows from them.
+//! The figures of one section: for each subject and job all turns, and what tables say of them.
 
-use crate::fio::{Job, Rate};
+use crate::job::Job;
+use crate::samples::Samples;
 use crate::subject::Subject;
 use crate::table::figure;
+use crate::turn::{Counted, Took, Turns};
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Repeated measurements of one thing.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Samples(Vec<f64>);
-
-impl Samples {
-    /// One more.
-    pub(crate) fn push(&mut self, value: f64) {
-        self.0.push(value);
-    }
-
-    /// The middle one, or the mean of the two in the middle.
-    pub(crate) fn median(&self) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        match sorted.len() {
-            0 => f64::NAN,
-            n if n % 2 == 1 => sorted[middle],
-            _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
-        }
-    }
-
-    /// Each measurement over the one of the same repeat; `None` if there are not as many of both.
-    pub(crate) fn ratios(&self, to: &Samples) -> Option<Samples> {
-        let pairs = self.0.iter().zip(&to.0).map(|(ours, theirs)| ours / theirs);
-        (self.0.len() == to.0.len()).then(|| Samples(pairs.collect()))
-    }
-
-    /// From the least to the greatest, in percent of the median.
-    pub(crate) fn spread(&self) -> f64 {
-        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
-        let greatest = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        (greatest - least) / self.median() * 100.0
-    }
-}
-
 /// All figures of a section, whose subjects are servers of files unless it says otherwise.
 pub(crate) struct Grid<S = Subject> {
-    cells: HashMap<(S, Job), (Samples, Samples)>,
+    cells: HashMap<(S, Job), Turns>,
 }
 
 impl<S> Default for Grid<S> {
@@ -54,11 +20,19 @@ impl<S> Default for Grid<S> {
 }
 
 impl<S: Copy + Eq + Hash> Grid<S> {
-    /// Adds what a subject reached in one repeat.
-    pub(crate) fn add(&mut self, subject: S, job: Job, rate: Rate) {
-        let (bytes, requests) = self.cells.entry((subject, job)).or_default();
-        bytes.push(rate.bytes);
-        requests.push(rate.requests);
+    /// Adds what a subject took in one round.
+    pub(crate) fn add(&mut self, subject: S, job: Job, took: &Took) {
+        self.turns_mut(subject, job).push(took);
+    }
+
+    /// The turns of a subject at a job, to add to.
+    pub(crate) fn turns_mut(&mut self, subject: S, job: Job) -> &mut Turns {
+        self.cells.entry((subject, job)).or_default()
+    }
+
+    /// The turns of a subject at a job, if it did it.
+    pub(crate) fn turns(&self, subject: S, job: Job) -> Option<&Turns> {
+        self.cells.get(&(subject, job))
     }
 
     /// Whether this subject did this job.
@@ -66,58 +40,75 @@ impl<S: Copy + Eq + Hash> Grid<S> {
         self.cells.contains_key(&(subject, job))
     }
 
-    /// Median bytes per second.
+    /// Median bytes per second, writes until they are durable.
     pub(crate) fn median(&self, subject: S, job: Job) -> Option<f64> {
-        self.cells.get(&(subject, job)).map(|(bytes, _)| bytes.median())
+        Some(self.turns(subject, job)?.bytes_per_second(true).median())
     }
 
-    /// One subject to another: the median of the ratios that the repeats gave, if both did the job in all.
+    /// The speed of one subject to another's in each round, if both did the job in all.
+    pub(crate) fn ratios(&self, subject: S, to: S, job: Job, durable: bool) -> Option<Samples> {
+        // The same work was done by both, so the times are compared the other way round.
+        self.turns(to, job)?.seconds(durable).ratios(self.turns(subject, job)?.seconds(durable))
+    }
+
+    /// The median of the speed ratios, writes until they are durable.
     pub(crate) fn ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
-        let (ours, _) = self.cells.get(&(subject, job))?;
-        let (theirs, _) = self.cells.get(&(to, job))?;
-        ours.ratios(theirs).map(|ratios| ratios.median())
+        Some(self.ratios(subject, to, job, true)?.median())
     }
 
-    /// A cell of a table: MB/s for every size, and the spread.
-    pub(crate) fn megabytes(&self, subject: S, job: Job) -> String {
-        let Some((bytes, _)) = self.cells.get(&(subject, job)) else { return "-".into() };
-        let speed = bytes.median() / 1e6;
-        let decimals = usize::from(speed < 100.0);
-        format!("{speed:.decimals$} ({:.0}%)", bytes.spread())
+    /// The processor time of one subject to another's, for the same work.
+    pub(crate) fn processor_ratio(&self, subject: S, to: S, job: Job) -> Option<f64> {
+        let time = |subject| self.turns(subject, job).map(Turns::processor_in_all);
+        Some(time(subject)? / time(to)?)
     }
 
-    /// A cell of a table: the ratio of one to another.
-    pub(crate) fn ratio_cell(&self, subject: S, to: S, job: Job) -> String {
-        figure(self.ratio(subject, to, job), 2)
+    /// A cell of a table: the ratio of speeds, marked if it moves too much.
+    pub(crate) fn ratio_cell(&self, subject: S, to: S, job: Job, durable: bool) -> String {
+        let Some(ratios) = self.ratios(subject, to, job, durable) else { return "-".into() };
+        format!("{}{}", figure(Some(ratios.median()), 2), ratios.mark())
     }
 
-    /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, and the
-    /// spread.
-    pub(crate) fn cell(&self, subject: S, job: Job) -> String {
-        let Some((bytes, requests)) = self.cells.get(&(subject, job)) else { return "-".into() };
-        if job.size >= 256 << 10 {
-            format!("{:.0} MB/s ({:.0}%)", bytes.median() / 1e6, bytes.spread())
+    /// A cell of a table: the ratio of processor times.
+    pub(crate) fn processor_ratio_cell(&self, subject: S, to: S, job: Job) -> String {
+        figure(self.processor_ratio(subject, to, job), 2)
+    }
+
+    /// A cell of a table: MB/s for large requests, thousands of requests per second for small ones, marked if it moves too
+    /// much.
+    pub(crate) fn cell(&self, subject: S, job: Job, durable: bool) -> String {
+        let Some(turns) = self.turns(subject, job) else { return "-".into() };
+        if job.in_bytes() {
+            let bytes = turns.bytes_per_second(durable);
+            format!("{:.0} MB/s{}", bytes.median() / 1e6, bytes.mark())
         } else {
-            format!("{:.1}k/s ({:.0}%)", requests.median() / 1e3, requests.spread())
+            let requests = turns.requests_per_second(durable);
+            format!("{:.1}k/s{}", requests.median() / 1e3, requests.mark())
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::Samples;
+    /// A cell of a table: processor time for a GiB in milliseconds, or for a thousand requests; after a plus sign what of it is
+    /// spent behind the requests, where that is anything.
+    pub(crate) fn processor_cell(&self, subject: S, job: Job) -> String {
+        let Some(turns) = self.turns(subject, job) else { return "-".into() };
+        let (foreground, background) = turns.processor();
+        let scale = if job.in_bytes() { f64::from(1 << 30) / f64::from(job.size) / 1e3 } else { 1.0 };
+        let (foreground, background) = (foreground * scale, background * scale);
+        let decimals = usize::from(foreground < 100.0);
+        if background >= 0.005 * foreground {
+            return format!("{foreground:.decimals$} + {background:.decimals$} ms");
+        }
+        format!("{foreground:.decimals$} ms")
+    }
 
-    #[test]
-    #[allow(clippy::float_cmp, reason = "small whole numbers and halves are exact")]
-    fn medians_and_spreads() {
-        let samples = |values: &[f64]| Samples(values.to_vec());
-        assert_eq!(samples(&[3.0, 1.0, 2.0]).median(), 2.0);
-        assert_eq!(samples(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);
-        assert!(samples(&[]).median().is_nan());
-        assert_eq!(samples(&[1.0, 2.0, 3.0]).spread(), 100.0);
-        assert_eq!(samples(&[7.0]).spread(), 0.0);
-        let ratios = samples(&[1.0, 9.0, 4.0]).ratios(&samples(&[2.0, 3.0, 4.0])).unwrap();
-        assert_eq!(ratios.median(), 1.0);
-        assert!(samples(&[1.0]).ratios(&samples(&[])).is_none());
+    /// A cell of a table: microseconds that half of the requests, and 99 of a hundred, do not exceed.
+    pub(crate) fn latency_cell(&self, subject: S, job: Job) -> String {
+        let Some(turns) = self.turns(subject, job) else { return "-".into() };
+        let (p50, p99) = turns.latency();
+        format!("{p50:.0} / {p99:.0}")
+    }
+
+    /// What the kernel counted.
+    pub(crate) fn counted(&self, subject: S, job: Job) -> Option<Counted> {
+        self.turns(subject, job)?.counted()
     }
 }

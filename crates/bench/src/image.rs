@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, POOL};
 use crate::program;
-use crate::subject::LEAST_KDF;
+use crate::subject::{LEAST_KDF, Named};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use std::path::Path;
@@ -20,6 +20,12 @@ pub(crate) enum Image {
     },
     /// `qemu-nbd` with librbd's own LUKS2 encryption.
     RbdLuks,
+}
+
+impl Named for Image {
+    fn name(self) -> String {
+        Image::name(self)
+    }
 }
 
 impl Image {

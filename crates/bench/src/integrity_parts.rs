@@ -72,7 +72,7 @@ fn of_subject(work: &Workspace, subject: Subject, low: bool, files: &[Vec<u8>]) 
     let ways: Vec<(CacheKind, usize)> = ways.collect();
     let mut without = Vec::new();
     let mut with: Vec<Vec<Figures>> = vec![Vec::new(); ways.len()];
-    for _ in 0..work.scale.repeats.div_ceil(2) {
+    for _ in 0..work.scale.rounds.div_ceil(2) {
         without.push(measure_files(subject, BLOCK, None, files)?);
         for (way, runs) in ways.iter().zip(&mut with) {
             runs.push(measure_files(subject, BLOCK, Some(*way), files)?);
@@ -101,7 +101,7 @@ fn per_block<R>(work: &Workspace, sample: &Sample, mut what: impl FnMut(&[u8]) -
         sample.blocks(BLOCK).for_each(|block| drop(black_box(what(block))));
         began.elapsed().as_nanos() as f64 / blocks as f64
     };
-    median((0..work.scale.repeats.max(3)).map(pass).collect()).unwrap_or(0.0)
+    median((0..work.scale.rounds.max(3)).map(pass).collect()).unwrap_or(0.0)
 }
 
 fn primitives(work: &Workspace, sample: &Sample) -> Primitives {

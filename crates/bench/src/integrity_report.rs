@@ -1,4 +1,4 @@
-//! Section 14: the measurements of paper 002 redone: Tables 1 to 6, Figures 12 to 17 and the claims of its text, with its schemes as
+//! The measurements of paper 002 redone: Tables 1 to 6, Figures 12 to 17 and the claims of its text, with its schemes as
 //! reference and those of the vault beside them, in memory.
 
 use crate::integrity_claims;
@@ -9,6 +9,7 @@ use crate::integrity_speed::{self, Speeds};
 use crate::integrity_tables::{self, Shares};
 use crate::page::{History, Run};
 use crate::requirement::{self, Requirement};
+use crate::section::Measured;
 use crate::table::{Table, figure};
 use crate::trace_counters;
 use crate::trace_model::{MODELS, Model};
@@ -24,7 +25,7 @@ const HISTORY: History = History {
     head: &["date", "lacuna", "processor", "repeats", "reference", "vault", "bandwidth", "reached"],
 };
 
-pub(crate) struct OnIntegrity {
+struct OnIntegrity {
     samples: Vec<Sample>,
     shares: Shares,
     speeds: Speeds,
@@ -33,25 +34,25 @@ pub(crate) struct OnIntegrity {
     replays: Replays,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<OnIntegrity> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let (whole, fewer, part) =
         if work.scale.quick { (200 << 10, 100 << 10, 100) } else { (64 << 20, 12 << 20, 1) };
     work.goes_on("integrity: collecting files")?;
     let samples = integrity_files::collect(whole)?;
     let few: Vec<Sample> = samples.iter().map(|sample| sample.fewer(fewer)).collect();
     let traces: Vec<(Model, Trace)> = MODELS.iter().map(|model| (*model, model.trace(1, part))).collect();
-    Ok(OnIntegrity {
+    Ok(Box::new(OnIntegrity {
         shares: Shares::of(&samples),
         speeds: integrity_speed::measure(work, &samples, &few)?,
         parts: integrity_parts::measure(work, &samples, &few)?,
         replays: trace_speed::measure(work, &traces)?,
         traces,
         samples,
-    })
+    }))
 }
 
-impl OnIntegrity {
-    pub(crate) fn tables(&self) -> Vec<Table> {
+impl Measured for OnIntegrity {
+    fn tables(&self) -> Vec<Table> {
         let mut tables = vec![integrity_claims::table(&self.speeds)];
         tables.extend([integrity_tables::files(&self.samples), self.shares.table()]);
         tables.extend(integrity_tables::tables_4_and_5(&self.speeds));
@@ -72,29 +73,32 @@ impl OnIntegrity {
         tables
     }
 
-    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+    fn requirements(&self) -> Vec<Requirement> {
         integrity_claims::requirements(&self.speeds)
     }
 
-    /// Draws the plots into a directory.
-    pub(crate) fn plot(&self, plots: &Path) -> Result<()> {
+    fn plot(&self, plots: &Path) -> Result<()> {
         integrity_plot::draw(&self.speeds, plots)
     }
 
-    /// The part of the page, to stand in the place of an old one.
-    pub(crate) fn part(&self, run: &Run, old: &str) -> String {
-        let requirements = self.requirements();
-        let mut parts = requirement::opening(&format!("Integrity: run of {}", run.date), &requirements);
-        parts.extend(self.tables().iter().map(Table::markdown));
+    fn body(&self, _run: &Run) -> String {
+        let mut parts: Vec<String> = self.tables().iter().map(Table::markdown).collect();
         parts.extend([
             "![time of low-entropy files by block size](plots/integrity-low.svg)\n".into(),
             "![time of high-entropy files by block size](plots/integrity-high.svg)\n".into(),
             self.method(),
-            self.history(run, &requirements, old),
         ]);
         parts.join("\n")
     }
 
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let figures = integrity_claims::history(&self.speeds);
+        let cells = [&run.cells()[..], &figures, &[requirement::tally(requirements)]].concat();
+        Some(HISTORY.and(old, &cells))
+    }
+}
+
+impl OnIntegrity {
     fn method(&self) -> String {
         let wide = figure(Parts::of_wide(&self.speeds), 2);
         format!(
@@ -123,11 +127,5 @@ of 0 mean that no block had a hash in US.\n",
             repeats = self.speeds.repeats(),
             fewer = self.speeds.repeats().div_ceil(3),
         )
-    }
-
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> String {
-        let figures = integrity_claims::history(&self.speeds);
-        let cells = [&run.cells()[..], &figures, &[requirement::tally(requirements)]].concat();
-        HISTORY.and(old, &cells)
     }
 }

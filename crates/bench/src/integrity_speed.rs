@@ -30,7 +30,7 @@ pub(crate) fn subjects() -> impl Iterator<Item = Subject> {
 
 /// Measures. `whole` are the files for blocks of 4096 bytes, `fewer` those for the other sizes, with a third of the repeats.
 pub(crate) fn measure(work: &Workspace, whole: &[Sample], fewer: &[Sample]) -> Result<Speeds> {
-    let repeats = work.scale.repeats;
+    let repeats = work.scale.rounds;
     let mut speeds = Speeds { cells: Vec::new(), repeats };
     for size in SIZES.into_iter().rev() {
         let (samples, turns) = if size == BLOCK { (whole, repeats) } else { (fewer, repeats.div_ceil(3)) };

@@ -42,7 +42,6 @@ pub(crate) fn describe(work: &Workspace) -> Machine {
         ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
         ("file system", file_system(work).unwrap_or_else(|| "unknown".into())),
         ("lacuna", version(&work.lacuna.to_string_lossy())),
-        ("fio", version("fio")),
         ("nbdkit", version("nbdkit")),
         ("qemu-nbd", version("qemu-nbd")),
     ])

@@ -1,11 +1,11 @@
-//! `lacuna-bench`: what `make bench` runs. Its one job is to measure the `lacuna` command beside its peers, in
-//! one run on one machine, and to write down what came out: on the terminal, in `docs/benchmarks.md` and as
-//! plots.
+//! `lacuna-bench`: the program behind `make bench`. Its one job is to measure the `lacuna` command beside its peers, in one run on one
+//! machine, and to write down what came out: on the terminal, in the pages of `docs/` and as plots; and to tell two commits apart.
 //!
 //! Invariants kept here:
-//! - All servers get the same jobs with the same options, in turns. One is busy at a time; on Ceph the others idle, elsewhere
-//!   only one is alive.
-//! - A figure is the median of the repeats; a ratio is the median of the ratios of the repeats of one run.
+//! - All servers get the same jobs with the same numbers of requests, in turns. One is busy at a time; on Ceph the others idle,
+//!   elsewhere only one is alive.
+//! - A speed is the median of the rounds; a ratio of speeds is the median of the ratios of the rounds of one run. A processor time is the
+//!   lower quartile of its slices, because other work on the machine can only add to it.
 //! - A missed ratio is a result, not a failure: it is written down, and the exit code stays 0.
 //! - Whatever happens, no server and no file stays behind, except what was asked for.
 #![forbid(unsafe_code)]
@@ -14,12 +14,16 @@ mod args;
 mod bed;
 mod cache_bound;
 mod cache_sizes;
-mod ciphers;
+mod client;
 mod cluster;
+mod commits;
+mod compare;
+mod confidence;
+mod counters;
+mod disks;
 mod false_accept;
 mod false_accept_plot;
 mod file_jobs;
-mod fio;
 mod flash_assignment;
 mod flash_bed;
 mod flash_large;
@@ -40,19 +44,20 @@ mod integrity_report;
 mod integrity_speed;
 mod integrity_tables;
 mod interrupt;
+mod job;
 mod levels;
 mod levels_plot;
 mod locality;
 mod machine;
+mod machine_time;
+mod media;
 mod memory;
-mod method;
 mod modelled;
 mod models;
 mod mountable;
 mod mounted_report;
 mod page;
 mod paper_tables;
-mod peers;
 mod peers_plot;
 mod phone_chip;
 mod phone_files;
@@ -64,17 +69,24 @@ mod phone_timing;
 mod phone_wear;
 mod phone_week;
 mod plot;
+mod processor;
 mod program;
 mod rados;
 mod rados_plot;
 mod rados_report;
 mod ratios_plot;
+mod raw_disk;
+mod record;
 mod report;
 mod requirement;
 mod rounds;
 mod runs;
 mod runs_plot;
+mod samples;
+mod section;
+mod self_test;
 mod server;
+mod servers;
 mod stash;
 mod stash_plot;
 mod subject;
@@ -82,6 +94,7 @@ mod table;
 mod trace_counters;
 mod trace_model;
 mod trace_speed;
+mod turn;
 mod vault_large;
 mod vault_reach;
 mod vault_report;
@@ -89,19 +102,32 @@ mod vault_schemes;
 mod vault_tree;
 mod workspace;
 
-use args::{Args, Section};
+use args::{Args, Command, RunArgs};
 use clap::Parser;
 use interrupt::Interrupt;
 use lacuna_core::Result;
 use page::Run;
 use report::Report;
+use section::Subject;
 use std::process::ExitCode;
+use std::time::Instant;
 use workspace::Workspace;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
+    let done = match &args.command {
+        None => run(&args.run, Subject::Product),
+        Some(Command::Papers(run_args)) => run(run_args, Subject::Papers),
+        Some(Command::Compare(compare_args)) => compare::run(compare_args),
+        Some(Command::SelfTest(test_args)) => self_test::run(test_args),
+        Some(Command::Agree { one, other }) => record::agree(one, other).map(|(text, agrees)| {
+            println!("{text}");
+            agrees
+        }),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("lacuna-bench: {e}");
             ExitCode::FAILURE
@@ -109,49 +135,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<()> {
+/// Measures the sections that were asked for, of those for these pages.
+fn run(args: &RunArgs, subject: Subject) -> Result<bool> {
     let interrupt = Interrupt::install()?;
-    fio::available()?;
-    let lacuna = program::lacuna(args.lacuna.as_deref())?;
-    let work = Workspace::new(&args.dir, lacuna, args.scale(), interrupt)?;
+    let lacuna = program::lacuna(args.place.lacuna.as_deref())?;
+    let work = Workspace::new(&args.place.dir, lacuna, args.scale(), interrupt)?;
     let run = Run::new(machine::describe(&work), args.scale());
-    let peers = args.wants(Section::Peers).then(|| peers::measure(&work)).transpose()?;
-    let ciphers = args.wants(Section::Ciphers).then(|| ciphers::measure(&work)).transpose()?;
-    let memory = args.wants(Section::Memory).then(|| memory::measure(&work)).transpose()?;
-    // Removing a file of many small extents can take minutes where the file system discards; the ciphers,
-    // which use no medium, are measured meanwhile.
-    let hctr2 = args.wants(Section::Hctr2).then(|| hctr2::measure(&work)).transpose()?;
-    let memory = memory.map(memory::Measured::removed);
-    let levels = args.wants(Section::Levels).then(|| levels::measure(&work)).transpose()?;
-    let models = args.wants(Section::Models).then(|| models::measure(&work)).transpose()?;
-    let stash = args.wants(Section::Stash).then(|| stash::measure(&work)).transpose()?;
-    let flash = args.wants(Section::Flash).then(|| flash_report::measure(&work)).transpose()?;
-    let phone = args.wants(Section::Phone).then(|| phone_report::measure(&work)).transpose()?;
-    let integrity = args.wants(Section::Integrity).then(|| integrity_report::measure(&work)).transpose()?;
-    let accepts = args.wants(Section::FalseAccept).then(|| false_accept::measure(&work)).transpose()?;
-    let vaults = args.wants(Section::Vaults).then(|| vault_report::measure(&work)).transpose()?;
-    let mounts = args.wants(Section::Mounted).then(|| mounted_report::measure(&work)).transpose()?;
-    let rados = args.wants(Section::Rados).then(|| rados::measure(&work)).transpose()?;
-    let report = Report {
-        run,
-        peers,
-        ciphers,
-        hctr2,
-        memory,
-        rados,
-        levels,
-        models,
-        stash,
-        flash,
-        phone,
-        accepts,
-        integrity,
-        vaults,
-        mounts,
-    };
-    println!("\n{}", report.terminal());
+    let mut sections = Vec::new();
+    let mut times = Vec::new();
+    for section in args.sections(subject) {
+        let begin = Instant::now();
+        sections.push((section, (section.measure)(&work)?));
+        times.push(format!("{} {:.1}", section.name, begin.elapsed().as_secs_f64() / 60.0));
+    }
+    let report = Report { run, sections };
+    println!("\n{}\nminutes: {}", report.terminal(), times.join(", "));
+    if let Some(path) = &args.record {
+        record::write(path, report.run.machine.facts(), &report.sections)?;
+    }
     if let Some(out) = args.out() {
         report.write(out)?;
     }
-    Ok(())
+    Ok(true)
 }

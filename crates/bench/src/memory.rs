@@ -1,17 +1,28 @@
-//! Section 4: the memory of a server on a sparse disk of 1 TiB, and how long opening that disk takes.
+//! The memory of a server on a sparse disk of 1 TiB, and how long opening that disk takes.
 
-use crate::ciphers::{GCM, XTS_RANDOM};
-use crate::fio::{self, Amount, Direction, Job, Load};
+use crate::disks::{GCM, XTS_RANDOM};
+use crate::job::{Direction, Job};
 use crate::machine::field;
-use crate::requirement::{Bound, Requirement};
+use crate::page::{History, Run};
+use crate::requirement::{self, Bound, Requirement};
+use crate::section::{Measured, Stable};
 use crate::server::Server;
 use crate::subject::{Shape, Subject};
-use crate::table::Table;
+use crate::table::{Table, figure};
+use crate::turn::Work;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Kind, Result};
-use std::path::PathBuf;
-use std::thread::JoinHandle;
-use std::time::Duration;
+
+const HISTORY: History = History {
+    heading: "### History of memory",
+    about: "Greatest peak in MiB",
+    head: &["date", "lacuna", "processor", "rounds", "peak on 1 TiB", "reached"],
+};
+const METHOD: &str = "### Method for memory\n\n\
+`VmHWM` and `VmRSS` of the server process, with the default budget, on a sparse disk of 1 TiB with the least key derivation cost that \
+`create` takes (128 KiB, one pass), so that its memory and time do not count; measured once. Of *levels sparse* the medium is that large, level 0 some two \
+fifths of it, and the writes go over the whole of level 0. The page cache belongs to the system and is not in these figures. Reads have the \
+addresses of the writes. Opening is timed from the start of the process to its greeting to the first client.\n";
 
 const SIZE: u64 = 1 << 40;
 const LIMIT_MIB: f64 = 96.0;
@@ -38,35 +49,21 @@ struct Row {
     rates: [f64; 2],
 }
 
-pub(crate) struct Memory {
+struct Memory {
     rows: Vec<Row>,
-    requests: u32,
-}
-
-/// The same, while the disks are removed.
-pub(crate) struct Measured(Memory, Vec<JoinHandle<()>>);
-
-impl Measured {
-    /// Waits until the disks are gone.
-    pub(crate) fn removed(self) -> Memory {
-        self.1.into_iter().for_each(|thread| drop(thread.join()));
-        self.0
-    }
+    requests: u64,
 }
 
 /// Measures the two ciphers with metadata, and levels.
-pub(crate) fn measure(work: &Workspace) -> Result<Measured> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let mut rows = Vec::new();
     for subject in [XTS_RANDOM, GCM, LEVELS] {
         work.goes_on(&format!("memory: {} on 1 TiB", subject.name()))?;
         rows.push(row(work, subject)?);
+        std::fs::remove_file(subject.disk(work)).map_err(|e| Error::io("cannot remove a disk", &e))?;
         work.settle()?;
     }
-    let disks: Vec<PathBuf> = rows.iter().map(|row: &Row| row.subject.disk(work)).collect();
-    // What cannot be removed here goes with the whole directory.
-    let remove = |disk| std::thread::spawn(move || drop(std::fs::remove_file::<PathBuf>(disk)));
-    let removals = disks.into_iter().map(remove).collect();
-    Ok(Measured(Memory { rows, requests: work.scale.requests }, removals))
+    Ok(Box::new(Memory { rows, requests: work.scale.requests }))
 }
 
 fn row(work: &Workspace, subject: Subject) -> Result<Row> {
@@ -100,11 +97,11 @@ fn load(
     direction: Direction,
     seed: u64,
 ) -> Result<f64> {
-    let job = Job { direction, random: true, size: 4096, depth: 32, fsync: None };
-    let amount = Amount::Requests(work.scale.requests);
-    let (uri, size) = (&server.uri(), subject.served(SIZE)?);
-    let load = Load { uri, size, job, amount, ramp: Duration::ZERO, durable: false, seed };
-    Ok(fio::run(work, load)?.requests)
+    let disk = subject.served(SIZE)?;
+    let (job, requests) = (Job::of_size(direction, 4096), work.scale.requests);
+    let load = Work { job, disk, requests, export: "", beside: None, seed };
+    let (answered, _) = load.perform(server)?;
+    Ok(requests as f64 / answered.as_secs_f64())
 }
 
 /// What a process needs.
@@ -122,12 +119,7 @@ pub(crate) fn resident(pid: u32) -> Result<Resident> {
 }
 
 impl Memory {
-    /// The greatest peak under writes, in MiB.
-    pub(crate) fn peak(&self) -> f64 {
-        self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max)
-    }
-
-    pub(crate) fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let title = format!("1 TiB, {} random 4 KiB writes, then as many reads, depth 32", self.requests);
         let head = [
             "disk",
@@ -151,9 +143,35 @@ impl Memory {
         }
         table
     }
+}
+
+impl Measured for Memory {
+    fn results(&self) -> Vec<Table> {
+        let title = "A disk of 1 TiB: memory of the server, and opening";
+        let head = [
+            "disk",
+            "most memory under random writes",
+            "open, new",
+            "open, after a clean end",
+            "open, after a kill under load",
+        ];
+        let mut table = Table::new(title, head);
+        for row in &self.rows {
+            let opened = row.opened.map(|seconds| format!("{seconds:.2} s"));
+            table.row(
+                row.subject.name(),
+                std::iter::once(format!("{:.0} MiB", row.written.peak)).chain(opened),
+            );
+        }
+        vec![table]
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
 
     /// The promises about memory and opening.
-    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+    fn requirements(&self) -> Vec<Requirement> {
         let line = "peak memory on 1 TiB under random writes";
         let mut memory = Requirement::new(line, Bound::AtMost(LIMIT_MIB), " MiB");
         let opening = |what: &str, limit| {
@@ -173,5 +191,23 @@ impl Memory {
             }
         }
         vec![memory, sealed, levels]
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        let peak = |row: &Row| Stable {
+            name: format!("{}: peak memory", row.subject.name()),
+            value: row.written.peak,
+        };
+        self.rows.iter().map(peak).collect()
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        format!("{}\n{METHOD}", self.table().markdown())
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let peak = self.rows.iter().map(|row| row.written.peak).fold(0.0, f64::max);
+        let figures = [figure(Some(peak), 0), requirement::tally(requirements)];
+        Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))
     }
 }

@@ -90,9 +90,19 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
+    /// Smaller ones, where all formats are compared on all media.
+    pub(crate) fn smaller(work: &Workspace) -> Result<Sizes> {
+        let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (256 << 20, 4 << 20) };
+        Sizes::on(medium, budget)
+    }
+
     /// Those of all measurements by models, but where the size of the caches is what is measured.
     pub(crate) fn of(work: &Workspace) -> Result<Sizes> {
         let (medium, budget) = if work.scale.quick { (64 << 20, 1 << 20) } else { (512 << 20, 4 << 20) };
+        Sizes::on(medium, budget)
+    }
+
+    fn on(medium: u64, budget: u64) -> Result<Sizes> {
         let params = Case::Full.params(medium)?;
         Ok(Sizes { medium, budget, whole: params.blocks.min(params.most_blocks(1) * 15 / 16) })
     }

@@ -1,4 +1,4 @@
-//! Section 7: what can be said of `deniable` without a clock. Figure 4 and section 6 of paper 000 by counting, and its Tables
+//! What can be said of `deniable` without a clock. Figure 4 and section 6 of paper 000 by counting, and its Tables
 //! 2 to 4 and Figures 6 and 8 by models of the disks it used. All of it is a function of the code alone: the same on
 //! every machine.
 
@@ -14,6 +14,7 @@ use crate::paper_tables;
 use crate::requirement::{self, Requirement};
 use crate::runs::{self, Runs};
 use crate::runs_plot;
+use crate::section::Measured;
 use crate::table::{Table, figure};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
@@ -35,7 +36,7 @@ const HISTORY: History = History {
     ],
 };
 
-pub(crate) struct Models {
+struct Models {
     writes: HotCold,
     modelled: Modelled,
     runs: Runs,
@@ -44,19 +45,19 @@ pub(crate) struct Models {
     locality: Locality,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Models> {
-    Ok(Models {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(Models {
         writes: hot_cold::measure(work)?,
         modelled: modelled::measure(work)?,
         runs: runs::measure(work)?,
         caches: cache_sizes::measure(work)?,
         bound: cache_bound::measure(work)?,
         locality: locality::measure(work)?,
-    })
+    }))
 }
 
-impl Models {
-    pub(crate) fn tables(&self) -> Vec<Table> {
+impl Measured for Models {
+    fn tables(&self) -> Vec<Table> {
         let mut tables = vec![self.writes.table(), self.runs.table()];
         tables.extend(paper_tables::tables(&self.modelled));
         tables.extend(self.caches.tables());
@@ -65,29 +66,25 @@ impl Models {
         tables
     }
 
-    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+    fn requirements(&self) -> Vec<Requirement> {
         vec![self.writes.requirement(), self.runs.requirement(), self.bound.requirement(&self.caches)]
     }
 
-    /// Draws the plots into a directory.
-    pub(crate) fn plot(&self, plots: &Path) -> Result<()> {
+    fn plot(&self, plots: &Path) -> Result<()> {
         levels_plot::draw(&self.writes, &plots.join("levels-writes.svg"))?;
         runs_plot::draw(&self.runs, &plots.join("levels-runs.svg"))
     }
 
-    /// The part of the page, to stand in the place of an old one.
-    pub(crate) fn part(&self, run: &Run, old: &str) -> String {
-        let requirements = self.requirements();
+    fn body(&self, _run: &Run) -> String {
         let [writes, runs, tables @ ..] = &self.tables()[..] else {
             unreachable!("there are always two tables")
         };
-        let mut parts = requirement::opening(&format!("Models: run of {}", run.date), &requirements);
-        parts.extend([
+        let mut parts = vec![
             writes.markdown(),
             "![medium blocks written for one block](plots/levels-writes.svg)\n".into(),
             runs.markdown(),
             "![throughput over runs on one disk](plots/levels-runs.svg)\n".into(),
-        ]);
+        ];
         parts.extend(tables.iter().map(Table::markdown));
         let methods = [
             self.writes.method(),
@@ -98,11 +95,10 @@ impl Models {
             locality::method(),
         ];
         parts.push(format!("### Method for models\n\n{}", methods.concat()));
-        parts.push(self.history(run, &requirements, old));
         parts.join("\n")
     }
 
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> String {
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
         let both = |model, random, base: Operation, hidden: Operation| {
             let to_xts = |operation| {
                 let xts = self.modelled.rate(model, random, Case::Xts, base)?;
@@ -120,6 +116,6 @@ impl Models {
             writes(Model::Ssd, true),
             requirement::tally(requirements),
         ];
-        HISTORY.and(old, &[&run.short_cells()[..], &figures].concat())
+        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
     }
 }

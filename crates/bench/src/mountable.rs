@@ -1,4 +1,4 @@
-//! What sections 12 and 15 measure: file systems over a plain directory that encrypt, ours and the peers', and ext4 in a `sealed`
+//! File systems that are mounted for a measurement: some over a plain directory that encrypt, ours and the peers', and ext4 in a `sealed`
 //! disk and on a plain loop device.
 
 use crate::program;

@@ -20,11 +20,11 @@ impl Run {
         Run { date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(), machine, scale }
     }
 
-    /// Date, program, processor and repeats, with which most histories begin.
+    /// Date, program, processor and rounds, with which most histories begin.
     pub(crate) fn cells(&self) -> [String; 4] {
         let processor = format!("{}, {} cores", self.machine.fact("processor"), self.machine.fact("cores"));
-        let repeats = self.quick(&self.scale.repeats.to_string());
-        [self.date.clone(), self.machine.fact("lacuna").to_owned(), processor, repeats]
+        let rounds = self.quick(&self.scale.rounds.to_string());
+        [self.date.clone(), self.machine.fact("lacuna").to_owned(), processor, rounds]
     }
 
     /// Date and program, with which the others do.

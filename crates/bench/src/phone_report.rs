@@ -1,4 +1,4 @@
-//! Section 10: the evaluation of paper 003 redone on the engine: a week of a simulated phone (Table 2), throughput and times
+//! The evaluation of paper 003 redone on the engine: a week of a simulated phone (Table 2), throughput and times
 //! (Tables 3 and 4), the size of nodes (Table 5).
 
 use crate::page::{History, Run};
@@ -10,6 +10,7 @@ use crate::phone_timing::{self, Timing};
 use crate::phone_wear::{self, Wear};
 use crate::phone_week::{BUDGET, FULL, FULLER, PAGE, PAGES, Purging};
 use crate::requirement::{self, Requirement};
+use crate::section::Measured;
 use crate::table::{Table, figure};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
@@ -29,51 +30,65 @@ const HISTORY: History = History {
 };
 
 /// What the section found out.
-pub(crate) struct Phone {
+struct Phone {
     wear: Wear,
     timing: Timing,
     grain: Grain,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Phone> {
-    Ok(Phone {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(Phone {
         wear: phone_wear::measure(work)?,
         timing: phone_timing::measure(work)?,
         grain: phone_grain::measure(work)?,
-    })
+    }))
 }
 
-impl Phone {
-    pub(crate) fn tables(&self) -> Vec<Table> {
+impl Measured for Phone {
+    fn tables(&self) -> Vec<Table> {
         let mut tables = self.wear.tables();
         tables.extend(self.timing.tables());
         tables.push(self.grain.table());
         tables
     }
 
-    pub(crate) fn requirements(&self) -> Vec<Requirement> {
+    fn requirements(&self) -> Vec<Requirement> {
         vec![self.wear.requirement()]
     }
 
-    /// Draws the plots into a directory.
-    pub(crate) fn plot(&self, plots: &Path) -> Result<()> {
+    fn plot(&self, plots: &Path) -> Result<()> {
         phone_plot::draw(&self.wear, plots)
     }
 
-    /// The part of the page, to stand in the place of an old one.
-    pub(crate) fn part(&self, run: &Run, old: &str) -> String {
-        let requirements = self.requirements();
-        let mut parts = requirement::opening(&format!("Phone: run of {}", run.date), &requirements);
-        parts.extend(self.wear.tables().iter().map(Table::markdown));
+    fn body(&self, _run: &Run) -> String {
+        let mut parts: Vec<String> = self.wear.tables().iter().map(Table::markdown).collect();
         parts.extend([
             "![erasures per hour by the purge period](plots/phone-erasures.svg)\n".into(),
             "![erasures of each block in the week](plots/phone-wear.svg)\n".into(),
         ]);
         parts.extend(self.timing.tables().iter().map(Table::markdown));
-        parts.extend([self.grain.table().markdown(), self.method(), self.history(run, &requirements, old)]);
+        parts.extend([self.grain.table().markdown(), self.method()]);
         parts.join("\n")
     }
 
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        let erasures = |purging| {
+            let row = phone_wear::ROWS.iter().position(|row| *row == purging);
+            figure(row.map(|row| self.wear.erasures(row).mean), 1)
+        };
+        let row = phone_wear::ROWS.iter().position(|row| *row == Purging::Every(15)).unwrap_or(0);
+        let [read, write] = self.timing.ratios();
+        let figures = [
+            [Purging::KeysOff, Purging::Every(15), Purging::Every(1)].map(erasures).join(" / "),
+            format!("{:+.0}%", 100.0 * self.wear.extra(row)),
+            format!("{read:.3} / {write:.3}"),
+            requirement::tally(requirements),
+        ];
+        Some(HISTORY.and(old, &[&run.short_cells()[..], &figures].concat()))
+    }
+}
+
+impl Phone {
     fn method(&self) -> String {
         format!(
             "### Method for the phone\n\n\
@@ -120,21 +135,5 @@ of groups, index and checkpoints among them.\n",
             full = FULL,
             share = 100.0 * self.timing.share_of_keys(),
         )
-    }
-
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> String {
-        let erasures = |purging| {
-            let row = phone_wear::ROWS.iter().position(|row| *row == purging);
-            figure(row.map(|row| self.wear.erasures(row).mean), 1)
-        };
-        let row = phone_wear::ROWS.iter().position(|row| *row == Purging::Every(15)).unwrap_or(0);
-        let [read, write] = self.timing.ratios();
-        let figures = [
-            [Purging::KeysOff, Purging::Every(15), Purging::Every(1)].map(erasures).join(" / "),
-            format!("{:+.0}%", 100.0 * self.wear.extra(row)),
-            format!("{read:.3} / {write:.3}"),
-            requirement::tally(requirements),
-        ];
-        HISTORY.and(old, &[&run.short_cells()[..], &figures].concat())
     }
 }

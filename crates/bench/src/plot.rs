@@ -1,7 +1,7 @@
 //! What all plots have in common, as SVG: area, axes, series and legend. Text is left to the viewer's fonts.
 
-use crate::ciphers::SIZES;
-use crate::fio::size_name;
+use crate::disks::SIZES;
+use crate::job::Size;
 use lacuna_core::{Error, Kind, Result};
 use plotters::chart::ChartContext;
 use plotters::coord::Shift;
@@ -136,7 +136,7 @@ where
     /// Writes the request sizes, one for each unit of x, below the value `bottom` of y.
     pub(crate) fn sizes_below(&mut self, bottom: f64) -> Drawn {
         self.add(SIZES.iter().enumerate().map(|(i, size)| {
-            EmptyElement::at((i as f64, bottom)) + Text::new(size_name(*size), (-18, 8), FONT)
+            EmptyElement::at((i as f64, bottom)) + Text::new(Size(*size).to_string(), (-18, 8), FONT)
         }))
     }
 

@@ -1,9 +1,9 @@
 //! The figures of paper 004, drawn from our runs: its figure 3, throughput by request size, and its figure 4, what
 //! a random IV costs on writes. The paper's text gives ranges alone, which are drawn as bands.
 
-use crate::ciphers::SIZES;
-use crate::fio::Direction;
+use crate::disks::SIZES;
 use crate::image::Image;
+use crate::job::Direction;
 use crate::plot::{self, Area, Axes, BLUE, Drawn, GREEN, GREY, ORANGE, PURPLE};
 use crate::rados::{BASE, LAYOUTS, Rados, job, random};
 use lacuna_core::Result;

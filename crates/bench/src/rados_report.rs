@@ -1,22 +1,22 @@
-//! What the report says about Ceph: a part of `benchmarks.md` of its own, because these runs take long and are
-//! often made alone.
+//! What the page says about Ceph, and its history.
 
 use crate::args::Scale;
 use crate::cluster::Cluster;
 use crate::machine::{self, Machine};
 use crate::page::{History, Run};
-use crate::rados::Rados;
+use crate::rados::{MOST_BYTES, MOST_REQUESTS, Rados};
 use crate::requirement::{self, Requirement};
+use crate::section::Measured;
 use crate::table::{Table, figure};
 
 const HISTORY: History = History {
     heading: "### History on Ceph",
-    about: "The worst ratio of all sizes",
+    about: "Processor time, the worst ratio of all sizes",
     head: &[
         "date",
         "lacuna",
         "processor",
-        "repeats",
+        "rounds",
         "xts-random writes / reads to xts",
         "gcm writes / reads to xts",
         "xts writes / reads to librbd LUKS2",
@@ -32,22 +32,20 @@ against LUKS2 in librbd; the grey bands are that much less than our `xts`. Its u
 in three machines, with a client of its own, over a network; here one small machine does the client's and the \
 cluster's work.\n";
 
-/// The part, to stand in the place of an old one.
-pub(crate) fn part(rados: &Rados, run: &Run, old: &str) -> String {
-    let requirements = rados.requirements();
-    let mut parts = requirement::opening(&format!("On Ceph: run of {}", run.date), &requirements);
-    parts.extend(rados.tables().iter().map(Table::markdown));
-    parts.extend(rados.skipped.iter().map(|why| format!("{why}\n")));
-    parts.push(FIGURES.into());
+/// The text of its part: tables, plots, method.
+pub(crate) fn body(rados: &Rados, run: &Run) -> String {
+    let mut parts: Vec<String> = rados.tables().iter().map(Table::markdown).collect();
+    if rados.measured() {
+        parts.push(FIGURES.into());
+    }
     parts.push(method(&run.scale));
     parts.push(format!("### Machine on Ceph\n\n{}", facts(&run.machine)));
-    parts.push(history(&requirements, run, old));
     parts.join("\n")
 }
 
 fn facts(machine: &Machine) -> String {
     let ceph = Cluster::version().unwrap_or_else(|| "unknown".into());
-    let wanted = ["processor", "cores", "memory", "kernel", "file system", "lacuna", "fio", "qemu-nbd"];
+    let wanted = ["processor", "cores", "memory", "kernel", "file system", "lacuna", "qemu-nbd"];
     machine::list(wanted.map(|name| (name, machine.fact(name))).into_iter().chain([("ceph", ceph.as_str())]))
 }
 
@@ -57,27 +55,24 @@ fn method(scale: &Scale) -> String {
 - The cluster is that of `scripts/ceph-cluster.sh`: one monitor, one manager and three BlueStore OSDs on loopback, on \
 the machine of the client, with sparse files on its disk as devices; a pool of three replicas. Client, server and \
 OSDs share the processor.\n\
-- Every subject has an image of {image} MiB in that pool, filled from end to end before each repeat. The addresses of \
-random requests differ between repeats and are the same for all.\n\
-- All servers are driven by `fio` with its NBD engine over a unix socket and one connection, 32 requests under way. \
-A job takes {job} ms; one that writes ends with a flush, whose time counts, so that the speed is that at which data \
-becomes durable on three OSDs and no cache flatters it. All caches are as they are by default: the write-back cache \
-of lacuna (within 64 MiB) and that of librbd.\n\
-- All servers are up at once. Each job goes to one after another, in an order that changes with each job, {repeats} \
+- Every subject has an image of {image} MiB in that pool, filled from end to end before each round. As for [servers](#method-for-servers), one \
+client drives all of them, 32 requests in flight; a turn has at most {requests} requests and {bytes} MiB. All caches are as they are by default: the \
+write-back cache of lacuna (within 64 MiB) and that of librbd.\n\
+- All servers are up at once and idle but for their turn. Each job goes to one after another, in an order that changes with each job, {rounds} \
 times: reads from small to large, then writes from large to small, because small writes leave objects in pieces. At \
 this size of the image the metadata of `adaptive` fits into its cache, and the filling leaves it there; on a disk \
 whose metadata does not, a small random read brings its page with it.\n\
-- A figure is the median of the repeats; in parentheses the distance from the least to the greatest, in percent of \
-the median. A ratio is the median of the ratios of the repeats: what is compared ran within seconds.\n\
+- Processor time is that of the server until a job is durable, the threads of librados among it; that of the OSDs is not in it. The kernel counts for the first three alone.\n\
 - librbd LUKS2: `qemu-img create -f rbd -o encrypt.format=luks2` and `qemu-nbd --cache=writeback` with the driver rbd; \
 AES-256-XTS on sectors of 4096 bytes, as our `xts`.\n",
         image = scale.image >> 20,
-        job = scale.image_job.as_millis(),
-        repeats = scale.repeats,
+        requests = MOST_REQUESTS,
+        bytes = MOST_BYTES >> 20,
+        rounds = scale.rounds,
     )
 }
 
-fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
+pub(crate) fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
     let worst =
         |i: usize| figure(requirements.get(i).and_then(Requirement::worst).map(|(_, value)| value), 2);
     let figures = [

@@ -99,11 +99,6 @@ pub(crate) fn verdict(requirements: &[Requirement]) -> String {
     format!("{} requirements are reached.", tally(requirements))
 }
 
-/// How the part of a section begins: its heading, the verdict, and the table of promises.
-pub(crate) fn opening(heading: &str, requirements: &[Requirement]) -> Vec<String> {
-    vec![format!("## {heading}\n\n{}\n", verdict(requirements)), table(requirements).markdown()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,12 @@
-//! The turns: every subject's disk is made and filled, then in each repeat each job goes to one subject after
-//! another, so that what a ratio compares was measured within seconds.
+//! The rounds: every subject's disk is made and filled, then in each round each job goes to one subject after another, so that what a
+//! ratio compares was measured within seconds. One more round is counted and not timed.
 
-use crate::fio::{self, Amount, Direction, Job, Load, Rate};
+use crate::counters;
 use crate::grid::Grid;
+use crate::job::{Caches, Direction, Job};
 use crate::server::Server;
 use crate::subject::Subject;
+use crate::turn::Work;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result};
 use rustix::fs::{SeekFrom, seek};
@@ -12,32 +14,29 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::time::Duration;
 
-const FILL: Job = Job { direction: Direction::Write, random: false, size: 1 << 20, depth: 8, fsync: None };
+const FILL: Job = Job::of_size(Direction::Write, 1 << 20);
+/// The exports of a disk with levels.
+const PUBLIC: &str = "";
+const HIDDEN: &str = "1";
 
-/// Longer than anything that a load goes on beside.
-const LONG: Duration = Duration::from_secs(600);
-
-/// The turns of one section.
+/// The rounds of one section.
 pub(crate) struct Rounds<'w> {
     work: &'w Workspace,
     section: &'static str,
-    time: Duration,
     /// Bytes of every disk that are written and read.
-    pub size: u64,
+    size: u64,
     /// How often each disk is filled before anything is measured.
     pub fills: u32,
-    /// How long each job runs before it is measured.
-    pub ramp: Duration,
+    /// A turn has this part of a job's requests.
+    pub part: u64,
     entries: Vec<(Subject, Vec<Job>)>,
 }
 
 impl<'w> Rounds<'w> {
-    /// Turns in which each job takes `time`, on disks that are filled once and have the size of the scale.
-    pub(crate) fn new(work: &'w Workspace, section: &'static str, time: Duration) -> Self {
-        let (size, fills, ramp, entries) = (work.scale.disk, 1, Duration::ZERO, Vec::new());
-        Rounds { work, section, time, size, fills, ramp, entries }
+    /// Rounds on disks that are filled once and have the size of the scale.
+    pub(crate) fn new(work: &'w Workspace, section: &'static str) -> Self {
+        Rounds { work, section, size: work.scale.disk, fills: 1, part: 1, entries: Vec::new() }
     }
 
     /// A subject and its jobs, or more jobs of one that is there.
@@ -55,21 +54,31 @@ impl<'w> Rounds<'w> {
         }
         let mut grid = Grid::default();
         let jobs = self.all_jobs();
-        for repeat in 0..self.work.scale.repeats {
+        if counters::missing().is_none() {
+            // A quick run tries one job alone.
+            let counted = if self.work.scale.quick { 1 } else { jobs.len() };
+            self.count(&jobs[..counted], &mut grid)?;
+        }
+        for round in 0..self.work.scale.rounds {
             self.work.goes_on(&format!(
-                "{}: repeat {} of {}",
+                "{}: round {} of {}",
                 self.section,
-                repeat + 1,
-                self.work.scale.repeats
+                round + 1,
+                self.work.scale.rounds
             ))?;
             for job in &jobs {
                 let mut takers: Vec<Subject> = self.takers(*job).collect();
-                // Nobody always has the place behind the same neighbour.
-                if repeat % 2 == 1 {
+                // Every subject follows each neighbour in half of the rounds.
+                if round % 2 == 1 {
                     takers.reverse();
                 }
                 for subject in takers {
-                    self.turn(subject, *job, u64::from(repeat) + 1, &mut grid)?;
+                    self.work.interrupt.check()?;
+                    let work = self.order(subject, *job, u64::from(round) + 1);
+                    let server = self.ready(subject, work)?;
+                    let took = work.timed(server).map_err(|e| e.context(subject.name()))?;
+                    grid.add(subject, *job, &took);
+                    self.work.settle()?;
                 }
             }
         }
@@ -80,47 +89,55 @@ impl<'w> Rounds<'w> {
         Ok(grid)
     }
 
+    /// One round of these jobs in which the kernel counts what the servers do.
+    fn count(&self, jobs: &[Job], grid: &mut Grid) -> Result<()> {
+        self.work.goes_on(&format!("{}: counting", self.section))?;
+        for (job, subject) in jobs.iter().flat_map(|job| self.takers(*job).map(move |s| (*job, s))) {
+            let work = self.order(subject, job, 0);
+            let server = self.ready(subject, work)?;
+            let counts = work.counted(self.work, server).map_err(|e| e.context(subject.name()))?;
+            grid.turns_mut(subject, job).count(counts);
+        }
+        Ok(())
+    }
+
+    /// A job that writes to a hidden level has the same beside it on level 0, until everything hidden is through.
+    fn order(&self, subject: Subject, job: Job, seed: u64) -> Work<'static> {
+        let hidden = subject.has_hidden_level();
+        let export = if hidden { HIDDEN } else { PUBLIC };
+        let beside = (hidden && job.direction == Direction::Write).then_some(PUBLIC);
+        let requests = (job.requests(self.size) / self.part).max(job.depth.into());
+        Work { job, disk: self.size, requests, export, beside, seed }
+    }
+
     fn fill(&self, subject: Subject) -> Result<()> {
         self.work.goes_on(&format!("{}: filling {}", self.section, subject.name()))?;
         subject.create(self.work, self.size)?;
         let server = self.start(subject)?;
         for seed in 0..self.fills {
-            self.perform(subject, &server, Amount::Once, u64::from(seed), FILL)?;
+            let work = self.order(subject, FILL, u64::from(seed));
+            let work = Work { requests: self.size / u64::from(FILL.size), ..work };
+            work.perform(&server).map_err(|e| e.context(subject.name()))?;
         }
         server.stop()?;
         self.work.settle()
     }
 
-    fn turn(&self, subject: Subject, job: Job, seed: u64, grid: &mut Grid) -> Result<()> {
+    /// A server with its caches in the state that the job wants.
+    fn ready(&self, subject: Subject, work: Work<'_>) -> Result<Server<'w>> {
+        if work.job.caches != Caches::Cold {
+            let disk = subject.disk(self.work);
+            read_data(&disk).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))?;
+        }
         let server = self.start(subject)?;
-        let rate = self.perform(subject, &server, Amount::Time(self.time), seed, job);
-        grid.add(subject, job, rate.map_err(|e| e.context(subject.name()))?);
-        server.stop().map_err(|e| e.context(subject.name()))?;
-        self.work.settle()
+        work.prepare(self.work, &server).map_err(|e| e.context(subject.name()))?;
+        Ok(server)
     }
 
-    /// Runs a job on what the subject serves. A job that writes to a hidden level has the same beside it on level 0,
-    /// until everything hidden is through.
-    fn perform(
-        &self,
-        subject: Subject,
-        server: &Server,
-        amount: Amount,
-        seed: u64,
-        job: Job,
-    ) -> Result<Rate> {
-        let uri = &server.uri();
-        let public = Load { uri, size: self.size, job, amount, ramp: self.ramp, durable: false, seed };
-        let Some(hidden) = subject.hidden_export(uri) else { return fio::run(self.work, public) };
-        let hidden = Load { uri: &hidden, ..public };
-        if job.direction == Direction::Read {
-            return fio::run(self.work, hidden);
-        }
-        let beside = fio::beside(self.work, Load { amount: Amount::Time(LONG), ..public })?;
-        let rate = fio::run(self.work, hidden)?;
-        fio::run(self.work, Load { durable: true, amount: Amount::Requests(1), ..hidden })?;
-        beside.end()?;
-        Ok(rate)
+    fn start(&self, subject: Subject) -> Result<Server<'w>> {
+        let socket = self.work.path("socket");
+        Server::start(self.work, &mut subject.serve(self.work, &socket), &socket)
+            .map_err(|e| e.context(subject.name()))
     }
 
     /// Every job of any subject, once, in the order of their first mention.
@@ -136,24 +153,6 @@ impl<'w> Rounds<'w> {
 
     fn takers(&self, job: Job) -> impl Iterator<Item = Subject> {
         self.entries.iter().filter(move |(_, jobs)| jobs.contains(&job)).map(|(subject, _)| *subject)
-    }
-
-    fn start(&self, subject: Subject) -> Result<Server<'w>> {
-        let socket = self.work.path("socket");
-        let server = Server::start(self.work, &mut subject.serve(self.work, &socket), &socket)
-            .map_err(|e| e.context(subject.name()))?;
-        self.warm(subject)?;
-        Ok(server)
-    }
-
-    /// Reads what the disk holds into the page cache, from which a server drops it when it opens the disk: it is not the medium
-    /// that is compared.
-    fn warm(&self, subject: Subject) -> Result<()> {
-        let disk = subject.disk(self.work);
-        if !disk.is_file() {
-            return Ok(());
-        }
-        read_data(&disk).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Kind, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -55,31 +55,40 @@ impl<'w> Server<'w> {
         Ok(())
     }
 
-    /// Where clients find it.
-    pub(crate) fn uri(&self) -> String {
-        format!("nbd+unix:///?socket={}", self.socket.display())
-    }
-
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// Where clients find it.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Sends TERM and waits for the end.
-    pub(crate) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<()> {
+        self.stop_after(|| Ok(()))
+    }
+
+    /// The same, and calls `look` when the process has ended and its clocks can still be read.
+    pub(crate) fn stop_after<T>(mut self, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            kill_process(pid, Signal::TERM).map_err(|e| Error::io("cannot stop a server", &e.into()))?;
-        }
+        let pid = pid.ok_or_else(|| Error::new(Kind::Other, "a server has no number"))?;
+        kill_process(pid, Signal::TERM).map_err(|e| Error::io("cannot stop a server", &e.into()))?;
         let start = Instant::now();
-        loop {
-            match self.ended()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(self.unwell("a server did not end well", status.to_string())),
-                None if start.elapsed() > STOPPED_WITHIN => {
-                    return Err(self.unwell("a server does not end", "still there after five minutes"));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
+        let without_reaping = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        while waitid(WaitId::Pid(pid), without_reaping)
+            .map_err(|e| Error::io("cannot watch a server", &e.into()))?
+            .is_none()
+        {
+            if start.elapsed() > STOPPED_WITHIN {
+                return Err(self.unwell("a server does not end", "still there after five minutes"));
             }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let seen = look();
+        match self.child.wait().map_err(|e| Error::io("cannot watch a server", &e))? {
+            status if status.success() => seen,
+            status => Err(self.unwell("a server did not end well", status.to_string())),
         }
     }
 

@@ -1,12 +1,15 @@
-//! Section 8: how many blocks of an oblivious disk wait for a cell, counted over millions of simulated operations, beside
+//! How many blocks of an oblivious disk wait for a cell, counted over millions of simulated operations, beside
 //! the bound that `lacuna-oblivious` derives. A function of the code alone: the same on every machine.
 
 use crate::page::Run;
-use crate::requirement::{self, Bound, Requirement};
+use crate::requirement::{Bound, Requirement};
+use crate::section::Measured;
+use crate::stash_plot;
 use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use lacuna_oblivious::{World, tail_base};
+use std::path::Path;
 
 const CELLS: usize = 8192;
 /// What was seen so often is compared with the bound; the rest scatters.
@@ -72,7 +75,7 @@ pub(crate) struct Stash {
     operations: u64,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Stash> {
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     let operations = if work.scale.quick { 100_000 } else { 10_000_000 };
     let mut tails = Vec::new();
     for case in CASES {
@@ -81,7 +84,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Stash> {
         let mut world = World::full(1, CELLS, case.per_write.into(), case.group);
         tails.push((case, looks, world.tail(looks, case.at_once, false)));
     }
-    Ok(Stash { tails, operations })
+    Ok(Box::new(Stash { tails, operations }))
 }
 
 impl Stash {
@@ -95,7 +98,7 @@ impl Stash {
             .collect()
     }
 
-    pub(crate) fn table(&self) -> Table {
+    fn table(&self) -> Table {
         let columns = |bound: &dyn Fn(Case) -> String, counted: &dyn Fn(Case) -> String| {
             let of_case =
                 |case: Case| case.is_first_of_bound().then(|| bound(case)).into_iter().chain([counted(case)]);
@@ -115,7 +118,7 @@ impl Stash {
     }
 
     /// The promise about the bound.
-    pub(crate) fn requirement(&self) -> Requirement {
+    fn requirement(&self) -> Requirement {
         let line = "blocks in the stash, to the derived bound";
         let mut requirement = Requirement::new(line, Bound::AtMost(MOST_TO_BOUND), "");
         for (case, looks, reached) in &self.tails {
@@ -124,17 +127,6 @@ impl Stash {
             requirement.add(case.name(), to_bound.reduce(f64::max));
         }
         requirement
-    }
-
-    /// The part of the page.
-    pub(crate) fn part(&self, run: &Run) -> String {
-        let mut parts = requirement::opening(&format!("Stash: run of {}", run.date), &[self.requirement()]);
-        parts.extend([
-            self.table().markdown(),
-            "![blocks that wait for a cell, beside the bound](plots/oblivious-stash.svg)\n".into(),
-            self.method(),
-        ]);
-        parts.join("\n")
     }
 
     fn method(&self) -> String {
@@ -154,5 +146,24 @@ y to the power of *m* / 8. The record of a batch has 48 slots: by the bound, mor
 blocks are in the stash than fit there with a probability of 2^-12.2 at most at k = 2; then a further batch is written at once.\n",
             operations = self.operations,
         )
+    }
+}
+
+impl Measured for Stash {
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn requirements(&self) -> Vec<Requirement> {
+        vec![self.requirement()]
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        stash_plot::draw(self, &plots.join("oblivious-stash.svg"))
+    }
+
+    fn body(&self, _run: &Run) -> String {
+        let plot = "![blocks that wait for a cell, beside the bound](plots/oblivious-stash.svg)\n";
+        [&self.table().markdown(), plot, &self.method()].join("\n")
     }
 }

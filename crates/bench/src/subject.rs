@@ -6,6 +6,7 @@ use lacuna_core::{BLOCK_SIZE, Error, Result};
 use lacuna_deniable::{Geometry, Params};
 use lacuna_oblivious::Plan;
 use std::fs::File;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -113,6 +114,18 @@ impl Shape {
 /// The address-tweaked baseline.
 pub(crate) const XTS: Subject = Subject::Lacuna { cipher: "xts", layout: None };
 
+/// A thing that is measured, which tables name.
+pub(crate) trait Named: Copy + Eq + Hash {
+    /// For people.
+    fn name(self) -> String;
+}
+
+impl Named for Subject {
+    fn name(self) -> String {
+        Subject::name(self)
+    }
+}
+
 impl Subject {
     pub(crate) fn name(self) -> String {
         match self {
@@ -197,12 +210,8 @@ impl Subject {
         }
     }
 
-    /// The export of the hidden level that is measured, on the server whose public one is at `uri`.
-    pub(crate) fn hidden_export(self, uri: &str) -> Option<String> {
-        self.has_hidden_level().then(|| uri.replace("///?", "///1?"))
-    }
-
-    fn has_hidden_level(self) -> bool {
+    /// Whether the hidden level of its disk is measured.
+    pub(crate) fn has_hidden_level(self) -> bool {
         matches!(self, Subject::Levels(Shape::Hidden) | Subject::Oblivious(Variant::Hidden))
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn measure(work: &Workspace, traces: &[(Model, Trace)]) -> Result<Rep
             work.goes_on(&format!("integrity: trace like {}, {percent} % random-looking", model.name))?;
             let mut runs: Vec<(Subject, Vec<Figures>)> =
                 subjects().map(|subject| (subject, Vec::new())).collect();
-            for turn in 0..work.scale.repeats.div_ceil(2) {
+            for turn in 0..work.scale.rounds.div_ceil(2) {
                 for (subject, runs) in &mut runs {
                     let mut contents = Contents::new(BLOCK, percent, u64::from(turn) + 1);
                     runs.push(replay(*subject, BLOCK, trace, &mut contents)?);

@@ -1,4 +1,4 @@
-//! Part of section 12: the memory of a mounted vault with a million files and with a sparse file of 1 TiB, and how long it takes
+//! The memory of a mounted vault with a million files and with a sparse file of 1 TiB, and how long it takes
 //! to open after its process was killed.
 
 use crate::memory::{Resident, resident};

@@ -37,7 +37,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Chosen by measurement: see `docs/benchmarks.md`.
+    /// Chosen by measurement: see `docs/benchmarks-method.md`.
     pub const DEFAULT: Geometry = Geometry { public: 32, hidden: 31 };
     /// One public and one hidden block per `PD_write`, as in the paper.
     pub const PAPER: Geometry = Geometry { public: 1, hidden: 1 };

@@ -1,0 +1,82 @@
+//! The verdict of a comparison: whether one program takes more processor time than another, from the ratios of several sessions.
+
+use crate::samples::Samples;
+use std::fmt;
+
+/// The probability with which the true ratio lies in the interval.
+const CONFIDENCE: f64 = 0.999;
+/// A ratio nearer to 1 than this is no difference that matters: how a program happens to lie in memory makes as much.
+const LEAST: f64 = 0.01;
+
+/// What the ratios say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The other takes more.
+    More,
+    /// The other takes less.
+    Less,
+    /// No difference shows.
+    Same,
+}
+
+/// The ratio of the other program's processor time to the one's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ratio {
+    /// The median of the sessions.
+    pub median: f64,
+    /// Where the true one lies with a confidence of 99.9 %.
+    pub interval: (f64, f64),
+    pub verdict: Verdict,
+}
+
+impl Ratio {
+    /// From one ratio for each session. No distribution is assumed but that each session is as likely to err up as down.
+    pub(crate) fn of(sessions: &Samples) -> Ratio {
+        let (low, high) = sessions.interval_with(CONFIDENCE);
+        let verdict = if low > 1.0 + LEAST {
+            Verdict::More
+        } else if high < 1.0 - LEAST {
+            Verdict::Less
+        } else {
+            Verdict::Same
+        };
+        Ratio { median: sessions.median(), interval: (low, high), verdict }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::More => "MORE",
+            Verdict::Less => "less",
+            Verdict::Same => "no difference shows",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_sim::Rng;
+
+    /// Ratios around `centre` that scatter by 2 % up and down.
+    fn sessions(centre: f64, seed: u64) -> Samples {
+        let mut rng = Rng::new(seed);
+        (0..16).map(|_| centre * (1.0 + (rng.below(4001) as f64 - 2000.0) / 1e5)).collect()
+    }
+
+    #[test]
+    fn five_percent_are_found_and_nothing_is_found_in_nothing() {
+        for seed in 0..200 {
+            assert_eq!(Ratio::of(&sessions(1.05, seed)).verdict, Verdict::More);
+            assert_eq!(Ratio::of(&sessions(0.95, seed)).verdict, Verdict::Less);
+            assert_eq!(Ratio::of(&sessions(1.0, seed)).verdict, Verdict::Same);
+        }
+    }
+
+    #[test]
+    fn one_wild_session_decides_nothing() {
+        let wild: Samples = (0..16).map(|n| if n == 7 { 3.0 } else { 1.0 }).collect();
+        assert_eq!(Ratio::of(&wild).verdict, Verdict::Same);
+    }
+}
