@@ -1,6 +1,6 @@
 //! The options of the run, and the sizes that follow from them.
 
-use crate::section::{SECTIONS, Section, Subject};
+use crate::section::{Page, SECTIONS, Section};
 use crate::{compare, subject};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "DISK", value_parser = compared)]
     pub only: Vec<(&'static str, subject::Subject)>,
     /// How often both servers are started anew
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(3..=999))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
     pub sessions: u32,
     /// Directory for the disks, on the file system to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -94,7 +94,7 @@ pub(crate) struct SelfTestArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub runs: u32,
     /// How often both servers are started anew in each
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(3..=999))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
     pub sessions: u32,
     /// Directory for the disks, on the file system to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -129,10 +129,10 @@ pub(crate) struct Scale {
 }
 
 impl RunArgs {
-    /// The sections that were asked for, of those for these pages.
-    pub(crate) fn sections(&self, subject: Subject) -> Vec<&'static Section> {
+    /// The sections that were asked for, of those for this page.
+    pub(crate) fn sections(&self, page: Page) -> Vec<&'static Section> {
         if self.only.is_empty() {
-            SECTIONS.iter().filter(|section| section.subject == subject).collect()
+            SECTIONS.iter().filter(|section| section.page == page).collect()
         } else {
             self.only.clone()
         }

@@ -117,6 +117,8 @@ impl Client {
         let (mut to_send, mut to_come) = (count, count);
         // Bytes of the inbox that are there, and bytes of a reply's content that are still to come.
         let (mut filled, mut content) = (0, 0);
+        // The request whose content is still to come.
+        let mut coming: Option<usize> = None;
         while to_come > 0 {
             let batch = free.len().min(to_send as usize);
             if batch > 0 {
@@ -135,28 +137,25 @@ impl Client {
             loop {
                 let skipped = content.min(filled - at);
                 (at, content) = (at + skipped, content - skipped);
-                if content > 0 || filled - at < REPLY {
+                if content > 0 {
+                    break;
+                }
+                if let Some(slot) = coming.take() {
+                    let sent: &Instant = sent_at.get(slot).ok_or(io::ErrorKind::InvalidData)?;
+                    replied(sent.elapsed());
+                    free.push(slot);
+                    to_come -= 1;
+                }
+                if filled - at < REPLY {
                     break;
                 }
                 let slot = cookie_of(&self.inbox[at..at + REPLY])? as usize;
                 at += REPLY;
                 content = if job.direction == Direction::Read { job.size as usize } else { 0 };
-                let sent = sent_at.get(slot).ok_or(io::ErrorKind::InvalidData)?;
-                replied(sent.elapsed());
-                free.push(slot);
-                to_come -= 1;
+                coming = Some(slot);
             }
             self.inbox.copy_within(at..filled, 0);
             filled -= at;
-        }
-        // The last reply's content.
-        while content > 0 {
-            let most = content.min(INBOX);
-            let got = self.stream.read(&mut self.inbox[..most])?;
-            if got == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            content -= got;
         }
         Ok(())
     }
@@ -191,7 +190,7 @@ impl Client {
     }
 }
 
-/// Made once.
+/// The content of all writes, which is made once.
 fn content() -> &'static [u8] {
     static MADE: OnceLock<Vec<u8>> = OnceLock::new();
     MADE.get_or_init(|| Rng::new(9).bytes(CONTENT))

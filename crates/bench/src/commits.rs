@@ -63,7 +63,9 @@ pub(crate) fn file_of(commit: &str, path: &str) -> Result<String> {
 pub(crate) fn program_of(commit: &str, interrupt: &Interrupt) -> Result<PathBuf> {
     let files = git_says(&["rev-parse", &format!("{commit}^{{tree}}")])?;
     let home = root().join("target/compare");
-    let (kept, tree) = (home.join(format!("lacuna-{files}")), home.join("tree"));
+    let compiler = program::output(Command::new("rustc").arg("-V"))?;
+    let compiler = compiler.split_whitespace().nth(1).unwrap_or("unknown").to_owned();
+    let (kept, tree) = (home.join(format!("lacuna-{files}-{compiler}")), home.join("tree"));
     if kept.is_file() {
         return Ok(kept);
     }
@@ -82,6 +84,12 @@ pub(crate) fn program_of(commit: &str, interrupt: &Interrupt) -> Result<PathBuf>
     let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "--release", "-p", "lacuna-cli"]).current_dir(&tree);
     program::output(build.env("CARGO_TARGET_DIR", home.join("build")))?;
-    std::fs::copy(home.join("build/release/lacuna"), &kept).map_err(failed)?;
+    // A copy that is cut short has another name.
+    let copied = home.join("lacuna.new");
+    std::fs::copy(home.join("build/release/lacuna"), &copied)
+        .and_then(|_| std::fs::rename(&copied, &kept))
+        .and_then(|()| std::fs::remove_file(&archive))
+        .and_then(|()| std::fs::remove_dir_all(&tree))
+        .map_err(failed)?;
     Ok(kept)
 }

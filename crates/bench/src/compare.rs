@@ -5,23 +5,29 @@ use crate::args::{CompareArgs, Scale};
 use crate::client::{Client, Places};
 use crate::commits;
 use crate::confidence::{Ratio, Verdict};
-use crate::disks::{GCM, MAIN, XTS_RANDOM};
+use crate::disks::{GCM, MAIN, SYNCED, XTS_RANDOM};
 use crate::interrupt::Interrupt;
 use crate::job::{Direction, Job};
+use crate::pin;
 use crate::processor::Processor;
 use crate::samples::Samples;
 use crate::server::Server;
 use crate::subject::{Shape, Subject, Variant, XTS};
 use crate::table::Table;
-use crate::turn::Work;
+use crate::turn::Task;
 use crate::workspace::Workspace;
-use lacuna_core::Result;
+use lacuna_core::{Error, Result};
 use std::path::{Path, PathBuf};
 
 /// Bytes of each disk.
 const DISK: u64 = 128 << 20;
+/// Sessions in which the same disks are used.
+const SESSIONS_OF_A_DISK: u32 = 4;
 /// Slices of each server at each job in a session.
 const SLICES: u64 = 24;
+
+/// What both do.
+const JOBS: [Job; 5] = [MAIN[0], MAIN[1], MAIN[2], MAIN[3], SYNCED[0]];
 
 /// The disks that can be compared, by name.
 pub(crate) const SUBJECTS: [(&str, Subject); 5] = [
@@ -37,10 +43,25 @@ struct Side {
     work: Workspace,
 }
 
-/// What a comparison found: for each disk and job a ratio, and one for each disk over all jobs.
+/// How much more processor time the other takes than the one, twice: by the lower quartile of the slices, which is precise and does not
+/// see what falls into few of them, and by their sum, which sees everything and is less precise.
+#[derive(Clone, Copy)]
+pub(crate) struct Ratios {
+    pub quartile: Ratio,
+    pub sum: Ratio,
+}
+
+/// The same of several sessions.
+#[derive(Clone, Default)]
+struct Sessions {
+    quartile: Samples,
+    sum: Samples,
+}
+
+/// What a comparison found: ratios for each disk and job, and for each disk over all jobs.
 pub(crate) struct Comparison {
-    jobs: Vec<(&'static str, String, Ratio)>,
-    all: Vec<(&'static str, Ratio)>,
+    jobs: Vec<(&'static str, String, Ratios)>,
+    all: Vec<(&'static str, Ratios)>,
 }
 
 /// Compares two commits or programs, and says what came out. The exit code is 1 if the other takes more.
@@ -76,28 +97,49 @@ pub(crate) fn compare(
     let sides = [side(&programs[0])?, side(&programs[1])?];
     let mut found = Comparison { jobs: Vec::new(), all: Vec::new() };
     for &(name, subject) in subjects {
-        for side in &sides {
-            side.work.goes_on(&format!("compare: filling {name}"))?;
-            side.fill(subject)?;
-        }
-        let mut by_job = vec![Samples::default(); MAIN.len()];
-        let mut all = Samples::default();
+        let mut by_job = vec![Sessions::default(); JOBS.len()];
+        let mut all = Sessions::default();
         for session in 0..sessions {
             sides[0].work.goes_on(&format!("compare: {name}, session {} of {sessions}", session + 1))?;
+            if session % SESSIONS_OF_A_DISK == 0 {
+                make_disks(&sides, subject, session / SESSIONS_OF_A_DISK)?;
+            }
             let ratios = hold_session(&sides, subject, u64::from(session))?;
-            ratios.iter().zip(&mut by_job).for_each(|(ratio, samples)| samples.push(*ratio));
-            let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-            all.push((logs / ratios.len() as f64).exp());
+            ratios.iter().zip(&mut by_job).for_each(|(ratio, sessions)| sessions.push(*ratio));
+            all.push([0, 1].map(|kind| geometric_mean(ratios.iter().map(|pair| pair[kind]))));
         }
-        let jobs = MAIN.iter().zip(&by_job);
-        found.jobs.extend(jobs.map(|(job, ratios)| (name, job.name(), Ratio::of(ratios))));
-        found.all.push((name, Ratio::of(&all)));
-        for side in &sides {
-            let disk = subject.disk(&side.work);
-            std::fs::remove_file(disk).map_err(|e| lacuna_core::Error::io("cannot remove a disk", &e))?;
-        }
+        let jobs = JOBS.iter().zip(&by_job);
+        found.jobs.extend(jobs.map(|(job, sessions)| (name, job.name(), sessions.ratios())));
+        found.all.push((name, all.ratios()));
+        sides.iter().try_for_each(|side| side.remove(subject))?;
     }
     Ok(found)
+}
+
+/// Makes and fills the disks of both anew, each first in half of the times: where a disk lies is part of what it costs.
+fn make_disks(sides: &[Side; 2], subject: Subject, time: u32) -> Result<()> {
+    sides
+        .iter()
+        .filter(|side| subject.disk(&side.work).exists())
+        .try_for_each(|side| side.remove(subject))?;
+    let first = (time % 2) as usize;
+    [first, 1 - first].into_iter().try_for_each(|side| sides[side].fill(subject))
+}
+
+fn geometric_mean(ratios: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = ratios.len() as f64;
+    (ratios.map(f64::ln).sum::<f64>() / count).exp()
+}
+
+impl Sessions {
+    fn push(&mut self, [quartile, sum]: [f64; 2]) {
+        self.quartile.push(quartile);
+        self.sum.push(sum);
+    }
+
+    fn ratios(&self) -> Ratios {
+        Ratios { quartile: Ratio::of(&self.quartile), sum: Ratio::of(&self.sum) }
+    }
 }
 
 impl Side {
@@ -106,26 +148,32 @@ impl Side {
         Server::start(&self.work, &mut subject.serve(&self.work, &socket), &socket)
     }
 
+    fn remove(&self, subject: Subject) -> Result<()> {
+        std::fs::remove_file(subject.disk(&self.work)).map_err(|e| Error::io("cannot remove a disk", &e))
+    }
+
     fn fill(&self, subject: Subject) -> Result<()> {
         subject.create(&self.work, DISK)?;
         let server = self.start(subject)?;
         let job = Job::of_size(Direction::Write, 1 << 20);
-        let work = Work { job, disk: DISK, requests: job.requests(DISK), export: "", beside: None, seed: 0 };
+        let work = Task { job, disk: DISK, requests: job.requests(DISK), export: "", beside: None, seed: 0 };
         work.perform(&server)?;
         server.stop()?;
         self.work.settle()
     }
 }
 
-/// Starts both servers, has them do all jobs in turns, and ends them: the ratio of the processor times at each job.
-fn hold_session(sides: &[Side; 2], subject: Subject, session: u64) -> Result<Vec<f64>> {
+/// Starts both servers, has them do all jobs in turns, and ends them: the ratios of the processor times at each job,
+/// by the lower quartile and by the sum of the slices.
+fn hold_session(sides: &[Side; 2], subject: Subject, session: u64) -> Result<Vec<[f64; 2]>> {
     // Each is started first, and begins each job, in half of the sessions.
     let first = (session % 2) as usize;
     let mut servers = [(first, sides[first].start(subject)?), (1 - first, sides[1 - first].start(subject)?)];
     servers.sort_by_key(|(side, _)| *side);
     let mut runners = Vec::new();
-    for (_, server) in &servers {
-        let work = Work { job: MAIN[0], disk: DISK, requests: 0, export: "", beside: None, seed: 0 };
+    for side in [first, 1 - first] {
+        let server = &servers[side].1;
+        let work = Task { job: JOBS[0], disk: DISK, requests: 0, export: "", beside: None, seed: 0 };
         work.prepare(&sides[0].work, server)?;
         runners.push(Runner {
             client: Client::connect(server.socket(), "")?,
@@ -133,21 +181,27 @@ fn hold_session(sides: &[Side; 2], subject: Subject, session: u64) -> Result<Vec
             spent: Vec::new(),
         });
     }
+    if first == 1 {
+        runners.reverse();
+    }
+    // How threads meet on several processors is a matter of chance that differs from start to start. On one they take turns.
+    let free = pin::to_one(servers.each_ref().map(|(_, server)| server.pid()))?;
     let mut ratios = Vec::new();
-    for (nth, job) in MAIN.into_iter().enumerate() {
-        let mut places = [(); 2].map(|()| Places::new(session * MAIN.len() as u64 + nth as u64));
-        for slice in 0..SLICES {
-            // One, other, other, one: what drifts weighs on both.
-            let begins = if slice.div_ceil(2) % 2 == 1 { 1 - first } else { first };
-            for side in [begins, 1 - begins] {
+    for (nth, job) in JOBS.into_iter().enumerate() {
+        let mut places = [(); 2].map(|()| Places::new(session * JOBS.len() as u64 + nth as u64));
+        for _ in 0..SLICES {
+            // A slice of the other stands between two of one, so both have the same time for what they put off.
+            for side in [first, 1 - first] {
                 runners[side].slice(job, &mut places[side])?;
             }
         }
-        let [one, other] = [0, 1].map(|side| runners[side].lower_quartile());
-        ratios.push(other? / one?);
+        let [one, other] = [0, 1].map(|side| runners[side].end());
+        let (one, other) = (one?, other?);
+        ratios.push([0, 1].map(|kind| other[kind] / one[kind]));
         sides[0].work.settle()?;
     }
     drop(runners);
+    pin::back(&free)?;
     for (_, server) in servers {
         server.stop()?;
     }
@@ -169,20 +223,23 @@ impl Runner {
         self.client.perform(job, DISK, places, requests, drop)
     }
 
-    /// Ends a job: the lower quartile of the times between the beginnings of slices.
-    fn lower_quartile(&mut self) -> Result<f64> {
+    /// Ends a job with a flush: the lower quartile of the times between the beginnings of slices, and their sum with the flush.
+    fn end(&mut self) -> Result<[f64; 2]> {
         self.client.flush()?;
+        self.spent.push(self.clocks.total()?.as_secs_f64());
         let spent = std::mem::take(&mut self.spent);
         let slices: Samples = spent.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        Ok(slices.lower_quartile())
+        Ok([slices.lower_quartile(), spent[spent.len() - 1] - spent[0]])
     }
 }
 
 impl Comparison {
     /// More, if at any disk the other takes more in all jobs together or in one of them; else less, if it does so at any.
     pub(crate) fn verdict(&self) -> Verdict {
-        let mut verdicts: Vec<Verdict> = self.all.iter().map(|(_, ratio)| ratio.verdict).collect();
-        verdicts.extend(self.jobs.iter().map(|(.., ratio)| ratio.verdict));
+        let all =
+            self.all.iter().map(|(_, ratios)| ratios).chain(self.jobs.iter().map(|(.., ratios)| ratios));
+        let verdicts: Vec<Verdict> =
+            all.flat_map(|ratios| [ratios.quartile.verdict, ratios.sum.verdict]).collect();
         let has = |wanted| verdicts.contains(&wanted);
         if has(Verdict::More) {
             Verdict::More
@@ -193,23 +250,27 @@ impl Comparison {
         }
     }
 
-    /// The ratio at the first disk over all jobs.
-    pub(crate) fn overall(&self) -> Ratio {
+    /// The ratios at the first disk over all jobs.
+    pub(crate) fn overall(&self) -> Ratios {
         self.all[0].1
     }
 
     fn text(&self, one: &str, other: &str) -> String {
-        let columns = ["disk", "job", "ratio", "99.9 % confidence", "verdict"];
+        let columns =
+            ["disk", "job", "lower quartile", "99.9 % confidence", "", "sum", "99.9 % confidence", ""];
         let mut table = Table::new(format!("Processor time of {other} to {one}"), columns);
-        let cells = |ratio: &Ratio| {
-            let (low, high) = ratio.interval;
-            [format!("{:.3}", ratio.median), format!("{low:.3} to {high:.3}"), ratio.verdict.to_string()]
+        let cells = |ratios: &Ratios| {
+            let cells = |ratio: Ratio| {
+                let (low, high) = ratio.interval;
+                [format!("{:.3}", ratio.median), format!("{low:.3} to {high:.3}"), ratio.verdict.to_string()]
+            };
+            [cells(ratios.quartile), cells(ratios.sum)].concat()
         };
-        for (disk, job, ratio) in &self.jobs {
-            table.row(*disk, std::iter::once(job.clone()).chain(cells(ratio)));
+        for (disk, job, ratios) in &self.jobs {
+            table.row(*disk, std::iter::once(job.clone()).chain(cells(ratios)));
         }
-        for (disk, ratio) in &self.all {
-            table.row(*disk, std::iter::once("all jobs".to_owned()).chain(cells(ratio)));
+        for (disk, ratios) in &self.all {
+            table.row(*disk, std::iter::once("all jobs".to_owned()).chain(cells(ratios)));
         }
         table.text()
     }

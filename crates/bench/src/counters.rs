@@ -106,7 +106,11 @@ impl Counting {
             }
         }
         self.tracer.wait().map_err(|e| Error::io("cannot wait for bpftrace", &e))?;
-        Ok(parse(&self.said()?))
+        let said = self.said()?;
+        match parse(&said) {
+            counts if counts.calls > 0 => Ok(counts),
+            _ => Err(Error::new(Kind::Other, "bpftrace counted nothing").found(said.trim())),
+        }
     }
 
     fn said(&self) -> Result<String> {

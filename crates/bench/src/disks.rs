@@ -77,7 +77,7 @@ const fn synced(job: Job) -> Job {
 }
 
 /// With a flush after every 32 writes.
-const SYNCED: [Job; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
+pub(crate) const SYNCED: [Job; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
 
 /// The figures.
 pub(crate) struct Disks {
@@ -207,6 +207,15 @@ impl Measured for Disks {
             add("writes, 4 KiB to 4 MiB", writes, &SIZES.map(|size| Job::of_size(Direction::Write, size)));
             add("writes, fsync every 32", 1.33, &SYNCED);
         }
+        let written = |line: &str, most: f64, jobs: &[Job]| {
+            let line = format!("bytes that gcm writes to the medium for a byte: {line}");
+            jobs.iter().fold(Requirement::new(line, Bound::AtMost(most), ""), |requirement, job| {
+                let counted = self.grid.counted(GCM, *job).map(|counted| counted.written);
+                requirement.case(Size(job.size).to_string(), counted)
+            })
+        };
+        all.push(written("sequential", 1.02, &[WRITE, Job::of_size(Direction::Write, SIZES[3])]));
+        all.push(written("random", 2.5, &[RANDOM_WRITE]));
         all
     }
 

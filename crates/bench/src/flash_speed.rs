@@ -29,8 +29,6 @@ const JOBS: [Job; 8] = [
 ];
 /// Processor time to the same disk without keys.
 const MOST: f64 = 1.11;
-/// Parts of a turn whose processor time is read apart.
-const SLICES: u64 = 8;
 /// What paper 003 measured, in MiB/s: UBIFS and UBIFSec, reads and writes (Table 3).
 const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
 /// One of so many requests that write discards instead.
@@ -72,9 +70,9 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
     let mut grid = Grid::default();
     for round in 0..work.scale.rounds {
         work.goes_on(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
+        // Each follows the other in half of the rounds.
+        disks.reverse();
         for job in JOBS {
-            // Each follows the other in half of the rounds.
-            disks.reverse();
             for (keys, disk) in &disks {
                 work.interrupt.check()?;
                 let blocks = if job.direction == Direction::Read { disk.blocks() } else { disk.blocks() / 2 };
@@ -95,27 +93,21 @@ fn runs(blocks: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..blocks).step_by(len as usize).map(move |first| (first, len.min(blocks - first)))
 }
 
-/// Reads or writes this number of blocks in slices, each timed by the clock of this process.
+/// One turn of a job over this number of blocks, timed by the clock of this process.
 fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<Took> {
     let clock = Processor::of(std::process::id())?;
-    let len = u64::from(job.size) / BLOCK_SIZE as u64;
-    let mut took = Took::default();
-    for slice in 0..SLICES {
-        let (begin, before) = (Instant::now(), clock.total()?);
-        let done = run(disk, keys, job, blocks / SLICES, seed * SLICES + slice)?;
-        let spent = clock.total()?.saturating_sub(before);
-        took.answered += begin.elapsed();
-        took.requests += done / len;
-        took.bytes += done * BLOCK_SIZE as u64;
-        took.slices.push((spent.as_nanos() as f64 * len as f64 / done as f64, 0.0));
-    }
-    took.durable = took.answered;
-    Ok(took)
+    let (begin, before) = (Instant::now(), clock.total()?);
+    run(disk, keys, job, blocks, seed)?;
+    let spent = clock.total()?.saturating_sub(before);
+    let answered = begin.elapsed();
+    let requests = blocks * BLOCK_SIZE as u64 / u64::from(job.size);
+    let slices = vec![(spent.as_nanos() as f64 / requests as f64, 0.0)];
+    let bytes = requests * u64::from(job.size);
+    Ok(Took { requests, bytes, answered, durable: answered, slices, ..Took::default() })
 }
 
-/// Reads or writes this number of blocks, with a thread for each request of the depth, and says how many there were. Writes end in
-/// a flush; one request of 16 discards instead; and a disk with keys is purged each time that a twentieth of it was overwritten.
-fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<u64> {
+/// Reads or writes this number of blocks, with a thread for each request of the depth. Writes end in a flush; one request of 16 discards instead; and a disk with keys is purged each time that a twentieth of it was overwritten.
+fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<()> {
     let len = u64::from(job.size) / BLOCK_SIZE as u64;
     let requests = blocks / len;
     let next = AtomicU64::new(0);
@@ -135,7 +127,7 @@ fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result
     if job.direction == Direction::Write {
         disk.flush()?;
     }
-    Ok(written.load(Ordering::Relaxed))
+    Ok(())
 }
 
 struct Worker<'r> {

@@ -24,7 +24,7 @@ impl Direction {
 pub(crate) enum Caches {
     /// The whole disk was read once through the server.
     Warm,
-    /// The disk's file was in the page cache when the server started; nothing was asked of the server since.
+    /// The disk's file was in the page cache when the server started, which may have dropped it; nothing was asked of the server since.
     JustStarted,
     /// The page cache was emptied after the server had started; nothing was asked of the server.
     Cold,

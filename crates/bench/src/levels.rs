@@ -82,6 +82,12 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
 }
 
 impl Levels {
+    fn written(&self, line: &str, most: f64, subject: Subject, job: Job) -> Requirement {
+        let line = format!("bytes written to the medium for a byte: {line}");
+        let written = self.grid.counted(subject, job).map(|counted| counted.written);
+        Requirement::new(line, Bound::AtMost(most), "").case("", written)
+    }
+
     fn ratios(&self) -> [Table; 2] {
         let subjects = &SUBJECTS[2..];
         let columns = || head("job", subjects.iter().map(|subject| subject.name()));
@@ -172,11 +178,17 @@ impl Measured for Levels {
                 1.18,
                 &[("public", CELLS, RANDOM_READ), ("hidden", CELLS_HIDDEN, RANDOM_READ)],
             ),
+            self.written("deniable, sequential", 2.5, FULL, WRITE),
+            self.written("deniable, random, half full", 4.0, HALF, RANDOM_WRITE),
+            self.written("oblivious, sequential", 12.0, CELLS, WRITE),
+            self.written("oblivious, random", 12.0, CELLS, RANDOM_WRITE),
         ]
     }
 
     fn stable(&self) -> Vec<Stable> {
-        servers::stable(&self.grid, &SUBJECTS[2..], &JOBS, XTS)
+        // What is written beside a hidden level depends on how two clients meet.
+        let alone = [FULL, WORN, HALF, CELLS, PLAUSIBLE];
+        servers::stable(&self.grid, &alone, &JOBS, XTS)
     }
 
     fn skipped(&self) -> &[String] {
@@ -207,7 +219,7 @@ the same, but random writes alone. *half*: level 0 is twice as large as what is 
 hidden block in a stripe (`--geometry paper`). *hidden*: the hidden level of a disk of two, also twice as large; a level \
 that is full to the last block, and was written from another place before, takes a half of this for some laps of the \
 log. While it is written, a second client writes level 0 in the same way, started before and going on until the last hidden write is durable; the \
-processor time is that of both.\n\
+processor time and counts are those of both, for each hidden request, and depend on how the two clients meet.\n\
 - No paced cover (`--cover 0`), for it would be measured with them; *hidden* has the default, a stripe a second.\n\
 - *oblivious*: level 0 of a disk whose levels are as large as what is written to them, on a medium six and a half times as \
 large; *oblivious hidden*: its hidden level, level 0 written beside it as above, so that twice the bytes in the table are \

@@ -7,7 +7,8 @@
 //! - A speed is the median of the rounds; a ratio of speeds is the median of the ratios of the rounds of one run. A processor time is the
 //!   lower quartile of its slices, because other work on the machine can only add to it.
 //! - A missed ratio is a result, not a failure: it is written down, and the exit code stays 0.
-//! - Whatever happens, no server and no file stays behind, except what was asked for.
+//! - Whatever happens, no server and no file stays behind, except what was asked for and the programs of commits in `target/compare`.
+//! - The exit code is 1 where a comparison found a difference that it must not find, and 2 where something failed.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -68,6 +69,7 @@ mod phone_report;
 mod phone_timing;
 mod phone_wear;
 mod phone_week;
+mod pin;
 mod plot;
 mod processor;
 mod program;
@@ -108,7 +110,7 @@ use interrupt::Interrupt;
 use lacuna_core::Result;
 use page::Run;
 use report::Report;
-use section::Subject;
+use section::Page;
 use std::process::ExitCode;
 use std::time::Instant;
 use workspace::Workspace;
@@ -116,8 +118,8 @@ use workspace::Workspace;
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.command {
-        None => run(&args.run, Subject::Product),
-        Some(Command::Papers(run_args)) => run(run_args, Subject::Papers),
+        None => run(&args.run, Page::Product),
+        Some(Command::Papers(run_args)) => run(run_args, Page::Papers),
         Some(Command::Compare(compare_args)) => compare::run(compare_args),
         Some(Command::SelfTest(test_args)) => self_test::run(test_args),
         Some(Command::Agree { one, other }) => record::agree(one, other).map(|(text, agrees)| {
@@ -130,20 +132,20 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("lacuna-bench: {e}");
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
 }
 
-/// Measures the sections that were asked for, of those for these pages.
-fn run(args: &RunArgs, subject: Subject) -> Result<bool> {
+/// Measures the sections that were asked for, of those for this page.
+fn run(args: &RunArgs, page: Page) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let lacuna = program::lacuna(args.place.lacuna.as_deref())?;
     let work = Workspace::new(&args.place.dir, lacuna, args.scale(), interrupt)?;
     let run = Run::new(machine::describe(&work), args.scale());
     let mut sections = Vec::new();
     let mut times = Vec::new();
-    for section in args.sections(subject) {
+    for section in args.sections(page) {
         let begin = Instant::now();
         sections.push((section, (section.measure)(&work)?));
         times.push(format!("{} {:.1}", section.name, begin.elapsed().as_secs_f64() / 60.0));

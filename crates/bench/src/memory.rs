@@ -9,7 +9,7 @@ use crate::section::{Measured, Stable};
 use crate::server::Server;
 use crate::subject::{Shape, Subject};
 use crate::table::{Table, figure};
-use crate::turn::Work;
+use crate::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Kind, Result};
 
@@ -99,7 +99,7 @@ fn load(
 ) -> Result<f64> {
     let disk = subject.served(SIZE)?;
     let (job, requests) = (Job::of_size(direction, 4096), work.scale.requests);
-    let load = Work { job, disk, requests, export: "", beside: None, seed };
+    let load = Task { job, disk, requests, export: "", beside: None, seed };
     let (answered, _) = load.perform(server)?;
     Ok(requests as f64 / answered.as_secs_f64())
 }

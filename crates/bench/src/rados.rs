@@ -13,7 +13,7 @@ use crate::section::{Measured, Stable};
 use crate::server::Server;
 use crate::servers;
 use crate::table::{Table, head};
-use crate::turn::Work;
+use crate::turn::Task;
 use crate::workspace::Workspace;
 use crate::{rados_plot, rados_report};
 use lacuna_core::Result;
@@ -32,7 +32,7 @@ pub(crate) const CIPHERS: [&str; 2] = ["xts-random", "gcm"];
 const FILL: Job = Job::of_size(Direction::Write, 4 << 20);
 /// Requests and bytes of one turn, at most.
 pub(crate) const MOST_REQUESTS: u64 = 512;
-pub(crate) const MOST_BYTES: u64 = 128 << 20;
+pub(crate) const MOST_BYTES: u64 = 256 << 20;
 /// What one job moves the start of the next on by, so that nobody always follows the same neighbour.
 const ROTATION: usize = 3;
 
@@ -101,16 +101,6 @@ fn measure_all(work: &Workspace) -> Result<Rados> {
         for (image, server) in &servers {
             pool.fill(*image, server)?;
         }
-        if round == 0 && counters::missing().is_none() {
-            let counted: Vec<_> = servers.iter().filter(|(image, _)| MAIN.contains(image)).collect();
-            for (job, (image, server)) in
-                jobs().into_iter().flat_map(|job| counted.iter().map(move |s| (job, *s)))
-            {
-                work.interrupt.check()?;
-                let counts = pool.order(job, 0).counted_beside_others(work, server);
-                rados.grid.turns_mut(*image, job).count(counts.map_err(|e| e.context(image.name()))?);
-            }
-        }
         for (nth, job) in jobs().into_iter().enumerate() {
             for (image, server) in order(&servers, round as usize + nth) {
                 work.interrupt.check()?;
@@ -118,6 +108,17 @@ fn measure_all(work: &Workspace) -> Result<Rados> {
                 rados.grid.add(image, job, &took.map_err(|e| e.context(image.name()))?);
                 work.settle()?;
             }
+        }
+    }
+    // The images are left as small writes leave them; bytes and calls do not depend on that.
+    if counters::missing().is_none() {
+        let counted: Vec<_> = servers.iter().filter(|(image, _)| MAIN.contains(image)).collect();
+        for (job, (image, server)) in
+            jobs().into_iter().flat_map(|job| counted.iter().map(move |s| (job, *s)))
+        {
+            work.interrupt.check()?;
+            let counts = pool.order(job, 0).counted_beside_others(work, server);
+            rados.grid.turns_mut(*image, job).count(counts.map_err(|e| e.context(image.name()))?);
         }
     }
     for (image, server) in servers {
@@ -155,15 +156,15 @@ impl<'w> Images<'w> {
     }
 
     /// A job on any of the images.
-    fn order(&self, job: Job, seed: u64) -> Work<'static> {
+    fn order(&self, job: Job, seed: u64) -> Task<'static> {
         let disk = self.work.scale.image;
         let requests = (MOST_BYTES.min(disk) / u64::from(job.size)).clamp(1, MOST_REQUESTS);
-        Work { job, disk, requests, export: "", beside: None, seed }
+        Task { job, disk, requests, export: "", beside: None, seed }
     }
 
     fn fill(&self, image: Image, server: &Server<'_>) -> Result<()> {
         let whole = self.work.scale.image / u64::from(FILL.size);
-        let filled = Work { requests: whole, ..self.order(FILL, 0) }.perform(server);
+        let filled = Task { requests: whole, ..self.order(FILL, 0) }.perform(server);
         filled.map_err(|e| e.context(image.name()))?;
         self.work.settle()
     }

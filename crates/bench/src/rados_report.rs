@@ -35,9 +35,7 @@ cluster's work.\n";
 /// The text of its part: tables, plots, method.
 pub(crate) fn body(rados: &Rados, run: &Run) -> String {
     let mut parts: Vec<String> = rados.tables().iter().map(Table::markdown).collect();
-    if rados.measured() {
-        parts.push(FIGURES.into());
-    }
+    parts.push(FIGURES.into());
     parts.push(method(&run.scale));
     parts.push(format!("### Machine on Ceph\n\n{}", facts(&run.machine)));
     parts.join("\n")
@@ -62,7 +60,7 @@ write-back cache of lacuna (within 64 MiB) and that of librbd.\n\
 times: reads from small to large, then writes from large to small, because small writes leave objects in pieces. At \
 this size of the image the metadata of `adaptive` fits into its cache, and the filling leaves it there; on a disk \
 whose metadata does not, a small random read brings its page with it.\n\
-- Processor time is that of the server until a job is durable, the threads of librados among it; that of the OSDs is not in it. The kernel counts for the first three alone.\n\
+- Processor time is that of the server until a job is durable, the threads of librados among it; that of the OSDs is not in it. The kernel counts for gcm adaptive, xts and librbd alone, after the last round.\n\
 - librbd LUKS2: `qemu-img create -f rbd -o encrypt.format=luks2` and `qemu-nbd --cache=writeback` with the driver rbd; \
 AES-256-XTS on sectors of 4096 bytes, as our `xts`.\n",
         image = scale.image >> 20,

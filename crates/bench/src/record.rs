@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// How far apart two runs on the same commit may be.
 const AGREE: f64 = 0.05;
-/// Below this a count is too small for a part of it to mean anything: a thousandth of a request, of a byte for a byte.
+/// Counts below this on both sides are nothing, and say nothing about agreement: two bytes or calls for a thousand.
 const NOTHING: f64 = 0.002;
 /// Rows of the table of what moved most.
 const MOST: usize = 20;
@@ -57,11 +57,6 @@ fn strange(path: &Path, found: &impl ToString) -> Error {
         .expected("a record that --record wrote")
 }
 
-/// How two figures of one thing differ, as part of the first.
-fn moved(one: f64, other: f64) -> f64 {
-    if one.abs() < NOTHING && other.abs() < NOTHING { 0.0 } else { other / one - 1.0 }
-}
-
 /// Compares two records: a text for people. An error if there is nothing to compare.
 pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
     let ((first, ours), (second, theirs)) = (read(one)?, read(other)?);
@@ -69,12 +64,16 @@ pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
         .iter()
         .filter_map(|(name, value)| {
             let other = theirs.get(name)?;
-            Some((name, *value, *other, moved(*value, *other)))
+            let is_something = value.abs() >= NOTHING || other.abs() >= NOTHING;
+            is_something.then_some((name, *value, *other, other / value - 1.0))
         })
         .collect();
     if differences.is_empty() {
         return Err(Error::new(Kind::Other, "the records have no figure in common"));
     }
+    let lacks =
+        |figures: &Figures, of: &Figures| figures.keys().filter(|name| !of.contains_key(*name)).count();
+    let alone = lacks(&ours, &theirs) + lacks(&theirs, &ours);
     differences.sort_by(|a, b| b.3.abs().total_cmp(&a.3.abs()));
     let mut sections = Table::new(
         format!("Stable measures of {first} and {second}"),
@@ -105,12 +104,12 @@ pub(crate) fn agree(one: &Path, other: &Path) -> Result<(String, bool)> {
     }
     let beyond = differences.iter().filter(|(.., moved)| moved.abs() > AGREE).count();
     let verdict = format!(
-        "{} of {} stable measures agree within {:.0} %.",
+        "{} of {} stable measures agree within {:.0} %; {alone} stand in one of the records alone.",
         differences.len() - beyond,
         differences.len(),
         100.0 * AGREE
     );
-    Ok((format!("{}\n{}\n{verdict}", sections.text(), most.text()), beyond == 0))
+    Ok((format!("{}\n{}\n{verdict}", sections.text(), most.text()), beyond == 0 && alone == 0))
 }
 
 #[cfg(test)]
@@ -130,7 +129,7 @@ mod tests {
         let [one, near, far] = [("one", 1.0), ("near", 1.04), ("far", 1.06)]
             .map(|(name, value)| record(dir.path(), name, value));
         let (text, agrees) = agree(&one, &near).unwrap();
-        assert!(agrees && text.contains("2 of 2 stable measures"), "{text}");
+        assert!(agrees && text.contains("1 of 1 stable measures"), "{text}");
         let (text, agrees) = agree(&one, &far).unwrap();
         assert!(!agrees && text.contains("+6.0%"), "{text}");
         std::fs::write(dir.path().join("none"), "{}").unwrap();

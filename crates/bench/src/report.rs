@@ -3,7 +3,7 @@
 use crate::machine;
 use crate::page::{self, Run};
 use crate::requirement::{self, Requirement};
-use crate::section::{Measured, Section, Subject};
+use crate::section::{Measured, Page, Section};
 use crate::table::Table;
 use lacuna_core::{Error, Result};
 use std::io::ErrorKind;
@@ -47,23 +47,25 @@ impl Report {
         for (_, measured) in &self.sections {
             measured.plot(&plots)?;
         }
-        let of = |subject| self.sections.iter().filter(move |(section, _)| section.subject == subject);
-        for (name, subject) in
-            [(RESULTS, Subject::Product), (METHOD, Subject::Product), (PAPERS, Subject::Papers)]
-        {
+        let of = |page| self.sections.iter().filter(move |(section, _)| section.page == page);
+        for (name, kind) in [(RESULTS, Page::Product), (METHOD, Page::Product), (PAPERS, Page::Papers)] {
             let page = dir.join(name);
-            if of(subject).next().is_none() {
+            if of(kind).next().is_none() {
                 continue;
             }
             let mut text = match std::fs::read_to_string(&page) {
                 Err(e) if e.kind() == ErrorKind::NotFound => introduction(name).to_owned(),
                 other => other.map_err(failed)?,
             };
-            for (section, measured) in of(subject).filter(|(_, measured)| !measured.tables().is_empty()) {
-                text = page::replace(&text, section.name, |old| match name {
-                    RESULTS => results(&**measured),
-                    _ => self.part(section, &**measured, old),
-                });
+            for (section, measured) in of(kind) {
+                let written = if name == RESULTS { measured.results() } else { measured.tables() };
+                // What could not be measured leaves the part of an earlier run.
+                if !written.is_empty() {
+                    text = page::replace(&text, section.name, |old| match name {
+                        RESULTS => results(&written),
+                        _ => self.part(section, &**measured, old),
+                    });
+                }
             }
             if name == RESULTS {
                 text = page::replace(&text, "machine", |_| self.machine());
@@ -97,8 +99,8 @@ impl Report {
 }
 
 /// The tables that users look for.
-fn results(measured: &dyn Measured) -> String {
-    let tables: Vec<String> = measured.results().iter().map(Table::markdown).collect();
+fn results(tables: &[Table]) -> String {
+    let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
     format!("\n{}", tables.join("\n"))
 }
 

@@ -6,7 +6,7 @@ use crate::grid::Grid;
 use crate::job::{Caches, Direction, Job};
 use crate::server::Server;
 use crate::subject::Subject;
-use crate::turn::Work;
+use crate::turn::Task;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result};
 use rustix::fs::{SeekFrom, seek};
@@ -102,12 +102,12 @@ impl<'w> Rounds<'w> {
     }
 
     /// A job that writes to a hidden level has the same beside it on level 0, until everything hidden is through.
-    fn order(&self, subject: Subject, job: Job, seed: u64) -> Work<'static> {
+    fn order(&self, subject: Subject, job: Job, seed: u64) -> Task<'static> {
         let hidden = subject.has_hidden_level();
         let export = if hidden { HIDDEN } else { PUBLIC };
         let beside = (hidden && job.direction == Direction::Write).then_some(PUBLIC);
         let requests = (job.requests(self.size) / self.part).max(job.depth.into());
-        Work { job, disk: self.size, requests, export, beside, seed }
+        Task { job, disk: self.size, requests, export, beside, seed }
     }
 
     fn fill(&self, subject: Subject) -> Result<()> {
@@ -116,7 +116,7 @@ impl<'w> Rounds<'w> {
         let server = self.start(subject)?;
         for seed in 0..self.fills {
             let work = self.order(subject, FILL, u64::from(seed));
-            let work = Work { requests: self.size / u64::from(FILL.size), ..work };
+            let work = Task { requests: self.size / u64::from(FILL.size), ..work };
             work.perform(&server).map_err(|e| e.context(subject.name()))?;
         }
         server.stop()?;
@@ -124,7 +124,7 @@ impl<'w> Rounds<'w> {
     }
 
     /// A server with its caches in the state that the job wants.
-    fn ready(&self, subject: Subject, work: Work<'_>) -> Result<Server<'w>> {
+    fn ready(&self, subject: Subject, work: Task<'_>) -> Result<Server<'w>> {
         if work.job.caches != Caches::Cold {
             let disk = subject.disk(self.work);
             read_data(&disk).map_err(|e| Error::io(format!("cannot read {}", disk.display()), &e))?;

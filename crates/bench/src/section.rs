@@ -11,7 +11,7 @@ use crate::{
 use lacuna_core::Result;
 use std::path::Path;
 
-/// A figure that noise does not move: counts, and processor time.
+/// A figure that noise hardly moves: counts, processor time, memory, modelled time.
 pub(crate) struct Stable {
     /// What it is of, as `subject, job: measure`.
     pub name: String,
@@ -60,7 +60,7 @@ pub(crate) trait Measured {
 
 /// Where the figures of a section are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Subject {
+pub(crate) enum Page {
     /// What users get: `benchmarks.md` and `benchmarks-method.md`.
     Product,
     /// Figures of the papers redone: `benchmarks-papers.md`.
@@ -74,7 +74,7 @@ pub(crate) struct Section {
     /// The heading of its part.
     pub heading: &'static str,
     /// Which pages it is for.
-    pub subject: Subject,
+    pub page: Page,
     /// Measures it.
     pub measure: fn(&Workspace) -> Result<Box<dyn Measured>>,
 }
@@ -100,11 +100,11 @@ pub(crate) const SECTIONS: [Section; 14] = [
 type Measure = fn(&Workspace) -> Result<Box<dyn Measured>>;
 
 const fn product(name: &'static str, heading: &'static str, measure: Measure) -> Section {
-    Section { name, heading, subject: Subject::Product, measure }
+    Section { name, heading, page: Page::Product, measure }
 }
 
 const fn papers(name: &'static str, heading: &'static str, measure: Measure) -> Section {
-    Section { name, heading, subject: Subject::Papers, measure }
+    Section { name, heading, page: Page::Papers, measure }
 }
 
 impl Section {

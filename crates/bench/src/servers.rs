@@ -102,15 +102,16 @@ puts off weighs the same.\n\
 turn and ended after it; then the file system is synced, so that no server pays for another's dirty pages. The places of random requests \
 differ between rounds and are the same for all servers.\n\
 - *Caches*: *warm*, unless said otherwise: the whole disk was read once through the server. *Just started*: the page cache held the disk's file when the \
-server started. *Cold*: the kernel's caches were emptied after the start.\n\
+server started; lacuna drops what the page cache has of its disk when it opens it, the peers do not. *Cold*: the kernel's caches were emptied after the start.\n\
 - *Until answered* ends with the last answer; *until durable* with a flush behind it. On the medium of a virtual machine the latter \
 says more of its host than of the server; [media](#on-a-modelled-hard-disk-and-stick) has modelled ones.\n\
 - A *speed* is the median of the rounds, a ratio of speeds the median of the ratios of the rounds. `~` marks a figure whose interval of 95 % \
 (of nine rounds from the second to the eighth) is wider than 15 % of it.\n\
-- *Processor time* is that of the server process, read by its clock in eight slices of each turn, between which nothing is in flight. The figure is the lower quartile of all slices \
-of all rounds: other work on the machine only adds to a slice. The background is what the threads behind the requests take (journal, stripes, maps), \
+- *Processor time* is that of the server process, read by its clock in up to eight slices of each turn, between which nothing of the client's is in flight. Of each slice the lower quartile \
+of the rounds counts, for other work on the machine only adds to it, and then the mean of the slices. Work that comes at another point in every round, and in few of them, \
+does not show; the counts have it. The background is what the threads behind the requests take (journal, stripes, maps), \
 and everything after the last answer until the server has ended. Peers have no background threads, so all of theirs is foreground.\n\
-- What the *kernel counted* comes from one more round with `bpftrace`, which is not timed: system calls, the bytes that they move, switches \
+- What the *kernel counted* comes from one more round with `bpftrace`, which is not timed (of jobs that read until the last answer, of others until the server has ended): system calls, the bytes that they move, switches \
 of threads, and copies of 512 bytes and more by the C library's function for it. Bytes copied are the sum of what crosses \
 between kernel and server and what is copied inside it. The medium is the disk's file.\n\
 - Peers: `nbdkit file`, the same with its luks filter, and `qemu-nbd` with LUKS (`--cache=writeback --aio=threads`); both LUKS images come from \

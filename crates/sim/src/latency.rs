@@ -148,6 +148,8 @@ struct Charged {
     reads: Reads,
     /// Where the last read ended.
     read_to: u64,
+    /// Where the last write ended.
+    write_to: u64,
     held: Held,
 }
 
@@ -231,7 +233,6 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         charged: &mut Charged,
         mut places: Vec<(u64, u64)>,
         overhead: Duration,
-        scattered: Duration,
         rate: u64,
     ) {
         places.sort_unstable();
@@ -241,16 +242,22 @@ impl<M: Medium + ?Sized> LatencyMedium<M> {
         for (offset, size) in places {
             let (travel, seek) = self.model.travel(charged.head, offset, len, rate);
             cost += travel + transfer(size, rate);
-            cost += if charged.head == offset { Duration::ZERO } else { scattered };
+
             charged.seeks += u64::from(seek);
             charged.head = offset.saturating_add(size);
         }
         self.charge(charged, cost);
     }
 
-    fn charge_writes(&self, charged: &mut Charged, places: Vec<(u64, u64)>) {
-        let LatencyModel { write_overhead, scattered_write, write_bytes_per_second, .. } = self.model;
-        self.charge_batch(charged, places, write_overhead, scattered_write, write_bytes_per_second);
+    fn charge_writes(&self, charged: &mut Charged, mut places: Vec<(u64, u64)>) {
+        places.sort_unstable();
+        for (offset, size) in &places {
+            if *offset != charged.write_to {
+                self.charge(charged, self.model.scattered_write);
+            }
+            charged.write_to = offset.saturating_add(*size);
+        }
+        self.charge_batch(charged, places, self.model.write_overhead, self.model.write_bytes_per_second);
     }
 }
 
@@ -273,8 +280,7 @@ impl<M: Medium + ?Sized> Medium for LatencyMedium<M> {
             charged.reads.runs += u64::from(*offset != charged.read_to);
             charged.read_to = offset + len;
         }
-        let LatencyModel { read_overhead, read_bytes_per_second, .. } = self.model;
-        self.charge_batch(&mut charged, places, read_overhead, Duration::ZERO, read_bytes_per_second);
+        self.charge_batch(&mut charged, places, self.model.read_overhead, self.model.read_bytes_per_second);
         drop(charged);
         self.inner.read(batch)
     }
