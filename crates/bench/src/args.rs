@@ -1,10 +1,11 @@
-//! The options of the run, and the sizes that follow from them.
+//! The options of the program.
 
+use crate::compared;
+use crate::scale::Scale;
 use crate::section::{Page, SECTIONS, Section};
-use crate::{compare, subject};
+use crate::subject;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Measure lacuna beside its peers.
 #[derive(Parser)]
@@ -77,7 +78,7 @@ pub(crate) struct CompareArgs {
     /// Another
     pub other: String,
     /// Compare this kind of disk; may be repeated [default: gcm]
-    #[arg(long, value_name = "DISK", value_parser = compared)]
+    #[arg(long, value_name = "DISK", value_parser = compared::by_name)]
     pub only: Vec<(&'static str, subject::Subject)>,
     /// How often both servers are started anew
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(11..=999))]
@@ -106,28 +107,6 @@ fn section(name: &str) -> Result<&'static Section, String> {
     Section::by_name(name).ok_or_else(|| format!("there are {}", known()))
 }
 
-fn compared(name: &str) -> Result<(&'static str, subject::Subject), String> {
-    let known = || compare::SUBJECTS.map(|(name, _)| name).join(", ");
-    compare::SUBJECTS.into_iter().find(|(of, _)| *of == name).ok_or_else(|| format!("there are {}", known()))
-}
-
-/// How large and how long everything is.
-#[derive(Clone, Copy)]
-pub(crate) struct Scale {
-    /// Turns of every server.
-    pub rounds: u32,
-    /// Whether this run only tries everything out.
-    pub quick: bool,
-    /// Bytes of each disk.
-    pub disk: u64,
-    /// Requests to the disk of 1 TiB.
-    pub requests: u64,
-    /// Window for one cipher in memory.
-    pub cipher_window: Duration,
-    /// Bytes of each image on Ceph.
-    pub image: u64,
-}
-
 impl RunArgs {
     /// The sections that were asked for, of those for this page.
     pub(crate) fn sections(&self, page: Page) -> Vec<&'static Section> {
@@ -147,20 +126,6 @@ impl RunArgs {
     /// The sizes of this run.
     pub(crate) fn scale(&self) -> Scale {
         Scale::new(self.quick, self.rounds)
-    }
-}
-
-impl Scale {
-    /// Of a run that is quick or not, with a number of rounds other than the usual one.
-    pub(crate) fn new(quick: bool, rounds: Option<u32>) -> Scale {
-        Scale {
-            rounds: rounds.unwrap_or(if quick { 1 } else { 9 }),
-            quick,
-            disk: if quick { 16 << 20 } else { 128 << 20 },
-            requests: if quick { 500 } else { 60_000 },
-            cipher_window: Duration::from_millis(if quick { 5 } else { 250 }),
-            image: if quick { 64 << 20 } else { 256 << 20 },
-        }
     }
 }
 

@@ -1,18 +1,20 @@
 //! Two commits beside each other: whether one takes more processor time for a request than the other. Both servers are alive and do
 //! short slices of the same job in turns, so that whatever slows the machine slows both; each session starts both anew.
 
-use crate::args::{CompareArgs, Scale};
+use crate::args::CompareArgs;
 use crate::client::{Client, Places};
 use crate::commits;
+use crate::compared::SUBJECTS;
 use crate::confidence::{Ratio, Verdict};
-use crate::disks::{GCM, MAIN, SYNCED, XTS_RANDOM};
+use crate::disks::{MAIN, SYNCED};
 use crate::interrupt::Interrupt;
 use crate::job::{Direction, Job};
 use crate::pin;
 use crate::processor::Processor;
 use crate::samples::Samples;
+use crate::scale::Scale;
 use crate::server::Server;
-use crate::subject::{Shape, Subject, Variant, XTS};
+use crate::subject::Subject;
 use crate::table::Table;
 use crate::turn::Task;
 use crate::workspace::Workspace;
@@ -28,15 +30,6 @@ const SLICES: u64 = 24;
 
 /// What both do.
 const JOBS: [Job; 5] = [MAIN[0], MAIN[1], MAIN[2], MAIN[3], SYNCED[0]];
-
-/// The disks that can be compared, by name.
-pub(crate) const SUBJECTS: [(&str, Subject); 5] = [
-    ("gcm", GCM),
-    ("xts", XTS),
-    ("xts-random", XTS_RANDOM),
-    ("deniable", Subject::Levels(Shape::Half)),
-    ("oblivious", Subject::Oblivious(Variant::Opportunistic)),
-];
 
 /// One of the two programs, with a directory of its own.
 struct Side {

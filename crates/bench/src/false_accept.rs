@@ -1,23 +1,18 @@
 //! How far the statistic of IsRand goes on uniformly random blocks, counted over hundreds of millions of them beside
 //! the bound by which its thresholds are proven (`lacuna-integrity`, `docs/integrity.md`). The seeds are fixed: the same on every machine.
 
-use crate::false_accept_plot;
-use crate::page::Run;
-use crate::requirement::{Bound, Requirement};
-use crate::section::Measured;
 use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use lacuna_crypto::{RandomSource, SeededRandom};
 use lacuna_integrity::{RUN_BOUND, STATISTIC_BITS, TailBound, is_random_looking, statistic, threshold};
-use std::path::Path;
 
 /// The sizes of blocks: those of the paper's sweeps. The last is the vault's.
 pub(crate) const SIZES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 /// Bytes that are drawn and judged at a time.
 const DRAWN: usize = 1 << 20;
 /// What was seen so often is compared with the bound; the rest scatters.
-const OFTEN: u64 = 100;
+pub(crate) const OFTEN: u64 = 100;
 
 /// The statistic of random blocks of one size, counted by the whole bits of divergence n·D = 8n - n·log2(n) + T that it amounts to.
 pub(crate) struct Counted {
@@ -28,7 +23,7 @@ pub(crate) struct Counted {
     /// How many of them have so many bits of divergence, rounded down.
     bits: Vec<u64>,
     /// How many were said not to look random.
-    accepted: u64,
+    pub accepted: u64,
     bound: TailBound,
 }
 
@@ -36,7 +31,7 @@ pub(crate) struct FalseAccept {
     counted: Vec<Counted>,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<FalseAccept> {
     let mut counted = Vec::new();
     for size in SIZES {
         let blocks = match (work.scale.quick, size) {
@@ -47,7 +42,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
         work.goes_on(&format!("false accepts: {blocks} random blocks of {size} bytes"))?;
         counted.push(count(work, size, blocks)?);
     }
-    Ok(Box::new(FalseAccept { counted }))
+    Ok(FalseAccept { counted })
 }
 
 /// Counts with a thread for each core, each with a seed of its own.
@@ -74,7 +69,7 @@ fn count(work: &Workspace, size: usize, blocks: u64) -> Result<Counted> {
 struct Tally {
     blocks: u64,
     bits: Vec<u64>,
-    accepted: u64,
+    pub accepted: u64,
 }
 
 fn count_part(work: &Workspace, size: usize, blocks: u64, seed: u64) -> Result<Tally> {
@@ -138,7 +133,7 @@ impl FalseAccept {
         &self.counted
     }
 
-    fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let heads = [
             "random blocks",
             "most divergence seen, bits",
@@ -167,45 +162,5 @@ impl FalseAccept {
             );
         }
         table
-    }
-}
-
-impl Measured for FalseAccept {
-    fn tables(&self) -> Vec<Table> {
-        vec![self.table()]
-    }
-
-    fn plot(&self, plots: &Path) -> Result<()> {
-        false_accept_plot::draw(self, &plots.join("false-accept.svg"))
-    }
-
-    /// The promises: nothing is accepted, and the measured tail nowhere exceeds the bound.
-    fn requirements(&self) -> Vec<Requirement> {
-        let mut accepted =
-            Requirement::new("IsRand: random blocks said not to look random", Bound::AtMost(0.0), "");
-        let mut tail =
-            Requirement::new("IsRand: measured tail, to the derived bound", Bound::AtMost(1.0), "");
-        for counted in &self.counted {
-            let size = format!("{} bytes", counted.size);
-            accepted.add(size.clone(), Some(counted.accepted as f64));
-            let often = counted.points().filter(|(_, reached, _)| *reached >= OFTEN);
-            let to_bound = often.map(|(bits, _, p)| p / counted.bound(bits).exp2());
-            tail.add(size, to_bound.reduce(f64::max));
-        }
-        vec![accepted, tail]
-    }
-
-    fn body(&self, _run: &Run) -> String {
-        let parts = [
-            self.table().markdown(),
-            "![measured tails of the statistic of IsRand, beside the bound](plots/false-accept.svg)\n".into(),
-            format!(
-                "### Method for false accepts\n\nBlocks from AES-256-CTR under fixed seeds, in two threads. *Divergence* is \
-n times the Kullback-Leibler divergence of a block's n bytes from uniform ones, in bits; a random block of 4096 bytes has about 184. \
-[integrity.md](integrity.md) derives the bound. The bound is compared where {OFTEN} blocks or more were seen. It stays above the \
-measured tail by about the factor that Chernoff bounds lose; nothing that can be counted comes near the thresholds.\n"
-            ),
-        ];
-        parts.join("\n")
     }
 }

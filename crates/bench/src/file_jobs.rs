@@ -1,11 +1,11 @@
 //! The jobs on mounted file systems: large and small requests to one file, and a tree of small files.
 
-use crate::args::Scale;
 use crate::machine_time;
+use crate::measured::Stable;
 use crate::mountable::Mountable;
 use crate::program;
 use crate::samples::Samples;
-use crate::section::Stable;
+use crate::scale::Scale;
 use crate::vault_tree::git;
 use crate::workspace::Workspace;
 use lacuna_core::{Error, Result};

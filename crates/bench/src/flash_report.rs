@@ -4,9 +4,9 @@
 use crate::flash_assignment::{self, Assignment};
 use crate::flash_large::{self, Large};
 use crate::flash_speed::{self, Speed};
+use crate::measured::{Measured, Stable};
 use crate::page::{History, Run};
 use crate::requirement::{self, Requirement};
-use crate::section::{Measured, Stable};
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_core::Result;

@@ -3,9 +3,9 @@
 use crate::flash_bed::{self, Keys, status};
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
+use crate::measured::Stable;
 use crate::processor::Processor;
 use crate::requirement::{Bound, Requirement};
-use crate::section::Stable;
 use crate::table::{Table, head};
 use crate::turn::Took;
 use crate::workspace::Workspace;

@@ -1,10 +1,10 @@
 //! HCTR2-256 on blocks of 4096 bytes, ours beside the `hctr2-rs` crate and our XTS; one thread, no
 //! disk.
 
+use crate::measured::{Measured, Stable};
 use crate::page::Run;
 use crate::requirement::{Bound, Requirement};
 use crate::samples::Samples;
-use crate::section::{Measured, Stable};
 use crate::table::Table;
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Result};

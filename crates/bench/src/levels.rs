@@ -1,13 +1,13 @@
 //! The formats with levels, `deniable` and `oblivious`, over NBD beside `sealed` with `xts` and the raw file, on the same file
 //! system in the same rounds.
 
-use crate::args::Scale;
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
+use crate::measured::{Measured, Stable};
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
 use crate::rounds::Rounds;
-use crate::section::{Measured, Stable};
+use crate::scale::Scale;
 use crate::servers;
 use crate::subject::{Shape, Subject, Variant, XTS};
 use crate::table::{Table, figure, head};

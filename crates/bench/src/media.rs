@@ -3,11 +3,11 @@
 
 use crate::bed::{Bed, HELD_BACK, Model, Operation};
 use crate::in_process;
+use crate::measured::{Measured, Stable};
 use crate::modelled::{Case, Sizes};
 use crate::page::{History, Run};
 use crate::raw_disk::RawDisk;
 use crate::requirement::{self, Bound, Requirement};
-use crate::section::{Measured, Stable};
 use crate::table::{Table, figure, head};
 use crate::workspace::Workspace;
 use lacuna_core::{BLOCK_SIZE, Budget, Disk, Result};

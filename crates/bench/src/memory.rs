@@ -3,9 +3,9 @@
 use crate::disks::{GCM, XTS_RANDOM};
 use crate::job::{Direction, Job};
 use crate::machine::field;
+use crate::measured::{Measured, Stable};
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
-use crate::section::{Measured, Stable};
 use crate::server::Server;
 use crate::subject::{Shape, Subject};
 use crate::table::{Table, figure};

@@ -1,10 +1,10 @@
 //! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and `gocryptfs`, on the same file system.
 
 use crate::file_jobs::{FileJob, Load, Rates};
+use crate::measured::{Measured, Stable};
 use crate::mountable::Mountable;
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
-use crate::section::{Measured, Stable};
 use crate::table::{Table, figure, head};
 use crate::vault_tree;
 use crate::workspace::Workspace;

@@ -1,8 +1,8 @@
 //! A page that people and programs write together: each section replaces its own part, between two markers, and adds a line
 //! to its history.
 
-use crate::args::Scale;
 use crate::machine::Machine;
+use crate::scale::Scale;
 
 /// What is common to the parts of one run.
 pub(crate) struct Run {

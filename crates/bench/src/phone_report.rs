@@ -1,6 +1,7 @@
 //! The evaluation of paper 003 redone on the engine: a week of a simulated phone (Table 2), throughput and times
 //! (Tables 3 and 4), the size of nodes (Table 5).
 
+use crate::measured::Measured;
 use crate::page::{History, Run};
 use crate::phone_chip::{BYTE_NS, ERASE_US, PROGRAM_US, READ_US};
 use crate::phone_grain::{self, Grain};
@@ -10,7 +11,6 @@ use crate::phone_timing::{self, Timing};
 use crate::phone_wear::{self, Wear};
 use crate::phone_week::{BUDGET, FULL, FULLER, PAGE, PAGES, Purging};
 use crate::requirement::{self, Requirement};
-use crate::section::Measured;
 use crate::table::{Table, figure};
 use crate::workspace::Workspace;
 use lacuna_core::Result;

@@ -7,24 +7,19 @@ use crate::disks::SIZES;
 use crate::grid::Grid;
 use crate::image::Image;
 use crate::job::{Direction, Job, Size};
-use crate::page::Run;
 use crate::requirement::{Bound, Requirement};
-use crate::section::{Measured, Stable};
 use crate::server::Server;
-use crate::servers;
 use crate::table::{Table, head};
 use crate::turn::Task;
 use crate::workspace::Workspace;
-use crate::{rados_plot, rados_report};
 use lacuna_core::Result;
-use std::path::Path;
 
 /// The address-tweaked baseline: no metadata in any layout.
 pub(crate) const BASE: Image = Image::Lacuna { cipher: "xts", layout: None };
-const XTS_RANDOM: Image = Image::Lacuna { cipher: "xts-random", layout: Some("adaptive") };
-const GCM: Image = Image::Lacuna { cipher: "gcm", layout: Some("adaptive") };
+pub(crate) const XTS_RANDOM: Image = Image::Lacuna { cipher: "xts-random", layout: Some("adaptive") };
+pub(crate) const GCM: Image = Image::Lacuna { cipher: "gcm", layout: Some("adaptive") };
 /// What users choose between: the kernel counts for these.
-const MAIN: [Image; 3] = [GCM, BASE, Image::RbdLuks];
+pub(crate) const MAIN: [Image; 3] = [GCM, BASE, Image::RbdLuks];
 /// The layouts: ours, then the paper's (object end, unaligned, OMAP).
 pub(crate) const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 /// The ciphers with metadata.
@@ -54,24 +49,20 @@ pub(crate) fn job(direction: Direction, size: u32) -> Job {
 
 /// Reads come first, then writes from large to small: small ones leave objects in pieces, which would weigh on what
 /// comes after, and the more the faster they were.
-fn jobs() -> Vec<Job> {
+pub(crate) fn jobs() -> Vec<Job> {
     let reads = SIZES.into_iter().map(|size| job(Direction::Read, size));
     let writes = SIZES.into_iter().rev().map(|size| job(Direction::Write, size));
     reads.chain(writes).collect()
 }
 
 /// Everyone, in the order of the first turn.
-fn images() -> Vec<Image> {
+pub(crate) fn images() -> Vec<Image> {
     let random = CIPHERS.into_iter().flat_map(|cipher| LAYOUTS.map(|layout| random(cipher, layout)));
     [BASE, Image::RbdLuks].into_iter().chain(random).collect()
 }
 
 /// Measures everyone who is installed; an error if there is a cluster and something fails on it.
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
-    measure_all(work).map(|rados| Box::new(rados) as Box<dyn Measured>)
-}
-
-fn measure_all(work: &Workspace) -> Result<Rados> {
+pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     let mut rados = Rados { grid: Grid::default(), skipped: Vec::new() };
     let cluster = match Cluster::find(work)? {
         Ok(cluster) => cluster,
@@ -185,7 +176,7 @@ impl Rados {
         self.grid.has(BASE, job(Direction::Write, SIZES[0]))
     }
 
-    fn speeds(&self, direction: Direction) -> Table {
+    pub(crate) fn speeds(&self, direction: Direction) -> Table {
         let images = images();
         let title = format!("On Ceph: random {}s, depth 32, MB/s", direction.name());
         let mut table = Table::new(title, head("size", images.iter().map(|image| image.short())));
@@ -202,7 +193,7 @@ impl Rados {
         format!("{:.1}{}", bytes.median() / 1e6, bytes.mark())
     }
 
-    fn ratios(&self, direction: Direction) -> Table {
+    pub(crate) fn ratios(&self, direction: Direction) -> Table {
         let others = images().into_iter().filter(|i| !matches!(*i, BASE | Image::RbdLuks));
         let pairs: Vec<_> =
             std::iter::once((BASE, Image::RbdLuks)).chain(others.map(|i| (i, BASE))).collect();
@@ -219,7 +210,13 @@ impl Rados {
         table
     }
 
-    fn requirement(&self, image: Image, to: Image, direction: Direction, most: f64) -> Requirement {
+    pub(crate) fn requirement(
+        &self,
+        image: Image,
+        to: Image,
+        direction: Direction,
+        most: f64,
+    ) -> Requirement {
         let line = format!(
             "on Ceph, processor time of {} to {}: random {}s",
             image.short(),
@@ -230,78 +227,6 @@ impl Rados {
             requirement
                 .case(Size(*size).to_string(), self.grid.processor_ratio(image, to, job(direction, *size)))
         })
-    }
-}
-
-impl Measured for Rados {
-    fn results(&self) -> Vec<Table> {
-        if !self.measured() {
-            return Vec::new();
-        }
-        let columns = || head("job", MAIN.map(Image::short));
-        let mut speed = Table::new("On Ceph: speed, writes until durable", columns());
-        let mut time = Table::new("On Ceph: processor time of the server", columns());
-        for job in [Direction::Write, Direction::Read]
-            .into_iter()
-            .flat_map(|d| [4 << 10, 1 << 20].map(|size| job(d, size)))
-        {
-            speed.row(job.name(), MAIN.map(|image| self.grid.cell(image, job, true)));
-            time.row(servers::with_unit(job), MAIN.map(|image| self.grid.processor_cell(image, job)));
-        }
-        vec![speed, time]
-    }
-
-    /// All figures: speeds, then ratios, of each direction.
-    fn tables(&self) -> Vec<Table> {
-        if !self.measured() {
-            return Vec::new();
-        }
-        let mut tables: Vec<Table> = [Direction::Write, Direction::Read]
-            .into_iter()
-            .flat_map(|d| [self.speeds(d), self.ratios(d)])
-            .collect();
-        tables.extend(servers::tables(&self.grid, "Disks on Ceph", &images(), &jobs()));
-        tables
-    }
-
-    fn stable(&self) -> Vec<Stable> {
-        servers::stable(&self.grid, &images(), &jobs(), BASE)
-    }
-
-    fn skipped(&self) -> &[String] {
-        &self.skipped
-    }
-
-    fn plot(&self, plots: &Path) -> Result<()> {
-        if !self.measured() {
-            return Ok(());
-        }
-        rados_plot::throughput(self, &plots.join("ceph-throughput.svg"))?;
-        rados_plot::overhead(self, &plots.join("ceph-write-overhead.svg"))
-    }
-
-    fn body(&self, run: &Run) -> String {
-        rados_report::body(self, run)
-    }
-
-    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
-        self.measured().then(|| rados_report::history(requirements, run, old))
-    }
-
-    /// The promises about Ceph.
-    fn requirements(&self) -> Vec<Requirement> {
-        if !self.measured() {
-            return Vec::new();
-        }
-        let promises = [
-            (XTS_RANDOM, BASE, Direction::Write, 1.11),
-            (XTS_RANDOM, BASE, Direction::Read, 1.05),
-            (GCM, BASE, Direction::Write, 1.18),
-            (GCM, BASE, Direction::Read, 1.05),
-            (BASE, Image::RbdLuks, Direction::Write, 1.0),
-            (BASE, Image::RbdLuks, Direction::Read, 1.0),
-        ];
-        promises.map(|(image, to, direction, most)| self.requirement(image, to, direction, most)).into()
     }
 }
 
@@ -319,11 +244,5 @@ mod tests {
             assert_ne!(order[0], first[0]);
             assert!(first.iter().all(|image| order.contains(image)) && order.len() == all.len());
         }
-    }
-
-    #[test]
-    fn without_figures_nothing_is_promised() {
-        let rados = Rados { grid: Grid::default(), skipped: vec!["no cluster".into()] };
-        assert!(rados.tables().is_empty() && rados.requirements().is_empty());
     }
 }

@@ -1,13 +1,20 @@
 //! What the page says about Ceph, and its history.
 
-use crate::args::Scale;
 use crate::cluster::Cluster;
+use crate::image::Image;
+use crate::job::Direction;
 use crate::machine::{self, Machine};
+use crate::measured::{Measured, Stable};
 use crate::page::{History, Run};
-use crate::rados::{MOST_BYTES, MOST_REQUESTS, Rados};
+use crate::rados::{self, BASE, GCM, MAIN, MOST_BYTES, MOST_REQUESTS, Rados, XTS_RANDOM, images, job, jobs};
+use crate::rados_plot;
 use crate::requirement::{self, Requirement};
-use crate::section::Measured;
-use crate::table::{Table, figure};
+use crate::scale::Scale;
+use crate::servers;
+use crate::table::{Table, figure, head};
+use crate::workspace::Workspace;
+use lacuna_core::Result;
+use std::path::Path;
 
 const HISTORY: History = History {
     heading: "### History on Ceph",
@@ -33,7 +40,7 @@ in three machines, with a client of its own, over a network; here one small mach
 cluster's work.\n";
 
 /// The text of its part: tables, plots, method.
-pub(crate) fn body(rados: &Rados, run: &Run) -> String {
+fn body(rados: &Rados, run: &Run) -> String {
     let mut parts: Vec<String> = rados.tables().iter().map(Table::markdown).collect();
     parts.push(FIGURES.into());
     parts.push(method(&run.scale));
@@ -70,7 +77,7 @@ AES-256-XTS on sectors of 4096 bytes, as our `xts`.\n",
     )
 }
 
-pub(crate) fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
+fn history(requirements: &[Requirement], run: &Run, old: &str) -> String {
     let worst =
         |i: usize| figure(requirements.get(i).and_then(Requirement::worst).map(|(_, value)| value), 2);
     let figures = [
@@ -80,4 +87,93 @@ pub(crate) fn history(requirements: &[Requirement], run: &Run, old: &str) -> Str
         requirement::tally(requirements),
     ];
     HISTORY.and(old, &[&run.cells()[..], &figures].concat())
+}
+
+/// Measures.
+pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+    Ok(Box::new(rados::measure(work)?))
+}
+
+impl Measured for Rados {
+    fn results(&self) -> Vec<Table> {
+        if !self.measured() {
+            return Vec::new();
+        }
+        let columns = || head("job", MAIN.map(Image::short));
+        let mut speed = Table::new("On Ceph: speed, writes until durable", columns());
+        let mut time = Table::new("On Ceph: processor time of the server", columns());
+        for job in [Direction::Write, Direction::Read]
+            .into_iter()
+            .flat_map(|d| [4 << 10, 1 << 20].map(|size| job(d, size)))
+        {
+            speed.row(job.name(), MAIN.map(|image| self.grid.cell(image, job, true)));
+            time.row(servers::with_unit(job), MAIN.map(|image| self.grid.processor_cell(image, job)));
+        }
+        vec![speed, time]
+    }
+
+    /// All figures: speeds, then ratios, of each direction.
+    fn tables(&self) -> Vec<Table> {
+        if !self.measured() {
+            return Vec::new();
+        }
+        let mut tables: Vec<Table> = [Direction::Write, Direction::Read]
+            .into_iter()
+            .flat_map(|d| [self.speeds(d), self.ratios(d)])
+            .collect();
+        tables.extend(servers::tables(&self.grid, "Disks on Ceph", &images(), &jobs()));
+        tables
+    }
+
+    fn stable(&self) -> Vec<Stable> {
+        servers::stable(&self.grid, &images(), &jobs(), BASE)
+    }
+
+    fn skipped(&self) -> &[String] {
+        &self.skipped
+    }
+
+    fn plot(&self, plots: &Path) -> Result<()> {
+        if !self.measured() {
+            return Ok(());
+        }
+        rados_plot::throughput(self, &plots.join("ceph-throughput.svg"))?;
+        rados_plot::overhead(self, &plots.join("ceph-write-overhead.svg"))
+    }
+
+    fn body(&self, run: &Run) -> String {
+        body(self, run)
+    }
+
+    fn history(&self, run: &Run, requirements: &[Requirement], old: &str) -> Option<String> {
+        self.measured().then(|| history(requirements, run, old))
+    }
+
+    /// The promises about Ceph.
+    fn requirements(&self) -> Vec<Requirement> {
+        if !self.measured() {
+            return Vec::new();
+        }
+        let promises = [
+            (XTS_RANDOM, BASE, Direction::Write, 1.11),
+            (XTS_RANDOM, BASE, Direction::Read, 1.05),
+            (GCM, BASE, Direction::Write, 1.18),
+            (GCM, BASE, Direction::Read, 1.05),
+            (BASE, Image::RbdLuks, Direction::Write, 1.0),
+            (BASE, Image::RbdLuks, Direction::Read, 1.0),
+        ];
+        promises.map(|(image, to, direction, most)| self.requirement(image, to, direction, most)).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grid::Grid;
+
+    #[test]
+    fn without_figures_nothing_is_promised() {
+        let rados = Rados { grid: Grid::default(), skipped: vec!["no cluster".into()] };
+        assert!(rados.tables().is_empty() && rados.requirements().is_empty());
+    }
 }

@@ -1,6 +1,7 @@
 //! Records of stable measures: what one run writes down so that another can be held against it.
 
-use crate::section::{Measured, Section};
+use crate::measured::Measured;
+use crate::section::Section;
 use crate::table::Table;
 use lacuna_core::{Error, Kind, Result};
 use serde_json::{Map, Value, json};

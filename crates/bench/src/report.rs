@@ -1,9 +1,10 @@
 //! The report of a run: on the terminal, and in the pages, of which each section replaces its own part and continues its history.
 
 use crate::machine;
+use crate::measured::Measured;
 use crate::page::{self, Run};
 use crate::requirement::{self, Requirement};
-use crate::section::{Measured, Page, Section};
+use crate::section::{Page, Section};
 use crate::table::Table;
 use lacuna_core::{Error, Result};
 use std::io::ErrorKind;

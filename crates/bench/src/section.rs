@@ -1,62 +1,12 @@
-//! The sections of the benchmark: what each is called, on which page its figures stand, and what all of them can be asked.
+//! The sections of the benchmark: what each is called, on which page its figures stand, and how it is measured.
 
-use crate::page::Run;
-use crate::requirement::Requirement;
-use crate::table::Table;
+use crate::measured::Measured;
 use crate::workspace::Workspace;
 use crate::{
-    disks, false_accept, flash_report, hctr2, integrity_report, levels, media, memory, models,
-    mounted_report, phone_report, rados, stash, vault_report,
+    disks_report, false_accept_report, flash_report, hctr2, integrity_report, levels, media, memory, models,
+    mounted_report, phone_report, rados_report, stash_report, vault_report,
 };
 use lacuna_core::Result;
-use std::path::Path;
-
-/// A figure that noise hardly moves: counts, processor time, memory, modelled time.
-pub(crate) struct Stable {
-    /// What it is of, as `subject, job: measure`.
-    pub name: String,
-    /// The figure.
-    pub value: f64,
-}
-
-/// What a section found out.
-pub(crate) trait Measured {
-    /// Tables for the page of results: what a user gets.
-    fn results(&self) -> Vec<Table> {
-        Vec::new()
-    }
-
-    /// All tables.
-    fn tables(&self) -> Vec<Table>;
-
-    /// What was promised, beside what was measured.
-    fn requirements(&self) -> Vec<Requirement> {
-        Vec::new()
-    }
-
-    /// The figures that two runs on the same commit must agree on.
-    fn stable(&self) -> Vec<Stable> {
-        Vec::new()
-    }
-
-    /// What could not be measured, and why.
-    fn skipped(&self) -> &[String] {
-        &[]
-    }
-
-    /// Draws plots into a directory.
-    fn plot(&self, _plots: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    /// The text of its part of the page behind the promises: tables, plots and method.
-    fn body(&self, run: &Run) -> String;
-
-    /// Its history with one line more, from the old text of its part.
-    fn history(&self, _run: &Run, _requirements: &[Requirement], _old: &str) -> Option<String> {
-        None
-    }
-}
 
 /// Where the figures of a section are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +31,7 @@ pub(crate) struct Section {
 
 /// All of them, in the order in which they are measured and stand on the pages.
 pub(crate) const SECTIONS: [Section; 14] = [
-    product("disks", "Disks over NBD", disks::measure),
+    product("disks", "Disks over NBD", disks_report::measure),
     product("levels", "Disks with levels", levels::measure),
     product("media", "On a modelled hard disk and stick", media::measure),
     product("mounted", "Mounted disks", mounted_report::measure),
@@ -89,11 +39,11 @@ pub(crate) const SECTIONS: [Section; 14] = [
     product("hctr2", "Ciphers", hctr2::measure),
     product("memory", "Memory and opening", memory::measure),
     product("flash", "On flash", flash_report::measure),
-    product("rados", "On Ceph", rados::measure),
+    product("rados", "On Ceph", rados_report::measure),
     papers("models", "Paper 000: models", models::measure),
-    papers("stash", "Paper 001: the stash", stash::measure),
+    papers("stash", "Paper 001: the stash", stash_report::measure),
     papers("integrity", "Paper 002: integrity", integrity_report::measure),
-    papers("false-accept", "Paper 002: false accepts", false_accept::measure),
+    papers("false-accept", "Paper 002: false accepts", false_accept_report::measure),
     papers("phone", "Paper 003: the phone", phone_report::measure),
 ];
 

@@ -3,7 +3,8 @@
 
 use crate::args::SelfTestArgs;
 use crate::commits;
-use crate::compare::{SUBJECTS, compare};
+use crate::compare::compare;
+use crate::compared::SUBJECTS;
 use crate::confidence::Verdict;
 use crate::interrupt::Interrupt;
 use crate::table::Table;

@@ -1,9 +1,9 @@
 //! What tables say of servers that did jobs: speed, latency, processor time, and what the kernel counted.
 
-use crate::args::Scale;
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
-use crate::section::Stable;
+use crate::measured::Stable;
+use crate::scale::Scale;
 use crate::subject::Named;
 use crate::table::{Table, head};
 use crate::turn::Counted;

@@ -1,15 +1,11 @@
 //! How many blocks of an oblivious disk wait for a cell, counted over millions of simulated operations, beside
 //! the bound that `lacuna-oblivious` derives. A function of the code alone: the same on every machine.
 
-use crate::page::Run;
 use crate::requirement::{Bound, Requirement};
-use crate::section::Measured;
-use crate::stash_plot;
 use crate::table::{Table, head};
 use crate::workspace::Workspace;
 use lacuna_core::Result;
 use lacuna_oblivious::{World, tail_base};
-use std::path::Path;
 
 const CELLS: usize = 8192;
 /// What was seen so often is compared with the bound; the rest scatters.
@@ -75,7 +71,7 @@ pub(crate) struct Stash {
     operations: u64,
 }
 
-pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
+pub(crate) fn measure(work: &Workspace) -> Result<Stash> {
     let operations = if work.scale.quick { 100_000 } else { 10_000_000 };
     let mut tails = Vec::new();
     for case in CASES {
@@ -84,7 +80,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
         let mut world = World::full(1, CELLS, case.per_write.into(), case.group);
         tails.push((case, looks, world.tail(looks, case.at_once, false)));
     }
-    Ok(Box::new(Stash { tails, operations }))
+    Ok(Stash { tails, operations })
 }
 
 impl Stash {
@@ -98,7 +94,7 @@ impl Stash {
             .collect()
     }
 
-    fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let columns = |bound: &dyn Fn(Case) -> String, counted: &dyn Fn(Case) -> String| {
             let of_case =
                 |case: Case| case.is_first_of_bound().then(|| bound(case)).into_iter().chain([counted(case)]);
@@ -118,7 +114,7 @@ impl Stash {
     }
 
     /// The promise about the bound.
-    fn requirement(&self) -> Requirement {
+    pub(crate) fn requirement(&self) -> Requirement {
         let line = "blocks in the stash, to the derived bound";
         let mut requirement = Requirement::new(line, Bound::AtMost(MOST_TO_BOUND), "");
         for (case, looks, reached) in &self.tails {
@@ -129,7 +125,7 @@ impl Stash {
         requirement
     }
 
-    fn method(&self) -> String {
+    pub(crate) fn method(&self) -> String {
         let of = |per_write: u8| Case { per_write, at_once: 1, group: 1 }.bound(1);
         let (two, three, four) = (of(2), of(3), of(4));
         format!(
@@ -146,24 +142,5 @@ y to the power of *m* / 8. The record of a batch has 48 slots: by the bound, mor
 blocks are in the stash than fit there with a probability of 2^-12.2 at most at k = 2; then a further batch is written at once.\n",
             operations = self.operations,
         )
-    }
-}
-
-impl Measured for Stash {
-    fn tables(&self) -> Vec<Table> {
-        vec![self.table()]
-    }
-
-    fn requirements(&self) -> Vec<Requirement> {
-        vec![self.requirement()]
-    }
-
-    fn plot(&self, plots: &Path) -> Result<()> {
-        stash_plot::draw(self, &plots.join("oblivious-stash.svg"))
-    }
-
-    fn body(&self, _run: &Run) -> String {
-        let plot = "![blocks that wait for a cell, beside the bound](plots/oblivious-stash.svg)\n";
-        [&self.table().markdown(), plot, &self.method()].join("\n")
     }
 }

@@ -1,10 +1,10 @@
 //! Vaults beside `gocryptfs`, `cryfs`, `encfs` and ext4 in a `sealed` disk, on the same file system.
 
 use crate::file_jobs::{FileJob, Load, Rates};
+use crate::measured::{Measured, Stable};
 use crate::mountable::Mountable;
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
-use crate::section::{Measured, Stable};
 use crate::table::{Table, figure, head};
 use crate::vault_large::{self, Large};
 use crate::vault_schemes::{self, Schemes};

@@ -1,10 +1,10 @@
 //! The schemes of paper 002 beside each other in a vault, mounted and without a mount, and beside the same
 //! vault without integrity.
 
+use crate::measured::Stable;
 use crate::processor::Processor;
 use crate::requirement::{Bound, Requirement};
 use crate::samples::Samples;
-use crate::section::Stable;
 use crate::table::{Table, head};
 use crate::vault_reach::{Reached, Way, failed};
 use crate::workspace::Workspace;

@@ -1,8 +1,8 @@
 //! The place of one run: a directory that goes away with it, the key file, and the names of sockets and disks.
 
-use crate::args::Scale;
 use crate::interrupt::Interrupt;
 use crate::program;
+use crate::scale::Scale;
 use lacuna_core::{Error, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
