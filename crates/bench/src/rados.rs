@@ -104,8 +104,10 @@ pub(crate) fn measure(work: &Workspace) -> Result<Rados> {
     // The images are left as small writes leave them; bytes and calls do not depend on that.
     if counters::missing().is_none() {
         let counted: Vec<_> = servers.iter().filter(|(image, _)| MAIN.contains(image)).collect();
+        // A quick run tries one job alone.
+        let some = if work.scale.quick { 1 } else { usize::MAX };
         for (job, (image, server)) in
-            jobs().into_iter().flat_map(|job| counted.iter().map(move |s| (job, *s)))
+            jobs().into_iter().take(some).flat_map(|job| counted.iter().map(move |s| (job, *s)))
         {
             work.interrupt.check()?;
             let counts = pool.order(job, 0).counted_beside_others(work, server);
@@ -149,7 +151,8 @@ impl<'w> Images<'w> {
     /// A job on any of the images.
     fn order(&self, job: Job, seed: u64) -> Task<'static> {
         let disk = self.work.scale.image;
-        let requests = (MOST_BYTES.min(disk) / u64::from(job.size)).clamp(1, MOST_REQUESTS);
+        let most = if self.work.scale.quick { u64::from(job.depth) } else { MOST_REQUESTS };
+        let requests = (MOST_BYTES.min(disk) / u64::from(job.size)).clamp(1, most);
         Task { job, disk, requests, export: "", beside: None, seed }
     }
 
