@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,10 +62,18 @@ pub(crate) struct Counting {
     output: PathBuf,
 }
 
-/// Why nothing is counted here, if it is not.
+/// Where the kernel tells of its tracepoints. systemd mounts it; elsewhere root may.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// Why nothing is counted here, if it is not. Mounts the file system of tracepoints where that is missing, and leaves it mounted.
 pub(crate) fn missing() -> Option<String> {
-    let works = rustix::process::geteuid().is_root()
-        && program::runs("bpftrace", &["-e", "tracepoint:raw_syscalls:sys_enter { exit(); }"]);
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root && !Path::new(TRACEFS).join("events").exists() {
+        // Where this fails, bpftrace does not work either, and the answer says so.
+        program::runs("mount", &["-t", "tracefs", "tracefs", TRACEFS]);
+    }
+    let works =
+        is_root && program::runs("bpftrace", &["-e", "tracepoint:raw_syscalls:sys_enter { exit(); }"]);
     (!works).then(|| {
         "system calls, copies and what the medium is asked are not counted: bpftrace does not work here"
             .into()
