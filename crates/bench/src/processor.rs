@@ -1,6 +1,6 @@
 //! The processor time of a server: of the whole process, and of the threads that work behind the requests.
 
-use lacuna_core::{Error, Result};
+use lacuna_core::{Error, Kind, Result};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
@@ -83,9 +83,11 @@ fn is_background(name: &str) -> bool {
 
 /// The first number of `schedstat` is the time on a processor, in nanoseconds. A thread that has ended spends no more.
 fn running_time(path: &PathBuf) -> Result<Duration> {
-    let text = present(std::fs::read_to_string(path))?;
-    let nanos = text.as_deref().and_then(|text| text.split(' ').next()?.parse().ok());
-    Ok(Duration::from_nanos(nanos.unwrap_or(0)))
+    let Some(text) = present(std::fs::read_to_string(path))? else { return Ok(Duration::ZERO) };
+    let nanos = text.split(' ').next().unwrap_or(&text).parse();
+    nanos
+        .map(Duration::from_nanos)
+        .map_err(|_| Error::new(Kind::Other, format!("cannot use {}", path.display())).found(text.trim()))
 }
 
 /// What was read, or nothing if the thread has ended.
@@ -120,6 +122,8 @@ mod tests {
         let before = clocks.spent().unwrap();
         begin.0.send(()).unwrap();
         end.1.recv().unwrap();
+        // The time of a thread is whole when it stops running.
+        std::thread::sleep(Duration::from_millis(50));
         let spent = clocks.spent().unwrap().since(before);
         assert!(spent.background > Duration::ZERO && spent.total >= spent.background, "{spent:?}");
         drop(begin.0);

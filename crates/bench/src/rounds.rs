@@ -156,7 +156,7 @@ impl<'w> Rounds<'w> {
     }
 }
 
-/// Reads what a file holds, and no holes: a disk with the layout kv has tens of gigabytes of them.
+/// Reads what a file holds, and no holes.
 fn read_data(path: &Path) -> std::io::Result<()> {
     let mut file = File::open(path)?;
     let mut end = 0;
