@@ -1,7 +1,8 @@
 //! The one source of time, so that tests decide what time it is.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A clock that only goes forward.
 pub trait Clock: Send + Sync {
@@ -9,18 +10,14 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Duration;
 }
 
-/// The system's monotonic clock.
-pub struct SystemClock(Instant);
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        SystemClock(Instant::now())
-    }
-}
+/// The system's clock since boot, which goes on while the machine is suspended: what was deleted before grows old meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
-        self.0.elapsed()
+        let time = clock_gettime(ClockId::Boottime);
+        Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
     }
 }
 

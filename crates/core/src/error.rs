@@ -1,7 +1,7 @@
 //! One error type for the whole house. It speaks to the person in a fixed order (what failed, what was found,
 //! what was expected, what to do) and to programs by its kind and its source.
 
-use crate::{Advice, Setting};
+use crate::{Advice, Setting, printable};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -148,10 +148,10 @@ impl Error {
         self
     }
 
-    /// What failed and what was found, without the advice: for lists of many errors that give it once.
+    /// What failed and what was found, printable ([`printable`]), without the advice: for lists of many errors that give it once.
     pub fn finding(&self) -> String {
         let found = self.found.as_ref().map_or_else(String::new, |found| format!("; found: {found}"));
-        format!("{}{found}", self.what)
+        printable(&format!("{}{found}", self.what)).into_owned()
     }
 
     /// What to do about it, if it says so.
@@ -168,11 +168,11 @@ impl Error {
         let mut words = self.finding();
         if let Some(expected) = &self.expected {
             words += "; expected: ";
-            words += expected;
+            words += &printable(expected);
         }
         if let Some(remedy) = remedy {
             words += "; ";
-            words += &remedy;
+            words += &printable(&remedy);
         }
         words
     }

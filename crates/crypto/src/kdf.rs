@@ -2,6 +2,7 @@
 
 use crate::ffi::AesBlock;
 use crate::gcm::GcmKey;
+use crate::memory::{Memory, memory};
 use crate::random::in_place;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
@@ -140,9 +141,7 @@ fn argon2id(passphrase: &[u8], salt: &[u8], cost: &Argon2Cost, key: &mut [u8; 32
         Error::new(Kind::Usage, "cannot stretch a passphrase").found(format!("{e}, with {cost:?}"))
     };
     let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(key.len())).map_err(refused)?;
-    // Linux grants addresses freely and kills the process that then uses them, so ask what there is first.
-    let available = meminfo("MemAvailable:").map(|kib| kib.saturating_add(meminfo("SwapFree:").unwrap_or(0)));
-    let mut memory = reserve(params.block_count(), cost, available)?;
+    let mut memory = reserve(params.block_count(), cost, memory().as_ref())?;
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
     // A pool of its own, so that no thread outlives the work and none is missing after a fork.
     let lanes = rayon::ThreadPoolBuilder::new()
@@ -155,9 +154,15 @@ fn argon2id(passphrase: &[u8], salt: &[u8], cost: &Argon2Cost, key: &mut [u8; 32
     done.map_err(refused)
 }
 
-fn reserve(blocks: usize, cost: &Argon2Cost, available_kib: Option<u64>) -> Result<Vec<Block>> {
-    if let Some(kib) = available_kib.filter(|kib| *kib < u64::from(cost.memory_kib)) {
-        return Err(out_of_memory(cost).found(format!("{kib} KiB available")));
+fn reserve(blocks: usize, cost: &Argon2Cost, there_is: Option<&Memory>) -> Result<Vec<Block>> {
+    if let Some(memory) = there_is.filter(|memory| memory.available_kib < u64::from(cost.memory_kib)) {
+        let kib = memory.available_kib;
+        return Err(match &memory.limit {
+            Some(limit) => out_of_memory(cost)
+                .found(format!("{kib} KiB available under a limit of {limit}"))
+                .remedy("raise the limit, or use the disk outside of it"),
+            None => out_of_memory(cost).found(format!("{kib} KiB available")),
+        });
     }
     let mut memory = Vec::new();
     memory
@@ -173,20 +178,13 @@ fn out_of_memory(cost: &Argon2Cost) -> Error {
         .remedy("free some memory, or use a machine with more")
 }
 
-/// A number of KiB from /proc/meminfo, where there is one.
-fn meminfo(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
-}
-
 /// The cost that takes about `target` on this machine: as much memory as `max_memory_kib` and a quarter of
-/// what the machine has allow, and passes beyond the floor only once that is used up. Never less than
+/// what the machine, or a control group, has allow, and passes beyond the floor only once that is used up. Never less than
 /// [`Argon2Cost::FLOOR_KIB`] and [`Argon2Cost::FLOOR_PASSES`], but for the same two limits of memory. The time is that of
 /// processors, so that other work on the machine does not lower the cost.
 pub fn measure_cost(max_memory_kib: u32, target: Duration) -> Argon2Cost {
     let lanes = std::thread::available_parallelism().map_or(1, |n| n.get().min(4)) as u32;
-    let quarter = meminfo("MemTotal:").map_or(u64::MAX, |kib| kib / 4);
+    let quarter = memory().map_or(u64::MAX, |memory| memory.total_kib / 4);
     let most = u64::from(max_memory_kib.min(Argon2Cost::MAX_MEMORY_KIB))
         .min(quarter)
         .max(u64::from(8 * lanes)) as u32;
@@ -264,7 +262,14 @@ mod tests {
             Ok(_) => panic!("the memory was granted"),
             Err(e) => e.kind(),
         };
-        assert_eq!(found(reserve(1 << 20, &cost, Some(1000))), Kind::Memory);
+        let little = Memory { total_kib: 2000, available_kib: 1000, limit: None };
+        assert_eq!(found(reserve(1 << 20, &cost, Some(&little))), Kind::Memory);
+        let limited = Memory { limit: Some("2000 KiB, of the control group /g".into()), ..little };
+        let words = reserve(1 << 20, &cost, Some(&limited)).err().unwrap().to_string();
+        assert!(
+            words.contains("1000 KiB available under a limit of 2000 KiB, of the control group /g"),
+            "{words}"
+        );
         assert_eq!(found(reserve(1 << 50, &cost, None)), Kind::Memory);
     }
 

@@ -16,6 +16,7 @@ mod ffi;
 mod gcm;
 mod hctr2;
 mod kdf;
+mod memory;
 mod random;
 mod speed;
 #[allow(unsafe_code)]

@@ -1,0 +1,37 @@
+//! Text that others chose, such as names of files and of processes, for a terminal, a log or a table.
+
+use std::borrow::Cow;
+
+/// The text with its control characters escaped as in Rust (`\n`, `\u{1b}`), and with those that turn the direction of writing: it
+/// forges no line and moves no cursor. Text that has none stays as it is.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for letter in text.chars() {
+        if is_control(letter) { out.extend(letter.escape_default()) } else { out.push(letter) }
+    }
+    Cow::Owned(out)
+}
+
+fn is_control(letter: char) -> bool {
+    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    letter.is_control() || turns || matches!(letter, '\u{2028}' | '\u{2029}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_could_deceive_is_escaped() {
+        for plain in ["", "disk.img", "größer als 3 %", "a\\b", "日本語"] {
+            assert!(matches!(printable(plain), Cow::Borrowed(same) if same == plain));
+        }
+        assert_eq!(printable("a\nlacuna: fake"), "a\\nlacuna: fake");
+        assert_eq!(printable("\u{1b}]0;PWN\u{7}\u{9b}2J\r"), "\\u{1b}]0;PWN\\u{7}\\u{9b}2J\\r");
+        assert_eq!(printable("gpj\u{202e}exe"), "gpj\\u{202e}exe");
+        assert_eq!(printable(&printable("\t")), "\\t");
+    }
+}

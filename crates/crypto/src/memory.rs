@@ -1,0 +1,191 @@
+//! How much memory this process may still use: Linux grants addresses freely and kills the process that then uses them, so what there
+//! is is asked first, of the machine and of the control groups that bound this process.
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+/// Where control groups are, and those of the first version that bound memory.
+const UNIFIED: &str = "/sys/fs/cgroup";
+const FIRST: &str = "/sys/fs/cgroup/memory";
+
+/// Memory in KiB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// In all.
+    pub(crate) total_kib: u64,
+    /// That can still be taken, with swap.
+    pub(crate) available_kib: u64,
+    /// The limit that leaves no more than that, in words; none where it is the machine.
+    pub(crate) limit: Option<String>,
+}
+
+/// The memory of this process; none where the system does not tell.
+pub(crate) fn memory() -> Option<Memory> {
+    let machine = read_to_string("/proc/meminfo").ok()?;
+    let swap_kib = field(&machine, "SwapFree:").unwrap_or(0);
+    let mut memory = Memory {
+        total_kib: field(&machine, "MemTotal:")?,
+        available_kib: field(&machine, "MemAvailable:")?.saturating_add(swap_kib),
+        limit: None,
+    };
+    // A system without control groups has no such file.
+    let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    for dir in directories(&groups) {
+        if let Some(group) = Group::read(&dir) {
+            memory.bound(&group, swap_kib, &dir);
+        }
+    }
+    Some(memory)
+}
+
+impl Memory {
+    /// Takes in what a control group allows.
+    fn bound(&mut self, group: &Group, swap_kib: u64, dir: &Path) {
+        let room = group.room() + group.swap.min(swap_kib);
+        self.total_kib = self.total_kib.min(group.limit);
+        if room < self.available_kib {
+            self.available_kib = room;
+            self.limit = Some(format!("{} KiB, of the control group {}", group.limit, dir.display()));
+        }
+    }
+}
+
+/// What a control group says of memory, in KiB.
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    limit: u64,
+    used: u64,
+    /// Of that, what files in the page cache take: it is given back when it is needed.
+    cached: u64,
+    /// Swap that may be used besides.
+    swap: u64,
+}
+
+impl Group {
+    fn room(&self) -> u64 {
+        self.limit.saturating_sub(self.used.saturating_sub(self.cached))
+    }
+
+    /// None where the group has no limit, or the directory is of none.
+    fn read(dir: &Path) -> Option<Group> {
+        let read = |file: &str| read_to_string(dir.join(file)).ok();
+        let number = |file: &str| kib(&read(file)?);
+        let stat = read("memory.stat").unwrap_or_default();
+        let cached = |fields: [&str; 2]| {
+            fields.into_iter().filter_map(|name| bytes_in(&stat, name)).sum::<u64>() >> 10
+        };
+        if let Some(limit) = number("memory.max") {
+            let swap = number("memory.swap.max")
+                .map(|most| most.saturating_sub(number("memory.swap.current").unwrap_or(0)));
+            return Some(Group {
+                limit,
+                used: number("memory.current")?,
+                cached: cached(["inactive_file", "active_file"]),
+                // Without a limit, or without swap accounting.
+                swap: swap.unwrap_or(u64::MAX >> 10),
+            });
+        }
+        let (limit, used) = (number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")?);
+        let both = number("memory.memsw.limit_in_bytes").zip(number("memory.memsw.usage_in_bytes"));
+        let cached = cached(["total_inactive_file", "total_active_file"]);
+        let room = limit.saturating_sub(used.saturating_sub(cached));
+        let swap = both.map_or(u64::MAX >> 10, |(limit, used)| {
+            limit.saturating_sub(used.saturating_sub(cached)).saturating_sub(room)
+        });
+        Some(Group { limit, used, cached, swap })
+    }
+}
+
+/// The directories of the groups that bound this process, from its own up, by what `/proc/self/cgroup` says.
+fn directories(groups: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let base = match controllers {
+            "" => UNIFIED,
+            some if some.split(',').any(|controller| controller == "memory") => FIRST,
+            _ => continue,
+        };
+        // In a container the path may be the one outside of it: then what is mounted is the container's own group.
+        let own = path.trim_start_matches('/');
+        found.extend(Path::new(own).ancestors().map(|part| Path::new(base).join(part)));
+    }
+    found
+}
+
+/// A number of bytes, in KiB; none for `max`, and for what the first version says where there is no limit.
+fn kib(text: &str) -> Option<u64> {
+    text.trim().parse::<u64>().ok().filter(|bytes| *bytes < 1 << 60).map(|bytes| bytes >> 10)
+}
+
+/// A field of `/proc/meminfo`, in KiB.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// A field of `memory.stat`, in bytes.
+fn bytes_in(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::write;
+
+    #[test]
+    fn groups_are_found_from_the_own_one_up() {
+        let unified = directories("0::/system.slice/lacuna.service\n");
+        let expected = ["system.slice/lacuna.service", "system.slice", ""];
+        assert_eq!(unified, expected.map(|part| Path::new(UNIFIED).join(part)));
+        let first = directories("12:cpu,cpuacct:/x\n4:memory:/docker/a\n1:name=systemd:/\n0::/\n");
+        let expected = ["docker/a", "docker", ""].map(|part| Path::new(FIRST).join(part));
+        assert_eq!(first, [&expected[..], &[PathBuf::from(UNIFIED).join("")]].concat());
+        assert!(directories("").is_empty() && directories("nonsense\n").is_empty());
+    }
+
+    #[test]
+    fn a_group_bounds_what_is_available() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = |files: &[(&str, &str)]| {
+            files.iter().for_each(|(name, text)| write(dir.path().join(name), text).unwrap());
+            Group::read(dir.path())
+        };
+        assert_eq!(group(&[("memory.max", "max\n")]), None);
+        let files = [
+            ("memory.max", "314572800\n"),
+            ("memory.current", "104857600\n"),
+            ("memory.stat", "anon 1\ninactive_file 20971520\nactive_file 31457280\n"),
+            ("memory.swap.max", "0\n"),
+        ];
+        let found = group(&files).unwrap();
+        assert_eq!(found, Group { limit: 307_200, used: 102_400, cached: 51_200, swap: 0 });
+        let mut memory = Memory { total_kib: 1 << 24, available_kib: 1 << 23, limit: None };
+        memory.bound(&found, 1 << 20, Path::new("/g"));
+        assert_eq!((memory.total_kib, memory.available_kib), (307_200, 256_000));
+        assert!(memory.limit.as_ref().unwrap().contains("307200 KiB, of the control group /g"));
+        // A group that allows more changes nothing.
+        let large = Group { limit: 1 << 30, used: 0, cached: 0, swap: 0 };
+        let before = memory.clone();
+        memory.bound(&large, 0, Path::new("/"));
+        assert_eq!(memory, before);
+    }
+
+    #[test]
+    fn the_first_version_says_it_in_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = [
+            ("memory.limit_in_bytes", "314572800"),
+            ("memory.usage_in_bytes", "104857600"),
+            ("memory.memsw.limit_in_bytes", "419430400"),
+            ("memory.memsw.usage_in_bytes", "104857600"),
+        ];
+        files.iter().for_each(|(name, text)| write(dir.path().join(name), text).unwrap());
+        let found = Group::read(dir.path()).unwrap();
+        assert_eq!((found.room(), found.swap), (204_800, 102_400));
+        write(dir.path().join("memory.limit_in_bytes"), "9223372036854771712").unwrap();
+        assert_eq!(Group::read(dir.path()), None);
+    }
+}
