@@ -1,5 +1,6 @@
 //! A medium in memory that loses power when told, and with it whatever nobody synced.
 
+use crate::lies::{Lies, Past};
 use crate::loss::{Fragment, Unsynced, leave};
 use crate::operation::Digest;
 use crate::power::Power;
@@ -25,9 +26,26 @@ struct State {
     syncs: u64,
     ignore_syncs: bool,
     ignore_durable_writes: bool,
+    /// What was there before, once it is kept.
+    past: Option<Past>,
 }
 
 impl State {
+    /// A range is about to change for reads.
+    fn changes(&mut self, range: Range<u64>) {
+        if let Some(past) = &mut self.past {
+            past.keep(&self.volatile, &range);
+        }
+    }
+
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.volatile.read(offset, buf)?;
+        if let Some(past) = &mut self.past {
+            past.answer(&self.volatile, offset, buf);
+        }
+        Ok(())
+    }
+
     /// Adds an operation to what is owed. One that was in flight when the power went is seen by nobody.
     fn owe(&mut self, fragment: Option<Fragment>, length: Option<u64>) {
         let in_flight = self.power.is_off();
@@ -53,6 +71,7 @@ impl State {
         for extent in batch {
             self.owe_write(extent);
             if survived {
+                self.changes(extent.offset..extent.offset + extent.data.len() as u64);
                 self.volatile.write(extent.offset, extent.data)?;
             }
         }
@@ -75,6 +94,7 @@ impl State {
             if shrinks || at.end > self.durable.len() {
                 self.settle_lengths();
             }
+            self.changes(at.clone());
             self.volatile.write(extent.offset, extent.data)?;
             self.supersede(self.unsynced.len(), &at);
             if extent.offset.is_multiple_of(PAGE_SIZE) && size.is_multiple_of(PAGE_SIZE) {
@@ -143,6 +163,7 @@ impl CrashMedium {
             syncs: 0,
             ignore_syncs: false,
             ignore_durable_writes: false,
+            past: None,
         }))
     }
 
@@ -191,6 +212,25 @@ impl CrashMedium {
         self.state().ignore_durable_writes = ignore;
     }
 
+    /// Keeps every version of every page from now on, for [`CrashMedium::lie`].
+    pub fn keep_past(&self) {
+        self.state().past.get_or_insert_default();
+    }
+
+    /// From now on some reads are answered with versions that their places had since [`CrashMedium::keep_past`], or with the content
+    /// of other places, so that two reads of one place may differ; or no longer. What is written and what is left after a cut stay
+    /// as they are.
+    pub fn lie(&self, lies: Option<Lies>) {
+        self.state().past.get_or_insert_default().lie(lies);
+    }
+
+    /// The length as a reader is told.
+    pub(crate) fn told_len(&self) -> u64 {
+        let mut state = self.state();
+        let len = state.volatile.len();
+        state.past.as_mut().map_or(len, |past| past.length(len))
+    }
+
     /// What an adversarial medium leaves if the power goes now, or left when it went: everything durable, and
     /// of the rest what a policy drawn from `rng` lets through. May be asked many times of one cut.
     pub fn after_cut(&self, rng: &mut Rng) -> Image {
@@ -217,6 +257,7 @@ impl CrashMedium {
     /// Puts this content in the place of everything, durably, as an adversary does between two operations.
     pub(crate) fn replace(&self, image: Image) {
         let mut state = self.state();
+        state.changes(0..u64::MAX);
         state.unsynced.clear();
         state.durable = image.clone();
         state.volatile = image;
@@ -260,9 +301,9 @@ impl Medium for CrashMedium {
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        let state = self.state();
+        let mut state = self.state();
         state.power.on()?;
-        batch.iter_mut().try_for_each(|extent| state.volatile.read(extent.offset, extent.buf))
+        batch.iter_mut().try_for_each(|extent| state.read(extent.offset, extent.buf))
     }
 
     fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
@@ -289,7 +330,11 @@ impl Medium for CrashMedium {
         if len > 0 {
             state.owe(Some(Fragment { at: offset..offset + len, data: None }), None);
         }
-        if survived { state.volatile.zero(offset, len) } else { Err(Power::error()) }
+        if !survived {
+            return Err(Power::error());
+        }
+        state.changes(offset..offset + len);
+        state.volatile.zero(offset, len)
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
@@ -300,6 +345,7 @@ impl Medium for CrashMedium {
         if !survived {
             return Err(Power::error());
         }
+        state.changes(len..u64::MAX);
         state.volatile.set_len(len);
         Ok(())
     }

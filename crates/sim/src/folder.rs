@@ -5,7 +5,7 @@ mod names;
 
 pub use image::FolderImage;
 
-use crate::{CrashMedium, Loss, PAGE_SIZE, Rng, operation::Digest, power::Power};
+use crate::{CrashMedium, Lies, Loss, PAGE_SIZE, Rng, operation::Digest, power::Power};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name, pieces};
 use names::{Names, Removal};
@@ -72,6 +72,8 @@ struct State {
     faults: Vec<Fault>,
     capacity: u64,
     ignore_syncs: bool,
+    /// Whether files keep every version of every page.
+    keeps_past: bool,
     read_only: bool,
     /// Of all operations.
     digest: Digest,
@@ -143,6 +145,7 @@ impl CrashFolder {
             faults: Vec::new(),
             capacity: u64::MAX,
             ignore_syncs: false,
+            keeps_past: false,
             read_only: false,
             digest: Digest::new(),
         };
@@ -212,6 +215,23 @@ impl CrashFolder {
         let mut state = self.state();
         state.ignore_syncs = ignore;
         state.files.values().for_each(|file| file.ignore_syncs(ignore));
+    }
+
+    /// Keeps every version of every page of every file from now on, for [`CrashFolder::lie`].
+    pub fn keep_past(&self) {
+        let mut state = self.state();
+        state.keeps_past = true;
+        state.files.values().for_each(|file| file.keep_past());
+    }
+
+    /// From now on some reads of the files whose names `to` takes lie, and some lengths, as [`CrashMedium::lie`] says; or no longer.
+    pub fn lie(&self, lies: Option<&Lies>, to: impl Fn(&str) -> bool) {
+        let (state, mut seeds) = (self.state(), lies.map(|lies| lies.rng.clone()));
+        for (name, id) in &state.names.current {
+            let rng = seeds.as_mut().map(|seeds| Rng::new(seeds.next_u64()));
+            let own = lies.zip(rng).map(|(lies, rng)| Lies { rng, ..lies.clone() });
+            state.files[id].lie(own.filter(|_| to(name)));
+        }
     }
 
     /// What an adversarial file system leaves if the power goes now, or left when it went. May be asked many times.
@@ -313,6 +333,9 @@ impl Folder for CrashFolder {
         let id = {
             let mut state = self.state();
             file.ignore_syncs(state.ignore_syncs);
+            if state.keeps_past {
+                file.keep_past();
+            }
             let id = state.next_file;
             state.next_file += 1;
             state.files.insert(id, file.clone());
@@ -433,7 +456,7 @@ impl FolderFile for File {
     fn len(&self) -> Result<u64> {
         let state = self.folder.lock();
         state.power.on()?;
-        Ok(self.file.len())
+        Ok(self.file.told_len())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// Bytes per page of an [`Image`].
 pub const PAGE_SIZE: u64 = 4096;
 
-type Page = [u8; PAGE_SIZE as usize];
+/// The bytes of one page.
+pub(crate) type Page = [u8; PAGE_SIZE as usize];
 
 static ZEROS: Page = [0; PAGE_SIZE as usize];
 
@@ -45,6 +46,11 @@ impl Image {
     /// Whether a page takes memory.
     pub(crate) fn holds(&self, page: u64) -> bool {
         self.pages.contains_key(&page)
+    }
+
+    /// What a page holds; zeros where none was written.
+    pub(crate) fn page(&self, page: u64) -> Arc<Page> {
+        self.pages.get(&page).cloned().unwrap_or_else(|| Arc::new(ZEROS))
     }
 
     /// Their numbers, in order.

@@ -1,4 +1,4 @@
-//! Test doubles for [`lacuna_medium::Medium`] and [`lacuna_medium::Folder`]: power cuts, faults, a recorder, and simulated time; the second
+//! Test doubles for [`lacuna_medium::Medium`] and [`lacuna_medium::Folder`]: power cuts, faults, reads that lie, a recorder, and simulated time; the second
 //! reader that checks what a medium holds; a plain model beside a disk; and what tests of formats with levels share.
 //!
 //! Invariants kept here:
@@ -21,9 +21,11 @@ mod guest;
 mod image;
 mod latency;
 pub mod levels;
+mod lies;
 mod loss;
 mod operation;
 mod power;
+mod program;
 mod python;
 mod record;
 mod rng;
@@ -41,8 +43,10 @@ pub use folder::{CrashFolder, FolderImage, FolderOp};
 pub use guest::{Guest, GuestImage};
 pub use image::{Image, PAGE_SIZE};
 pub use latency::{LatencyMedium, LatencyModel, Reads};
+pub use lies::Lies;
 pub use loss::{Loss, SECTOR_SIZE};
 pub use operation::OpKind;
+pub use program::have;
 pub use python::python_reader;
 pub use record::{Record, Recorder};
 pub use rng::Rng;
