@@ -40,6 +40,29 @@ pub enum Access {
     Write,
 }
 
+/// Whether a path may end in a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// It may: the user names the path.
+    Followed,
+    /// It may not, nor for writing have another name: others may write to its directory, and could lead to any file.
+    Refused,
+}
+
+impl Links {
+    fn flags(self) -> OFlags {
+        if self == Links::Refused { OFlags::NOFOLLOW } else { OFlags::empty() }
+    }
+
+    fn kind(self, path: &Path) -> std::io::Result<FileType> {
+        let about = match self {
+            Links::Followed => std::fs::metadata(path),
+            Links::Refused => std::fs::symlink_metadata(path),
+        };
+        Ok(about?.file_type())
+    }
+}
+
 /// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
 ///
 /// A file that has all of its space when it is opened keeps it: a discard then writes zeros and gives nothing back.
@@ -60,15 +83,24 @@ impl FileMedium {
     ///
     /// Errors: [`Kind::NotFound`], [`Kind::Permission`], [`Kind::Busy`] if it is mounted, or another program has it open.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
+        Self::open_linked(path, access, Links::Followed)
+    }
+
+    /// The same where `links` says whether the path may be a symbolic link. Errors: also [`Kind::NotFound`] for one that may not.
+    pub fn open_linked(path: &Path, access: Access, links: Links) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(access == Access::Write);
         // Before it is opened: to open a pipe would wait for who writes to it.
-        let kind = std::fs::metadata(path).map_err(|e| open_error(path, &e))?.file_type();
+        let kind = links.kind(path).map_err(|e| open_error(path, &e))?;
         check_kind(path, kind)?;
         let alone = if kind.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
+        let flags = alone | links.flags();
         let opened =
-            patiently(|| open_untouched(&mut options, path, alone), |e| e.kind() == ErrorKind::ResourceBusy);
+            patiently(|| open_untouched(&mut options, path, flags), |e| e.kind() == ErrorKind::ResourceBusy);
         let (file, touches) = opened.map_err(|e| open_error(path, &e))?;
+        if links == Links::Refused && access == Access::Write {
+            refuse_other_names(&file, path)?;
+        }
         Self::locked(file, path, access, touches)
     }
 
@@ -110,6 +142,13 @@ impl FileMedium {
         let about = file.metadata().map_err(|e| open_error(path, &e))?;
         let kind = about.file_type();
         check_kind(path, kind)?;
+        if access == Access::Write && kind.is_block_device() {
+            let read_only = block_device::is_read_only(&file).map_err(|e| open_error(path, &e))?;
+            if read_only {
+                return Err(open_error(path, &Errno::ROFS.into())
+                    .found("a block device that takes no writes: it is write-protected, or was set so (`blockdev --setro`)"));
+            }
+        }
         let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
         match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
             Ok(()) => {}
@@ -212,13 +251,31 @@ impl FileMedium {
     }
 }
 
+/// Refuses a file that has another name: a user who may write to its directory could have led to any file of this file system with it.
+fn refuse_other_names(file: &File, path: &Path) -> Result<()> {
+    let names = file.metadata().map_err(|e| open_error(path, &e))?.nlink();
+    if names <= 1 {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("cannot open {} for writing", path.display()))
+        .found(format!("a file with {names} names (hard links)"))
+        .expected("a file that no other name leads to")
+        .remedy("find out who linked it; a copy of the directory without hard links can be written"))
+}
+
 /// Refuses what is neither a file nor a block device.
 fn check_kind(path: &Path, kind: FileType) -> Result<()> {
     if kind.is_file() || kind.is_block_device() {
         return Ok(());
     }
     Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
-        .found(if kind.is_dir() { "a directory" } else { "neither a file nor a block device" })
+        .found(if kind.is_dir() {
+            "a directory"
+        } else if kind.is_symlink() {
+            "a symbolic link"
+        } else {
+            "neither a file nor a block device"
+        })
         .expected("a file or a block device"))
 }
 
@@ -238,12 +295,12 @@ fn patiently<T, E>(
 }
 
 /// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
-pub fn open_to_look(path: &Path) -> std::io::Result<File> {
-    let kind = std::fs::metadata(path)?.file_type();
+pub fn open_to_look(path: &Path, links: Links) -> std::io::Result<File> {
+    let kind = links.kind(path)?;
     if !kind.is_file() && !kind.is_block_device() {
         return Err(std::io::Error::new(ErrorKind::InvalidInput, "neither a file nor a block device"));
     }
-    open_untouched(OpenOptions::new().read(true), path, OFlags::empty()).map(|(file, _)| file)
+    open_untouched(OpenOptions::new().read(true), path, links.flags()).map(|(file, _)| file)
 }
 
 /// Opens a file whose reads leave its access time alone, if the system allows that: it does to the owner and to root.
@@ -269,6 +326,10 @@ fn open_error(path: &Path, e: &std::io::Error) -> Error {
         ErrorKind::ReadOnlyFilesystem => {
             error.remedy(Advice::from("read what is there with ").setting(Setting::ReadOnly))
         }
+        ErrorKind::PermissionDenied if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => error.remedy(
+            Advice::from("it may be immutable (`lsattr` shows it): read what is there with ")
+                .setting(Setting::ReadOnly),
+        ),
         ErrorKind::ResourceBusy => error
             .with_kind(Kind::Busy)
             .found(

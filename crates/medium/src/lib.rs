@@ -6,7 +6,7 @@
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
 //! - Reading a file leaves its access time alone wherever the system lets us.
-//! - `unsafe` is confined to one request to block devices.
+//! - `unsafe` is confined to two requests to block devices.
 #![deny(unsafe_code)]
 
 mod block_device;
@@ -21,7 +21,7 @@ mod pieces;
 mod striped;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
-pub use file::{Access, FileMedium, open_to_look};
+pub use file::{Access, FileMedium, Links, open_to_look};
 pub use folder::{Folder, FolderFile, Space, check_name};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
