@@ -187,22 +187,25 @@ fn bad(place: &Place, block: Option<u64>, report: &mut CheckReport, why: &Error)
 /// Every entry must name a node.
 fn check_entries(ground: &Ground, report: &mut CheckReport) -> Result<()> {
     let prefix = [Table::Entries as u8];
-    let mut lost = vec![];
+    let mut lost: Vec<(u64, Vec<u8>, String)> = vec![];
     let scanned =
         directories::scan(&ground.namespace, prefix.to_vec(), &prefix, &mut |directory, _, entry| {
             let found = ground.inodes.get(entry.ino).map(|inode| inode.body.read().record.kind);
-            if found.ok() != Some(entry.kind) {
-                lost.push((directory, entry.name.clone()));
-            }
+            let why = match found {
+                Ok(kind) if kind == entry.kind => return true,
+                Ok(_) => "the entry names a node of another kind".into(),
+                Err(FsError::Errno(_)) => "the entry names a node that is not there".into(),
+                Err(FsError::Storage(e)) => e.finding(),
+            };
+            lost.push((directory, entry.name.clone(), why));
             true
         });
     scanned.map_err(|e| match e {
         FsError::Storage(e) => e,
         FsError::Errno(_) => Error::new(Kind::Other, "cannot read the directories of the vault"),
     })?;
-    for (directory, name) in lost {
+    for (directory, name, why) in lost {
         let path = format!("{}/{}", paths::path_of(ground, directory), String::from_utf8_lossy(&name));
-        let why = "the entry names a node that is not there".into();
         report.add(BadFile { path, backing: ground.namespace.backing(), block: None, blocks: 1, why });
     }
     Ok(())

@@ -9,7 +9,9 @@ use crate::commits::Commits;
 use crate::contents::{ATOMIC, Contents};
 use crate::due::Due;
 use crate::namespace::tables::{self, Table};
+use crate::paths;
 use crate::{FileKind, FsError, FsResult};
+use lacuna_core::Kind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -25,8 +27,15 @@ impl Chores {
         let work = due.clone();
         let thread = std::thread::Builder::new().name("lacuna chores".into()).spawn(move || {
             while let Some(ino) = work.next() {
-                // A full file system, or a failure that ended all writing: it goes on after the next opening.
-                let _failure = all_of(&commits, &contents, ino, &|| work.has_ended());
+                // After a full file system, or a failure that ended all writing, it goes on after the next opening.
+                if let Err(FsError::Storage(e)) = all_of(&commits, &contents, ino, &|| work.has_ended())
+                    && !matches!(e.kind(), Kind::NoSpace | Kind::FailStop)
+                {
+                    let path = paths::path_of(&contents.ground, ino);
+                    contents
+                        .ground
+                        .say(&format!("what is left to be done for {path} is put off: {}", e.finding()));
+                }
             }
         })?;
         due.serve();

@@ -86,9 +86,12 @@ impl Openings {
         for (key, _) in &orphans {
             let ino = tables::inode_of(key);
             match self.tidy(ino) {
-                // Large ones go a piece at a time.
-                Ok(()) if self.ground.inodes.get(ino).is_ok() => {}
-                Ok(()) => self.ground.namespace.put(key, None),
+                Ok(()) => match self.ground.inodes.get(ino) {
+                    // Large ones go a piece at a time.
+                    Ok(_) => {}
+                    Err(FsError::Errno(_)) => self.ground.namespace.put(key, None),
+                    Err(FsError::Storage(e)) => return Err(e),
+                },
                 Err(FsError::Storage(e)) => return Err(e),
                 Err(FsError::Errno(_)) => {}
             }

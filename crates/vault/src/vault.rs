@@ -25,7 +25,7 @@ use crate::{
 };
 use lacuna_core::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
 use lacuna_crypto::RandomSource;
-use lacuna_integrity::{Choice, Session};
+use lacuna_integrity::Session;
 use lacuna_medium::{Folder, Space};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -156,7 +156,12 @@ impl Vault {
                 .expected(format!("version {VERSION}"))
                 .remedy("open it with a newer lacuna"));
         }
-        let choice = setting("choice")?.and_then(choice_of).unwrap_or(Choice::Auto);
+        let choice = setting("choice")?.and_then(choice_of).ok_or_else(|| {
+            Error::new(Kind::Corrupt, "cannot open the vault")
+                .found("no way of protecting files that this version knows")
+                .expected("the one that the vault was made with")
+                .remedy("open it with a newer lacuna")
+        })?;
         let ground = Arc::new(Ground {
             inodes: Inodes::new(namespace.clone(), options.budget.share(1, 8))?,
             session: Session(store.session()),

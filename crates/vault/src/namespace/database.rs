@@ -1,9 +1,9 @@
 //! The namespace's tables in redb, on a [`Shelf`].
 //!
-//! redb refuses everything after one failed read. Here one block that does not verify must not take the rest with it, so after
-//! a failure the database is opened anew on the same shelf.
+//! redb refuses everything after one failed read, also to other threads. Here one block that does not verify must not take the rest
+//! with it, so after a failure the database is opened anew on the same shelf, and reads that failed because of it are done again.
 
-use super::shelf::{Backend, Shelf};
+use super::shelf::{Backend, Shelf, failure_in};
 use super::tables::{TABLES, Table};
 use lacuna_core::{Budget, Error, Kind, Result};
 use parking_lot::Mutex;
@@ -76,37 +76,44 @@ impl Database {
     /// The tables as they are now.
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         let mut redb = self.redb.lock();
-        if redb.is_none() {
-            *redb = Some(self.open_redb()?);
-        }
-        let open = redb.as_ref().expect("it was just opened");
-        let tables = || -> std::result::Result<_, redb::Error> {
-            let txn = open.begin_read()?;
-            let open = |table: &Table| txn.open_table(definition(*table)).map_err(redb::Error::from);
-            TABLES.iter().map(open).collect()
-        };
-        match tables() {
-            Ok(tables) => Ok(Snapshot(tables)),
-            Err(e) => {
-                *redb = None;
-                Err(self.error(&e))
+        let mut first = true;
+        loop {
+            if redb.is_none() {
+                *redb = Some(self.open_redb()?);
             }
+            let open = redb.as_ref().expect("it was just opened");
+            let tables = || -> std::result::Result<_, redb::Error> {
+                let txn = open.begin_read()?;
+                let open = |table: &Table| txn.open_table(definition(*table)).map_err(redb::Error::from);
+                TABLES.iter().map(open).collect()
+            };
+            let e = match tables() {
+                Ok(tables) => return Ok(Snapshot(tables)),
+                Err(e) => e,
+            };
+            *redb = None;
+            if !first || !ended_before(&e) {
+                return Err(described(&e));
+            }
+            first = false;
         }
     }
 
+    /// The tables as they are now, of a database that is opened anew.
+    pub(crate) fn renewed(&self) -> Result<Snapshot> {
+        *self.redb.lock() = None;
+        self.snapshot()
+    }
+
     /// Applies changes, whose keys begin with their tables and are sorted.
-    pub(crate) fn apply<'a>(
-        &self,
-        changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
-    ) -> Result<()> {
-        let mut changes = changes.peekable();
+    pub(crate) fn apply(&self, changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Result<()> {
         self.change(|txn| {
-            while let Some(&(key, _)) = changes.peek() {
-                let table = TABLES[usize::from(key[0])];
+            for of_table in changes.chunk_by(|(a, _), (b, _)| a[0] == b[0]) {
+                let table = TABLES[usize::from(of_table[0].0[0])];
                 let mut open = txn.open_table(definition(table))?;
-                while let Some((key, value)) = changes.next_if(|(key, _)| key[0] == table as u8) {
+                for (key, value) in of_table {
                     match value {
-                        Some(value) => drop(open.insert(&key[1..], value)?),
+                        Some(value) => drop(open.insert(&key[1..], value.as_slice())?),
                         None => drop(open.remove(&key[1..])?),
                     }
                 }
@@ -115,46 +122,52 @@ impl Database {
         })
     }
 
-    /// After a read of a snapshot failed: why, and the database is opened anew.
-    pub(crate) fn failed(&self, e: &redb::StorageError) -> Error {
-        let words = e.to_string();
-        *self.redb.lock() = None;
-        self.shelf.take_failure().unwrap_or_else(|| broken(&words))
-    }
-
     fn change(
         &self,
-        work: impl FnOnce(&redb::WriteTransaction) -> std::result::Result<(), redb::Error>,
+        work: impl Fn(&redb::WriteTransaction) -> std::result::Result<(), redb::Error>,
     ) -> Result<()> {
         let mut redb = self.redb.lock();
-        if redb.is_none() {
-            *redb = Some(self.open_redb()?);
-        }
-        let open = redb.as_ref().expect("it was just opened");
-        let done = || -> std::result::Result<(), redb::Error> {
-            let mut txn = open.begin_write()?;
-            // Opening after a crash must not walk through the whole database.
-            txn.set_quick_repair(true);
-            work(&txn)?;
-            Ok(txn.commit()?)
-        };
-        done().map_err(|e| {
+        let mut first = true;
+        loop {
+            if redb.is_none() {
+                *redb = Some(self.open_redb()?);
+            }
+            let open = redb.as_ref().expect("it was just opened");
+            let done = || -> std::result::Result<(), redb::Error> {
+                let mut txn = open.begin_write()?;
+                // Opening after a crash must not walk through the whole database.
+                txn.set_quick_repair(true);
+                work(&txn)?;
+                Ok(txn.commit()?)
+            };
+            let Err(e) = done() else { return Ok(()) };
             *redb = None;
-            self.error(&e)
-        })
+            if !first || !ended_before(&e) {
+                return Err(described(&e));
+            }
+            first = false;
+        }
     }
 
     fn open_redb(&self) -> Result<redb::Database> {
         let mut builder = redb::Builder::new();
         builder.set_cache_size(self.cache.get() as usize);
-        builder.create_with_backend(Backend(self.shelf.clone())).map_err(|e| self.error(&e.into()))
-    }
-
-    fn error(&self, e: &redb::Error) -> Error {
-        self.shelf.take_failure().unwrap_or_else(|| broken(&e.to_string()))
+        builder.create_with_backend(Backend(self.shelf.clone())).map_err(|e| described(&e.into()))
     }
 }
 
-fn broken(words: &str) -> Error {
-    Error::new(Kind::Corrupt, "cannot use the namespace").found(words)
+/// Whether a read that failed before ended the database: nothing is wrong with what is done now.
+fn ended_before(e: &redb::Error) -> bool {
+    matches!(e, redb::Error::PreviousIo | redb::Error::DatabaseClosed)
+}
+
+/// Whether a read failed only because another one had, which ended the database for both: nothing is known of what was to be read.
+pub(crate) fn is_of_another(e: &redb::StorageError) -> bool {
+    matches!(e, redb::StorageError::PreviousIo | redb::StorageError::DatabaseClosed)
+}
+
+/// The failure of the shelf in full, or what the database says.
+pub(crate) fn described(e: &redb::Error) -> Error {
+    let passed = if let redb::Error::Io(e) = e { failure_in(e) } else { None };
+    passed.unwrap_or_else(|| Error::new(Kind::Corrupt, "cannot use the namespace").found(e.to_string()))
 }

@@ -20,9 +20,9 @@ pub(crate) fn fuzz_puts(input: &[u8]) {
 
 use crate::BLOCK;
 use crate::store::Store;
-use database::{Database, Snapshot};
+use database::{Database, Snapshot, described, is_of_another};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use puts::Puts;
 use shelf::Shelf;
 use std::collections::BTreeMap;
@@ -39,6 +39,8 @@ const RECENT: usize = 4 << 20;
 const WAITING: usize = 8 << 20;
 /// Bytes that a checkpoint leaves free.
 const SPARE: u64 = 256 << 10;
+/// How often a read is done because those of other threads failed.
+const TRIES: usize = 8;
 /// What a change takes in memory beside its bytes, about.
 const OVERHEAD: usize = 96;
 
@@ -103,14 +105,14 @@ impl Namespace {
 
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let below = {
-            let layers = self.layers.read();
+        self.reading(|layers| {
             if let Some(value) = layers.recent.get(key) {
                 return Ok(value.clone());
             }
-            layers.below.clone()
-        };
-        below.get(key).map_err(|e| self.failed(&e))
+            let below = layers.below.clone();
+            // Reads of the database need not keep others from changing what lies above it.
+            RwLockReadGuard::unlocked(layers, || below.get(key))
+        })
     }
 
     /// Sets or removes a value.
@@ -121,32 +123,27 @@ impl Namespace {
 
     /// At most `most` pairs whose keys are at least `from` and begin with `prefix`, in order.
     pub(crate) fn scan(&self, from: &[u8], prefix: &[u8], most: usize) -> Result<Vec<Pair>> {
-        let layers = self.layers.read();
-        let above = layers.recent.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
-        let mut above = above.take_while(|(key, _)| key.starts_with(prefix)).peekable();
-        let mut pairs: Vec<Pair> = vec![];
-        let mut take_above = |pairs: &mut Vec<Pair>, before: Option<&[u8]>| {
-            while pairs.len() < most {
-                let next = above.next_if(|(key, _)| before.is_none_or(|before| key.as_slice() < before));
-                let Some((key, value)) = next else { break };
-                pairs.extend(value.as_ref().map(|value| (key.clone(), value.clone())));
+        self.reading(|layers| layers.scan(from, prefix, most))
+    }
+
+    /// Reads from the layers. What fails only because a read of another thread failed is read again, from the database opened anew.
+    fn reading<T>(
+        &self,
+        read: impl Fn(&mut RwLockReadGuard<'_, Layers>) -> std::result::Result<T, redb::StorageError>,
+    ) -> Result<T> {
+        for _ in 0..TRIES {
+            let mut layers = self.layers.read();
+            let below = layers.below.clone();
+            let done = read(&mut layers);
+            drop(layers);
+            match done {
+                Ok(found) => return Ok(found),
+                Err(e) if is_of_another(&e) => self.renew(&below)?,
+                Err(e) => return Err(self.failed(&below, e)),
             }
-            // Whether the key itself was changed since.
-            above.peek().is_some_and(|(key, _)| Some(key.as_slice()) == before)
-        };
-        let scanned = layers.below.scan(from, prefix, &mut |key, value| {
-            let changed = take_above(&mut pairs, Some(key));
-            if pairs.len() < most && !changed {
-                pairs.push((key.to_vec(), value.to_vec()));
-            }
-            pairs.len() < most
-        });
-        if scanned.is_ok() {
-            take_above(&mut pairs, None);
         }
-        drop(layers);
-        scanned.map_err(|e| self.failed(&e))?;
-        Ok(pairs)
+        Err(Error::new(Kind::Io, "cannot use the namespace")
+            .found("other reads of it that fail again and again"))
     }
 
     /// Removes every pair whose key begins with `prefix`.
@@ -271,7 +268,7 @@ impl Namespace {
             let layers = self.layers.read();
             layers.recent.iter().take(CHUNK).map(|(key, value)| (key.clone(), value.clone())).collect()
         };
-        self.database.apply(chunk.iter().map(|(key, value)| (key.as_slice(), value.as_deref())))?;
+        self.database.apply(&chunk)?;
         // The database reuses pages only when nobody reads what they held: the new snapshot lets go of the old one.
         let below = Arc::new(self.database.snapshot()?);
         let mut layers = self.layers.write();
@@ -286,17 +283,57 @@ impl Namespace {
         Ok(())
     }
 
-    /// After a read of the database failed: why. The next reads use it anew.
-    fn failed(&self, e: &redb::StorageError) -> Error {
-        let error = self.database.failed(e);
-        if let Ok(below) = self.database.snapshot() {
-            self.layers.write().below = Arc::new(below);
+    /// Lets reads use the database anew, unless another thread has.
+    fn renew(&self, stale: &Arc<Snapshot>) -> Result<()> {
+        let mut layers = self.layers.write();
+        if Arc::ptr_eq(&layers.below, stale) {
+            layers.below = Arc::new(self.database.renewed()?);
         }
-        if error.kind() == Kind::NotFound { error.with_kind(Kind::Corrupt) } else { error }
+        Ok(())
+    }
+
+    /// After a read of a snapshot failed: why. The next reads use the database anew; where it cannot be opened, they say so.
+    fn failed(&self, stale: &Arc<Snapshot>, e: redb::StorageError) -> Error {
+        let error = described(&e.into());
+        match self.renew(stale) {
+            Err(why) => error.context(format!("{}, and the database cannot be opened anew", why.finding())),
+            Ok(()) if error.kind() == Kind::NotFound => error.with_kind(Kind::Corrupt),
+            Ok(()) => error,
+        }
     }
 }
 
 impl Layers {
+    /// [`Namespace::scan`].
+    fn scan(
+        &self,
+        from: &[u8],
+        prefix: &[u8],
+        most: usize,
+    ) -> std::result::Result<Vec<Pair>, redb::StorageError> {
+        let above = self.recent.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        let mut above = above.take_while(|(key, _)| key.starts_with(prefix)).peekable();
+        let mut pairs: Vec<Pair> = vec![];
+        let mut take_above = |pairs: &mut Vec<Pair>, before: Option<&[u8]>| {
+            while pairs.len() < most {
+                let next = above.next_if(|(key, _)| before.is_none_or(|before| key.as_slice() < before));
+                let Some((key, value)) = next else { break };
+                pairs.extend(value.as_ref().map(|value| (key.clone(), value.clone())));
+            }
+            // Whether the key itself was changed since.
+            above.peek().is_some_and(|(key, _)| Some(key.as_slice()) == before)
+        };
+        self.below.scan(from, prefix, &mut |key, value| {
+            let changed = take_above(&mut pairs, Some(key));
+            if pairs.len() < most && !changed {
+                pairs.push((key.to_vec(), value.to_vec()));
+            }
+            pairs.len() < most
+        })?;
+        take_above(&mut pairs, None);
+        Ok(pairs)
+    }
+
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
         self.bytes += weight(key, value);
         if let Some(held) = self.recent.get_mut(key) {

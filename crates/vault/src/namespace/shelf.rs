@@ -10,7 +10,7 @@ use crate::BLOCK;
 use crate::store::Store;
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Scheme, Session, Trusted};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -35,8 +35,6 @@ struct State {
 pub(crate) struct Shelf {
     objects: NamespaceObjects,
     state: RwLock<State>,
-    /// Why the last read failed, in full: the database passes on less.
-    failure: Mutex<Option<Error>>,
 }
 
 impl Shelf {
@@ -80,7 +78,7 @@ impl Shelf {
 
     fn new(objects: NamespaceObjects, file: ProtectedFile, len: u64) -> Shelf {
         let state = State { file, len, cut: u64::MAX, written: HashMap::new() };
-        Shelf { objects, state: RwLock::new(state), failure: Mutex::default() }
+        Shelf { objects, state: RwLock::new(state) }
     }
 
     /// Bytes that wait for a flush.
@@ -91,11 +89,6 @@ impl Shelf {
     /// Bytes of the database.
     pub(crate) fn len(&self) -> u64 {
         self.state.read().len
-    }
-
-    /// Why the last operation failed, once.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        self.failure.lock().take()
     }
 
     /// Whether the store holds something of a flush that no commit has a root for: the next one must bring it.
@@ -216,14 +209,6 @@ impl Shelf {
         state.len = len;
         Ok(())
     }
-
-    fn keep<T>(&self, result: Result<T>) -> io::Result<T> {
-        result.map_err(|e| {
-            let words = io::Error::other(e.to_string());
-            *self.failure.lock() = Some(e);
-            words
-        })
-    }
 }
 
 impl State {
@@ -246,6 +231,11 @@ impl State {
     }
 }
 
+/// The failure of a shelf that the database passed on, if it is one: each thread has that of its own read.
+pub(crate) fn failure_in(e: &io::Error) -> Option<Error> {
+    e.get_ref()?.downcast_ref::<Error>().cloned()
+}
+
 /// The shelf as the database sees it.
 #[derive(Clone)]
 pub(crate) struct Backend(pub(crate) Arc<Shelf>);
@@ -262,11 +252,11 @@ impl redb::StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.keep(self.0.read(offset, out))
+        self.0.read(offset, out).map_err(io::Error::other)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.keep(self.0.set_len(len))
+        self.0.set_len(len).map_err(io::Error::other)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -274,6 +264,6 @@ impl redb::StorageBackend for Backend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.keep(self.0.write(offset, data))
+        self.0.write(offset, data).map_err(io::Error::other)
     }
 }

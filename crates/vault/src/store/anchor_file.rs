@@ -23,18 +23,24 @@ const SAID: usize = 96;
 /// Errors: [`Kind::Usage`] if there is no home directory.
 pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // The owner of the process's own directory in /proc is its effective user.
-    let root = std::fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
-    let usual = || {
-        if root {
-            Some(PathBuf::from("/var/lib"))
-        } else {
-            // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of the user counts.
-            let home = std::env::home_dir().filter(|home| home.is_absolute());
-            home.map(|home| home.join(".local/state"))
+    let usual = || -> Result<Option<PathBuf>> {
+        // The owner of the process's own directory in /proc is its effective user.
+        let about = std::fs::metadata("/proc/self").map_err(|e| {
+            Error::io("cannot tell which user this is, whose anchors are to be used", &e)
+                .with_kind(Kind::Other)
+                .remedy("mount /proc, or set $XDG_STATE_HOME, or name a file for the anchor")
+        })?;
+        if about.uid() == 0 {
+            return Ok(Some(PathBuf::from("/var/lib")));
         }
+        // Where mount(8) starts a helper for a user, $HOME is not set, and what the system knows of the user counts.
+        let home = std::env::home_dir().filter(|home| home.is_absolute());
+        Ok(home.map(|home| home.join(".local/state")))
     };
-    let state = absolute("XDG_STATE_HOME").or_else(usual);
+    let state = match absolute("XDG_STATE_HOME") {
+        Some(state) => Some(state),
+        None => usual()?,
+    };
     let state = state.ok_or_else(|| {
         Error::new(Kind::Usage, "there is no place for the vault's anchor")
             .found("neither $XDG_STATE_HOME nor $HOME, and no home directory of this user")
@@ -111,13 +117,12 @@ impl FileAnchor {
         let mut new = path.clone().into_os_string();
         new.push(".new");
         let made = || -> std::io::Result<File> {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&new)?;
+            // A crash may have left one. Where others write to the folder, it may be a link: it goes, and none is followed.
+            match std::fs::remove_file(&new) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
             file.write_all_at(&[0; 2 * SLOT], 0)?;
             file.sync_all()?;
             std::fs::rename(&new, path)?;

@@ -74,3 +74,19 @@ fn a_torn_slot_leaves_the_other() {
     std::fs::write(&path, [0; 1024]).unwrap();
     assert_eq!(FileAnchor::open(&path, UUID, true).unwrap().load().unwrap(), None);
 }
+
+#[test]
+fn a_link_in_the_place_of_the_new_file_leads_nowhere() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, precious) = (home.path().join("anchor"), home.path().join("precious"));
+    std::fs::write(&precious, b"precious").unwrap();
+    std::os::unix::fs::symlink(&precious, home.path().join("anchor.new")).unwrap();
+    FileAnchor::open(&path, UUID, false).unwrap().advance(None, &state(1)).unwrap();
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+    // One that a crash left.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(home.path().join("anchor.new"), b"half").unwrap();
+    FileAnchor::open(&path, UUID, false).unwrap().advance(None, &state(2)).unwrap();
+    assert_eq!(FileAnchor::open(&path, UUID, true).unwrap().load().unwrap(), Some(state(2)));
+}

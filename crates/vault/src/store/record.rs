@@ -73,8 +73,8 @@ pub(super) fn find(
         journal.read(Place { area, page: tail as u32 }, look)?;
         for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
             let place = Place { area, page: page as u32 };
-            if let Some(len) = follows(keys, bytes, place, last)
-                && let Some(found) = read(keys, journal, place, len, pages)?
+            if let Some(header) = Header::following(keys, bytes, place, last)
+                && let Some(found) = read(keys, journal, place, &header, last)?
             {
                 return Ok(Some(found));
             }
@@ -84,34 +84,55 @@ pub(super) fn find(
     Ok(None)
 }
 
-/// The length of the sealed part, if this is the header of the record that follows.
-fn follows(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<usize> {
-    let header = Record(bytes);
-    let good = header.array::<8>(0) == *MAGIC
-        && header.u64(8) > last.number
-        && header.u64(8) <= MOST_NUMBER
-        && header.array::<32>(24) == last.digest
-        && header.u32(56) == place.page
-        && header.u32(64) == u32::from(place.area)
-        && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
-    good.then(|| header.u32(60) as usize)
+/// The header of a record that follows a commit, verified.
+#[derive(PartialEq, Eq)]
+struct Header {
+    number: u64,
+    session: u64,
+    /// Digest of the commit that it follows.
+    before: [u8; 32],
+    /// Bytes of the sealed part.
+    sealed: usize,
 }
 
-/// The record whose header was found; nothing if the rest of it is torn.
-fn read(keys: &StoreKeys, journal: &Journal, place: Place, len: usize, pages: u64) -> Result<Option<Found>> {
-    let end = u64::from(place.page) + (HEADER + len).div_ceil(PAGE) as u64;
-    if end > pages {
+impl Header {
+    /// The header at the start of these bytes, if it is of the record at this place that follows `last`.
+    fn following(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<Header> {
+        let header = Record(bytes);
+        let (number, before) = (header.u64(8), header.array(24));
+        let good = header.array::<8>(0) == *MAGIC
+            && number > last.number
+            && number <= MOST_NUMBER
+            && before == last.digest
+            && header.u32(56) == place.page
+            && header.u32(64) == u32::from(place.area)
+            && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
+        good.then(|| Header { number, session: header.u64(16), before, sealed: header.u32(60) as usize })
+    }
+}
+
+/// The record whose header was looked at; nothing if the rest of it is torn. The folder may answer this read with other bytes than
+/// the first: what is used is verified again.
+fn read(
+    keys: &StoreKeys,
+    journal: &Journal,
+    place: Place,
+    looked_at: &Header,
+    last: &Commit,
+) -> Result<Option<Found>> {
+    let end = u64::from(place.page) + (HEADER + looked_at.sealed).div_ceil(PAGE) as u64;
+    if end > journal.pages_in(place.area) {
         return Ok(None);
     }
-    let mut bytes = vec![0; HEADER + len];
+    let mut bytes = vec![0; HEADER + looked_at.sealed];
     journal.read(place, &mut bytes)?;
+    let header = Header::following(keys, &bytes, place, last).filter(|header| header == looked_at);
+    let Some(Header { number, session, before, .. }) = header else { return Ok(None) };
     let (header, sealed) = bytes.split_at(HEADER);
-    let fields = Record(header);
-    let (number, session) = (fields.u64(8), fields.u64(16));
     let Some(plain) = keys.open(&nonce_of_record(session, number), header, sealed)? else { return Ok(None) };
     let (facts, changes) = record_from_bytes(&plain)?;
     let digest = keys.digest(header, sealed);
-    let commit = Commit { machine: facts.machine, number, digest, before: fields.array(24) };
+    let commit = Commit { machine: facts.machine, number, digest, before };
     Ok(Some(Found { commit, session, facts, changes, end }))
 }
 

@@ -198,9 +198,13 @@ fn tidy(engine: &Engine, removed: &BTreeSet<u64>) -> Result<()> {
     let mut folders = BTreeSet::new();
     for id in removed.iter().copied().chain(facts.next_object..facts.object_limit) {
         let name = engine.objects.name(id);
-        if engine.folder.open(&name).is_ok() {
-            engine.folder.remove(&name)?;
-            folders.insert(subfolder(&name).to_owned());
+        match engine.folder.open(&name) {
+            Err(e) if e.kind() == Kind::NotFound => {}
+            // Whatever it is: the last commit does not refer to it.
+            _ => {
+                engine.folder.remove(&name)?;
+                folders.insert(subfolder(&name).to_owned());
+            }
         }
     }
     let mut trimmed: Vec<Arc<dyn FolderFile>> = Vec::new();

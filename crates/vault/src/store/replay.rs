@@ -86,8 +86,12 @@ impl Replay {
         Ok(replay)
     }
 
+    /// Takes a record up. Whatever was read before: one that does not follow the last commit is refused.
     fn apply(&mut self, found: Found) -> Result<()> {
         let Found { commit, facts, changes, end, .. } = found;
+        if commit.before != self.last.digest || commit.number <= self.last.number {
+            return Err(malformed("the journal"));
+        }
         let number = commit.number;
         let Changes { cuts, removals, pages, root, puts } = changes;
         for (object, cut) in cuts {

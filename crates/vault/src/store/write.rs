@@ -154,7 +154,8 @@ impl Engine {
         let restored = self.restore(object, begun);
         match restored {
             Ok(()) => self.refused(e),
-            Err(_) => self.broken(e),
+            Err(why) => self
+                .broken(e.context(format!("what was there before cannot be put back ({})", why.finding()))),
         }
     }
 
