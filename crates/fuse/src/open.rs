@@ -109,7 +109,7 @@ pub struct Opened {
     // In the order in which they must go.
     mounted: Option<Mounted>,
     /// The sync that a close began which was given up, if it is still going on.
-    syncing: Option<Receiver<()>>,
+    syncing: Option<Receiver<Error>>,
     control: Option<Control>,
     fuse: FuseMount,
     run: RunDirectory,
@@ -275,7 +275,7 @@ impl Opened {
                 (Ok(()), _) => return self.finish(None),
                 (Err(e), Event::Close(waiting)) => waiting.refuse(&self.refusal(e)),
                 // Somebody has a file open, and nobody asked to close it.
-                (Err(_), Event::Idle) if is_mounted(&self.record.mountpoint) => {}
+                (Err(e), Event::Idle) if e.kind() == Kind::Busy && is_mounted(&self.record.mountpoint) => {}
                 (Err(e), Event::Stop) => {
                     if self.idle.try_again() {
                         self.serve_on(&ends_later(e));
@@ -297,9 +297,10 @@ impl Opened {
     fn serve_on(&self, why: &Error) {
         (self.log)(&why.clone().context("still serving"));
         // A patient disk was synced before the unmount was tried (`settle`).
-        let syncing = self.mounted.as_ref().filter(|_| !self.disk.is_patient()).map(Mounted::sync);
-        if let Some(Ok(syncing)) = syncing {
-            let _ = syncing.recv_timeout(SYNC_LIMIT);
+        if let Some(mounted) = self.mounted.as_ref().filter(|_| !self.disk.is_patient())
+            && let Err(e) = sync(mounted)
+        {
+            (self.log)(&e);
         }
         if let Err(e) = self.disk.flush_once() {
             (self.log)(&e.context("cannot flush the disk"));
@@ -344,7 +345,8 @@ impl Opened {
         for before in [true, false] {
             let syncing = if before { self.syncing.take() } else { Some(mounted.sync()?) };
             let Some(syncing) = syncing else { continue };
-            while syncing.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
+            // What fails there, the unmount tells.
+            while matches!(syncing.recv_timeout(LOOK_AGAIN), Err(RecvTimeoutError::Timeout)) {
                 if let Some(e) = self.disk.refused_since(begun) {
                     self.syncing = Some(syncing);
                     let shown = self.record.mountpoint.display();
@@ -423,7 +425,7 @@ impl Opened {
 
     /// Closes the disk, lets the run directory go, and answers the clients that wait for that.
     fn finish(self, waiting: Option<Waiting>) -> Result<()> {
-        let Opened { mounted, control, fuse, run, disk, events, record, failed, .. } = self;
+        let Opened { mounted, control, fuse, run, disk, events, record, log, failed, .. } = self;
         drop((mounted, fuse));
         // Nothing reads the disk for a client any more when it is closed.
         control.iter().for_each(Control::end_work);
@@ -437,6 +439,9 @@ impl Opened {
             ),
             _ => e,
         });
+        if let (Err(_), Some(failed)) = (&result, &failed) {
+            log(failed);
+        }
         let result = result.and(failed.map_or(Ok(()), Err));
         disk.end();
         drop((control, disk));
@@ -448,8 +453,20 @@ impl Opened {
         for client in waiting {
             client.answer(&result);
         }
-        drop(run);
+        if let Err(e) = run.end() {
+            log(&e);
+        }
         result
+    }
+}
+
+/// Writes what programs wrote to the disk. Errors: what failed, and [`Kind::TimedOut`] after [`SYNC_LIMIT`].
+fn sync(mounted: &Mounted) -> Result<()> {
+    match mounted.sync()?.recv_timeout(SYNC_LIMIT) {
+        Ok(e) => Err(e),
+        Err(RecvTimeoutError::Disconnected) => Ok(()),
+        Err(RecvTimeoutError::Timeout) => Err(Error::new(Kind::TimedOut, "cannot sync the file system")
+            .found(format!("a sync that takes longer than {} s", SYNC_LIMIT.as_secs()))),
     }
 }
 

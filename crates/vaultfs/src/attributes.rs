@@ -27,15 +27,25 @@ pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
 
 /// What tells the kernel, for as long as an entry is valid, that there is none of this name.
 pub(crate) fn no_entry() -> FileAttr {
+    nothing(INodeNo(0), FileType::RegularFile)
+}
+
+/// For an entry of a listing whose attributes cannot be read. The kernel lists the name, takes up no attributes of a size that no
+/// file has, and asks for them when a program does, which then sees the error.
+pub(crate) fn unknown(ino: u64, kind: FileKind) -> FileAttr {
+    FileAttr { size: u64::MAX, ..nothing(INodeNo(ino), file_type(kind)) }
+}
+
+fn nothing(ino: INodeNo, kind: FileType) -> FileAttr {
     FileAttr {
-        ino: INodeNo(0),
+        ino,
         size: 0,
         blocks: 0,
         atime: UNIX_EPOCH,
         mtime: UNIX_EPOCH,
         ctime: UNIX_EPOCH,
         crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
+        kind,
         perm: 0,
         nlink: 0,
         uid: 0,

@@ -114,7 +114,9 @@ fn mount_by_tool(mountpoint: &Path, access: Access) -> io::Result<OwnedFd> {
     if access.no_exec {
         options.push_str(",noexec");
     }
+    // The path of root may name directories that others can write to.
     let mut tool = Command::new(TOOL);
+    tool.env("PATH", lacuna_service::search_path());
     tool.args(["-o", &options, "--"]).arg(mountpoint).env(SOCKET, "0");
     tool.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = tool.spawn()?;
@@ -145,6 +147,10 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(devices.last())
 }
 
+/// Whether users other than root may let others in. Where that cannot be read, the tool decides, which can.
 fn others_allowed() -> bool {
-    fs::read_to_string(TOOL_SETTINGS).is_ok_and(|text| text.lines().any(|line| line.trim() == ALLOW))
+    match fs::read_to_string(TOOL_SETTINGS) {
+        Ok(text) => text.lines().any(|line| line.trim() == ALLOW),
+        Err(e) => e.kind() != io::ErrorKind::NotFound,
+    }
 }

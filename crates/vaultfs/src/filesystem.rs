@@ -1,6 +1,6 @@
 //! The FUSE file system: takes requests apart, and answers them.
 
-use crate::attributes::{file_attr, file_type, no_entry, time_or_now};
+use crate::attributes::{file_attr, file_type, no_entry, time_or_now, unknown};
 use crate::copy::{Place, copy};
 use crate::front::{Caller, Front, changes};
 use crate::listing::fill;
@@ -358,10 +358,16 @@ impl Filesystem for VaultFilesystem {
     ) {
         self.front.watch.asked();
         let filled = fill(&self.front, ino.0, after, |e| {
-            // One that was removed meanwhile is left out.
-            let Ok(attr) = self.front.vault.attr(e.ino) else { return false };
-            let name = OsStr::from_bytes(&e.name);
-            reply.add(INodeNo(e.ino), e.cookie, name, &FOR_EVER, &file_attr(&attr), ONLY)
+            let (attr, valid) = match self.front.vault.attr(e.ino) {
+                Ok(attr) => (file_attr(&attr), FOR_EVER),
+                // It was removed meanwhile.
+                Err(FsError::Errno(libc::ENOENT | libc::ESTALE)) => return false,
+                Err(error) => {
+                    self.front.report("read the attributes of", e.ino, error);
+                    (unknown(e.ino, e.kind), Duration::ZERO)
+                }
+            };
+            reply.add(INodeNo(e.ino), e.cookie, OsStr::from_bytes(&e.name), &valid, &attr, ONLY)
         });
         match filled {
             Ok(()) => reply.ok(),

@@ -180,7 +180,7 @@ impl Front {
 
     /// Removes a name, of a directory or of anything else.
     pub(crate) fn remove(&self, parent: u64, name: &[u8], directory: bool) -> FsResult<()> {
-        let last = self.bury_last(parent, name);
+        let last = self.bury_last(parent, name)?;
         let removed =
             if directory { self.vault.rmdir(parent, name) } else { self.vault.unlink(parent, name) };
         self.settle(last, removed)
@@ -194,9 +194,13 @@ impl Front {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(FsError::Errno(libc::EINVAL)),
         };
-        let last = (mode == RenameMode::Replace).then(|| self.bury_last(to.0, to.1)).flatten();
+        let last = if mode == RenameMode::Replace { self.bury_last(to.0, to.1)? } else { None };
         // A process that has just found the replaced file opens it: it lives until the kernel has forgotten it.
-        let kept = last.filter(|ino| self.vault.opened(*ino).is_ok());
+        let kept = match last.map(|ino| self.vault.opened(ino).map(|()| ino)) {
+            None | Some(Err(FsError::Errno(_))) => None,
+            Some(Ok(ino)) => Some(ino),
+            Some(Err(e)) => return self.settle(last, Err(e)),
+        };
         let renamed = self.vault.rename(from.0, from.1, to.0, to.1, mode);
         match kept {
             Some(ino) if renamed.is_ok() => self.nodes.keep(ino),
@@ -220,11 +224,17 @@ impl Front {
     }
 
     /// Remembers the node of this name if it is about to lose its last. The kernel keeps the directory locked meanwhile.
-    fn bury_last(&self, parent: u64, name: &[u8]) -> Option<u64> {
-        let attr = self.vault.lookup(parent, name).ok()?;
-        let last = attr.kind == FileKind::Directory || attr.nlink <= 1;
-        last.then(|| self.nodes.bury(&attr))?;
-        Some(attr.ino)
+    fn bury_last(&self, parent: u64, name: &[u8]) -> FsResult<Option<u64>> {
+        let attr = match self.vault.lookup(parent, name) {
+            // Whoever removes or replaces it finds the same.
+            Err(FsError::Errno(_)) => return Ok(None),
+            found => found?,
+        };
+        if attr.kind != FileKind::Directory && attr.nlink > 1 {
+            return Ok(None);
+        }
+        self.nodes.bury(&attr);
+        Ok(Some(attr.ino))
     }
 
     fn settle(&self, last: Option<u64>, outcome: FsResult<()>) -> FsResult<()> {

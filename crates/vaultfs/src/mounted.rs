@@ -194,12 +194,12 @@ impl Mounted {
                 },
                 // An unmount here would not reach there, and leave the directory below open to be written.
                 Event::Idle if is_mounted_elsewhere(&self.record.mountpoint) => {}
-                // In use all the same if it cannot be taken down.
-                Event::Idle => {
-                    if self.take_down().is_ok() {
-                        return self.finish(None);
-                    }
-                }
+                Event::Idle => match self.take_down() {
+                    Ok(()) => return self.finish(None),
+                    // In use all the same.
+                    Err(e) if e.kind() == Kind::Busy => {}
+                    Err(e) => (self.log)(&e.context("still serving, though nothing uses it")),
+                },
                 Event::Stop => match self.take_down() {
                     Ok(()) => return self.finish(None),
                     Err(e) if self.idle.try_again() => self.serve_on(e),
@@ -235,7 +235,7 @@ impl Mounted {
 
     /// Closes the vault, lets the run directory go, and answers the clients that wait for that.
     fn finish(self, waiting: Option<Waiting>) -> Result<()> {
-        let Mounted { control, fuse, run, vault, events, held, .. } = self;
+        let Mounted { control, fuse, run, vault, events, log, held, .. } = self;
         drop(fuse);
         let result = vault.close();
         drop((control, vault, held));
@@ -247,7 +247,9 @@ impl Mounted {
         for client in waiting {
             client.answer(&result);
         }
-        drop(run);
+        if let Err(e) = run.end() {
+            log(&e);
+        }
         result
     }
 }

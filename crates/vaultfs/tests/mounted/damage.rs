@@ -4,6 +4,7 @@
 use crate::place::{Place, lacking, needs};
 use crate::serving::How;
 use rustix::fs::OFlags;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -138,4 +139,55 @@ fn missing_backing_file_is_an_error() {
     place.take_log();
     place.unmount(server);
     place.verify();
+}
+
+/// Every path below a directory, whose attributes a program reads as it goes.
+fn paths_below(dir: &Path, found: &mut BTreeSet<PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.metadata()?.is_dir() {
+            paths_below(&entry.path(), found)?;
+        }
+        found.insert(entry.path());
+    }
+    Ok(())
+}
+
+#[test]
+fn names_are_all_listed_or_there_is_an_error() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    for dir in 0..12 {
+        let dir = place.mountpoint().join(format!("directory-{dir}"));
+        fs::create_dir(&dir).unwrap();
+        (0..30).for_each(|file| fs::write(dir.join(format!("file-{file}")), b"x").unwrap());
+    }
+    let mut all = BTreeSet::new();
+    paths_below(&place.mountpoint(), &mut all).unwrap();
+    assert_eq!(all.len(), 12 * 31);
+    place.unmount(server);
+    // The files are short: the names are in the largest.
+    let names = largest(&place.backing());
+    let pages = fs::metadata(&names).unwrap().len() / 4096;
+    let mut errors = 0;
+    for page in (0..pages).step_by(3) {
+        flip(&names, page * 4096 + 1000);
+        if let Ok(vault) = place.try_open_to_read() {
+            drop(vault);
+            let server = place.mount(How::FromReadOnly);
+            let mut found = BTreeSet::new();
+            match paths_below(&place.mountpoint(), &mut found) {
+                Ok(()) => assert!(found == all, "page {page}: {} of {} paths", found.len(), all.len()),
+                Err(e) => {
+                    assert_eq!(e.raw_os_error(), Some(libc::EIO), "page {page}");
+                    assert!(!place.take_log().is_empty(), "page {page}: the log has no word of it");
+                    errors += 1;
+                }
+            }
+            place.unmount(server);
+        }
+        flip(&names, page * 4096 + 1000);
+    }
+    assert!(errors > 0, "no page of {pages} mattered");
 }

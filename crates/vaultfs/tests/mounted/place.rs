@@ -3,7 +3,7 @@
 
 use crate::clock::MovedClock;
 use crate::serving::{How, Server, wait_until};
-use lacuna_core::{Kind, Secret};
+use lacuna_core::{Kind, Result, Secret};
 use lacuna_crypto::SystemRandom;
 use lacuna_medium::{Access, DiskFolder};
 use lacuna_service::{Closed, close};
@@ -174,18 +174,23 @@ impl Place {
 
     /// The vault that was made before.
     pub(crate) fn open(&self) -> Vault {
-        self.open_with(Access::Write)
+        self.open_with(Access::Write).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// The same from a directory that takes no changes.
     pub(crate) fn open_to_read(&self) -> Vault {
+        self.open_with(Access::Read).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// The same where it may be damaged.
+    pub(crate) fn try_open_to_read(&self) -> Result<Vault> {
         self.open_with(Access::Read)
     }
 
-    fn open_with(&self, access: Access) -> Vault {
+    fn open_with(&self, access: Access) -> Result<Vault> {
         let options =
             OpenOptions { log: self.log(), read_only: access == Access::Read, ..OpenOptions::default() };
-        Vault::open(self.base(access), &master(), UUID, &options).unwrap_or_else(|e| panic!("{e}"))
+        Vault::open(self.base(access), &master(), UUID, &options)
     }
 
     /// Mounts.
