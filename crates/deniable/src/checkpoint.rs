@@ -6,7 +6,7 @@ use crate::keys::{Salt, domain, stripe_key};
 use crate::medium_reader::MediumReader;
 use crate::params::{CHECKPOINTS, Params};
 use crate::place::Seq;
-use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
+use lacuna_core::{BLOCK_SIZE, Kind, Record, Result, Secret};
 use lacuna_levels::{SALT_LEN, TAG_LEN};
 use lacuna_medium::Medium;
 
@@ -58,8 +58,9 @@ impl Checkpoint {
         for turn in 0..2 {
             let mut block = [0; BLOCK_SIZE];
             // One that cannot be read is none: the other, or the log itself, says where it ends.
-            if medium.read(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block).is_err() {
-                continue;
+            match medium.read(CHECKPOINTS + turn * BLOCK_SIZE as u64, &mut block) {
+                Err(e) if e.kind() == Kind::Io => continue,
+                read => read?,
             }
             if let Some(found) = Self::parse(&block, turn as u8, level0)? {
                 latest = Some(latest.filter(|before| before.seq > found.seq).unwrap_or(found));

@@ -35,6 +35,7 @@ const RESERVE: u64 = 16;
 
 /// A deniable disk, open.
 pub struct Deniable {
+    medium: Arc<dyn Medium>,
     health: Arc<Health>,
     progress: Arc<Progress>,
     log: Arc<Log>,
@@ -171,6 +172,7 @@ impl Deniable {
         ));
         let threads = Mutex::new(None);
         Ok(Deniable {
+            medium: medium.clone(),
             health,
             progress,
             log,
@@ -195,6 +197,8 @@ impl Deniable {
 impl Drop for Deniable {
     fn drop(&mut self) {
         self.stop();
+        // Of a disk that was not closed, as after a refused opening. No caller is left to take an error of the system.
+        let _told = self.medium.forget_cached();
     }
 }
 
@@ -285,11 +289,17 @@ impl Levels for Deniable {
     }
 
     fn close(&self) -> Result<()> {
+        let ended = if self.mode.read_only { Ok(()) } else { self.end() };
+        self.stop();
+        // Deniability contract: the pages of the medium that the system still holds would name the slots of levels that were read.
+        ended.and(self.medium.forget_cached())
+    }
+}
+
+impl Deniable {
+    /// Flushes all levels and ends the log.
+    fn end(&self) -> Result<()> {
         let Deniable { health, public, hidden, .. } = self;
-        if self.mode.read_only {
-            self.stop();
-            return Ok(());
-        }
         let mut closed = health.check();
         if closed.is_ok() {
             closed = public.flush();
@@ -303,7 +313,6 @@ impl Levels for Deniable {
                 closed = closed.and(public.finish());
             }
         }
-        self.stop();
         closed
     }
 }

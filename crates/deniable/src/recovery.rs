@@ -81,8 +81,9 @@ enum Found {
 
 fn find(log: &Log, seq: Seq) -> Result<Found> {
     let mut block = [0; BLOCK_SIZE];
-    if log.reader().read(log.params().offset(seq), &mut block).is_err() {
-        return Ok(Found::Unreadable);
+    match log.reader().read(log.params().offset(seq), &mut block) {
+        Err(e) if e.kind() == Kind::Io => return Ok(Found::Unreadable),
+        read => read?,
     }
     let summary = log.open_summary(seq, &block)?;
     Ok(summary.map_or(Found::Other, |found| Found::Summary(Box::new(found))))
@@ -180,17 +181,26 @@ fn rescue(more: &'static str) -> Advice {
 
 /// The last stripe that any summary calls durable, for a disk whose checkpoints are gone. Reads the whole ring.
 fn last_synced(log: &Log) -> Result<Seq> {
-    let mut synced = Seq::NONE;
+    let (mut synced, mut any, mut failed) = (Seq::NONE, false, None);
     for at in (0..log.params().stripes).map(Seq) {
         let mut block = [0; BLOCK_SIZE];
-        if log.reader().read(log.params().offset(at), &mut block).is_err() {
-            continue;
+        match log.reader().read(log.params().offset(at), &mut block) {
+            Err(e) if e.kind() == Kind::Io => {
+                failed.get_or_insert(e);
+                continue;
+            }
+            read => read?,
         }
         if let Some(summary) = Summary::open(log.params(), log.keys().level(0), &block)? {
+            any = true;
             synced = synced.max(summary.public.synced);
         }
     }
-    Ok(synced)
+    match failed {
+        // Nothing says that the medium was overwritten.
+        Some(e) if !any => Err(e.context("cannot find the log of this disk")),
+        _ => Ok(synced),
+    }
 }
 
 /// Whether everything in a stripe is what it was written with: hidden slots too, of whatever level.
@@ -252,7 +262,7 @@ pub(crate) fn rebuild(log: &Log, level: u8, head: Seq, tree: &mut Tree, read_onl
                 Entry::Page { depth, index } => drop(moved.insert((depth, index), place.pack())),
                 Entry::Data(addr) | Entry::Lost(addr) => puts.push(Change::Put(addr, place)),
                 // One that was carried on was repeated where it was new.
-                Entry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes),
+                Entry::Trim { origin } if origin == seq.0 => read_trims(log, level, place, &mut changes)?,
                 Entry::Trim { .. } | Entry::Empty => {}
             }
         }
@@ -302,8 +312,9 @@ fn last_root(log: &Log, level: u8, head: Seq, skipped: &mut bool) -> Result<Opti
 
 /// What the slots of a stripe hold of a level; from the stripe after it if it cannot be read itself.
 fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
-    if let Ok(head) = log.head(level, seq) {
-        return Ok(head.entries().collect());
+    match log.head(level, seq) {
+        Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {}
+        head => return Ok(head?.entries().collect()),
     }
     let next = if seq < last { log.summary_if_read(seq.next())? } else { None };
     let Some(next) = next else {
@@ -322,11 +333,14 @@ fn entries_of(log: &Log, level: u8, seq: Seq, last: Seq) -> Result<Vec<Entry>> {
     Ok(echo)
 }
 
-fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) {
+fn read_trims(log: &Log, level: u8, place: Place, changes: &mut Vec<Change>) -> Result<()> {
     let mut block = [0; BLOCK_SIZE];
     let entry = Entry::Trim { origin: place.seq.0 };
     // Of one that is damaged or cannot be read, what was discarded reads as it did before.
-    if log.read_slots(level, place, &[entry], &mut block).is_ok() {
-        changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count)));
+    match log.read_slots(level, place, &[entry], &mut block) {
+        Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => return Ok(()),
+        read => read?,
     }
+    changes.extend(trims::ranges(&block).map(|(first, count)| Change::Clear(first, count)));
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a cell that `in_flight` names is read from the ring and never in place, so no cell is read while it is written.
 
+use crate::journal::COPIES;
 use crate::limits::META_LEN;
 use crate::params::Params;
 use crate::place::{BatchSeq, Cell};
@@ -12,6 +13,9 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A page of metadata, and where it lies.
+type Page = (u64, Vec<u8>);
 
 /// Groups of cells that are written in place at once.
 const AT_ONCE: usize = 256;
@@ -125,6 +129,25 @@ impl CellStore {
         done
     }
 
+    /// Whether the medium reads at all: if not, what it does not give is not lost.
+    pub(crate) fn reads_at_all(&self) -> bool {
+        let mut block = [0; BLOCK_SIZE];
+        let head = |copy| self.params.head_offset(BatchSeq(1), copy);
+        (0..COPIES).any(|copy| again(|| self.medium.read_at(head(copy), &mut block)).is_ok())
+    }
+
+    /// Whether a read gave something; false if what it was for is lost.
+    ///
+    /// Errors: that of the read, if it may pass: of a medium that reads nothing at all, and for want of memory.
+    pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
+        match read {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == Kind::Corrupt => Ok(false),
+            Err(e) if e.kind() == Kind::Io && self.reads_at_all() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Reads the cells of a batch, which will be overwritten. What the medium does not give is lost, and zeros here: one bad
     /// sector must not stop the disk. That nothing can be read is an error.
     pub(crate) fn read_last(&self, cells: &[Cell], out: &mut [u8]) -> Result<()> {
@@ -184,7 +207,7 @@ impl CellStore {
             for (cell, at) in cells {
                 let from = self.params.ring_offset(at.seq, usize::from(at.slot));
                 let buf = &mut records[within(&at)..within(&at) + len];
-                if whole || again(|| self.medium.read_at(from, buf)).is_ok() {
+                if whole || self.has_given(self.patiently(|| self.medium.read_at(from, buf)))? {
                     given.push((cell, at));
                 }
             }
@@ -211,7 +234,7 @@ impl CellStore {
         let writes = groups.flat_map(|group| self.part_of(group, 0).chain(self.part_of(group, 1)));
         let Err(e) = self.medium.write(&writes.collect::<Vec<_>>()) else { return Ok(()) };
         // A system that writes pages must read the rest of one, and cannot where a sector is bad: whole pages it need not read.
-        let Some(pages) = self.pages_with_bad_sectors(cells) else { return Err(e) };
+        let Some(pages) = self.pages_with_bad_sectors(cells)? else { return Err(e) };
         let pages = pages.iter().map(|(offset, page)| WriteExtent { offset: *offset, data: page });
         self.medium.write(&self.part_of(cells, 0).chain(pages).collect::<Vec<_>>()).map_err(|_| e)
     }
@@ -226,8 +249,8 @@ impl CellStore {
 
     /// The pages of metadata of these cells as they will be, if there is a bad sector in any: what it said of others is lost, and
     /// zeros from now on; everything else stays.
-    fn pages_with_bad_sectors(&self, cells: &[(Cell, &[u8])]) -> Option<Vec<(u64, Vec<u8>)>> {
-        let mut pages: Vec<(u64, Vec<u8>)> = Vec::with_capacity(cells.len());
+    fn pages_with_bad_sectors(&self, cells: &[(Cell, &[u8])]) -> Result<Option<Vec<Page>>> {
+        let mut pages: Vec<Page> = Vec::with_capacity(cells.len());
         for (cell, _) in cells {
             let offset = self.params.meta_page(*cell).0;
             if pages.last().is_none_or(|(last, _)| *last != offset) {
@@ -237,7 +260,7 @@ impl CellStore {
         let mut bad = false;
         for (offset, page) in &mut pages {
             for (at, sector) in (*offset..).step_by(SECTOR).zip(page.chunks_exact_mut(SECTOR)) {
-                if again(|| self.medium.read_at(at, sector)).is_err() {
+                if !self.has_given(self.patiently(|| self.medium.read_at(at, sector)))? {
                     sector.fill(0);
                     bad = true;
                 }
@@ -249,6 +272,6 @@ impl CellStore {
             page += usize::from(pages[page].0 != offset);
             pages[page].1[at..at + META_LEN].copy_from_slice(&buf[BLOCK_SIZE..]);
         }
-        bad.then_some(pages)
+        Ok(bad.then_some(pages))
     }
 }

@@ -216,6 +216,8 @@ impl Oblivious {
 impl Drop for Oblivious {
     fn drop(&mut self) {
         self.stop();
+        // Of a disk that was not closed, as after a refused opening. No caller is left to take an error of the system.
+        let _told = self.medium.forget_cached();
     }
 }
 
@@ -321,10 +323,16 @@ impl Levels for Oblivious {
     }
 
     fn close(&self) -> Result<()> {
-        if self.mode.read_only || !self.health.is_alive() {
-            self.stop();
-            return Ok(());
-        }
+        let ended = if self.mode.read_only { Ok(()) } else { self.health.check().and_then(|()| self.end()) };
+        self.stop();
+        // Deniability contract: the pages of the medium that the system still holds would name the cells of levels that were read.
+        ended.and(self.medium.forget_cached())
+    }
+}
+
+impl Oblivious {
+    /// Flushes all levels and ends the journal.
+    fn end(&self) -> Result<()> {
         let mut closed = self.public.flush();
         for level in 1..self.levels.count() {
             closed = closed.and(self.levels.flush_hidden(level));
@@ -341,7 +349,6 @@ impl Levels for Oblivious {
         if finished.is_ok() && settled && closed.as_ref().is_err_and(|e| e.kind() == Kind::NoCover) {
             closed = Ok(());
         }
-        self.stop();
         closed.and(finished)
     }
 }

@@ -45,6 +45,11 @@ impl LevelCells {
         let _again = self.displaced.set(displaced);
     }
 
+    /// Whether a read gave something ([`CellStore::has_given`]).
+    pub(crate) fn has_given(&self, read: Result<()>) -> Result<bool> {
+        self.cells.has_given(read)
+    }
+
     /// Keeps what the batch in flight puts into a cell. Called under the lock under which the map says so.
     pub(crate) fn submit(&self, place: Place, entry: Entry, block: Box<[u8]>) {
         self.in_flight.write().insert(place, (entry, block));
@@ -117,10 +122,14 @@ impl PageSource for LevelCells {
             return Ok(());
         }
         // One bad sector must not stop the disk, and what is hidden must not stop what is public: a page that the medium will
-        // not give is lost.
-        let read = || self.read_page(place, entry, block);
+        // not give is lost, unless it gives nothing at all.
+        let mut read = || self.read_page(place, entry, block);
         // Deniability contract: level 0 may be locked here, and must not pause for what is hidden.
-        let done = if self.level == 0 { self.cells.patiently(read) } else { again(read) };
-        done.map_err(|e| e.with_kind(Kind::Corrupt))
+        let mut done = if self.level == 0 { self.cells.patiently(&mut read) } else { again(&mut read) };
+        if done.is_err() && self.level > 0 && !self.cells.reads_at_all() {
+            // Level 0 could go on no better: an outage that passes costs it a pause as well.
+            done = self.cells.patiently(read);
+        }
+        done.map_err(|e| if self.cells.reads_at_all() { e.with_kind(Kind::Corrupt) } else { e })
     }
 }

@@ -204,8 +204,8 @@ impl Recovery<'_> {
         let mut found = Vec::new();
         for (slot, entry) in last.stash(self.params, &key, level) {
             let mut buf = vec![0; self.params.cell_len()];
-            let read = self.journal.read_stash(seq, slot, &mut buf).is_ok();
-            let opened = read && cells.open(Place::in_stash(seq, slot), entry, &mut buf).is_ok();
+            let read = cells.has_given(self.journal.read_stash(seq, slot, &mut buf))?;
+            let opened = read && cells.has_given(cells.open(Place::in_stash(seq, slot), entry, &mut buf))?;
             buf.truncate(BLOCK_SIZE);
             if state.tree.names(entry) {
                 found.push((entry, opened.then(|| buf.into())));

@@ -4,6 +4,7 @@
 use crate::seal::{Counter, REMEDY, SEAL_LEN, Seal, SealKey, SealPlace};
 use crate::segment::Segment;
 use crate::snapshot_table::{NewestSnapshot, SnapshotNumber};
+use crate::version_book::PageNumber;
 use crate::version_pages::Entry;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Found, ObjectStore};
@@ -77,7 +78,7 @@ impl Seals {
                 .expected(expected)
                 .remedy(REMEDY))
         };
-        let Entry { counter, exact, .. } = expected;
+        let Entry { counter, exact, beyond, .. } = expected;
         let expects = format!("write number {}{}", counter.0, if exact { "" } else { " or a later one" });
         let Some(seal) = found else {
             return match (counter, fetched.version) {
@@ -88,6 +89,9 @@ impl Seals {
         };
         if seal.counter < counter {
             return bad("is an older version", expects);
+        }
+        if seal.counter >= beyond {
+            return Err(PageNumber::of(segment).is_older(segment, seal.counter));
         }
         if exact && seal.counter > counter {
             return bad("is newer than the version table: the version table is an older version", expects);

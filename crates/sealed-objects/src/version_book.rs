@@ -5,6 +5,7 @@
 //! different times cannot be mixed. The head of the first object also says how many such objects there are, so
 //! that a missing one is noticed.
 
+use crate::seal::Counter;
 use crate::segment::Segment;
 use crate::version_page::{Generation, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace, VersionPage, bad_page};
 use lacuna_core::{Error, Kind, Result, Secret};
@@ -40,6 +41,17 @@ impl PageNumber {
     /// The numbers of the segments that it counts.
     pub(crate) fn segments(self) -> Range<u64> {
         self.0 * PAGE_SEGMENTS..(self.0 + 1) * PAGE_SEGMENTS
+    }
+
+    /// The complaint about this page, if an object tells that it is an older one.
+    pub(crate) fn is_older(self, segment: Segment, counter: Counter) -> Error {
+        let found = format!("{segment}, to which write number {} went", counter.0);
+        bad_page(
+            self.place(),
+            "is an older version",
+            found,
+            "the page that was open then, or a later one".into(),
+        )
     }
 
     fn place(self) -> PagePlace {

@@ -8,7 +8,7 @@
 use crate::seal::Counter;
 use crate::segment::Segment;
 use crate::version_book::{PAGE_SEGMENTS, PageNumber, VersionBook, Writing};
-use crate::version_page::{PAGE_ENTRIES, PAGE_LEN, VersionPage};
+use crate::version_page::{Generation, PAGE_ENTRIES, PAGE_LEN, VersionPage};
 use lacuna_core::{BoundedCache, Kind, Result};
 use lacuna_medium::{ObjectStore, Step};
 use parking_lot::{Condvar, Mutex};
@@ -23,6 +23,8 @@ pub(crate) struct Entry {
     pub(crate) counter: Counter,
     /// Whether the object's must be the same, if nothing was written to it since the disk was opened.
     pub(crate) exact: bool,
+    /// No transaction that this page can have known gave a counter from this one on.
+    pub(crate) beyond: Counter,
     /// What the store said of the object when it was last found good, or written.
     pub(crate) seen: Seen,
 }
@@ -182,8 +184,14 @@ impl VersionPages {
         self.with(PageNumber::of(segment), |cached| Entry {
             counter: Counter(cached.page.entries[slot(segment)]),
             exact: !cached.page.open,
+            beyond: beyond(&cached.page, Counter(cached.page.entries[slot(segment)])),
             seen: cached.seen[slot(segment)],
         })
+    }
+
+    /// Whether this session has opened a page.
+    pub(crate) fn is_opened(&self, page: PageNumber) -> bool {
+        self.state.lock().opened.contains_key(&page)
     }
 
     /// What the store said of a segment's object, as far as that is in memory.
@@ -249,7 +257,12 @@ impl VersionPages {
         // Also if it is open already: the generation is what tells this session from others.
         let generation = self.write(&writing, vec![(number, VersionPage { open: true, ..page })])?;
         let first = Counter(generation.saturating_mul(SESSION_COUNTERS));
-        self.state.lock().opened.insert(number, OpenedPage { closing, first });
+        let mut state = self.state.lock();
+        if let Some(cached) = state.pages.get(number) {
+            // From now on objects may have counters of this session.
+            cached.page.generation = Generation(generation);
+        }
+        state.opened.insert(number, OpenedPage { closing, first });
         Ok(first)
     }
 
@@ -325,6 +338,17 @@ impl VersionPages {
         }
         Ok(())
     }
+}
+
+/// The first counter that no object can have which this page counts. A session opens a page before its first transaction, in a
+/// writing whose generation gives its first counter: what lies above is of a session that came after the page was written, so the
+/// page is an older one. A page that is closed says more: its counters are exact.
+fn beyond(page: &VersionPage, counter: Counter) -> Counter {
+    if !page.open {
+        return Counter(u64::MAX);
+    }
+    let of_session = page.generation.0.saturating_add(1).saturating_mul(SESSION_COUNTERS);
+    Counter(of_session.max(counter.0.saturating_add(SESSION_COUNTERS)))
 }
 
 fn slot(segment: Segment) -> usize {

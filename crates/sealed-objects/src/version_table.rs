@@ -34,22 +34,24 @@
 //! the book; tails; turns) and over the seals in the store (`seals.rs`).
 //!
 //! # What it does not notice
-//! The medium has no trusted storage: an older object put back *with* the version table's object of that time is not
-//! noticed. Nor are, where seals bind no entries, single blocks put back with their metadata under the present seal.
+//! The medium has no trusted storage: older objects put back *with* the version table's object of that time are not
+//! noticed, if all objects that a page counts are of that session: any other of a later one betrays the page. Nor are, where seals bind no entries, single blocks put back with their metadata under the present seal.
 
 use crate::Stores;
 use crate::chain::Tails;
 use crate::known_tails::KnownTails;
 use crate::objects::Objects;
-use crate::seal::{SealKey, SealPlace};
+use crate::seal::{Counter, SealKey, SealPlace};
 use crate::seals::{Fetched, Seals};
 use crate::segment::Segment;
 use crate::snapshot_table::{NewestSnapshot, SnapshotNumber};
-use crate::version_book::VersionBook;
+use crate::version_book::{PageNumber, VersionBook};
 use crate::version_page::PageKey;
 use crate::version_pages::{Entry, PAGE_COST, Seen, VersionPages};
 use crate::version_ticket::{Standing, Ticket};
 use lacuna_core::{Budget, Kind, Result, Secret};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// The fewest pages kept in memory, whatever the budget.
@@ -81,6 +83,10 @@ pub(crate) struct VersionTable {
     objects: Objects,
     seals: Seals,
     segments: u64,
+    /// Pages that a session before left open, of which all objects were looked at; each with the object that tells that it is an older
+    /// one, if one does.
+    examined: Mutex<HashMap<PageNumber, Option<(Segment, Counter)>>>,
+    examining: Mutex<()>,
 }
 
 impl VersionTable {
@@ -101,6 +107,8 @@ impl VersionTable {
             objects: Objects::new(VersionPages::new(book, most, read_only), known),
             seals: Seals { data: stores.data, place, key, view, newest },
             segments,
+            examined: Mutex::default(),
+            examining: Mutex::default(),
         })
     }
 
@@ -109,7 +117,9 @@ impl VersionTable {
         let pages = self.objects.pages.view(stores.book, VIEW_PAGES)?;
         let known = self.seals.key.binds().then(|| KnownTails::new(Budget::bytes(0)));
         let seals = Seals { data: stores.data, view: Some(view), ..self.seals.clone() };
-        Ok(VersionTable { objects: Objects::new(pages, known), seals, segments: self.segments })
+        let objects = Objects::new(pages, known);
+        let (examined, examining) = (Mutex::default(), Mutex::default());
+        Ok(VersionTable { objects, seals, segments: self.segments, examined, examining })
     }
 
     /// Where the seals of objects are.
@@ -136,6 +146,7 @@ impl VersionTable {
             // Another thread was faster, and may have written since the expectation was formed: the seal may be newer. It
             // may not be older, for that thread may have written an object anew that was refused when this was fetched.
             expected.exact = false;
+            expected.beyond = Counter(u64::MAX);
             return self.seals.compare(segment, expected, fetched).map(|seal| seal.tails);
         }
         self.admit(segment, expected, fetched)
@@ -143,9 +154,49 @@ impl VersionTable {
 
     /// Compares, and remembers an object that is as it should be.
     fn admit(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Tails> {
+        self.examine(segment, expected, fetched.version.is_none())?;
         let seal = self.seals.compare(segment, expected, fetched)?;
         self.objects.admit(segment, expected, Seen::of(fetched.version), &seal)?;
         Ok(seal.tails)
+    }
+
+    /// Looks once at all objects that a page counts which a session before left open: one of a later session tells that the page is
+    /// older, and then nothing that it counts is believed. A neighbour that cannot be read keeps only the `absence` of an object from
+    /// being believed.
+    ///
+    /// Errors: [`Kind::Corrupt`] for such a page; what the store reports.
+    fn examine(&self, segment: Segment, expected: Entry, absence: bool) -> Result<()> {
+        let page = PageNumber::of(segment);
+        if expected.beyond == Counter(u64::MAX) || self.objects.pages.is_opened(page) {
+            return Ok(());
+        }
+        if let Some(verdict) = self.verdict(page) {
+            return verdict;
+        }
+        let _one_at_a_time = self.examining.lock();
+        if let Some(verdict) = self.verdict(page) {
+            return verdict;
+        }
+        let range = page.segments();
+        let segments: Vec<Segment> = (range.start..range.end.min(self.segments)).map(Segment).collect();
+        for (segment, fetched) in segments.iter().zip(self.seals.fetch_all(&segments)) {
+            let counter = match fetched {
+                Ok(fetched) => self.seals.counter(*segment, &fetched),
+                Err(_) if !absence => return Ok(()),
+                Err(e) => return Err(e.context(format!("reading the seal of {segment}"))),
+            };
+            if counter >= self.objects.entry(*segment)?.beyond {
+                self.examined.lock().insert(page, Some((*segment, counter)));
+                return Err(page.is_older(*segment, counter));
+            }
+        }
+        self.examined.lock().insert(page, None);
+        Ok(())
+    }
+
+    fn verdict(&self, page: PageNumber) -> Option<Result<()>> {
+        let found = *self.examined.lock().get(&page)?;
+        Some(found.map_or(Ok(()), |(segment, counter)| Err(page.is_older(segment, counter))))
     }
 
     /// Fetches and compares the seal of an object, unless this session has done it.
@@ -167,6 +218,8 @@ impl VersionTable {
         // What this session has found good, or written, has the counter that the version table holds.
         entry.exact |= verified;
         let fetched = self.seals.fetch(segment)?;
+        // Under a page that is an older one nothing is written, not even anew.
+        self.examine(segment, entry, fetched.version.is_none())?;
         match self.admit(segment, entry, &fetched) {
             Ok(tails) => Ok(Standing { seen: Seen::of(fetched.version), tails, ..Standing::default() }),
             Err(e) if e.kind() == Kind::Corrupt => {

@@ -1,7 +1,6 @@
 //! What the version table notices, what it must not mistake for an attack, and what it costs in pages.
 
 use super::*;
-use crate::seal::Counter;
 use crate::version_book::{OBJECT_PAGES, PAGE_SEGMENTS};
 use crate::version_page::PAGE_LEN;
 use crate::version_pages::SESSION_COUNTERS;
@@ -304,5 +303,54 @@ fn snapshots_number_the_seals() {
         let mut version_table = f.try_open(true).unwrap();
         version_table.seals.view = Some(SnapshotNumber(view));
         assert_eq!(version_table.touch(Segment(1)).is_ok(), good);
+    }
+}
+
+/// One copy of a page that was open lets nothing of later sessions pass, nor objects vanish, as long as one object that it counts is
+/// as it is now.
+#[test]
+fn an_open_page_that_was_kept_betrays_itself() {
+    for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
+        let f = Fixture::new(place, SEGMENTS);
+        let first = f.open();
+        f.write(&first, 7).unwrap();
+        let (kept, first_of_seven) = (Arc::new(f.book.copied()), f.data.object(7));
+        first.close().unwrap();
+        let mut of_session = Vec::new();
+        for _ in 0..9 {
+            let table = f.open();
+            [7, 8, 9].iter().for_each(|object| f.write(&table, *object).unwrap());
+            table.close().unwrap();
+            of_session.push(f.data.object(7));
+        }
+        let with_kept = |put: &[(u64, Option<MemoryObject>)]| {
+            let cut = Fixture { book: Arc::new(kept.copied()), ..f.cut() };
+            put.iter().for_each(|(object, state)| cut.data.replace(*object, state.clone()));
+            cut
+        };
+        for old in &of_session {
+            assert_corrupt(with_kept(&[(7, old.clone())]).open().touch(Segment(7)), "is an older version");
+        }
+        // What is not there is missed, and nothing is written under such a page.
+        let cut = with_kept(&[(9, None)]);
+        let table = cut.open();
+        assert_corrupt(table.touch(Segment(9)), "is an older version");
+        assert_corrupt(cut.write(&table, 9), "is an older version");
+        assert_corrupt(cut.write(&table, 8), "is an older version");
+        table.close().unwrap();
+        assert_corrupt(cut.open().touch(Segment(9)), "is an older version");
+        // An object of the page's own session is refused as well, for its neighbours are of later ones.
+        assert_corrupt(
+            with_kept(&[(7, first_of_seven.clone())]).open().touch(Segment(7)),
+            "is an older version",
+        );
+        // A session that was cut short is none of that.
+        let table = f.open();
+        [7, 8].iter().for_each(|object| f.write(&table, *object).unwrap());
+        let cut = f.cut();
+        let after = cut.open();
+        (7..12).for_each(|object| after.touch(Segment(object)).unwrap());
+        (7..12).for_each(|object| cut.write(&after, object).unwrap());
+        after.close().unwrap();
     }
 }

@@ -38,7 +38,8 @@ impl Writers {
         version_table: Option<Arc<VersionTable>>,
     ) -> Result<Writers> {
         let writers = Writers { schedule: schedule.clone(), threads: Mutex::default() };
-        let (clock, checkpointed) = (SystemClock::default(), Mutex::default());
+        let clock = SystemClock;
+        let checkpointed = Mutex::new(clock.now());
         let work = Arc::new(WriterLoop { cache, schedule, back, version_table, clock, checkpointed });
         for _ in 0..THREADS {
             let work = work.clone();

@@ -17,6 +17,9 @@ const NO_SLOT: u32 = 0;
 const CORRUPT: u32 = u32::MAX;
 type Entry = [u8; MAP_ENTRY as usize];
 
+/// An entry that does not verify: of a segment of which nothing says any more where its content is.
+const LOST: Entry = [0xff; MAP_ENTRY as usize];
+
 pub(crate) struct SegmentMap {
     /// 0 for no slot, `u32::MAX` for an entry that does not verify, else the slot's number plus 1.
     slots: Vec<AtomicU32>,
@@ -117,7 +120,11 @@ impl SegmentMap {
     pub(crate) fn write(&self, medium: &dyn Medium, segments: impl Iterator<Item = SegmentNo>) -> Result<()> {
         let place = |segment: SegmentNo| self.geometry.map + u64::from(segment.get()) * MAP_ENTRY;
         let entries: Vec<(u64, Entry)> = segments
-            .filter_map(|segment| Some((place(segment), self.entry(segment, self.get(segment).ok()?))))
+            .map(|segment| {
+                // The journal that named its slot is about to be retired: the entry from before must not count again.
+                let entry = self.get(segment).map_or(LOST, |slot| self.entry(segment, slot));
+                (place(segment), entry)
+            })
             .collect();
         let extents: Vec<WriteExtent<'_>> =
             entries.iter().map(|(offset, entry)| WriteExtent { offset: *offset, data: entry }).collect();

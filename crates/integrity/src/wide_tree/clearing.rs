@@ -3,7 +3,7 @@
 use super::WideTree;
 use crate::tree_page::{ABSENT, BITS, ENTRIES, height};
 use crate::untrusted::{Part, Untrusted};
-use lacuna_core::Result;
+use lacuna_core::{Kind, Result};
 
 impl WideTree {
     /// Makes the leaves from `first` on zero and calls `dropped` for each page of leaves that is thereby absent.
@@ -107,11 +107,14 @@ impl WideTree {
         if level == 0 {
             dropped(page)?;
         } else {
-            let read = self.read(us, level, page, |entries| *entries);
-            if read.is_err() {
-                self.drop_cached_below(us, level, page, dropped)?;
-            }
-            let entries = read.unwrap_or([ABSENT; ENTRIES as usize]);
+            let entries = match self.read(us, level, page, |entries| *entries) {
+                // Nothing says what lies below a page that does not verify, or that the medium does not give: what it belongs to goes.
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
+                    self.drop_cached_below(us, level, page, dropped)?;
+                    [ABSENT; ENTRIES as usize]
+                }
+                read => read?,
+            };
             for (child, tag) in (page * ENTRIES..).zip(entries) {
                 if tag != ABSENT || self.pages.get_mut().contains((level - 1, child)) {
                     self.drop_below(us, level - 1, child, dropped)?;
