@@ -5,7 +5,7 @@ use crate::notify;
 use crate::settings;
 use crate::working::{self, Looking, Stage};
 use lacuna::{Error, Kind, Result};
-use lacuna_service::{ReadyPipe, Side, daemonize};
+use lacuna_service::{Log, ReadyPipe, Side, daemonize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::net::UnixDatagram;
@@ -80,10 +80,13 @@ pub(crate) fn run(
                 Ok(()) => 0,
                 Err(e) => console::exit_code(e),
             };
-            match (result, ready.0.take()) {
-                (Err(e), Some(pipe)) => pipe.failed(&e),
-                (Err(e), None) if !secret => to_system_log(&e),
-                (Err(_), None) | (Ok(()), _) => {}
+            let pipe = ready.0.take();
+            if let Err(e) = &result {
+                // The process that waits may be gone, as when a person interrupts it.
+                let heard = pipe.is_some_and(|pipe| pipe.failed(e));
+                if !heard && !secret {
+                    to_system_log(e);
+                }
             }
             // The parent tells the person; a second voice on the same terminal would only repeat it.
             console::leave(code)
@@ -129,7 +132,7 @@ fn ignores_hup() -> bool {
 /// Where a server's messages go: to standard error, or from the background to the system's log.
 ///
 /// Deniability contract: as for [`run`]. In the foreground standard error may be such a log too, unless it is a terminal.
-pub(crate) fn reporter(background: bool, secret: bool) -> Arc<dyn Fn(&Error) + Send + Sync> {
+pub(crate) fn reporter(background: bool, secret: bool) -> Log {
     if secret && (background || !console::is_watched()) {
         Arc::new(|_| {})
     } else if background {
@@ -137,6 +140,14 @@ pub(crate) fn reporter(background: bool, secret: bool) -> Arc<dyn Fn(&Error) + S
     } else {
         Arc::new(console::error)
     }
+}
+
+/// What a server ends with, of two things that it did. If both failed, the second failure goes where messages go.
+pub(crate) fn both(first: Result<()>, second: Result<()>, say: &Log) -> Result<()> {
+    if let (Err(_), Err(second)) = (&first, &second) {
+        say(second);
+    }
+    first.and(second)
 }
 
 /// One message to the system's log, if there is one: facility daemon, level error.

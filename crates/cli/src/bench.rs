@@ -10,7 +10,7 @@ use serde_json::json;
 pub(crate) fn run(args: &BenchArgs, console: Console) -> Result<()> {
     let kdf = crate::args::CostArgs { kdf_memory: Some(args.kdf_memory), kdf_passes: None };
     let wanted = cost::from_args(&kdf)?.unwrap_or_default();
-    let speeds = lacuna::cipher_speeds(args.millis);
+    let speeds = lacuna::cipher_speeds(args.millis)?;
     let cost = wanted.settle(&console);
     if args.json {
         let ciphers: Vec<_> = speeds

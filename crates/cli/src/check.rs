@@ -55,7 +55,7 @@ pub(crate) fn run(args: &CheckArgs, console: Console) -> Result<()> {
 fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // What is written while a deeper level is not open overwrites some of it, and a check need not cost that.
-    let read_only = args.read_only || lacuna::peek(&args.location).is_some_and(|disk| disk.has_levels());
+    let read_only = args.read_only || lacuna::peek(&args.location)?.is_some_and(|disk| disk.has_levels());
     let access = unlock::access(read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verified = volume.parameters.verifies();
@@ -78,10 +78,8 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     bar.finish_and_clear();
     let unsaid = findings.end();
     let closed = disk.close();
-    findings.conclude(&report?, verified)?;
-    unsaid?;
-    findings.verdict()?;
-    closed
+    let told = report.and_then(|report| findings.conclude(&report, verified)).and(unsaid);
+    console::both(told.and_then(|()| findings.verdict()), closed)
 }
 
 /// Has the server check the disk that it has open.
@@ -106,8 +104,14 @@ fn of_server(args: &CheckArgs, mut talk: Conversation, console: Console) -> Resu
     bar.finish_and_clear();
     let unsaid = findings.end();
     let done = done?;
-    let count = |name: &str| done[name].as_u64().unwrap_or(0);
-    let report = CheckReport { good: count("good"), unwritten: count("unwritten"), bad: count("bad") };
+    let count = |name: &str| {
+        done[name].as_u64().ok_or_else(|| {
+            Error::new(Kind::Other, format!("cannot tell what came of the check of {}", args.location))
+                .found(format!("an answer of the server without the count {name:?}"))
+                .remedy("if the server is of another version, close the disk and give the command then")
+        })
+    };
+    let report = CheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };
     findings.conclude(&report, done["verified"] == true)?;
     unsaid?;
     findings.verdict()

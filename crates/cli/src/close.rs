@@ -2,18 +2,17 @@
 
 use crate::args::{CloseArgs, ClusterArgs};
 use crate::console::{self, Console};
-use crate::open_at::{Mount, OpenAt, records};
+use crate::open_at::{Mount, OpenAt};
 use crate::status;
 use crate::working::{self, Looking};
 use lacuna::{Error, Kind, Location, Result};
-use lacuna_service::{Closed, Record};
-use std::cell::Cell;
+use lacuna_service::Closed;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// `lacuna close`. All disks are closed that can be, whatever becomes of the others; the first failure is told. When a level cannot be
-/// closed, those above it stay open: without level 0 it would get no more cover.
+/// `lacuna close`. All disks are closed that can be, whatever becomes of the others. Each failure is told; the first one is what the
+/// command ends with. When a level cannot be closed, those above it stay open: without level 0 it would get no more cover.
 pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     if args.all {
         return close_all(args.deleted, console);
@@ -21,21 +20,47 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
     let (namespace, ceph_conf) = (args.namespace.clone(), args.ceph_conf.clone());
     let cluster = ClusterArgs { namespace, ceph_conf, ceph_id: None, timeout: None };
     let mut open = OpenAt::default();
-    let mut closed = Ok(());
+    let mut failures = Failures::default();
     for target in &args.targets {
         match open_at(target, &cluster, args.deleted) {
             Ok(of_target) => open.extend(of_target),
-            Err(e) => closed = closed.and(Err(e)),
+            Err(e) => failures.add(e),
         }
     }
-    closed = closed.and(close_mounts(open.mounts.into_iter(), console, |_| {}));
-    open.sockets.into_iter().fold(closed, |closed, socket| closed.and(close_served(&socket, console)))
+    close_each(open, &mut failures, console);
+    failures.end()
+}
+
+/// What kept things open. The first failure is told at the end, as that of every command, and the others at once.
+#[derive(Default)]
+struct Failures(Option<Error>);
+
+impl Failures {
+    fn add(&mut self, e: Error) {
+        if self.0.is_none() {
+            self.0 = Some(e);
+        } else {
+            console::error(&e);
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
+/// Closes all of it: mounts, then what is served.
+fn close_each(open: OpenAt, failures: &mut Failures, console: Console) {
+    close_mounts(open.mounts.into_iter(), failures, console);
+    for socket in open.sockets {
+        close_served(&socket, console).unwrap_or_else(|e| failures.add(e));
+    }
 }
 
 /// What is to be closed when a target is given. Errors: [`Kind::Usage`] where several disks can be meant, and [`Kind::Other`] for
 /// one whose file was deleted, unless that may be.
 fn open_at(target: &Path, cluster: &ClusterArgs, deleted: bool) -> Result<OpenAt> {
-    let open = if let Some(mount) = mounted_at(target) {
+    let open = if let Some(mount) = mounted_at(target)? {
         // Refuses what means nothing for a mount point.
         cluster.of(&Location::Path(target.to_owned()))?;
         OpenAt { mounts: vec![mount], sockets: Vec::new() }
@@ -62,74 +87,62 @@ fn close_served(socket: &Path, console: Console) -> Result<()> {
 /// Closes everything that this user has open; what was `deleted` only if that is said. Each failure is told; the first one is what the
 /// command ends with.
 fn close_all(deleted: bool, console: Console) -> Result<()> {
-    lacuna_service::default_run_base()?;
-    let told = Cell::new(false);
-    // The first failure is told at the end, as that of every command.
-    let failed = |e: &Error| {
-        if told.replace(true) {
-            console::error(e);
-        }
-    };
-    let sockets = lacuna_service::sockets();
-    let mut records: Vec<Record> = records().collect();
+    let mut failures = Failures::default();
+    let sockets = lacuna_service::sockets().unwrap_or_else(|e| {
+        failures.add(e);
+        Vec::new()
+    });
+    let (mut records, unseen) = lacuna_service::seen(None)?;
+    unseen.into_iter().for_each(|e| failures.add(e));
     // What was opened last may rest on what was opened before.
     records.sort_by_key(|record| Reverse(record.since));
     let mounts =
         records.into_iter().map(|record| OpenAt { mounts: vec![Mount::of(record)], sockets: Vec::new() });
     let served = sockets.into_iter().map(|socket| OpenAt { mounts: Vec::new(), sockets: vec![socket] });
     let all: Vec<OpenAt> = mounts.chain(served).collect();
-    if all.is_empty() {
+    if all.is_empty() && failures.0.is_none() {
         return console.done("nothing is open");
     }
     let mut open = OpenAt::default();
-    let mut closed = Ok(());
     let mut kept = BTreeSet::new();
     for one in all {
         match if deleted { Ok(()) } else { one.refuse_deleted() } {
             Ok(()) => open.extend(one),
-            // All levels of a disk have the same file.
-            Err(e) if kept.insert(e.to_string()) => {
-                failed(&e);
-                closed = closed.and(Err(e));
+            Err(e) => {
+                // All levels of a disk have the same file and the same server. Deniability contract: that is told once.
+                let disk = one.mounts.into_iter().find_map(|mount| mount.location);
+                if kept.insert(disk.unwrap_or_else(|| e.to_string())) {
+                    failures.add(e);
+                }
             }
-            Err(_) => {}
         }
     }
-    closed = closed.and(close_mounts(open.mounts.into_iter(), console, failed));
-    for socket in open.sockets {
-        let one = close_served(&socket, console);
-        one.as_ref().err().into_iter().for_each(failed);
-        closed = closed.and(one);
-    }
-    closed
+    close_each(open, &mut failures, console);
+    failures.end()
 }
 
-/// Closes these, the deepest levels first, and tells `failed` of each that stays.
-fn close_mounts(
-    mounts: impl Iterator<Item = Mount>,
-    console: Console,
-    mut failed: impl FnMut(&Error),
-) -> Result<()> {
-    let mut closed = Ok(());
+/// Closes these, the deepest levels first.
+fn close_mounts(mounts: impl Iterator<Item = Mount>, failures: &mut Failures, console: Console) {
     let mut stay = Vec::new();
     for Mount { mountpoint, location, .. } in deepest_first(mounts) {
         if location.is_some() && stay.contains(&location) {
             continue;
         }
-        let one = close_one(&mountpoint, console).map_err(not_mounted);
-        if let Err(e) = &one {
+        if let Err(e) = close_one(&mountpoint, console) {
             stay.push(location);
-            failed(e);
+            failures.add(not_mounted(e));
         }
-        closed = closed.and(one);
     }
-    closed
 }
 
-/// What is mounted at a mount point.
-fn mounted_at(target: &Path) -> Option<Mount> {
+/// What is mounted at a path that is given, also where something else keeps others from being seen. Nothing looks at the path itself.
+fn mounted_at(target: &Path) -> Result<Option<Mount>> {
     let path = status::canonical(&Location::Path(target.to_owned()));
-    records().find(|record| record.mountpoint == Path::new(&path)).map(Mount::of)
+    let (records, unseen) = lacuna_service::seen(None)?;
+    match records.into_iter().find(|record| record.mountpoint == Path::new(&path)) {
+        Some(record) => Ok(Some(Mount::of(record))),
+        None => unseen.into_iter().next().map_or(Ok(None), Err),
+    }
 }
 
 fn location_of(target: &Path) -> Location {

@@ -94,6 +94,17 @@ pub(crate) fn error(e: &Error) {
     to_stderr(&format!("lacuna: {words}"));
 }
 
+/// What a command ends with, of two things that it did. If both failed, the second failure is told at once.
+pub(crate) fn both<T>(first: Result<T>, second: Result<()>) -> Result<T> {
+    match (first, second) {
+        (Err(first), Err(second)) => {
+            error(&second);
+            Err(first)
+        }
+        (first, second) => first.and_then(|done| second.map(|()| done)),
+    }
+}
+
 /// The exit code of a command that ends with an error. A log that keeps exit codes hears the same one of all that are
 /// private.
 pub(crate) fn exit_code(e: &Error) -> u8 {

@@ -30,7 +30,10 @@ fn open_by(
     console: Console,
     findings: &mut Findings,
 ) {
-    let mut servers = status::servers_of(location, cluster, console);
+    let mut servers = match status::servers_of(location, cluster, console) {
+        Ok(servers) => servers,
+        Err(e) => return findings.failed("open", &e),
+    };
     // A header that cannot be read may be of a format with levels.
     let discreet = header.is_none_or(|header| header.format.has_levels());
     if discreet {
@@ -49,7 +52,7 @@ fn open_by(
     let Some(header) = header else { return };
     match lacuna::process_of(header.uuid) {
         Some(pid) => match status::of_process(pid, console) {
-            Some(open) => findings.note(
+            Ok(Some(open)) => findings.note(
                 "open",
                 format!("this user has the same disk open as {open}"),
                 format!(
@@ -57,11 +60,12 @@ fn open_by(
                     shell_word(&open)
                 ),
             ),
-            None => findings.note(
+            Ok(None) => findings.note(
                 "open",
                 format!("open for writing in process {pid}, which is no server of this user"),
                 format!("`ps -p {pid}` shows what it is; wait for its end, or end it"),
             ),
+            Err(e) => findings.failed("open", &e),
         },
         None => findings.fine("open", "open nowhere on this machine"),
     }

@@ -4,8 +4,8 @@
 use crate::findings::Findings;
 use lacuna::vault::{self, is_vault, lacks_header};
 use lacuna::{
-    ClusterOptions, CopyReport, CopyState, Diagnosis, Examination, Kind, Location, PublicHeader, examine,
-    human, shell_word,
+    ClusterOptions, CopyReport, CopyState, Diagnosis, Error, Examination, Kind, Location, PublicHeader,
+    Result, examine, human, shell_word,
 };
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 use rustix::process::geteuid;
@@ -263,8 +263,16 @@ fn length(examined: &Examination, location: &Location, findings: &mut Findings) 
 
 /// The space of the file system that holds a file or a vault.
 fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
-    let grows = path.is_dir() || path.is_file();
-    let Some(found) = statvfs(path).ok().filter(|_| grows) else { return };
+    if !path.is_dir() && !path.is_file() {
+        return;
+    }
+    let found = match statvfs(path) {
+        Ok(found) => found,
+        Err(e) => {
+            let what = format!("cannot ask for the space of {}", path.display());
+            return findings.failed("space", &Error::io(what, &e.into()));
+        }
+    };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let may_take = examined.used.filter(|_| path.is_file()).map(|used| examined.len.saturating_sub(used));
     let words = format!("{} free on the file system that holds it", human(free));
@@ -285,14 +293,32 @@ fn space(path: &Path, examined: &Examination, findings: &mut Findings) {
     }
 }
 
+/// Those of the files of a vault that are not there. Errors: one that cannot be looked at.
+fn missing_files(dir: &Path) -> Result<Vec<&'static str>> {
+    let mut missing = Vec::new();
+    for file in vault::FILES {
+        match fs::metadata(dir.join(file)) {
+            Ok(about) if about.is_file() => {}
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(Error::io(format!("cannot look at {}", dir.join(file).display()), &e));
+            }
+            _ => missing.push(file),
+        }
+    }
+    Ok(missing)
+}
+
 /// The files of a vault, and what this machine remembers of it.
 fn vault_files(dir: &Path, findings: &mut Findings) {
-    let missing: Vec<&str> = vault::FILES.into_iter().filter(|file| !dir.join(file).is_file()).collect();
-    if missing.is_empty() {
-        findings.fine("files", "the superblocks and both journal files are there");
-    } else {
-        let found = format!("missing in the directory: {}", missing.join(", "));
-        findings.wrong("files", Kind::Corrupt, found, "restore the directory from a backup, whole");
+    match missing_files(dir) {
+        Ok(missing) if missing.is_empty() => {
+            findings.fine("files", "the superblocks and both journal files are there");
+        }
+        Ok(missing) => {
+            let found = format!("missing in the directory: {}", missing.join(", "));
+            findings.wrong("files", Kind::Corrupt, found, "restore the directory from a backup, whole");
+        }
+        Err(e) => findings.failed("files", &e),
     }
     match vault::about(dir, None) {
         Ok(about) => match about.remembered {

@@ -43,7 +43,7 @@ fn refuse_unasked(args: &EraseArgs) -> Result<()> {
 
 /// Refuses what a server of this user has open, in words that say how to close it.
 fn refuse_open(location: &Location, cluster: &ClusterOptions, console: Console) -> Result<()> {
-    let servers = status::servers_of(location, cluster, console);
+    let servers = status::servers_of(location, cluster, console)?;
     let Some(server) = servers.first() else { return Ok(()) };
     // Deniability contract: not where it is mounted, which may be a hidden level's place.
     Err(Error::new(Kind::Busy, format!("cannot erase {location}"))

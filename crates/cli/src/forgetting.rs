@@ -23,7 +23,7 @@ pub(crate) struct Forgetting {
 impl Forgetting {
     /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
     pub(crate) fn gather(args: &InfoArgs, console: Console) -> Result<Option<Forgetting>> {
-        let served = of(&status::items_of(&args.location, console));
+        let served = of(&status::items_of(&args.location, console)?);
         if served.is_some() || !args.passphrase.is_given() {
             return Ok(served);
         }

@@ -5,7 +5,7 @@ use crate::args::InfoArgs;
 use crate::console::Console;
 use crate::status;
 use crate::unlock;
-use lacuna::{Access, BLOCK_SIZE, Error, Kind, Opening, Result, human};
+use lacuna::{Access, BLOCK_SIZE, Disk as _, Error, Kind, Opening, Result, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(crate) fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Res
     if !has_levels {
         return if given { Err(no_levels(&args.location.to_string())) } else { Ok(Vec::new()) };
     }
-    let served = facts(&status::items_of(&args.location, console));
+    let served = facts(&status::items_of(&args.location, console)?);
     if !served.is_empty() && given {
         console
             .note("the disk is open: its server tells of its levels, and the passphrase was not looked at");
@@ -75,6 +75,7 @@ pub(crate) fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Res
     let disk = Arc::new(unlock::open(volume.into_key(false)?, opening)?);
     let items: Vec<Value> =
         disk.levels().iter().flat_map(|level| level.status().items).map(|item| json!(item)).collect();
+    disk.close()?;
     Ok(facts(&items))
 }
 

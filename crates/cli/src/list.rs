@@ -4,15 +4,13 @@ use crate::activity::Activity;
 use crate::args::ListArgs;
 use crate::console::{self, Console};
 use crate::status;
-use crate::status_words::{changed_file, no_answer, place, since};
+use crate::status_words::{changed_file, no_answer, place, printable, since};
 use lacuna::{Result, shell_word};
 use serde_json::{Value, json};
 
 /// `lacuna list`.
 pub(crate) fn run(args: &ListArgs, console: Console) -> Result<()> {
-    // Where nothing can be seen, nothing is not what is open.
-    lacuna_service::default_run_base()?;
-    let servers = status::all(console);
+    let servers = status::all(console)?;
     if args.json {
         let open: Vec<Value> = servers.iter().map(entry).collect();
         return console::json(&json!({ "open": open }));
@@ -20,7 +18,7 @@ pub(crate) fn run(args: &ListArgs, console: Console) -> Result<()> {
     if servers.is_empty() {
         return console.done("nothing is open");
     }
-    let rows: Vec<Vec<String>> = servers.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = servers.iter().map(|server| row(&printable(server))).collect();
     lines(&rows).iter().try_for_each(|line| console::line(line))
 }
 

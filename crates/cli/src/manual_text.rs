@@ -114,7 +114,7 @@ const CREATE: &[(&str, &str)] = &[
 const OPEN: &[(&str, &str)] = &[
     ("lacuna open disk.img /mnt --mkfs ext4", "For the first time: make a file system, and mount it."),
     ("lacuna open disk.img /mnt", "Afterwards."),
-    ("lacuna open d.img /mnt/public /mnt/hidden", "A disk with levels, with the passphrase of level 1."),
+    ("lacuna open d.img /mnt/files /mnt/data", "A disk with levels, with the passphrase of level 1."),
     ("lacuna open ~/synced/photos /mnt/photos", "A vault, which is a directory."),
     (
         "lacuna open disk.img ~/files --mkfs ext4 --via fuse2fs",

@@ -7,7 +7,7 @@ use crate::console::{self, Console};
 use crate::in_pool;
 use crate::mount_point;
 use crate::notify;
-use crate::place::{HeldPlace, Place};
+use crate::place::HeldPlace;
 use crate::settings;
 use crate::size::budget;
 use crate::status;
@@ -28,12 +28,12 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
     unlock::check_idle(&args.location, &args.idle)?;
     let budget = budget(args.cache)?;
     // Deniability contract: what is said of mount points tells how many there are, and a log keeps it.
-    let secretive = !console::is_watched() && lacuna::peek(&args.location).is_some_and(|at| at.has_levels());
+    let secretive = !console::is_watched() && lacuna::peek(&args.location)?.is_some_and(|at| at.has_levels());
     check_mountpoints(&mut args, console, secretive).map_err(|e| if secretive { e.private() } else { e })?;
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     args.read_only |= args.location.snapshot().is_some();
     let shown = status::canonical(&args.location);
-    for left in lacuna_service::died(None).unwrap_or_default() {
+    for left in lacuna_service::died(None)? {
         if left.location == shown && !args.mountpoints.contains(&left.mountpoint) && !secretive {
             let (at, word) = (left.mountpoint.display(), shell_word(&left.mountpoint));
             console.note(&format!(
@@ -130,6 +130,8 @@ fn serve(
     })?;
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
+    // An error here leaves no disk open.
+    let held = Arc::new(HeldPlace::of(&args.location)?);
     let disk = Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
     if let Some(note) = disk.note() {
         console.note(note);
@@ -144,25 +146,14 @@ fn serve(
             || mkfs.as_ref().map_or_else(Stage::default, |wanted| Stage::of(format!("making {wanted}")));
         if waits { stage } else { making() }.within("opening", &shown)
     };
-    let opened =
-        ready.working(console, look, || mount(args, (location, format), (&disk, verifies), &levels, &say))?;
+    let opened = ready.working(console, look, || {
+        // Only what serves holds the file: who waits for its end may take it away then.
+        mount(args, (location, format), (&disk, verifies, held), &levels, &say)
+    })?;
     let closing: Vec<_> = opened.iter().map(Opened::closing).collect();
     let is_closing = move || closing.iter().any(|closing| closing());
     let _kept = notify::keep(working::left(levels.clone(), disk.has_levels()), is_closing);
-    if disk.on_flash().is_some() && !args.raw && !args.read_only && !Way::is_loop(args.via) {
-        console.note(
-            "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
-             written again, and a purge then",
-        );
-    }
-    // Deniability contract: the same words however many levels there are.
-    let by_fuse2fs = !args.raw && !Way::is_loop(args.via) && args.via != Some(Way::Lklfuse);
-    if by_fuse2fs && !args.read_only && disk.has_levels() && working::is_uncovered(&levels) {
-        console.note(
-            "fuse2fs keeps times of access whatever the mount options are: to look at files is to write, and on a deeper level waits \
-             for writes of level 0; open it read-only to look only",
-        );
-    }
+    notes(args, &disk, &levels, console);
     let stoppers: Vec<_> = opened.iter().map(Opened::stopper).collect();
     let made: Vec<bool> = opened.iter().map(Opened::made_file_system).collect();
     let stop_all = move || stoppers.iter().for_each(Stopper::request);
@@ -185,20 +176,40 @@ fn serve(
         // The process that asked is gone: nothing stays mounted.
         stop_now();
     }
-    let ended = wait_all(opened);
+    let ended = wait_all(opened, &say);
     // Levels that are open to be protected, and mounted nowhere.
     let mut rest = Ok(());
     for level in &levels[args.mountpoints.len()..] {
-        rest = rest.and(level.close());
+        rest = background::both(rest, level.close(), &say);
     }
-    told.and(ended).and(rest)
+    background::both(background::both(told, ended, &say), rest, &say)
+}
+
+/// Says what a person should know of a disk that was just mounted.
+fn notes(args: &OpenArgs, disk: &OpenDisk, levels: &[Arc<dyn Disk>], console: Console) {
+    if args.raw || args.read_only || Way::is_loop(args.via) {
+        return;
+    }
+    if disk.on_flash().is_some() {
+        console.note(
+            "without a loop device the disk is not told what is deleted in the file system: it is forgotten when its place is \
+             written again, and a purge then",
+        );
+    }
+    // Deniability contract: the same words however many levels there are.
+    if args.via != Some(Way::Lklfuse) && disk.has_levels() && working::is_uncovered(levels) {
+        console.note(
+            "fuse2fs keeps times of access whatever the mount options are: to look at files is to write, and on a deeper level waits \
+             for writes of level 0; open it read-only to look only",
+        );
+    }
 }
 
 /// Mounts the levels that have a mount point.
 fn mount(
     args: &OpenArgs,
     (location, format): (&str, FormatId),
-    (disk, verifies): (&Arc<OpenDisk>, bool),
+    (disk, verifies, held): (&Arc<OpenDisk>, bool, Arc<HeldPlace>),
     levels: &[Arc<dyn Disk>],
     say: &Log,
 ) -> Result<Vec<Opened>> {
@@ -206,7 +217,7 @@ fn mount(
     let source = CoverSource::default();
     let uncovered = disk.has_levels() && working::is_uncovered(levels);
     let in_pool = in_pool::of(&args.location, &args.holder.cluster.of(&args.location)?);
-    let place = Place::of(&args.location).identity();
+    let place = held.place().identity();
     for (level, mountpoint) in levels.iter().zip(&args.mountpoints) {
         let mut request = OpenRequest::new(Arc::clone(level), location, mountpoint);
         request.format = format.to_string();
@@ -244,7 +255,7 @@ fn mount(
         request.log = Arc::clone(say);
         // `lacuna close` and `lacuna status` show what the server says.
         request.naming = settings::full_name;
-        request.attendant = Some(DiskAttendant::of(disk, verifies, HeldPlace::of(&args.location)));
+        request.attendant = Some(DiskAttendant::of(disk, verifies, Arc::clone(&held)));
         // The same for every level: a failure that is told in full must not say that it is of level 0.
         let started = Opened::start(request);
         let started = started.map_err(|e| match e.kind() {
@@ -270,8 +281,8 @@ fn tell(args: &OpenArgs, mountpoint: &Path, made: bool, console: Console) -> Res
     console.done(&format!("opened {} at {shown}{file_system}; `lacuna close {word}` ends it", args.location))
 }
 
-/// Serves until all are closed. The first that fails is told.
-fn wait_all(opened: Vec<Opened>) -> Result<()> {
+/// Serves until all are closed. The first failure is what it ends with; `say` hears of the others.
+fn wait_all(opened: Vec<Opened>, say: &Log) -> Result<()> {
     let mut opened = opened.into_iter();
     let Some(first) = opened.next() else { return Ok(()) };
     std::thread::scope(|scope| {
@@ -279,7 +290,7 @@ fn wait_all(opened: Vec<Opened>) -> Result<()> {
         others.into_iter().fold(first.wait(), |done, other| {
             let ended =
                 other.join().unwrap_or_else(|_| Err(Error::new(Kind::Other, "a defect of lacuna (a panic)")));
-            done.and(ended)
+            background::both(done, ended, say)
         })
     })
 }

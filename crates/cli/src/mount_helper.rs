@@ -4,7 +4,9 @@
 use crate::mount_options::Options;
 use crate::{passphrase, status};
 use lacuna::{Error, Kind, Location, Result};
+use lacuna_service::Record;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +17,10 @@ const UNMOUNTING: &str = "/sbin/umount.lacuna";
 const SYSTEMD: &str = "/run/systemd/system";
 /// How a unit of systemd asks a person, who may sit at the console or log in over a network.
 const ASKING: &str = "/usr/bin/systemd-ask-password";
+
+/// What is said of a path that leads nowhere.
+const NOT_THERE: [io::ErrorKind; 3] =
+    [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory, io::ErrorKind::NotConnected];
 
 /// Under which name the program was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +125,7 @@ impl Given {
         let mut options = Options::parse(self.options.iter().map(String::as_str))?;
         options.read_only = (options.read_only || self.has('r')) && !self.has('w');
         // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk is its loop device.
-        if self.has('f') || self.is_there() {
+        if self.has('f') || self.is_there()? {
             return Ok(None);
         }
         let asks = !options.names_key && passphrase::credential_path().is_none();
@@ -149,25 +155,30 @@ impl Given {
     }
 
     /// Whether a server has this location open at this directory.
-    fn is_there(&self) -> bool {
+    fn is_there(&self) -> Result<bool> {
         let Some(location) = self.names[0].to_str().and_then(|name| Location::parse(name).ok()) else {
-            return false;
+            return Ok(false);
         };
-        let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1])));
-        let running = lacuna_service::running(None).unwrap_or_default();
-        running.iter().map(|record| (&record.location, &record.mountpoint)).any(|(known, mountpoint)| {
+        let (location, at) = (status::canonical(&location), paths(Path::new(&self.names[1]))?);
+        for Record { location: known, mountpoint, .. } in lacuna_service::running(None)? {
             // Not one that ends just now, or that an automount waits for.
-            let there = lacuna_service::is_mounted(mountpoint) && !lacuna_service::is_automount(mountpoint);
-            *known == location && at.contains(mountpoint) && there
-        })
+            if known == location
+                && at.contains(&mountpoint)
+                && lacuna_service::is_mounted(&mountpoint)
+                && !lacuna_service::is_automount(&mountpoint)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn to_close(&self) -> Result<Option<Vec<OsString>>> {
         let at = PathBuf::from(&self.names[0]);
-        if self.has('l') || !is_open(&at) {
+        if self.has('l') || !is_open(&at)? {
             return Err(unmount_without_help(&at, self.has('l')));
         }
-        if lacuna_service::has_automount(&at) {
+        if lacuna_service::has_automount(&at)? {
             return close_automounted(&at).map(|()| None);
         }
         let said = if self.has('v') { "--verbose" } else { "--quiet" };
@@ -177,18 +188,24 @@ impl Given {
 }
 
 /// Whether lacuna has something open there, or left it when a server died.
-fn is_open(at: &Path) -> bool {
-    let known = lacuna_service::running(None).into_iter().chain(lacuna_service::died(None)).flatten();
-    let at = paths(at);
-    known.into_iter().any(|record| at.contains(&record.mountpoint))
+fn is_open(at: &Path) -> Result<bool> {
+    let at = paths(at)?;
+    let mut known = lacuna_service::running(None)?.into_iter().chain(lacuna_service::died(None)?);
+    Ok(known.any(|record| at.contains(&record.mountpoint)))
 }
 
 /// The paths under which a mount point may be known. It is not looked at itself, which may hang.
-fn paths(at: &Path) -> Vec<PathBuf> {
-    let at = std::path::absolute(at).unwrap_or_else(|_| at.to_owned());
-    let canonical =
-        at.parent().zip(at.file_name()).and_then(|(dir, name)| Some(dir.canonicalize().ok()?.join(name)));
-    std::iter::once(at).chain(canonical).collect()
+fn paths(at: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: &io::Error| Error::io(format!("cannot find {}", at.display()), e);
+    let absolute = std::path::absolute(at).map_err(|e| failed(&e))?;
+    let Some((dir, name)) = absolute.parent().zip(absolute.file_name()) else { return Ok(vec![absolute]) };
+    let canonical = match dir.canonicalize() {
+        Ok(dir) => Some(dir.join(name)),
+        // Nothing is there, or a server died on the way there.
+        Err(e) if NOT_THERE.contains(&e.kind()) => None,
+        Err(e) => return Err(failed(&e)),
+    };
+    Ok(std::iter::once(absolute).chain(canonical).collect())
 }
 
 /// `umount(8)` as it is without helpers.

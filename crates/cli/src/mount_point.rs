@@ -15,7 +15,7 @@ pub(crate) fn check(given: &Path, console: Option<Console>) -> Result<PathBuf> {
         _ => e,
     })?;
     // A look into the mount point of an automount would wait for the mount that this is.
-    let waits = lacuna_service::is_automount(&mountpoint);
+    let waits = lacuna_service::is_automount(&mountpoint)?;
     let is_full = || std::fs::read_dir(&mountpoint).is_ok_and(|mut entries| entries.next().is_some());
     if let Some(console) = console.filter(|_| !waits && is_full()) {
         let (shown, word) = (mountpoint.display(), shell_word(&mountpoint));

@@ -7,19 +7,26 @@ use crate::status;
 use crate::status_words::moved_to;
 use lacuna::{Error, Kind, Location, Result};
 use serde_json::json;
+use std::path::Path;
 
 /// Puts what is mounted at a mount point in its place, for the verbs that work on what is open.
 ///
 /// Deniability contract: of a disk with levels each mount point names the disk.
 ///
-/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened.
+/// Errors: [`Kind::NotFound`] where another file is at the path from which the disk was opened; what keeps its server from being seen,
+/// and [`Kind::TimedOut`] where that alone knows which file is meant and does not answer.
 pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let Some(given) = location(verb) else { return Ok(()) };
     if given.path().is_none() {
         return Ok(());
     }
     let path = status::canonical(given);
-    let Some(record) = open_at::records().find(|record| record.mountpoint.to_str() == Some(&path)) else {
+    let mut records = match open_at::records() {
+        // What is mounted nowhere needs no server.
+        Err(_) if !lacuna_service::is_mounted(Path::new(&path)) => return Ok(()),
+        records => records?,
+    };
+    let Some(record) = records.find(|record| record.mountpoint.to_str() == Some(&path)) else {
         return Ok(());
     };
     // A location in a pool does not say in which namespace and cluster.
@@ -28,7 +35,8 @@ pub(crate) fn name(verb: &mut Verb) -> Result<()> {
     let place = Place::of(&disk);
     if !place.is(&record.place) && !record.place.is_empty() {
         // A file that was moved is where it is now.
-        let status = lacuna_service::status(&record.mountpoint, None).unwrap_or_default();
+        let status = status::unless_ended(lacuna_service::status(&record.mountpoint, None))?;
+        let status = status.unwrap_or_default();
         let server = json!({ "location": record.location, "file": status["file"] });
         let moved = moved_to(&server).map(|path| disk.with_path(path.into()));
         if let Some(moved) = moved.filter(|moved| Place::of(moved).is(&record.place)) {

@@ -4,7 +4,7 @@
 use crate::args::{ServeArgs, Tls};
 use lacuna::{Error, Kind, Result};
 use lacuna_nbd::{CLIENT_AUTHORITY, Listen, passed_addresses};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 /// Refuses to serve strangers by accident.
 pub(crate) fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
@@ -22,10 +22,7 @@ pub(crate) fn check(args: &ServeArgs, listen: &[Listen]) -> Result<()> {
 fn addresses(place: &Listen) -> (String, Vec<SocketAddr>) {
     match place {
         Listen::Unix(path) => (path.display().to_string(), Vec::new()),
-        // An address that does not resolve is refused when it is bound, with the reason.
-        Listen::Tcp(address) => {
-            (address.clone(), address.to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect))
-        }
+        Listen::Tcp { name, addresses } => (name.clone(), addresses.clone()),
         Listen::Activated => {
             let passed = passed_addresses();
             let shown: Vec<_> = passed.iter().map(ToString::to_string).collect();

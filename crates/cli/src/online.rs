@@ -28,14 +28,14 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
         return Ok(None);
     }
     let request = &format!("{} {request}", Place::of(location));
-    if let Some(record) = mount_of(location, &cluster) {
+    if let Some(record) = mount_of(location, &cluster)? {
         if !is_of(record.pid, location, &cluster) {
             return Ok(None);
         }
         let talk = lacuna_service::begin_mounted(&record.mountpoint, request, None)?;
         return Ok(Some(Begun { talk, mounted: Some(record) }));
     }
-    let Some(socket) = served_at(location, &cluster) else { return Ok(None) };
+    let Some(socket) = served_at(location, &cluster)? else { return Ok(None) };
     // Of one that accepts nobody the process is not known.
     if lacuna_service::process_at(&socket).is_some_and(|process| !is_of(process, location, &cluster)) {
         return Ok(None);
@@ -45,21 +45,21 @@ pub(crate) fn begin(location: &Location, holder: &HolderArgs, request: &str) -> 
 }
 
 /// The socket of the server without a mount point: by the name of the disk, or by its file, which was moved.
-fn served_at(location: &Location, cluster: &ClusterOptions) -> Option<PathBuf> {
+fn served_at(location: &Location, cluster: &ClusterOptions) -> Result<Option<PathBuf>> {
     let identity =
         Site::of(location, cluster).target().map_or_else(|| status::canonical(location), Target::identity);
     let place = Place::of(location);
-    // One that does not answer is known by its name alone.
-    let may_be =
-        |socket: &PathBuf| lacuna_service::account(socket).is_none_or(|of| place.may_be(place_of(&of)));
-    if let Some(socket) = lacuna_service::serving(&identity).filter(may_be) {
-        return Some(socket);
+    if let Some(socket) = lacuna_service::serving(&identity)? {
+        let account = status::if_it_answers(lacuna_service::account(&socket))?;
+        if account.is_none_or(|account| place.may_be(place_of(&account))) {
+            return Ok(Some(socket));
+        }
     }
     // Others are asked only if somebody has the disk open.
-    let claimer = claimer(location, cluster)?;
-    let mut answers = lacuna_service::answers().into_iter();
+    let Some(claimer) = claimer(location, cluster) else { return Ok(None) };
+    let mut answers = lacuna_service::answers()?.into_iter();
     let found = answers.find(|(_, account)| account["pid"] == claimer && place.is(place_of(account)));
-    found.map(|(socket, _)| socket)
+    Ok(found.map(|(socket, _)| socket))
 }
 
 /// Whether the disk that is at this location now can be the one that the process opened there: that may have been moved since, and
@@ -84,9 +84,9 @@ pub(crate) fn header(location: &Location, holder: &HolderArgs) -> Result<Option<
 }
 
 /// Where a disk is mounted: one that writes before those that read.
-pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Option<Record> {
+pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Result<Option<Record>> {
     let (shown, in_pool) = (status::canonical(location), in_pool::of(location, cluster));
-    let mut running = lacuna_service::running(None).unwrap_or_default();
+    let mut running = lacuna_service::running(None)?;
     let place = Place::of(location);
     let is_of = |record: &Record| {
         let is_named = record.location == shown && (record.in_pool.is_none() || record.in_pool == in_pool);
@@ -95,5 +95,5 @@ pub(crate) fn mount_of(location: &Location, cluster: &ClusterOptions) -> Option<
     };
     running.retain(|record| !record.vault && is_of(record));
     running.sort_by_key(|record| (record.read_only, record.mountpoint.clone()));
-    running.into_iter().next()
+    Ok(running.into_iter().next())
 }

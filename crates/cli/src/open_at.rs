@@ -7,6 +7,7 @@ use crate::status;
 use crate::status_words::{go_on, is_deleted, no_answer, place_of};
 use lacuna::{Error, Kind, Location, Result, Site, Target, shell_word};
 use lacuna_service::{InPool, Record};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -23,14 +24,12 @@ impl OpenAt {
     pub(crate) fn find(location: &Location, options: &ClusterArgs) -> Result<OpenAt> {
         let cluster = &options.of(location)?;
         let shown = status::canonical(location);
-        let mounted = records().filter(|record| record.location == shown);
-        let Some(meant) = in_pool::of(location, cluster) else {
-            return Ok(OpenAt::of_file(location, &shown));
-        };
+        let Some(meant) = in_pool::of(location, cluster) else { return OpenAt::of_file(location, &shown) };
+        let mounted = records()?.filter(|record| record.location == shown);
         let mut mounts: Vec<(InPool, Mount)> =
             mounted.map(|record| (record.in_pool.clone().unwrap_or_default(), Mount::of(record))).collect();
         let answers =
-            lacuna_service::answers().into_iter().filter(|(_, account)| account["location"] == *shown);
+            lacuna_service::answers()?.into_iter().filter(|(_, account)| account["location"] == *shown);
         let mut sockets: Vec<(InPool, PathBuf)> =
             answers.map(|(socket, account)| (in_pool::of_server(&account), socket)).collect();
         let all = mounts.iter().map(|(of, _)| of).chain(sockets.iter().map(|(of, _)| of));
@@ -43,10 +42,12 @@ impl OpenAt {
         sockets.retain(|(in_pool, _)| chosen.contains(in_pool));
         let mounts: Vec<Mount> = mounts.into_iter().map(|(_, mount)| mount).collect();
         let mut sockets: Vec<PathBuf> = sockets.into_iter().map(|(_, socket)| socket).collect();
-        if mounts.is_empty() && sockets.is_empty() {
+        if mounts.is_empty()
+            && sockets.is_empty()
+            && let Some(identity) = Site::of(location, cluster).target().map(Target::identity)
+        {
             // One that does not answer has a name all the same.
-            let identity = Site::of(location, cluster).target().map(Target::identity);
-            sockets.extend(identity.and_then(|identity| lacuna_service::serving(&identity)));
+            sockets.extend(lacuna_service::serving(&identity)?);
         }
         if mounts.is_empty() && sockets.is_empty() {
             refuse_silent(location)?;
@@ -56,13 +57,16 @@ impl OpenAt {
 
     /// Of a path: by the file that is there, whatever its name was when it was opened, and by the name where nothing is there or nobody
     /// can tell. Where nothing of that is open, what has the name and a file that was deleted.
-    fn of_file(location: &Location, shown: &str) -> OpenAt {
+    fn of_file(location: &Location, shown: &str) -> Result<OpenAt> {
         let place = Place::of(location);
-        let running = lacuna_service::running(None).unwrap_or_default();
+        let running = lacuna_service::running(None)?;
         // What a dead server left is cleared away by its name, whatever is at that path now.
-        let died = lacuna_service::died(None).unwrap_or_default();
-        let named = lacuna_service::serving(shown);
-        let account = named.as_ref().and_then(|socket| lacuna_service::account(socket)).unwrap_or_default();
+        let died = lacuna_service::died(None)?;
+        let named = lacuna_service::serving(shown)?;
+        let account = match &named {
+            Some(socket) => status::if_it_answers(lacuna_service::account(socket))?.unwrap_or_default(),
+            None => Value::Null,
+        };
 
         let of_file = |record: &&Record| {
             place.is(&record.place) || (record.location == shown && place.may_be(&record.place))
@@ -73,19 +77,20 @@ impl OpenAt {
             sockets: named.clone().into_iter().filter(|_| place.may_be(place_of(&account))).collect(),
         };
         if !open.mounts.is_empty() || !open.sockets.is_empty() {
-            return open;
+            return Ok(open);
         }
-        let served = lacuna_service::answers().into_iter();
+        let served = lacuna_service::answers()?.into_iter();
         open.sockets = served.filter(|(_, account)| place.is(place_of(account))).map(|of| of.0).collect();
         if open.sockets.is_empty() {
-            let is_gone = |record: &&Record| {
-                let status = || lacuna_service::status(&record.mountpoint, None);
-                record.location == shown && status().is_ok_and(|status| is_deleted(&status))
-            };
-            open.mounts = running.iter().filter(is_gone).cloned().map(Mount::of).collect();
+            for record in running.into_iter().filter(|record| record.location == shown) {
+                let status = status::unless_ended(lacuna_service::status(&record.mountpoint, None))?;
+                if status.is_some_and(|status| is_deleted(&status)) {
+                    open.mounts.push(Mount::of(record));
+                }
+            }
             open.sockets = named.into_iter().filter(|_| is_deleted(&account)).collect();
         }
-        open
+        Ok(open)
     }
 
     /// What is open of another location as well.
@@ -95,20 +100,22 @@ impl OpenAt {
     }
 
     /// Refuses what closing would lose: a disk whose file was deleted. What was in the directory of a vault is gone with its files,
-    /// and closing it tells what it could not write.
+    /// and closing it tells what it could not write. What cannot be asked now is refused as well: it may be such a disk, and may
+    /// answer when it is told to close.
     ///
     /// Deniability contract: not where it is mounted.
     pub(crate) fn refuse_deleted(&self) -> Result<()> {
-        let mounted = self.mounts.iter().filter(|mount| !mount.vault).filter_map(|mount| {
-            Some((mount.location.clone()?, lacuna_service::status(&mount.mountpoint, None).ok()?))
-        });
-        let served = self.sockets.iter().filter_map(|socket| {
-            let account = lacuna_service::account(socket)?;
-            Some((account["location"].as_str()?.to_owned(), account))
-        });
-        let Some((location, _)) = mounted.chain(served).find(|(_, status)| is_deleted(status)) else {
-            return Ok(());
-        };
+        let mut told = Vec::new();
+        for mount in self.mounts.iter().filter(|mount| !mount.vault) {
+            let status = status::unless_ended(lacuna_service::status(&mount.mountpoint, None))?;
+            told.extend(mount.location.clone().zip(status));
+        }
+        for socket in &self.sockets {
+            let account = status::unless_ended(lacuna_service::account(socket))?;
+            told.extend(account.and_then(|of| Some((of["location"].as_str()?.to_owned(), of))));
+        }
+        let deleted = told.into_iter().find(|(_, status)| is_deleted(status));
+        let Some((location, _)) = deleted else { return Ok(()) };
         Err(Error::new(Kind::Other, format!("cannot close {location}"))
             .found(
                 "its file was deleted while it was open: with the server the disk goes, and all that is on it",
@@ -127,7 +134,7 @@ fn several(location: &Location, all: &BTreeSet<InPool>) -> Error {
 
 /// Errors: [`Kind::TimedOut`] if there is a server of which it is not known what it serves.
 fn refuse_silent(location: &Location) -> Result<()> {
-    let servers = lacuna_service::accounts(|_, _| {});
+    let servers = lacuna_service::accounts(|_, _| {})?;
     let Some(silent) = servers.iter().find(|server| server["silent"] == true) else { return Ok(()) };
     Err(Error::new(Kind::TimedOut, format!("cannot tell whether {location} is open"))
         .found(format!("a server that {}", no_answer(silent)))
@@ -151,8 +158,7 @@ impl Mount {
     }
 }
 
-/// What is mounted, or was left mounted by servers that died.
-pub(crate) fn records() -> impl Iterator<Item = Record> {
-    let running = lacuna_service::running(None).unwrap_or_default();
-    running.into_iter().chain(lacuna_service::died(None).unwrap_or_default())
+/// What is mounted, or was left mounted by servers that died. Errors: what keeps one of them from being seen.
+pub(crate) fn records() -> Result<impl Iterator<Item = Record>> {
+    Ok(lacuna_service::running(None)?.into_iter().chain(lacuna_service::died(None)?))
 }

@@ -298,7 +298,10 @@ fn credential() -> Result<Option<Passphrase>> {
 /// Where that credential is. systemd names a directory also to units that were given none.
 pub(crate) fn credential_path() -> Option<PathBuf> {
     let dir = std::env::var_os("CREDENTIALS_DIRECTORY")?;
-    Some(Path::new(&dir).join(CREDENTIAL)).filter(|path| path.exists())
+    let path = Path::new(&dir).join(CREDENTIAL);
+    // One that is there and cannot be read is an error where it is read.
+    let is_missing = std::fs::symlink_metadata(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    (!is_missing).then_some(path)
 }
 
 /// Asks until the same was given twice in a row, but not for ever.

@@ -3,7 +3,7 @@
 use lacuna::{Error, Kind, Result};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Longest content of a file that can be one of ours.
@@ -16,7 +16,7 @@ impl PidFile {
     /// Writes it, in place of one that another process has left.
     pub(crate) fn write(path: &Path) -> Result<Self> {
         check(path)?;
-        let failed = |e: &std::io::Error| Error::io(what(path), e);
+        let failed = |e: &io::Error| Error::io(what(path), e);
         let new = beside(path)?;
         // Under a name of its own first, so that a reader never finds the file empty.
         let written = File::create_new(&new)
@@ -34,7 +34,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if number_in(&self.0) == Some(std::process::id()) {
+        if number_in(&self.0).is_ok_and(|number| number == Some(std::process::id())) {
             let _ = fs::remove_file(&self.0);
         }
     }
@@ -42,15 +42,18 @@ impl Drop for PidFile {
 
 /// Refuses a path at which something else is.
 pub(crate) fn check(path: &Path) -> Result<()> {
-    match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::io(what(path), &e)),
-        Ok(meta) if meta.is_file() && number_in(path).is_some() => Ok(()),
-        Ok(_) => Err(Error::new(Kind::Usage, what(path))
-            .found("something there that is not a file with a process number")
-            .expected("a path where nothing exists, or such a file")
-            .remedy("choose another path, or remove what is there")),
+    let failed = |e: &io::Error| Error::io(what(path), e);
+    let about = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        about => about.map_err(|e| failed(&e))?,
+    };
+    if about.is_file() && number_in(path).map_err(|e| failed(&e))?.is_some() {
+        return Ok(());
     }
+    Err(Error::new(Kind::Usage, what(path))
+        .found("something there that is not a file with a process number")
+        .expected("a path where nothing exists, or such a file")
+        .remedy("choose another path, or remove what is there"))
 }
 
 fn what(path: &Path) -> String {
@@ -67,10 +70,11 @@ fn beside(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(new))
 }
 
-fn number_in(path: &Path) -> Option<u32> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(LIMIT).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+/// The number in a file, if it holds one and nothing else. Errors: it cannot be read.
+fn number_in(path: &Path) -> io::Result<Option<u32>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(LIMIT).read_to_end(&mut text)?;
+    Ok(std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()))
 }
 
 #[cfg(test)]

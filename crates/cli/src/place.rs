@@ -1,8 +1,9 @@
 //! Which file or device a location names at the moment: a path can name another one later.
 
-use lacuna::Location;
+use lacuna::{Error, Location, Result};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -64,12 +65,12 @@ pub(crate) struct HeldPlace {
 }
 
 impl HeldPlace {
-    /// What is at a location now.
-    pub(crate) fn of(location: &Location) -> HeldPlace {
-        let place = Place::of(location);
-        let path = location.path().filter(|_| place != Place::Elsewhere);
-        let file = path.and_then(|path| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
-        HeldPlace { place, file }
+    /// What is at a location now. Errors: it cannot be followed, so its deletion would go unnoticed.
+    pub(crate) fn of(location: &Location) -> Result<HeldPlace> {
+        let failed = |e: Errno| Error::io(format!("cannot keep an eye on {location}"), &e.into());
+        let hold = |path: &Path| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let file = location.path().map(hold).transpose().map_err(failed)?;
+        Ok(HeldPlace { place: Place::of(location), file })
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -121,8 +122,9 @@ mod tests {
     fn a_file_is_followed_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        assert!(HeldPlace::of(&Location::Path(path("disk"))).is_err());
         fs::write(path("disk"), "").unwrap();
-        let held = HeldPlace::of(&Location::Path(path("disk")));
+        let held = HeldPlace::of(&Location::Path(path("disk"))).unwrap();
         let is = |name: &str, deleted: bool| {
             let now = held.to_json();
             assert_eq!((&now["deleted"], &now["removed"]), (&json!(deleted), &json!(false)), "{now}");
@@ -153,7 +155,7 @@ mod tests {
             eprintln!("skipped: no device node can be made here");
             return;
         }
-        let held = HeldPlace::of(&Location::Path(node.clone()));
+        let held = HeldPlace::of(&Location::Path(node.clone())).unwrap();
         fs::remove_file(node).unwrap();
         let now = held.to_json();
         assert_eq!((&now["deleted"], &now["removed"]), (&json!(false), &json!(true)), "{now}");

@@ -6,17 +6,19 @@ use crate::size::budget;
 use crate::status;
 use crate::unlock;
 use crate::working;
-use lacuna::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result};
+use lacuna::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Opening, Result, Uuid};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// `lacuna purge`.
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     let what = format!("purging {}", args.location);
-    let mut servers = status::servers_of(&args.location, &ClusterOptions::default(), console);
-    servers.retain(|server| is_of(server, &args.location));
+    let mut servers = status::servers_of(&args.location, &ClusterOptions::default(), console)?;
+    let uuid = if servers.is_empty() { None } else { meant(&args.location)? };
+    servers.retain(|server| uuid.is_none_or(|uuid| is_of(server, uuid)));
+    let uuid = uuid.map(|uuid| uuid.to_string());
     let items = match servers.first() {
-        Some(server) => working::show(console, &what, |_| ask(server))?,
+        Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref()))?,
         None => closed(args, console, &what)?,
     };
     let count = |name: &str| {
@@ -39,31 +41,51 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     console.done(&format!("purged {}: {gone}", args.location))
 }
 
-/// Whether a server has the disk open that is at this location now: the one that it opened there may have been moved since.
-fn is_of(server: &Value, location: &Location) -> bool {
-    if !matches!(location, Location::Nand(_) | Location::Ubi(_)) {
-        return true;
+/// The disk that is at this location now; none where a mount point is named, at which whatever is open is meant.
+///
+/// Errors: what keeps its header from being read. Then nothing can tell which server has the disk.
+fn meant(location: &Location) -> Result<Option<Uuid>> {
+    match location {
+        Location::Nand(_) | Location::Ubi(_) => {
+            Ok(Some(lacuna::about(location, &ClusterOptions::default())?.header.uuid))
+        }
+        Location::Path(_) | Location::Rados { .. } => Ok(None),
     }
-    let Ok(about) = lacuna::about(location, &ClusterOptions::default()) else { return true };
-    // Readers claim nothing. Where the system lets nobody claim a disk, opening it says that it is in use.
-    lacuna::process_of(about.header.uuid).is_some_and(|pid| server["pid"] == pid)
-        || server["read_only"] == true
 }
 
-/// Asks the server that has the disk open.
-fn ask(server: &Value) -> Result<Vec<Value>> {
+/// Whether a server has this disk open: the one that it opened at the same location may have been moved since.
+fn is_of(server: &Value, uuid: Uuid) -> bool {
+    // Readers claim nothing. Where the system lets nobody claim a disk, opening it says that it is in use.
+    lacuna::process_of(uuid).is_some_and(|pid| server["pid"] == pid) || server["read_only"] == true
+}
+
+/// Asks the server that has the disk open, which says whether it is the one that is meant.
+fn ask(server: &Value, uuid: Option<&str>) -> Result<Vec<Value>> {
     if server["died"] == true {
         let at = server["mountpoint"].as_str().unwrap_or_default();
         return Err(Error::new(Kind::Busy, "cannot purge the disk")
             .found(format!("what a server left that died, at {at}"))
             .remedy(format!("clear it away with `lacuna close {at}`, then try again")));
     }
-    match (server["mountpoint"].as_str(), server["location"].as_str()) {
-        (Some(mountpoint), _) => {
-            lacuna_service::purge_mounted(Path::new(mountpoint), server["raw"] == true, None)
-        }
-        (None, Some(location)) => lacuna_service::purge_served(location),
-        (None, None) => Err(Error::new(Kind::Other, "a server of the disk does not say where it is")),
+    if server["silent"] == true {
+        let process = server["pid"].as_u64().map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+        return Err(Error::new(Kind::TimedOut, "the disk was not purged")
+            .found("a server that does not answer")
+            .expected("an answer within 5 seconds")
+            .remedy(format!(
+                "if the process was stopped, `kill -CONT {process}` lets it go on; then try again"
+            )));
+    }
+    if let Some(mountpoint) = server["mountpoint"].as_str() {
+        return lacuna_service::purge_mounted(Path::new(mountpoint), server["raw"] == true, uuid, None);
+    }
+    // Several servers may have the same location: another disk may have been there before.
+    let mut answers = lacuna_service::answers()?.into_iter();
+    match answers.find(|(_, account)| account["pid"] == server["pid"]) {
+        Some((socket, _)) => lacuna_service::purge_served(&socket, uuid),
+        None => Err(Error::new(Kind::PurgeIncomplete, "the disk was not purged")
+            .found("a server that does not answer any more")
+            .remedy("`lacuna status` shows what is open; then try again")),
     }
 }
 
@@ -78,9 +100,9 @@ fn closed(args: &PurgeArgs, console: Console, what: &str) -> Result<Vec<Value>> 
     let opening = Opening { budget, purging: None, ..Opening::default() };
     let disk = unlock::open(volume.into_key(false)?, opening)?;
     let purged = working::show(console, what, |_| disk.purge());
-    let closed = disk.close();
-    let items = purged?.items.iter().map(|item| json!(item)).collect();
-    closed.map(|()| items).map_err(|e| e.context(&args.location))
+    let closed = disk.close().map_err(|e| e.context(&args.location));
+    let done = console::both(purged, closed)?;
+    Ok(done.items.iter().map(|item| json!(item)).collect())
 }
 
 /// So many of something, in words.

@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// `lacuna resize`.
 pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
-    if let Some(disk) = lacuna::peek(&args.location).filter(Parameters::has_levels) {
+    if let Some(disk) = lacuna::peek(&args.location)?.filter(Parameters::has_levels) {
         return Err(Error::new(Kind::Usage, format!("cannot resize {}", args.location))
             .found(format!("a disk with levels, of the format {}, which keeps its size", disk.format()))
             .expected("a disk of the format sealed")
@@ -110,7 +110,7 @@ fn of_server(args: &ResizeArgs, begun: Begun, console: Console) -> Result<()> {
 
 /// Where the kernel has the file system of the disk mounted, which alone can grow in use.
 fn kernel_mount(args: &ResizeArgs) -> Result<Record> {
-    let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?);
+    let mounted = online::mount_of(&args.location, &args.holder.cluster.of(&args.location)?)?;
     let found = match &mounted {
         Some(record) if record.raw => "an open disk without a file system of its own (--raw)",
         Some(_) => "a file system that a program serves (`open --via`)",

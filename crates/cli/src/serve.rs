@@ -61,20 +61,23 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     background::run(args.fork, key.has_levels(), (console, &what), |ready| {
         // In the background another process has the terminal, and says what this one does.
         let drawn = if args.fork { console.without_drawing() } else { console };
+        // An error here leaves no disk open.
+        let held = Arc::new(HeldPlace::of(&args.location)?);
         let disk =
             Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
         if let Some(note) = disk.note() {
             console.note(note);
         }
-        let attendant = DiskAttendant::of(&disk, verifies, HeldPlace::of(&args.location));
+        let attendant = DiskAttendant::of(&disk, verifies, held);
         serve(&args, &listen, (disk, attendant, format), (console, drawn), ready)
     })
 }
 
 /// Where to listen: all the places that the options name, or what a service manager has passed.
 fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
-    let sockets = args.socket.iter().cloned().map(Listen::Unix);
-    let listen: Vec<_> = sockets.chain(args.listen.iter().cloned().map(Listen::Tcp)).collect();
+    let sockets = args.socket.iter().cloned().map(Listen::Unix).map(Ok);
+    let addresses = args.listen.iter().map(|address| Listen::tcp(address));
+    let listen = sockets.chain(addresses).collect::<Result<Vec<_>>>()?;
     if !listen.is_empty() {
         return Ok(listen);
     }
@@ -132,11 +135,13 @@ fn serve(
     });
     let waiting = signs.status.map(StatusSocket::end).unwrap_or_default();
     drop(kept);
+    let say = background::reporter(args.fork, disk.has_levels());
     // Out of memory and unlocked, before anybody is told that this is over.
     drop(disk);
     // A script that waits for the file to go may take the disk away then.
     drop(signs.pid_file);
-    let ended = served.and(closed);
+    // Of lost data hears above all who waits for the end.
+    let ended = background::both(closed, served, &say);
     waiting.into_iter().for_each(|client| client.answer(&ended));
     ended
 }

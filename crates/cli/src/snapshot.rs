@@ -77,5 +77,5 @@ fn change(args: &SnapshotArgs, console: Console, what: impl FnOnce(&ObjectDisk) 
     let disk = unlock::open(volume.into_key(false)?, Opening::default())?;
     let done = disk.on_objects().and_then(what).map_err(|e| e.context(&args.location));
     let closed = disk.close();
-    done.and(closed)
+    console::both(done, closed)
 }

@@ -76,7 +76,16 @@ impl Account {
         let own = json!({ "file": attendance.file() });
         let place = status_words::place_of(&own);
         // Another server may have a file open that was at this path before.
-        let other = lacuna_service::serving(&identity).and_then(|socket| lacuna_service::account(&socket));
+        let unseen = |e: &Error| {
+            console.note(&format!("`lacuna status` will not see this server: {}", settings::words(e)));
+        };
+        let other = match other_under(&identity) {
+            Ok(other) => other,
+            Err(e) => {
+                unseen(&e);
+                return None;
+            }
+        };
         if other.is_some_and(|other| !place.is_empty() && status_words::place_of(&other) != place) {
             identity = format!("{identity}\0{place}");
         }
@@ -84,13 +93,8 @@ impl Account {
         let stop = self.stop.clone();
         let attends = attendance.clone();
         let account = move || self.to_json(&attends.file());
-        match StatusSocket::start(&identity, asked, attendance, account, move || stop.stop()) {
-            Ok(socket) => Some(socket),
-            Err(e) => {
-                console.note(&format!("`lacuna status` will not see this server: {}", settings::words(&e)));
-                None
-            }
-        }
+        let started = StatusSocket::start(&identity, asked, attendance, account, move || stop.stop());
+        started.inspect_err(unseen).ok()
     }
 
     /// `file`: what became of the file that is open.
@@ -115,6 +119,31 @@ impl Account {
     }
 }
 
+/// What a server says that listens under the name made from `identity`. One that does not answer is found when another is to listen
+/// there.
+fn other_under(identity: &str) -> Result<Option<Value>> {
+    match lacuna_service::serving(identity)? {
+        Some(socket) => if_it_answers(lacuna_service::account(&socket)),
+        None => Ok(None),
+    }
+}
+
+/// What a server says; none if it has ended by now.
+pub(crate) fn unless_ended<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Err(e) if e.kind() == Kind::NotFound => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// What a server says; none if it has ended by now, or does not answer and is known by its name alone.
+pub(crate) fn if_it_answers<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Err(e) if e.kind() == Kind::TimedOut => Ok(None),
+        answer => unless_ended(answer),
+    }
+}
+
 /// A location as a server says it: of a path, the one that does not depend on where somebody stands.
 pub(crate) fn canonical(location: &Location) -> String {
     match location {
@@ -136,13 +165,14 @@ pub(crate) fn canonical_path(path: &Path) -> PathBuf {
 /// `lacuna status`.
 pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     let target = args.target.as_deref().map(Location::parse).transpose()?;
-    // Where no server can be seen, none is not what is being served.
-    lacuna_service::default_run_base()?;
-    let look = || match &target {
-        Some(target) => those_of(all(console), target),
-        None => all(console),
+    let look = || -> Result<Vec<Value>> {
+        let servers = all(console)?;
+        Ok(match &target {
+            Some(target) => those_of(servers, target),
+            None => servers,
+        })
     };
-    let servers = look();
+    let servers = look()?;
     if let Some(target) = &target
         && servers.is_empty()
     {
@@ -165,23 +195,29 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
 }
 
 /// The counters of the servers of a disk outside of a pool that this user has; there is one for each mounted level.
-pub(crate) fn items_of(location: &Location, console: Console) -> Vec<Value> {
+pub(crate) fn items_of(location: &Location, console: Console) -> Result<Vec<Value>> {
     let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
-    servers_of(location, &ClusterOptions::default(), console).into_iter().flat_map(items).collect()
+    let servers = servers_of(location, &ClusterOptions::default(), console)?;
+    Ok(servers.into_iter().flat_map(items).collect())
 }
 
-/// The servers of a disk, or of what is mounted there.
-pub(crate) fn servers_of(target: &Location, cluster: &ClusterOptions, console: Console) -> Vec<Value> {
-    let mut servers = those_of(all(console), target);
+/// The servers of a disk, or of what is mounted there. Errors: those of [`all`].
+pub(crate) fn servers_of(
+    target: &Location,
+    cluster: &ClusterOptions,
+    console: Console,
+) -> Result<Vec<Value>> {
+    let mut servers = those_of(all(console)?, target);
     if let Some(meant) = in_pool::of(target, cluster) {
         servers.retain(|server| in_pool::of_server(server) == meant);
     }
-    servers
+    Ok(servers)
 }
 
-/// The location of what a process of this user serves.
-pub(crate) fn of_process(process: u32, console: Console) -> Option<String> {
-    location_now(&all(console).into_iter().find(|server| server["pid"] == process)?)
+/// The location of what a process of this user serves. Errors: those of [`all`].
+pub(crate) fn of_process(process: u32, console: Console) -> Result<Option<String>> {
+    let servers = all(console)?;
+    Ok(servers.iter().find(|server| server["pid"] == process).and_then(location_now))
 }
 
 /// The location of what a server has open: the path that its file has now, if it was moved.
@@ -189,11 +225,11 @@ pub(crate) fn location_now(server: &Value) -> Option<String> {
     status_words::moved_to(server).or(server["location"].as_str()).map(str::to_owned)
 }
 
-/// All servers of this user.
-pub(crate) fn all(console: Console) -> Vec<Value> {
-    let mut servers = nbd_servers(console);
-    servers.extend(mounts(console));
-    servers
+/// All servers of this user. Errors: what keeps one of them from being seen.
+pub(crate) fn all(console: Console) -> Result<Vec<Value>> {
+    let mut servers = nbd_servers(console)?;
+    servers.extend(mounts(console)?);
+    Ok(servers)
 }
 
 /// Those that serve this location, or are mounted there; of a file also under another path. The name alone does not count where
@@ -214,25 +250,23 @@ fn those_of(mut servers: Vec<Value>, target: &Location) -> Vec<Value> {
     servers
 }
 
-fn nbd_servers(console: Console) -> Vec<Value> {
+fn nbd_servers(console: Console) -> Result<Vec<Value>> {
     lacuna_service::accounts(|path, e| console.detail(&format!("no answer from {}: {e}", path.display())))
 }
 
-fn mounts(console: Console) -> Vec<Value> {
+fn mounts(console: Console) -> Result<Vec<Value>> {
     let answered = |record: Record| match lacuna_service::status(&record.mountpoint, None) {
         Ok(status) => Some(mount(&record, status)),
         Err(e) => {
             console.detail(&settings::words(&e));
-            (e.kind() == Kind::TimedOut).then(|| mount(&record, json!({ "silent": true })))
+            // One that ended at this moment, or does not listen yet, is not there. Any other is, whatever is wrong with it.
+            (e.kind() != Kind::NotFound).then(|| mount(&record, json!({ "silent": true })))
         }
     };
-    let running = lacuna_service::running(None).unwrap_or_default();
-    let mut servers: Vec<Value> = running.into_iter().filter_map(answered).collect();
+    let mut servers: Vec<Value> = lacuna_service::running(None)?.into_iter().filter_map(answered).collect();
     servers.sort_by_key(order);
-    let died =
-        lacuna_service::died(None).unwrap_or_default().into_iter().map(|record| mount(&record, Value::Null));
-    servers.extend(died);
-    servers
+    servers.extend(lacuna_service::died(None)?.into_iter().map(|record| mount(&record, Value::Null)));
+    Ok(servers)
 }
 
 /// Mounts of one disk stand together, by level.

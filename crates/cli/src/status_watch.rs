@@ -31,8 +31,8 @@ const USUAL: (usize, usize) = (80, 24);
 /// Lines above the servers.
 const TITLE: usize = 2;
 
-/// Watches what `look` gives, until INT, until there is nothing any more, or as often as was asked for.
-pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Vec<Value>) -> Result<()> {
+/// Watches what `look` gives, until INT, until there is nothing any more, or as often as was asked for. Errors: those of `look`.
+pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Result<Vec<Value>>) -> Result<()> {
     let (interrupt, interrupted) = channel();
     background::on_signal(move || {
         let _ = interrupt.send(());
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &StatusArgs, mut look: impl FnMut() -> Vec<Value>) -> Re
     let mut left = args.count;
     loop {
         let begun = Instant::now();
-        let servers = look();
+        let servers = look()?;
         if servers.is_empty() {
             return screen.end("what was watched is closed");
         }

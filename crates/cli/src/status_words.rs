@@ -9,6 +9,7 @@ use std::path::Path;
 
 /// The words for a server; with `all` also every counter that it has.
 pub(crate) fn of(server: &Value, all: bool) -> String {
+    let server = &printable(server);
     let place = place(server);
     let location = server["location"].as_str().unwrap_or("a disk");
     let pid = &server["pid"];
@@ -36,6 +37,18 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
         let _ = writeln!(out, "  {name:<24} {value}");
     }
     out
+}
+
+/// What a server says, with every text printable: names of files are chosen by others.
+pub(crate) fn printable(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(lacuna::printable(text).into_owned()),
+        Value::Array(items) => items.iter().map(printable).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (name.clone(), printable(value))).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 /// Where clients find it: the mount point, or the places where it listens.

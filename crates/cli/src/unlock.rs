@@ -39,21 +39,32 @@ pub(crate) fn say_whose(location: &Location, e: Error, console: Console) -> Erro
         return e;
     }
     // Deniability contract: where it is mounted says how many levels are open, and a log may keep this.
-    let servers = status::servers_of(location, &ClusterOptions::default(), console);
-    // A copy of the disk may be what is open.
-    let claimer = || status::of_process(online::claimer(location, &ClusterOptions::default())?, console);
-    let open = servers.first().and_then(status::location_now);
-    match open.or_else(claimer) {
-        Some(open) => {
+    match open_as(location, console) {
+        Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
+        Ok(Some(open)) => {
             let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
             e.remedy(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
         }
         // A device may be in use by anything.
-        None if !is_file => e,
-        None => e.remedy(
+        Ok(None) if !is_file => e,
+        Ok(None) => e.remedy(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
              at work on it, wait for that",
         ),
+    }
+}
+
+/// The location of what a server of this user has open there. Errors: what keeps its servers from being seen.
+fn open_as(location: &Location, console: Console) -> Result<Option<String>> {
+    let cluster = ClusterOptions::default();
+    let servers = status::servers_of(location, &cluster, console)?;
+    if let Some(open) = servers.first().and_then(status::location_now) {
+        return Ok(Some(open));
+    }
+    // A copy of the disk may be what is open.
+    match online::claimer(location, &cluster) {
+        Some(process) => status::of_process(process, console),
+        None => Ok(None),
     }
 }
 
@@ -84,10 +95,10 @@ pub(crate) fn access(read_only: bool) -> Access {
 }
 
 /// Whether it is a disk with levels, as far as it says what it is. In a pool and on flash there are none.
-fn has_levels(location: &Location) -> Option<bool> {
+fn has_levels(location: &Location) -> Result<Option<bool>> {
     match location {
-        Location::Path(_) => peek(location).map(|disk| disk.has_levels()),
-        Location::Rados { .. } | Location::Nand(_) | Location::Ubi(_) => Some(false),
+        Location::Path(_) => Ok(peek(location)?.map(|disk| disk.has_levels())),
+        Location::Rados { .. } | Location::Nand(_) | Location::Ubi(_) => Ok(Some(false)),
     }
 }
 
@@ -95,7 +106,7 @@ fn has_levels(location: &Location) -> Option<bool> {
 ///
 /// Deniability contract: its cover would end at a time that follows from when the last level, perhaps a hidden one, was used.
 pub(crate) fn check_idle(location: &Location, args: &IdleArgs) -> Result<()> {
-    if args.idle_timeout.is_none() || has_levels(location) != Some(true) {
+    if args.idle_timeout.is_none() || has_levels(location)? != Some(true) {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, "cannot use --idle-timeout here")
@@ -121,7 +132,7 @@ pub(crate) fn check_writing(
     if !args.write_through && waiting.cover_timeout.is_none() {
         return Ok(());
     }
-    match has_levels(location) {
+    match has_levels(location)? {
         Some(true) if args.write_through => Err(no_write_through().context("cannot use --write-through")),
         Some(false) if waiting.cover_timeout.is_some() => {
             Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")

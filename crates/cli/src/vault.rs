@@ -9,7 +9,7 @@ use crate::settings;
 use crate::size::budget;
 use crate::working;
 use lacuna::vault::{self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening};
-use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human};
+use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human, printable};
 use lacuna_service::Record;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -68,21 +68,30 @@ pub(crate) fn key(
 ) -> Result<VaultKey> {
     let shown = dir.display().to_string();
     let ask = |disk: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &shown, disk.uuid, open);
-    vault::unlock(dir, access, &console, ask).map_err(|e| match server_of(dir) {
-        Some(Record { mountpoint, pid, .. }) if e.kind() == Kind::Busy => {
-            Error::new(Kind::Busy, format!("cannot open {shown}"))
-                .found(format!("it is open at {} (process {pid})", mountpoint.display()))
-                .remedy(format!("use it there, or `lacuna close {}` first", lacuna::shell_word(&mountpoint)))
+    vault::unlock(dir, access, &console, ask).map_err(|e| {
+        if e.kind() != Kind::Busy {
+            return e;
         }
-        _ => e,
+        match server_of(dir) {
+            Ok(Some(Record { mountpoint, pid, .. })) => {
+                Error::new(Kind::Busy, format!("cannot open {shown}"))
+                    .found(format!("it is open at {} (process {pid})", mountpoint.display()))
+                    .remedy(format!(
+                        "use it there, or `lacuna close {}` first",
+                        lacuna::shell_word(&mountpoint)
+                    ))
+            }
+            Ok(None) => e,
+            Err(unseen) => e.remedy(format!("who has it open cannot be told: {}", unseen.finding())),
+        }
     })
 }
 
-/// The server that this user has for a vault.
-fn server_of(dir: &Path) -> Option<Record> {
+/// The server that this user has for a vault. Errors: what keeps it from being seen.
+fn server_of(dir: &Path) -> Result<Option<Record>> {
     let place = Place::of(&lacuna::Location::Path(dir.to_owned()));
-    let running = lacuna_service::running(None).unwrap_or_default();
-    running.into_iter().find(|record| record.vault && place.is(&record.place))
+    let mut running = lacuna_service::running(None)?.into_iter();
+    Ok(running.find(|record| record.vault && place.is(&record.place)))
 }
 
 /// Says what a person should know who has just opened a vault.
@@ -116,9 +125,13 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     });
     bar.finish_and_clear();
     let closed = open.close();
-    let report = report?;
+    console::both(report.and_then(|report| verdict(args, &report)), closed)
+}
+
+/// Says what came of a check. Errors: [`Kind::Corrupt`] with what to do about what is bad.
+fn verdict(args: &VaultCheckArgs, report: &CheckReport) -> Result<()> {
     if args.json {
-        console::json(&check_json(&args.dir, &report))?;
+        console::json(&check_json(&args.dir, report))?;
     } else {
         report.bad.iter().try_for_each(|bad| console::line(&bad_words(bad)))?;
         if !report.is_whole() {
@@ -132,7 +145,7 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
         ))?;
     }
     if report.places == 0 {
-        return closed;
+        return Ok(());
     }
     Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
         .found(format!("{} that cannot be read", many(report.places, "place")))
@@ -167,7 +180,7 @@ fn bad_words(BadFile { path, backing, block, blocks, why }: &BadFile) -> String 
         let _ = write!(words, " (backing file {backing})");
     }
     let _ = write!(words, ": {why}");
-    words
+    printable(&words).into_owned()
 }
 
 /// `lacuna vault accept`.
@@ -221,15 +234,21 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
     let shown = args.file.display();
     let failed = |e: &std::io::Error| Error::io(format!("cannot look at {shown}"), e);
     let about = std::fs::metadata(&args.file).map_err(|e| failed(&e))?;
-    let record = mount_of(about.dev()).ok_or_else(|| {
+    let record = mount_of(about.dev())?.ok_or_else(|| {
         Error::new(Kind::NotFound, format!("cannot tell how {shown} is protected"))
             .found("a file that is in no vault which this user has open")
             .expected("a path below the mount point of a vault")
     })?;
     if about.is_file() {
-        // What the kernel has not written back yet counts as well.
-        let synced = std::fs::File::open(&args.file).and_then(|file| file.sync_all());
-        synced.unwrap_or_else(|e| console.detail(&format!("cannot sync {shown}: {e}")));
+        // What the kernel has not written back yet counts as well. An error of that the kernel tells once, so it is not kept back.
+        match std::fs::File::open(&args.file) {
+            Ok(file) => file.sync_all().map_err(|e| Error::io(format!("cannot sync {shown}"), &e))?,
+            // Who may not read it may still ask how it is protected.
+            Err(e) => {
+                let why = format!("cannot open {shown}: {e}");
+                console.note(&format!("what was written last may not be counted: {why}"));
+            }
+        }
     }
     let mut found = lacuna_service::ask(&record.mountpoint, &format!("stat {}", about.ino()), None)?;
     found["path"] = json!(args.file.to_string_lossy());
@@ -238,10 +257,9 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
 }
 
 /// The vault that is mounted as this device.
-fn mount_of(device: u64) -> Option<Record> {
-    let running = lacuna_service::running(None).unwrap_or_default();
+fn mount_of(device: u64) -> Result<Option<Record>> {
     let is_it = |record: &Record| std::fs::metadata(&record.mountpoint).is_ok_and(|top| top.dev() == device);
-    running.into_iter().filter(|record| record.vault).find(is_it)
+    Ok(lacuna_service::running(None)?.into_iter().filter(|record| record.vault).find(is_it))
 }
 
 fn stat_words(found: &Value) -> String {

@@ -97,7 +97,7 @@ fn mount_options(args: &OpenArgs) -> impl Iterator<Item = &str> {
 /// Clears away what a server left that died: of this vault, and at this mount point.
 fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()> {
     let mountpoint = status::canonical(&Location::Path(mountpoint.to_owned()));
-    for left in lacuna_service::died(None).unwrap_or_default() {
+    for left in lacuna_service::died(None)? {
         if !left.vault || (left.location != location && left.mountpoint != Path::new(&mountpoint)) {
             continue;
         }
@@ -113,7 +113,12 @@ fn clear_dead(location: &str, mountpoint: &Path, console: Console) -> Result<()>
 
 /// Refuses to mount a vault into itself, or over itself.
 fn check_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
-    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    let dir = match dir.canonicalize() {
+        Ok(dir) => dir,
+        // Opening it says so.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io(format!("cannot find the vault {}", dir.display()), &e)),
+    };
     if !mountpoint.starts_with(&dir) && !dir.starts_with(mountpoint) {
         return Ok(());
     }
@@ -140,13 +145,15 @@ fn serve(
     let say = background::reporter(!args.foreground, false);
     let opening = VaultOpening { log: vault::log(&say), ..opening };
     let shown = place.dir.display().to_string();
+    // An error here leaves no vault open.
+    let held = HeldPlace::of(&args.location)?;
     let look = move || Stage::default().within("opening", &shown);
     let mounted = ready.working(console, look, || -> Result<Mounted> {
         let open = key.open(opening)?;
         // Its hold on the directory is to end with the vault.
         drop(key);
         vault::notes(&open, args.read_only, console);
-        mount(place, args, open, &say)
+        mount(place, args, (open, held), &say)
     })?;
     let _kept = notify::keep(|| None, mounted.closing());
     let stopper = mounted.stopper();
@@ -165,15 +172,19 @@ fn serve(
         // The process that asked is gone: nothing stays mounted.
         stop_now.request();
     }
-    told.and(mounted.wait())
+    background::both(told, mounted.wait(), &say)
 }
 
-fn mount(place: &Place<'_>, args: &OpenArgs, open: OpenVault, say: &lacuna_service::Log) -> Result<Mounted> {
+fn mount(
+    place: &Place<'_>,
+    args: &OpenArgs,
+    (open, held): (OpenVault, HeldPlace),
+    say: &lacuna_service::Log,
+) -> Result<Mounted> {
     let mut request = MountRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.allow_other = args.vault.allow_other;
     request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;
-    let held = HeldPlace::of(&args.location);
     request.place = held.place().identity();
     request.attendant = Some(Arc::new(VaultAttendant(held)));
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");

@@ -1,8 +1,8 @@
 //! What a disk says about itself without a passphrase. It takes no lock, so that a disk can be looked at while it is served.
 
 use crate::cluster::{Connection, Site, Target, data_prefix};
+use crate::file_place::FilePlace;
 use crate::flash_place::FlashPlace;
-use crate::look::Look;
 use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use crate::snapshots;
@@ -10,7 +10,6 @@ use lacuna_core::{Error, Result};
 use lacuna_flash::HeaderMedium;
 use lacuna_header::{Location, PublicHeader};
 use lacuna_nand::FlashGeometry;
-use std::path::Path;
 
 /// What is known of a disk.
 pub struct About {
@@ -58,14 +57,14 @@ pub enum AboutMedium {
 /// What a disk, or a snapshot of one, says without a passphrase. Nothing of it is authenticated.
 pub fn about(location: &Location, cluster: &ClusterOptions) -> Result<About> {
     match Site::of(location, cluster) {
-        Site::File(path) => of_file(location, &path),
+        Site::File(place) => of_file(location, place),
         Site::Flash(place) => on_flash(location, place),
         Site::Pool(target) => in_pool(location, &target),
     }
 }
 
-fn of_file(location: &Location, path: &Path) -> Result<About> {
-    let look = Look::at(path)?;
+fn of_file(location: &Location, place: FilePlace<'_>) -> Result<About> {
+    let look = place.look()?;
     let found = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
     read(location, found, |_, _| {
         Ok(AboutMedium::File { len: look.len, used: look.used, in_use: look.in_use })

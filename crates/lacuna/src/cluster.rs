@@ -10,15 +10,14 @@
 //!
 //! A name has no dot in it ([`Location`] sees to that), so no two of these can be the same.
 
+use crate::file_place::FilePlace;
 use crate::flash_place::FlashPlace;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
-use crate::vault_place::header_file;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
 use parking_lot::{Mutex, MutexGuard};
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,7 +46,7 @@ pub struct Holder {
 /// Where a location leads.
 pub enum Site<'l> {
     /// To a file or block device; to a vault by the file of its header.
-    File(Cow<'l, Path>),
+    File(FilePlace<'l>),
     /// To flash.
     Flash(FlashPlace<'l>),
     /// To a disk in RADOS.
@@ -58,7 +57,7 @@ impl<'l> Site<'l> {
     /// Where a location leads.
     pub fn of(location: &'l Location, cluster: &ClusterOptions) -> Self {
         match location {
-            Location::Path(path) => Site::File(header_file(path)),
+            Location::Path(path) => Site::File(FilePlace::of(path)),
             Location::Nand(path) => Site::Flash(FlashPlace::Nand(path)),
             Location::Ubi(path) => Site::Flash(FlashPlace::Ubi(path)),
             Location::Rados { pool, name, snapshot } => Site::Pool(Target {
@@ -204,11 +203,14 @@ impl Connection {
     pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
         let objects = self.objects(&self.target.header_prefix())?;
         let opened = StripedMedium::open(objects.clone()).or_else(|e| {
+            if e.kind() != Kind::NotFound {
+                return Err(e);
+            }
             let left = StripedMedium::with_len(objects, HEADER_LEN);
-            if e.kind() == Kind::NotFound && lacuna_header::read_public(&left).is_ok() {
-                Ok(left)
-            } else {
-                Err(e)
+            match lacuna_header::read_public(&left) {
+                Ok(_) => Ok(left),
+                Err(why) if why.kind() == Kind::NotFound => Err(e),
+                Err(why) => Err(why),
             }
         });
         let medium = opened.map_err(|e| match e.kind() {

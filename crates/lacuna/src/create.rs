@@ -5,6 +5,7 @@
 //! cut leaves either none or a whole one.
 
 use crate::cluster::Site;
+use crate::file_place::FilePlace;
 use crate::making::{Making, NewDisk};
 use crate::observer::Observer;
 use crate::shape::{CreateOptions, Created};
@@ -35,7 +36,9 @@ pub fn create_with(
     let making = Making { options, observer };
     let (parameters, header) = match Site::of(&options.location, &options.holder.cluster) {
         Site::Pool(target) => create_rados::run(&making, &target, passphrases)?,
-        Site::File(path) => create_file::run(&making, options.location.path().unwrap_or(&path), passphrases)?,
+        Site::File(FilePlace::Named(path) | FilePlace::HeaderIn(path)) => {
+            create_file::run(&making, path, passphrases)?
+        }
         Site::Flash(place) => create_flash::run(&making, place, passphrases)?,
     };
     Ok(Created { parameters, header })

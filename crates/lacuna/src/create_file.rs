@@ -1,8 +1,7 @@
 //! Makes a disk on a file or block device.
 
-use crate::claim::Claim;
 use crate::human;
-use crate::making::{Making, NewDisk, check_layout, lacuna_disk, overwrite};
+use crate::making::{Making, NewDisk, check_layout, disk_on, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{Shape, blocks};
@@ -35,10 +34,8 @@ pub(crate) fn run(
 ) -> Result<(Parameters, PublicHeader)> {
     let Making { options, observer } = making;
     let place = Place::look(path, options.force)?;
-    let mut _claim = None;
-    if let Some(there) = place.disk() {
-        _claim = Claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), *observer)?;
-    }
+    // Only what may be overwritten comes this far.
+    let _claim = making.claim(place.disk())?;
     if options.preallocate && matches!(place, Place::Device(_)) {
         return Err(making
             .refused()
@@ -133,7 +130,8 @@ impl Place {
         if force {
             return FileMedium::open(path, Access::Write).map(|medium| Place::File(Arc::new(medium)));
         }
-        let there = FileMedium::open(path, Access::Read).ok().and_then(|medium| disk_on(&medium));
+        // For the words alone: it is refused whatever it is.
+        let there = FileMedium::open(path, Access::Read).and_then(|medium| disk_on(&medium)).ok().flatten();
         let found =
             there.map_or_else(|| "a file that exists already".to_owned(), |there| lacuna_disk(&there));
         let refused = refused().with_kind(Kind::Exists).found(found).expected("a path where nothing exists");
@@ -149,24 +147,27 @@ impl Place {
     }
 
     /// The disk that is there already: it may be open under another name.
-    fn disk(&self) -> Option<PublicHeader> {
-        let (Place::File(medium) | Place::Device(medium)) = self else { return None };
-        disk_on(medium)
+    fn disk(&self) -> Result<Option<PublicHeader>> {
+        let (Place::File(medium) | Place::Device(medium)) = self else { return Ok(None) };
+        disk_on(&**medium)
     }
 
     /// What is there already, in words. None for what is empty.
     fn content(&self) -> Option<String> {
         match (self, self.disk()) {
-            (_, Some(there)) => Some(lacuna_disk(&there)),
-            (Place::File(medium), None) => {
+            (_, Ok(Some(there))) => Some(lacuna_disk(&there)),
+            (Place::File(medium), _) => {
                 (medium.len() > 0).then(|| format!("a file of {}", human(medium.len())))
             }
-            (Place::Device(medium), None) => match starts_with_data(medium) {
+            (Place::Device(_), Err(e)) => {
+                Some(format!("a device whose header cannot be read ({})", e.finding()))
+            }
+            (Place::Device(medium), Ok(None)) => match starts_with_data(medium) {
                 Ok(false) => None,
                 Ok(true) => Some(DATA.to_owned()),
                 Err(_) => Some("a device that cannot be read".to_owned()),
             },
-            (Place::Nothing, None) => None,
+            (Place::Nothing, _) => None,
         }
     }
 
@@ -174,11 +175,18 @@ impl Place {
         let medium = FileMedium::open(path, Access::Write)?;
         // A disk may have nothing left at its beginning and still open by the copy of its header at the end.
         let there = disk_on(&medium);
-        if force || there.is_none() && !starts_with_data(&medium)? {
+        if force || matches!(there, Ok(None)) && !starts_with_data(&medium)? {
             return Ok(medium);
         }
+        let found = match there {
+            Ok(Some(there)) => lacuna_disk(&there),
+            Ok(None) => DATA.to_owned(),
+            Err(e) => {
+                format!("a device that holds data, or a disk whose header cannot be read ({})", e.finding())
+            }
+        };
         Err(Error::new(Kind::Exists, format!("cannot create a disk on {}", path.display()))
-            .found(there.map_or_else(|| DATA.to_owned(), |there| lacuna_disk(&there)))
+            .found(found)
             .expected("zeros in its first MiB, and no lacuna disk")
             .remedy(overwrite()))
     }
@@ -223,11 +231,6 @@ fn starts_with_data(medium: &FileMedium) -> Result<bool> {
     let mut start = vec![0; HEADER_AREA.min(medium.len()) as usize];
     medium.read_at(0, &mut start)?;
     Ok(start.iter().any(|byte| *byte != 0))
-}
-
-/// What a medium says of the disk on it, if there is one.
-fn disk_on(medium: &FileMedium) -> Option<PublicHeader> {
-    lacuna_header::read_public(medium).ok().map(|(there, _)| there)
 }
 
 /// Lays the disk itself behind its header.

@@ -1,10 +1,9 @@
 //! Makes a disk on flash: on a UBI volume that is there, or on a simulated chip that is made for it.
 
-use crate::claim::Claim;
 use crate::create_file::sync_directory;
 use crate::flash_place::{FlashPlace, attach};
 use crate::human;
-use crate::making::{Making, NewDisk, lacuna_disk, overwrite};
+use crate::making::{self, Making, NewDisk, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
 use crate::shape::{ChipShape, Shape, blocks};
@@ -82,11 +81,8 @@ fn on_ubi(
 ) -> Result<(Parameters, PublicHeader)> {
     let flash: Arc<dyn Flash> = Arc::new(UbiVolume::open(path, false)?);
     let there = content(&*flash)?;
-    let mut _claim = None;
-    if let Some(there) = disk_on(&flash) {
-        _claim = Claim::take(there.uuid, &format!("cannot overwrite {}", path.display()), making.observer)?;
-    }
-    let there = disk_on(&flash).map(|disk| lacuna_disk(&disk)).or(there);
+    let disk = disk_on(&flash);
+    let there = disk.as_ref().ok().and_then(Option::as_ref).map(lacuna_disk).or(there);
     if let Some(there) = &there
         && !making.options.force
     {
@@ -97,6 +93,7 @@ fn on_ubi(
             .expected("a volume that holds nothing")
             .remedy(overwrite()));
     }
+    let _claim = making.claim(disk)?;
     let params = plan(making, flash.geometry(), wanted)?;
     there.map_or(Ok(()), |there| making.observer.replaces(&there))?;
     let header = making.draft(&Parameters::Flash(params), passphrases)?;
@@ -115,10 +112,7 @@ fn on_nand(
     let params = plan(making, chip.flash(), wanted)?;
     let mut _claim = None;
     if let Some((medium, words)) = &there {
-        if let Some(disk) = attach(path, medium.clone()).ok().and_then(|flash| disk_on(&flash)) {
-            let what = format!("cannot overwrite {}", path.display());
-            _claim = Claim::take(disk.uuid, &what, making.observer)?;
-        }
+        _claim = making.claim(disk_in(path, medium))?;
         making.observer.replaces(words)?;
     }
     let header = making.draft(&Parameters::Flash(params), passphrases)?;
@@ -154,7 +148,8 @@ fn look_at(making: &Making<'_>, path: &Path) -> Result<Option<(Arc<FileMedium>, 
     }
     let access = if making.options.force { Access::Write } else { Access::Read };
     let medium = Arc::new(FileMedium::open(path, access)?);
-    let there = attach(path, medium.clone()).ok().and_then(|flash| disk_on(&flash));
+    // For the words alone.
+    let there = disk_in(path, &medium).ok().flatten();
     let words =
         there.map_or_else(|| format!("a file of {}", human(medium.len())), |there| lacuna_disk(&there));
     if making.options.force {
@@ -228,9 +223,18 @@ fn random_number() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The disk on flash, if there is one.
-fn disk_on(flash: &Arc<dyn Flash>) -> Option<PublicHeader> {
-    lacuna_header::read_public(&HeaderMedium::new(flash.clone())).ok().map(|(there, _)| there)
+/// The disk on flash, if there is one. Errors: what keeps its header from being read.
+fn disk_on(flash: &Arc<dyn Flash>) -> Result<Option<PublicHeader>> {
+    making::disk_on(&HeaderMedium::new(flash.clone()))
+}
+
+/// The disk on a simulated chip in a file, if it is such a file with a disk on it.
+fn disk_in(path: &Path, medium: &Arc<FileMedium>) -> Result<Option<PublicHeader>> {
+    match attach(path, medium.clone()) {
+        Ok(flash) => disk_on(&flash),
+        Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::NotFound) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// What is on flash, in words, if anything is.

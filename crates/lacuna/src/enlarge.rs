@@ -40,12 +40,25 @@ pub(crate) fn wanted(
 
 /// Where copies of the header lie in what the disk has besides with these parameters. Until the medium is longer, one of them may be
 /// the last copy. Nothing is changed, so that it may take its time beside an open disk.
-pub(crate) fn find_former(medium: &dyn Medium, unlocked: &Unlocked, parameters: Parameters) -> Vec<u64> {
-    let Parameters::Flat(_) = parameters else { return Vec::new() };
+///
+/// Errors: [`Kind::Io`] if a part of it cannot be read.
+pub(crate) fn find_former(
+    medium: &dyn Medium,
+    unlocked: &Unlocked,
+    parameters: Parameters,
+) -> Result<Vec<u64>> {
+    let Parameters::Flat(_) = parameters else { return Ok(Vec::new()) };
     let (start, end) = (unlocked.header.end, parameters.end());
     let near = start..start.saturating_add(SEARCHED).min(end);
     let last = copy_c(medium.len().max(parameters.medium_len(unlocked.header.version)));
-    former_copies::find(medium, unlocked.header.uuid, near, last).places
+    let found = former_copies::find(medium, unlocked.header.uuid, near, last);
+    if found.complete {
+        return Ok(found.places);
+    }
+    Err(Error::new(Kind::Io, "cannot resize the disk")
+        .found("a part of what it is to grow into that cannot be read")
+        .expected("a medium of which every place can be read")
+        .remedy("the log of the system says more; replace the medium, or choose a smaller size"))
 }
 
 /// Makes the medium as long as a disk with these parameters needs, and writes them to the header. No copy of the header stays

@@ -9,6 +9,7 @@ use crate::create_rados::remove_objects;
 use crate::former_copies::{self, Found};
 use crate::header::medium;
 use crate::observer::{Observer, during};
+use crate::parameters::check_place;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{
@@ -77,6 +78,7 @@ pub fn erase(
             .expected("a disk or a vault of lacuna")
             .remedy("make sure that it is the right place: what has no header is erased already"));
     }
+    diagnosis.header.as_ref().map_or(Ok(()), |header| check_place(header, location))?;
     let flat = matches!(Site::of(location, &holder.cluster), Site::File(_));
     let last_copy_alone = flat && diagnosis.has_last_copy_alone();
     let header = diagnosis.header;

@@ -3,7 +3,6 @@
 //! [`about`](crate::about) fails where a header cannot be read. This says of each copy what is there.
 
 use crate::cluster::{Connection, Site};
-use crate::look::Look;
 use crate::parameters::Parameters;
 use crate::rados::ClusterOptions;
 use lacuna_core::Result;
@@ -42,8 +41,8 @@ impl Examination {
 /// Looks at what is at a location. Errors: those of reaching it at all.
 pub fn examine(location: &Location, cluster: &ClusterOptions) -> Result<Examination> {
     match Site::of(location, cluster) {
-        Site::File(path) => {
-            let look = Look::at(&path)?;
+        Site::File(place) => {
+            let look = place.look()?;
             Ok(seen(location, &look, look.used, look.in_use))
         }
         Site::Flash(place) => {

@@ -3,7 +3,7 @@
 use crate::look::Look;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Location;
-use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_medium::{Access, FileMedium, Links, Medium};
 use lacuna_nand::{Flash, FlashGeometry, Mapping, SimulatedChip, UbiVolume};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl<'l> FlashPlace<'l> {
     pub(crate) fn look(self) -> Result<AboutFlash> {
         match self {
             FlashPlace::Nand(path) => {
-                let look = Look::at(path)?;
+                let look = Look::at(path, Links::Followed)?;
                 let (in_use, used) = (look.in_use, look.used);
                 let flash = attach(path, Arc::new(look))?;
                 Ok(AboutFlash { flash, in_use, used })

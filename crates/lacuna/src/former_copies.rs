@@ -45,11 +45,12 @@ pub(crate) fn forget(medium: &dyn Medium, places: &[u64]) -> Result<()> {
 }
 
 /// Overwrites the copy close behind the end of the disk, of a medium that became longer and has its last copy at the new end: it would
-/// open with passphrases that were removed. What cannot be read is left.
-pub(crate) fn forget_at_end(medium: &dyn Medium, header: &PublicHeader) -> Result<()> {
+/// open with passphrases that were removed. What cannot be read is left. Whether all of it could be.
+pub(crate) fn forget_at_end(medium: &dyn Medium, header: &PublicHeader) -> Result<bool> {
     let near = header.end..header.end.saturating_add(NEAR);
     let found = find(medium, header.uuid, near, copy_c(medium.len()));
-    forget(medium, &found.places)
+    forget(medium, &found.places)?;
+    Ok(found.complete)
 }
 
 fn is_copy(medium: &dyn Medium, uuid: Uuid, at: u64) -> Result<bool> {

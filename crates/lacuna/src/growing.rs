@@ -72,7 +72,7 @@ impl Growing {
         if wanted == before {
             return Ok(before);
         }
-        let former = enlarge::find_former(&**medium, &unlocked, wanted);
+        let former = enlarge::find_former(&**medium, &unlocked, wanted)?;
         // What is flushed now need not be flushed while requests wait.
         self.engine.read().flush()?;
         let mut engine = self.engine.write();

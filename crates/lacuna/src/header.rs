@@ -3,9 +3,8 @@
 use crate::claim::Claim;
 use crate::cluster::{Connection, Holder, Site, refuse_snapshot};
 use crate::create_file::sync_directory;
-use crate::look::Look;
 use crate::observer::Observer;
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, check_place};
 use crate::partition_table;
 use crate::rados::ClusterOptions;
 use crate::unlock::{Opened, Opener, Volume, unlock, unlock_held};
@@ -14,7 +13,7 @@ use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use lacuna_flash::HeaderMedium;
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{HEADER_LEN, Location, PublicHeader, medium_len};
-use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_medium::{Access, Medium};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,8 +28,8 @@ pub fn backup(
 ) -> Result<HeaderBackup> {
     refuse_snapshot(location, "back up the header of")?;
     let taken = match Site::of(location, cluster) {
-        Site::File(path) => {
-            let look = Look::at(&path)?;
+        Site::File(place) => {
+            let look = place.look()?;
             HeaderBackup::take(look.len, &|offset, buf| look.read(offset, buf))
         }
         Site::Flash(place) => taken_from(&HeaderMedium::new(place.look()?.flash)),
@@ -115,12 +114,22 @@ pub fn restore(
     }
     let _claim = Claim::take(public.uuid, &what, observer)?;
     let change = Change::of(&*medium, backup).map_err(naming)?;
+    change.present().map_or(Ok(()), |present| check_place(present, location)).map_err(naming)?;
     change.check(may_lose, public).map_err(naming)?;
     change.check_size(&parameters, location).map_err(naming)?;
     ask(&|passphrases| backup.open(passphrases))?;
-    let table = partition_table::is_there(&*medium).then(|| {
-        "a partition table lies in the place of the first copy of the header, and is overwritten".to_owned()
-    });
+    let table = match partition_table::is_there(&*medium) {
+        Ok(false) => None,
+        Ok(true) => Some(
+            "a partition table lies in the place of the first copy of the header, and is overwritten"
+                .to_owned(),
+        ),
+        // What cannot be read can often be written.
+        Err(e) => Some(format!(
+            "the place of the first copy of the header cannot be read ({}): a partition table there is overwritten",
+            e.finding()
+        )),
+    };
     let words: Vec<String> = change.words(&*medium, public).into_iter().chain(table).collect();
     if !words.is_empty() {
         agree(&words.join("; "))?;
@@ -220,8 +229,8 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
 /// The medium of the header, held for writing, with the connection that holds it in a pool.
 pub(crate) fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
     match Site::of(location, &holder.cluster) {
-        Site::File(path) => {
-            let medium = FileMedium::open(&path, Access::Write)?;
+        Site::File(place) => {
+            let medium = place.open(Access::Write)?;
             medium.forget_cached()?;
             Ok((Arc::new(medium), None))
         }
@@ -266,6 +275,15 @@ impl Change {
             // What cannot be read can often be written.
             Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Io) => Ok(Change::Makes),
             Err(e) => Err(e),
+        }
+    }
+
+    /// The header that goes, if it is another one.
+    fn present(&self) -> Option<&PublicHeader> {
+        match self {
+            Change::Older { present } => Some(present),
+            Change::Replaces { other } => Some(other),
+            Change::Mends | Change::Newer | Change::Makes => None,
         }
     }
 

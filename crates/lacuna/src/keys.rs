@@ -250,7 +250,12 @@ impl Keys {
                 keyring.levels().count()
             }
         };
-        former_copies::forget_at_end(header, &unlocked.header)?;
+        if !former_copies::forget_at_end(header, &unlocked.header)? {
+            observer.note(
+                "what lies behind the disk cannot be read whole: an older copy of the header there still opens with passphrases that \
+                 were removed",
+            );
+        }
         Ok(working)
     }
 }

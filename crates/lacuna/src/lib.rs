@@ -80,6 +80,7 @@ mod create_rados;
 mod enlarge;
 mod erase;
 mod examine;
+mod file_place;
 mod flash_place;
 mod former_copies;
 mod growing;
@@ -112,11 +113,12 @@ pub use create::{create, create_with};
 pub use create_rados::delete;
 pub use erase::{Doomed, Erased, erase};
 pub use examine::{Examination, examine};
+pub use file_place::FilePlace;
 pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
-    Result, SecretVec as Passphrase, Setting, Status, shell_word,
+    Result, SecretVec as Passphrase, Setting, Status, printable, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;

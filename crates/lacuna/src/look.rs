@@ -2,7 +2,7 @@
 //! moment, so that a disk can be looked at while it is served.
 
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Access, FileMedium, Medium, ReadExtent, WriteExtent, open_to_look};
+use lacuna_medium::{Access, FileMedium, Links, Medium, ReadExtent, WriteExtent, open_to_look};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,15 +22,15 @@ pub(crate) struct Look {
 
 impl Look {
     /// Opens it. Errors: those of all verbs for what is no medium.
-    pub(crate) fn at(path: &Path) -> Result<Look> {
+    pub(crate) fn at(path: &Path, links: Links) -> Result<Look> {
         // Refuses directories and the like in the words that all verbs use.
-        let in_use = match FileMedium::open(path, Access::Read) {
+        let in_use = match FileMedium::open_linked(path, Access::Read, links) {
             Ok(_) => false,
             Err(e) if e.kind() == Kind::Busy => true,
             Err(e) => return Err(e),
         };
         let failed = |e: std::io::Error| Error::io(format!("cannot read {}", path.display()), &e);
-        let mut file = open_to_look(path).map_err(failed)?;
+        let mut file = open_to_look(path, links).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
         let used = meta.is_file().then(|| meta.blocks() * 512);

@@ -1,16 +1,27 @@
 //! A disk that is being made: its passphrases, its header, and what is refused wherever it is to be.
 
+use crate::claim::Claim;
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::shape::CreateOptions;
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_header::{CreateHeader, NewHeader, PublicHeader, Uuid};
+use lacuna_medium::Medium;
 use lacuna_sealed_objects::ObjectLayout;
 
 /// A disk that is there already, in words.
 pub(crate) fn lacuna_disk(there: &PublicHeader) -> String {
     format!("a lacuna disk (UUID {})", there.uuid)
+}
+
+/// What a medium says of the disk on it; none where no header is, not even a damaged one. Errors: what keeps it from being read.
+pub(crate) fn disk_on(medium: &dyn Medium) -> Result<Option<PublicHeader>> {
+    match lacuna_header::read_public(medium) {
+        Ok((there, _)) => Ok(Some(there)),
+        Err(e) if e.kind() == Kind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// What to do about something that is in the way of a new disk.
@@ -39,6 +50,22 @@ impl Making<'_> {
     /// The beginning of a refusal.
     pub(crate) fn refused(&self) -> Error {
         Error::new(Kind::Usage, format!("cannot create {}", self.options.location))
+    }
+
+    /// Claims the disk that is there and is about to be overwritten: it may be open under another name. What cannot be read is said.
+    pub(crate) fn claim(&self, there: Result<Option<PublicHeader>>) -> Result<Option<Claim>> {
+        let location = &self.options.location;
+        match there {
+            Ok(Some(disk)) => Claim::take(disk.uuid, &format!("cannot overwrite {location}"), self.observer),
+            Ok(None) => Ok(None),
+            Err(e) => {
+                self.observer.note(&format!(
+                    "what is on {location} cannot be read ({}): see to it that it is not open under another name",
+                    e.finding()
+                ));
+                Ok(None)
+            }
+        }
     }
 
     /// Gets the passphrases and makes the header of a disk with these parameters.

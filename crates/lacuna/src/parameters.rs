@@ -31,9 +31,23 @@ pub enum Parameters {
     Vault(VaultParams),
 }
 
+/// Refuses a header in a directory that is of no vault: a user who may write to the directory could have put it there.
+pub(crate) fn check_place(header: &PublicHeader, location: &Location) -> Result<()> {
+    match location {
+        Location::Path(path) if path.is_dir() && header.format != FormatId::VAULT => {
+            Err(Error::new(Kind::NotFound, format!("{} is not a vault", path.display()))
+                .found(format!("the header of a disk, of the format {}, in it", header.format))
+                .expected("the header of a vault")
+                .remedy("find out who put it there; restore the header of the vault from a backup"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Parameters {
     /// Reads them from the header that was found at `location`.
     pub fn of(header: &PublicHeader, location: &Location) -> Result<Parameters> {
+        check_place(header, location)?;
         match (location, header.format) {
             (Location::Path(_), FormatId::SEALED) => Params::parse(&header.params).map(Parameters::Flat),
             (Location::Path(_), FormatId::DENIABLE) => {

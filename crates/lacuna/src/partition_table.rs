@@ -10,18 +10,20 @@ use lacuna_medium::Medium;
 const MBR: (usize, [u8; 2]) = (510, [0x55, 0xaa]);
 const GPT: (usize, [u8; 8]) = (512, *b"EFI PART");
 
-/// Whether a partition table lies in the place of the first copy of a header, and only the last copy is there.
-pub(crate) fn is_there(medium: &dyn Medium) -> bool {
+/// Whether a partition table lies in the place of the first copy of a header, and only the last copy is there. Errors: what keeps that
+/// place from being read.
+pub(crate) fn is_there(medium: &dyn Medium) -> Result<bool> {
+    if !Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf)).has_last_copy_alone() {
+        return Ok(false);
+    }
     let mut start = [0; 520];
-    let is_table = |start: &[u8]| start[MBR.0..].starts_with(&MBR.1) || start[GPT.0..].starts_with(&GPT.1);
-    let alone =
-        || Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf)).has_last_copy_alone();
-    medium.read_at(0, &mut start).is_ok() && is_table(&start) && alone()
+    medium.read_at(0, &mut start)?;
+    Ok(start[MBR.0..].starts_with(&MBR.1) || start[GPT.0..].starts_with(&GPT.1))
 }
 
 /// Errors: [`Kind::Usage`] where there is one, which what writes copies of the header would overwrite.
 pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
-    if !is_there(medium) {
+    if !is_there(medium)? {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, "cannot write to this disk")

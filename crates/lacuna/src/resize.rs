@@ -17,7 +17,7 @@ pub fn resize(volume: &mut Volume, size: Option<u64>) -> Result<Parameters> {
     if parameters == volume.parameters {
         return Ok(parameters);
     }
-    let former = find_former(&*volume.header, &volume.unlocked, parameters);
+    let former = find_former(&*volume.header, &volume.unlocked, parameters)?;
     grow(&*volume.header, &mut volume.unlocked, parameters, &former)?;
     volume.parameters = parameters;
     Ok(parameters)

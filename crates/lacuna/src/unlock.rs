@@ -7,6 +7,7 @@
 
 use crate::claim::Claim;
 use crate::cluster::{self, Connection, Holder, Site, Target};
+use crate::file_place::FilePlace;
 use crate::growing::{Growing, Opener as Reopener};
 use crate::held_header::HeldHeader;
 use crate::observer::{Observer, during};
@@ -19,9 +20,9 @@ use lacuna_deniable::Params as DeniableParams;
 use lacuna_flash::{
     FlashDisk, HeaderMedium, OpenOptions as FlashOptions, Params as FlashParams, Policy as PurgePolicy,
 };
-use lacuna_header::{FormatId, Location, PublicHeader, Unlocked};
+use lacuna_header::{FormatId, Location, PublicHeader, Unlocked, Uuid};
 use lacuna_levels::{LevelFormat, Masters, OpenOptions as LevelOptions, Randomness};
-use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_medium::{Access, Medium};
 use lacuna_nand::Flash;
 use lacuna_oblivious::Params as ObliviousParams;
 use lacuna_sealed::Params;
@@ -81,8 +82,8 @@ pub fn unlock(
 ) -> Result<Volume> {
     let (mut touches, mut flash) = (false, None);
     let (header, connection) = match Site::of(location, &holder.cluster) {
-        Site::File(path) => {
-            let medium = FileMedium::open(&path, access)?;
+        Site::File(place) => {
+            let medium = place.open(access)?;
             // After a failed sync the system's cache may hold a header that the medium does not.
             medium.forget_cached()?;
             if access == Access::Write {
@@ -196,13 +197,22 @@ pub fn open(
     volume.into_key(false)?.open(opening).map(Arc::new)
 }
 
-/// What the header of a disk in a file says without a passphrase. None if it cannot be read: whatever opens the disk
-/// then says why.
-pub fn peek(location: &Location) -> Option<Parameters> {
-    let Location::Path(path) = location else { return None };
-    let medium = FileMedium::open(path, Access::Read).ok()?;
-    let (public, _) = lacuna_header::read_public(&medium).ok()?;
-    Parameters::of(&public, location).ok()
+/// What the header of a disk in a file says without a passphrase. None of what is no file, and where there is no header that says
+/// anything: whatever opens the disk then says why.
+///
+/// Errors: what keeps the header from being read.
+pub fn peek(location: &Location) -> Result<Option<Parameters>> {
+    let Location::Path(path) = location else { return Ok(None) };
+    // Without a hold: another program may have it open.
+    let seen = FilePlace::Named(path).look().and_then(|look| {
+        let (public, _) = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf))?;
+        Parameters::of(&public, location)
+    });
+    match seen {
+        Ok(parameters) => Ok(Some(parameters)),
+        Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt) => Ok(None),
+        Err(e) => Err(e.context(location)),
+    }
 }
 
 /// Connects to a disk that is there.
@@ -433,7 +443,7 @@ impl Key {
                     budget,
                     read_only,
                     policy: opening.purging,
-                    clock: Arc::new(SystemClock::default()),
+                    clock: Arc::new(SystemClock),
                     random,
                 };
                 let header =
@@ -462,7 +472,7 @@ impl Key {
             }
         };
         let engine = engine.map_err(|e| e.context(&self.location))?;
-        Ok(OpenDisk::new(engine, header, self.claim))
+        Ok(OpenDisk::new(Uuid(self.uuid), engine, header, self.claim))
     }
 }
 

@@ -34,7 +34,7 @@
 use crate::claim::Claim;
 use crate::cluster::Holder;
 use crate::cost::Cost;
-use crate::look::Look;
+use crate::file_place::FilePlace;
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
 use crate::unlock::{Opened, Opener};
@@ -50,6 +50,7 @@ use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
 pub use lacuna_vault::store::{Consent, FILES};
 pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Vault};
 use lacuna_vault::{Base, OpenOptions, SystemWallClock, VaultOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -85,6 +86,20 @@ pub struct CreatedVault {
     pub anchor: PathBuf,
 }
 
+/// Refuses a place for the anchor of a new vault where something is: what could not be made is removed again, and must be ours.
+fn check_free(anchor: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(anchor) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Error::io(format!("cannot look for an anchor at {}", anchor.display()), &e)),
+        Ok(_) => Err(Error::new(
+            Kind::Exists,
+            format!("cannot use {} for the anchor of a new vault", anchor.display()),
+        )
+        .found("a file that is there already, perhaps the anchor of another vault")
+        .expected("a path where nothing exists")),
+    }
+}
+
 /// Makes a vault. `passphrase` is called once nothing else can be refused.
 ///
 /// Errors: [`Kind::Exists`] if something is in the directory, [`Kind::NotFound`] if the directory above it is not there,
@@ -98,14 +113,7 @@ pub fn create(
     let random = Arc::new(SystemRandom::new()?);
     let uuid = Uuid::random(&*random);
     let anchor = vault_anchor::place(&new.dir, new.anchor.as_deref(), uuid)?;
-    if anchor.exists() {
-        return Err(Error::new(
-            Kind::Exists,
-            format!("cannot use {} for the anchor of a new vault", anchor.display()),
-        )
-        .found("a file that is there already, perhaps the anchor of another vault")
-        .expected("a path where nothing exists"));
-    }
+    check_free(&anchor)?;
     let header = CreateHeader {
         format: FormatId::VAULT,
         params: VaultParams { integrity: new.integrity }.encode().to_vec(),
@@ -307,7 +315,7 @@ pub struct AboutVault {
 /// Errors: [`Kind::NotFound`] if there is no vault.
 pub fn about(dir: &Path, anchor: Option<&Path>) -> Result<AboutVault> {
     vault_place::check(dir)?;
-    let look = Look::at(&dir.join(HEADER_FILE))?;
+    let look = FilePlace::HeaderIn(dir).look()?;
     let naming = |e: Error| e.context(dir.display());
     let found = lacuna_header::read_public_with(look.len, &|offset, buf| look.read(offset, buf));
     let (header, notes) = found.map_err(naming)?;

@@ -4,7 +4,6 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, medium_len};
 use lacuna_medium::{FileMedium, LOCK_FILE};
 use lacuna_vault::store::FILES;
-use std::borrow::Cow;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -13,19 +12,18 @@ use std::path::{Path, PathBuf};
 /// The name of the file that holds the header of a vault.
 pub const HEADER_FILE: &str = "lacuna.vault";
 
-/// Whether a directory is a vault: it has the header of one.
+/// Whether a directory is a vault: it has a file with the header of one. A symbolic link in its place is none: a
+/// user who may write to the directory could lead to any file with it.
 pub fn is_vault(path: &Path) -> bool {
-    path.is_dir() && path.join(HEADER_FILE).is_file()
-}
-
-/// The file with the header of what lies at a path: of a vault the one in its directory, otherwise the path itself.
-pub(crate) fn header_file(path: &Path) -> Cow<'_, Path> {
-    if is_vault(path) { Cow::Owned(path.join(HEADER_FILE)) } else { Cow::Borrowed(path) }
+    path.is_dir() && std::fs::symlink_metadata(path.join(HEADER_FILE)).is_ok_and(|about| about.is_file())
 }
 
 /// Whether a directory holds what a vault holds beside its header.
 pub fn lacks_header(dir: &Path) -> bool {
-    dir.is_dir() && !dir.join(HEADER_FILE).exists() && FILES.iter().any(|file| dir.join(file).exists())
+    let about = |file: &str| std::fs::symlink_metadata(dir.join(file));
+    // One that cannot be looked at is none that lacks.
+    let lacks = about(HEADER_FILE).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    dir.is_dir() && lacks && FILES.iter().any(|file| about(file).is_ok())
 }
 
 /// The file for the header of a vault that lacked it: it goes again unless a header is restored there.
@@ -67,8 +65,16 @@ pub(crate) fn check(dir: &Path) -> Result<()> {
     if !kind.is_dir() {
         return Err(refused("a file").expected("the directory of a vault"));
     }
-    if is_vault(dir) {
-        return Ok(());
+    match std::fs::symlink_metadata(dir.join(HEADER_FILE)) {
+        Ok(about) if about.is_file() => return Ok(()),
+        Ok(about) => {
+            let found = if about.is_symlink() { "a symbolic link" } else { "something that is no file" };
+            return Err(refused(&format!("{found} in the place of {HEADER_FILE}"))
+                .expected("a regular file")
+                .remedy("find out who put it there; restore the directory from a backup"));
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::io(format!("cannot look for {HEADER_FILE} in {}", dir.display()), &e)),
     }
     let error = if lacks_header(dir) {
         refused("the files of a vault without its header").remedy("restore the header from a backup of it")
@@ -159,8 +165,14 @@ impl Drop for NewPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::header::{self, MayLose};
     use crate::vault::{self, NewVault};
-    use crate::{Cost, Passphrase, Silent};
+    use crate::{
+        ClusterOptions, Cost, CreateOptions, Holder, Opened, Opener, Passphrase, Shape, Silent, about, erase,
+        unlock,
+    };
+    use lacuna_header::Location;
+    use lacuna_medium::Access;
 
     #[test]
     fn only_an_empty_directory_takes_a_vault() {
@@ -211,5 +223,55 @@ mod tests {
         for dir in [&empty, &missing] {
             create(dir, dir.with_extension("anchor")).unwrap();
         }
+    }
+
+    fn opened(open: Opener<'_>) -> Result<Opened> {
+        let secret = vec![Passphrase::new(b"correct horse".to_vec())];
+        Ok((open(&secret)?, secret))
+    }
+
+    /// A user who may write to a vault's directory leads no verb to another file with it.
+    #[test]
+    fn a_header_that_leads_elsewhere_is_refused_by_every_verb() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, victim) = (home.path().join("v"), home.path().join("disk"));
+        let cost = Cost::fixed(1024, 1).unwrap();
+        let secret = || Passphrase::new(b"correct horse".to_vec());
+        let anchor = Some(home.path().join("anchor"));
+        let new = NewVault { anchor, cost, ..NewVault::new(&dir) };
+        vault::create(&new, &Silent, || Ok(secret())).unwrap();
+        let (location, cluster, holder) =
+            (Location::Path(dir.clone()), ClusterOptions::default(), Holder::default());
+        let backup = header::backup(&location, &cluster, &Silent).unwrap();
+        let disk = CreateOptions {
+            cost,
+            ..CreateOptions::new(Location::Path(victim.clone()), Shape::sealed(), 1 << 20)
+        };
+        crate::create(&disk, &Silent, |_| Ok(vec![secret()])).unwrap();
+        let whole = std::fs::read(&victim).unwrap();
+        let header = dir.join(HEADER_FILE);
+        let refused = |what: &str| {
+            let may_lose = MayLose { older: true, replace: true };
+            let place = (&location, &holder);
+            let restored = header::restore(place, &backup, may_lose, &Silent, opened, |_| Ok(()));
+            assert!(restored.is_err(), "{what}: restored");
+            assert!(erase(&location, &holder, &Silent, |_| Ok(())).is_err(), "{what}: erased");
+            assert!(
+                unlock(&location, &holder, Access::Write, &Silent, |_, open| opened(open)).is_err(),
+                "{what}"
+            );
+            assert!(header::backup(&location, &cluster, &Silent).is_err(), "{what}: backed up");
+            assert!(vault::about(&dir, None).is_err() && about(&location, &cluster).is_err(), "{what}");
+            assert!(std::fs::read(&victim).unwrap() == whole, "{what}: the other disk was changed");
+        };
+        std::fs::remove_file(&header).unwrap();
+        std::os::unix::fs::symlink(&victim, &header).unwrap();
+        refused("a symbolic link");
+        std::fs::remove_file(&header).unwrap();
+        std::fs::hard_link(&victim, &header).unwrap();
+        refused("another name of a disk");
+        std::fs::remove_file(&header).unwrap();
+        std::fs::copy(&victim, &header).unwrap();
+        refused("the header of a disk");
     }
 }

@@ -101,7 +101,7 @@ fn main() -> Result<()> {
     };
     let listen = match listen.split_once(':') {
         Some(("socket", path)) => Listen::Unix(path.into()),
-        Some(("tcp", address)) => Listen::Tcp(address.into()),
+        Some(("tcp", address)) => Listen::tcp(address)?,
         _ => Listen::Activated,
     };
     let certificates = certificates.first().map(Into::into);

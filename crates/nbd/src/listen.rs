@@ -25,10 +25,34 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub enum Listen {
     /// A unix socket at this path, for its owner alone. A socket that a dead server has left there is replaced.
     Unix(PathBuf),
-    /// A TCP address such as `127.0.0.1:10809`. Port 0 takes any free one.
-    Tcp(String),
+    /// A TCP address ([`Listen::tcp`]).
+    Tcp {
+        /// What the user gave.
+        name: String,
+        /// What it stood for: the first of them that can be had is taken. A name is resolved once, so that what was checked is what
+        /// is bound.
+        addresses: Vec<SocketAddr>,
+    },
     /// The sockets passed by the service manager (`LISTEN_PID`, `LISTEN_FDS`).
     Activated,
+}
+
+impl Listen {
+    /// A TCP address such as `127.0.0.1:10809`, or the name of a host in its place. Port 0 takes any free one.
+    ///
+    /// Errors: [`Kind::Usage`] for what stands for no address.
+    pub fn tcp(name: &str) -> Result<Listen> {
+        let refused = |found: String| {
+            Error::new(Kind::Usage, format!("cannot listen on {name}"))
+                .found(found)
+                .expected("ADDRESS:PORT, like 127.0.0.1:10809")
+        };
+        let addresses: Vec<_> = name.to_socket_addrs().map_err(|e| refused(e.to_string()))?.collect();
+        if addresses.is_empty() {
+            return Err(refused("a name without an address".to_owned()));
+        }
+        Ok(Listen::Tcp { name: name.to_owned(), addresses })
+    }
 }
 
 pub(crate) enum Listener {
@@ -61,7 +85,7 @@ pub(crate) fn open(listen: &[Listen]) -> Result<Vec<Listener>> {
     for place in listen {
         match place {
             Listen::Unix(path) => opened.push(open_unix(path)?),
-            Listen::Tcp(address) => opened.push(open_tcp(address)?),
+            Listen::Tcp { name, addresses } => opened.push(open_tcp(name, addresses)?),
             Listen::Activated => opened.extend(activated()?),
         }
     }
@@ -74,17 +98,9 @@ pub fn passed_addresses() -> Vec<SocketAddr> {
     sys::look_at_inherited(passed(), address).into_iter().flatten().collect()
 }
 
-fn open_tcp(address: &str) -> Result<Listener> {
-    let what = format!("cannot listen on {address}");
-    let resolved: Vec<_> = address
-        .to_socket_addrs()
-        .map_err(|e| {
-            Error::new(Kind::Usage, what.clone())
-                .found(e.to_string())
-                .expected("ADDRESS:PORT, like 127.0.0.1:10809")
-        })?
-        .collect();
-    TcpListener::bind(&resolved[..]).map(Listener::Tcp).map_err(|e| in_use(what, &e))
+fn open_tcp(name: &str, addresses: &[SocketAddr]) -> Result<Listener> {
+    let bound = TcpListener::bind(addresses).map(Listener::Tcp);
+    bound.map_err(|e| in_use(format!("cannot listen on {name}"), &e))
 }
 
 fn in_use(what: String, e: &io::Error) -> Error {

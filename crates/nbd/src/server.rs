@@ -47,7 +47,7 @@ pub struct Options {
     pub idle_timeout: Option<Duration>,
     /// Whether the disk is used by others than clients, which keeps the server from stopping for want of clients.
     pub in_use: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    /// Hears of failures of the disk.
+    /// Hears of failures of the disk, and of clients that the system could not let in.
     pub report: Option<Reporter>,
 }
 
@@ -151,7 +151,9 @@ impl Server {
                     let _ = catch_unwind(AssertUnwindSafe(|| server.serve(&guest.socket, stopping)));
                 };
                 // If the system has no thread to give, the client is closed with the guest.
-                let _ = thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, serve);
+                if let Err(e) = thread::Builder::new().name("lacuna-nbd".into()).spawn_scoped(scope, serve) {
+                    self.report(&Error::io("cannot serve a client", &e));
+                }
             });
             clients.see_off(self.options.drain_timeout);
             result
@@ -164,6 +166,7 @@ impl Server {
         clients: &Clients,
         mut welcome: impl FnMut(Socket),
     ) -> Result<()> {
+        let mut told = false;
         while !stop.stopped() {
             let patience = self.options.idle_timeout.map(|limit| limit.saturating_sub(clients.idle_for()));
             if patience.is_some_and(|left| left.is_zero()) {
@@ -184,15 +187,31 @@ impl Server {
             let ready: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
             for (listener, _) in self.listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
                 match listener.accept() {
-                    Ok(socket) => welcome(socket),
+                    Ok(socket) => {
+                        told = false;
+                        welcome(socket);
+                    }
+                    // The client has left again.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(e) if is_final(&e) => return Err(Error::io("cannot accept clients", &e)),
                     // Too many files, no memory, a network in trouble: it passes, or stays until we stop.
-                    Err(_) => pause(stop),
+                    Err(e) => {
+                        if !std::mem::replace(&mut told, true) {
+                            self.report(&Error::io("cannot accept a client, and tries on", &e));
+                        }
+                        pause(stop);
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    fn report(&self, e: &Error) {
+        if let Some(report) = &self.options.report {
+            report(e);
+        }
     }
 
     fn serve(&self, socket: &Socket, stopping: &AtomicBool) {

@@ -3,9 +3,10 @@
 mod harness;
 
 use harness::client::{Client, OPT_LIST, OPT_STARTTLS};
-use harness::{Memory, Running, have, noise, run, skipped, text};
+use harness::{Memory, Running, noise, run, skipped, text};
 use lacuna_core::BLOCK_SIZE;
 use lacuna_nbd::{Exports, Listen, Options, Server, TlsMode};
+use lacuna_sim::have;
 use std::path::Path;
 use std::process::Command;
 
@@ -20,7 +21,7 @@ fn image() -> Vec<u8> {
 }
 
 fn tcp(exports: Exports, options: Options) -> Running {
-    Running::start(tempfile::tempdir().unwrap(), &Listen::Tcp("127.0.0.1:0".into()), exports, options)
+    Running::start(tempfile::tempdir().unwrap(), &Listen::tcp("127.0.0.1:0").unwrap(), exports, options)
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn tls_protects_tcp_and_unix_sockets() {
 
     // An authority that cannot be read must not let everyone in.
     std::os::unix::fs::symlink("gone.pem", pki.path().join("server/ca-cert.pem")).unwrap();
-    let listen = Listen::Tcp("127.0.0.1:0".into());
+    let listen = Listen::tcp("127.0.0.1:0").unwrap();
     let refused = Server::bind(&[listen], Exports::new(), options(TlsMode::Require, "server")).err().unwrap();
     assert!(refused.to_string().contains("ca-cert.pem"), "{refused}");
 }

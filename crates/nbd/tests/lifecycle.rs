@@ -3,9 +3,10 @@
 mod harness;
 
 use harness::client::*;
-use harness::{Memory, Running, have, run, skipped, text, wait_until};
+use harness::{Memory, Running, run, skipped, text, wait_until};
 use lacuna_core::Kind;
 use lacuna_nbd::{Exports, Listen, Options, Server, StopHandle, TlsMode};
+use lacuna_sim::have;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::Ordering;
@@ -62,15 +63,15 @@ fn only_its_own_socket_is_removed() {
 
 #[test]
 fn addresses_that_cannot_be_had_are_refused() {
-    let taken = bind(&Listen::Tcp("127.0.0.1:0".into())).unwrap();
+    let taken = bind(&Listen::tcp("127.0.0.1:0").unwrap()).unwrap();
     let address = taken.uris()[0].replace("nbd://", "");
-    assert_eq!(bind(&Listen::Tcp(address)).err().unwrap().kind(), Kind::Busy);
+    assert_eq!(bind(&Listen::tcp(&address).unwrap()).err().unwrap().kind(), Kind::Busy);
     for nonsense in ["", "127.0.0.1", "127.0.0.1:x", ":::"] {
-        assert_eq!(bind(&Listen::Tcp(nonsense.into())).err().unwrap().kind(), Kind::Usage, "{nonsense}");
+        assert_eq!(Listen::tcp(nonsense).unwrap_err().kind(), Kind::Usage, "{nonsense}");
     }
     assert_eq!(bind(&Listen::Activated).err().unwrap().kind(), Kind::Usage);
     let no_certificates = Options { tls: TlsMode::Require, ..Options::default() };
-    let listen = [Listen::Tcp("127.0.0.1:0".into())];
+    let listen = [Listen::tcp("127.0.0.1:0").unwrap()];
     assert!(Server::bind(&listen, Exports::new(), no_certificates.clone()).is_err());
     let empty = tempfile::tempdir().unwrap();
     let empty = Options { certificates: Some(empty.path().into()), ..no_certificates };
@@ -157,7 +158,7 @@ fn a_lock_held_by_another_keeps_no_server_from_starting() {
 
 #[test]
 fn a_stop_before_the_start_counts() {
-    let server = bind(&Listen::Tcp("127.0.0.1:0".into())).unwrap();
+    let server = bind(&Listen::tcp("127.0.0.1:0").unwrap()).unwrap();
     let stop = StopHandle::new().unwrap();
     stop.clone().stop();
     server.run(&stop).unwrap();

@@ -25,6 +25,11 @@ pub trait Attendant: Send + Sync {
     /// Errors: what went wrong; [`Kind::Usage`] for a request that it does not know ([`unknown`]).
     fn attend(&self, request: &str, exchange: &mut Exchange) -> Result<Value>;
 
+    /// The UUID of what is open, as text; none of what has none.
+    fn uuid(&self) -> Option<String> {
+        None
+    }
+
     /// What became of the file that is open, for those who ask for the status; null if there is none.
     fn file(&self) -> Value {
         Value::Null
@@ -63,6 +68,11 @@ impl Attendance {
     pub fn of(attendant: Option<Arc<dyn Attendant>>, follow: Follow, naming: Naming) -> Self {
         let (ended, active) = (AtomicBool::new(false), Mutex::default());
         Attendance(Arc::new(Clients { attendant, follow, naming, ended, active }))
+    }
+
+    /// The UUID of what is open ([`Attendant::uuid`]).
+    pub(crate) fn uuid(&self) -> Option<String> {
+        self.0.attendant.as_ref().and_then(|attendant| attendant.uuid())
     }
 
     /// What became of the file that is open ([`Attendant::file`]).

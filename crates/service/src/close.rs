@@ -5,11 +5,11 @@ use crate::run_base::run_bases;
 use crate::run_directory::{DISK_NAME, Record, RunPaths, lock_past_probes};
 use crate::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
 use crate::watch::RELEASE_LIMIT;
-use crate::{control, loop_device, mount_table, outcome, strangers, tool};
+use crate::{connect, control, loop_device, mount_table, outcome, strangers, tool};
 use lacuna_core::{Error, Kind, Result, shell_word};
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,13 +59,11 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
             ended_without_answer(&lock, &paths, &mountpoint)
         }
         Err(e) if e.kind() == ErrorKind::TimedOut => {
-            let pid = paths.record().map(|record| record.pid).unwrap_or_default();
-            Err(Error::new(Kind::TimedOut, format!("cannot close {}", mountpoint.display()))
-                .found(format!("a server that does not answer (process {pid})"))
-                .expected("an answer within 5 seconds")
-                .remedy(format!(
-                    "if the process was stopped, `kill -CONT {pid}` lets it go on; then try again"
-                )))
+            let process = process_of(&paths).map_or_else(String::new, |pid| format!(" (process {pid})"));
+            let silent = Error::new(Kind::TimedOut, format!("cannot close {}", mountpoint.display()))
+                .found(format!("a server that does not answer{process}"))
+                .expected("an answer within 5 seconds");
+            Err(let_go_on(&paths, silent))
         }
         Err(e) => Err(Error::new(Kind::Busy, format!("cannot close {}", mountpoint.display()))
             .found(format!("a server that does not answer yet ({e})"))
@@ -75,53 +73,79 @@ pub fn close(mountpoint: &Path, run_base: Option<&Path>) -> Result<Closed> {
 
 /// The server of `lock`, which is ours now, ended by itself at this moment, or crashed at any time before.
 fn ended_without_answer(lock: &File, paths: &RunPaths, mountpoint: &Path) -> Result<Closed> {
-    let removed = lock.metadata().is_ok_and(|m| m.nlink() == 0);
-    let result = if removed {
+    let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of the server", &e))?;
+    let result = if about.nlink() == 0 {
         Ok(Closed::Cleanly)
     } else {
-        clean_up(paths, Some(mountpoint)).map(|()| {
-            paths.remove();
-            Closed::AfterCrash
-        })
+        clean_up(paths, Some(mountpoint)).and_then(|()| paths.remove()).map(|()| Closed::AfterCrash)
     };
     let _ = lock.unlock();
     result
 }
 
+/// The process of a server that does not answer, as far as anything tells it.
+fn process_of(paths: &RunPaths) -> Option<u32> {
+    let known = paths.record().ok().flatten().map(|record| record.pid);
+    known.or_else(|| connect::process_at(&paths.control()))
+}
+
+/// Says what to do about a server that does not answer.
+fn let_go_on(paths: &RunPaths, e: Error) -> Error {
+    let go_on = match process_of(paths) {
+        Some(pid) => format!("`kill -CONT {pid}` lets it go on"),
+        None => "let it go on (`kill -CONT`)".to_owned(),
+    };
+    e.remedy(format!("if the process was stopped, {go_on}; then try again"))
+}
+
 /// What the server of the disk that is open at `mountpoint` says: `items`, the counters of the disk,
-/// `last_error`, the last request that failed, or null, and `closing`, whether it was told to end. Errors:
+/// `last_error`, the last request that failed, or null, and `closing`, whether it was told to end.
+///
+/// Errors: [`Kind::NotFound`] if nothing of lacuna is open there, or if its server has just ended or does not listen yet;
 /// [`Kind::TimedOut`] if it does not answer.
 pub fn status(mountpoint: &Path, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
-    let failed = |found: String| {
-        Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
-            .found(found)
-    };
-    let answer = control::ask(&paths.control(), control::STATUS).map_err(|e| match e.kind() {
-        ErrorKind::TimedOut => failed("silence for 5 seconds".to_owned()).with_kind(Kind::TimedOut),
-        _ => failed(e.to_string()),
-    })?;
-    serde_json::from_str(&answer).map_err(|e| failed(format!("an answer that is not JSON: {e}")))
+    let answer = ask_in(&paths, &mountpoint, control::STATUS)?;
+    serde_json::from_str(&answer).map_err(|e| {
+        no_answer(&mountpoint, format!("an answer that is not JSON: {e}")).with_kind(Kind::Other)
+    })
 }
 
 /// Asks the server of what is open at `mountpoint` a question that it alone understands
 /// ([`Subject::answer`](crate::Subject::answer)).
 ///
-/// Errors: what the server says; [`Kind::NotFound`] if nothing of lacuna is open there or its server does not know the
-/// question, [`Kind::TimedOut`] if it does not answer.
+/// Errors: what the server says; [`Kind::NotFound`] if nothing of lacuna is open there or its server has just ended or does not
+/// know the question, [`Kind::TimedOut`] if it does not answer.
 pub fn ask(mountpoint: &Path, question: &str, run_base: Option<&Path>) -> Result<serde_json::Value> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
-    let failed = |found: &str| {
-        Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display()))
-            .found(found)
-    };
-    let answer = control::ask(&paths.control(), question).map_err(|e| match e.kind() {
-        ErrorKind::TimedOut => failed("silence for 5 seconds").with_kind(Kind::TimedOut),
-        _ => failed(&e.to_string()),
+    let nonsense = |found: &str| no_answer(&mountpoint, found).with_kind(Kind::Other);
+    let answer = outcome::decode_items(&ask_in(&paths, &mountpoint, question)?);
+    let answer = answer.unwrap_or_else(|| Err(nonsense("none that makes sense")))?;
+    answer.into_iter().next().ok_or_else(|| nonsense("an empty answer"))
+}
+
+/// The line with which the server in this run directory answers a word.
+fn ask_in(paths: &RunPaths, mountpoint: &Path, word: &str) -> Result<String> {
+    let failed = |found: String| no_answer(mountpoint, found);
+    let answer = control::ask(&paths.control(), word).map_err(|e| match e.kind() {
+        ErrorKind::TimedOut => {
+            let_go_on(paths, failed("silence for 5 seconds".to_owned()).with_kind(Kind::TimedOut))
+        }
+        // It ended at this moment, or does not listen yet.
+        ErrorKind::NotFound
+        | ErrorKind::ConnectionRefused
+        | ErrorKind::ConnectionReset
+        | ErrorKind::BrokenPipe => failed(e.to_string()),
+        _ => failed(e.to_string()).with_kind(Kind::Io),
     })?;
-    let answer =
-        outcome::decode_items(&answer).unwrap_or_else(|| Err(failed("no answer that makes sense")))?;
-    answer.into_iter().next().ok_or_else(|| failed("an empty answer"))
+    if answer.ends_with('\n') {
+        return Ok(answer);
+    }
+    Err(failed("a server that ended, or that does not know what it was asked".to_owned()))
+}
+
+fn no_answer(mountpoint: &Path, found: impl Into<String>) -> Error {
+    Error::new(Kind::NotFound, format!("no answer from the server of {}", mountpoint.display())).found(found)
 }
 
 /// Where the server of the disk listens that is open at `mountpoint`.
@@ -134,63 +158,120 @@ pub(crate) fn control_socket(mountpoint: &Path, run_base: Option<&Path>) -> Resu
 pub(crate) fn shows_its_disk(mountpoint: &Path, run_base: Option<&Path>) -> Result<bool> {
     let (paths, mountpoint) = find(mountpoint, run_base)?;
     let backing = paths.fuse().join(DISK_NAME);
-    let devices = loop_device::resting_on(&backing);
-    Ok(mount_table::at(&mountpoint)?
-        .is_some_and(|top| top.is_served_from(&backing) || rests_on(&top, &devices)))
+    match mount_table::at(&mountpoint)? {
+        Some(top) => shows(&top, &backing, &loop_device::resting_on(&backing)?),
+        None => Ok(false),
+    }
 }
 
-/// Every disk that a living server of this user has open.
+/// Every disk that a living server of this user has open. Errors: what keeps one of them from being seen.
 pub fn running(run_base: Option<&Path>) -> Result<Vec<Record>> {
-    Ok(records(&bases(run_base)?, true))
+    records(&bases(run_base)?, Some(true))
 }
 
-/// Every disk whose server died without closing it: [`close`] clears away what it left.
+/// Every disk of which anything is mounted, whether its server lives or died, and what keeps others from being seen: for a caller
+/// that does what it can.
+pub fn seen(run_base: Option<&Path>) -> Result<(Vec<Record>, Vec<Error>)> {
+    Ok(look(&bases(run_base)?, None))
+}
+
+/// Every disk whose server died without closing it: [`close`] clears away what it left. Errors: what keeps one of them from being
+/// seen.
 pub fn died(run_base: Option<&Path>) -> Result<Vec<Record>> {
-    Ok(records(&bases(run_base)?, false))
+    records(&bases(run_base)?, Some(false))
 }
 
 /// Whether what is mounted at the path that a person gives was left there by a server that died. The path is not looked at: every
 /// look would fail.
-pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> bool {
-    find(given, run_base).is_ok_and(|(_, mountpoint)| {
-        let top = mount_table::at(&mountpoint).ok().flatten();
-        top.is_some_and(|top| left_by_dead(&mountpoint, &top, run_base))
-    })
+pub(crate) fn is_left_by_dead(given: &Path, run_base: Option<&Path>) -> Result<bool> {
+    let mountpoint = match find(given, run_base) {
+        Ok((_, mountpoint)) => mountpoint,
+        Err(e) if e.kind() == Kind::NotFound => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    match mount_table::at(&mountpoint)? {
+        Some(top) => left_by_dead(&mountpoint, &top, run_base),
+        None => Ok(false),
+    }
 }
 
 /// Whether `top`, the upmost mount of `mountpoint`, which is canonical, is what a server left there that died.
-pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> bool {
-    let bases = bases(run_base).unwrap_or_default();
-    bases.iter().any(|base| left_in(&RunPaths::of(base, mountpoint), top))
+pub(crate) fn left_by_dead(mountpoint: &Path, top: &Entry, run_base: Option<&Path>) -> Result<bool> {
+    for base in bases(run_base)? {
+        if left_in(&RunPaths::of(&base, mountpoint), top)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether it is what the server of this run directory left.
-fn left_in(paths: &RunPaths, top: &Entry) -> bool {
-    let raw = || paths.record().is_some_and(|record| record.fuse_at_mountpoint()) && top.is_our_fuse();
+fn left_in(paths: &RunPaths, top: &Entry) -> Result<bool> {
+    if is_alive(paths)? != Some(false) {
+        return Ok(false);
+    }
     let backing = paths.fuse().join(DISK_NAME);
-    is_alive(paths) == Some(false)
-        && (top.is_served_from(&backing) || rests_on(top, &loop_device::resting_on(&backing)) || raw())
+    if shows(top, &backing, &loop_device::resting_on(&backing)?)? {
+        return Ok(true);
+    }
+    Ok(top.is_our_fuse() && paths.record()?.is_some_and(|record| record.fuse_at_mountpoint()))
+}
+
+/// Whether what is mounted is served from `backing`, or from one of these loop devices, which rest on it.
+fn shows(top: &Entry, backing: &Path, devices: &[PathBuf]) -> Result<bool> {
+    Ok(top.is_served_from(backing) || rests_on(top, devices)?)
 }
 
 /// Whether one of these loop devices is what is mounted.
-fn rests_on(top: &Entry, devices: &[PathBuf]) -> bool {
-    devices.iter().any(|device| number_of(device).is_some_and(|number| top.is_on(device, &number)))
+fn rests_on(top: &Entry, devices: &[PathBuf]) -> Result<bool> {
+    for device in devices {
+        if loop_device::number(device)?.is_some_and(|number| top.is_on(device, &number)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-fn records(bases: &[PathBuf], alive: bool) -> Vec<Record> {
-    let all = bases.iter().flat_map(|base| RunPaths::all(base));
-    all.filter(|paths| is_alive(paths) == Some(alive)).filter_map(|paths| paths.record()).collect()
+/// The records of servers that live, or died; with none of both. Errors: what keeps one of them from being seen.
+fn records(bases: &[PathBuf], alive: Option<bool>) -> Result<Vec<Record>> {
+    let (records, errors) = look(bases, alive);
+    errors.into_iter().next().map_or(Ok(records), Err)
 }
 
-/// Whether the server of a run directory lives; `None` if there is no such run directory, or it cannot be told.
-fn is_alive(paths: &RunPaths) -> Option<bool> {
-    let lock = paths.lock_file().ok()??;
+fn look(bases: &[PathBuf], alive: Option<bool>) -> (Vec<Record>, Vec<Error>) {
+    let (mut records, mut errors) = (Vec::new(), Vec::new());
+    let of = |paths: &RunPaths| match is_alive(paths)? {
+        Some(lives) if alive.is_none_or(|wanted| wanted == lives) => paths.record(),
+        _ => Ok(None),
+    };
+    for base in bases {
+        match RunPaths::all(base) {
+            Ok(all) => {
+                for paths in all {
+                    match of(&paths) {
+                        Ok(record) => records.extend(record),
+                        Err(e) => errors.push(e),
+                    }
+                }
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    (records, errors)
+}
+
+/// Whether the server of a run directory lives; `None` if there is no such run directory.
+fn is_alive(paths: &RunPaths) -> Result<Option<bool>> {
+    let Some(lock) = paths.lock_file()? else { return Ok(None) };
+    let failed = |e: &io::Error| Error::io("cannot tell whether a server lives", e);
     match lock.try_lock_shared() {
-        // One that ended meanwhile has removed its directory, and another may have made one in its place.
-        Ok(()) if lock.metadata().is_ok_and(|meta| meta.nlink() == 0) => None,
-        Ok(()) => Some(false),
-        Err(TryLockError::WouldBlock) => Some(true),
-        Err(TryLockError::Error(_)) => None,
+        Ok(()) => {
+            // One that ended meanwhile has removed its directory, and another may have made one in its place.
+            let removed = lock.metadata().map_err(|e| failed(&e))?.nlink() == 0;
+            Ok((!removed).then_some(false))
+        }
+        Err(TryLockError::WouldBlock) => Ok(Some(true)),
+        Err(TryLockError::Error(e)) => Err(failed(&e)),
     }
 }
 
@@ -198,14 +279,14 @@ fn is_alive(paths: &RunPaths) -> Option<bool> {
 /// FUSE mount. The caller holds the lock. `mountpoint` is where to look if the record is gone; without it,
 /// nothing outside the run directory and the record is touched.
 pub fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
-    let record = paths.record();
+    let record = paths.record()?;
     let at = record.as_ref().map(|r| r.mountpoint.as_path()).or(mountpoint);
     let backing = paths.fuse().join(DISK_NAME);
-    let devices = loop_device::resting_on(&backing);
+    let devices = loop_device::resting_on(&backing)?;
     if let Some(at) = at
         && let Some(top) = mount_table::at(at)?
     {
-        if rests_on(&top, &devices) {
+        if rests_on(&top, &devices)? {
             let finished =
                 tool::run("umount", &["--internal-only".as_ref(), OsStr::new("--"), at.as_os_str()])?;
             if !finished.success() {
@@ -224,30 +305,59 @@ pub fn clean_up(paths: &RunPaths, mountpoint: Option<&Path>) -> Result<()> {
     unmount_dead(&paths.fuse())
 }
 
-fn number_of(device: &Path) -> Option<String> {
-    let path = Path::new("/sys/block").join(device.file_name()?).join("dev");
-    std::fs::read_to_string(path).ok().map(|n| n.trim().to_owned())
-}
-
 /// The run directory for a mount point as a person writes it. The mount point itself is looked at last: if
 /// its server died, every look at it fails.
 fn find(given: &Path, run_base: Option<&Path>) -> Result<(RunPaths, PathBuf)> {
     let bases = bases(run_base)?;
-    let absolute = std::path::absolute(given).map_err(|e| Error::io("cannot find the mount point", &e))?;
-    let beside = absolute
-        .parent()
-        .zip(absolute.file_name())
-        .and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name)));
-    for mountpoint in beside.into_iter().chain(absolute.canonicalize()) {
-        let all = bases.iter().map(|base| RunPaths::of(base, &mountpoint));
-        let mut existing: Vec<RunPaths> = all.filter(RunPaths::exists).collect();
-        // In one base there may be what a server left that died, and in another the one that came after it.
-        existing.sort_by_key(|paths| is_alive(paths) != Some(true));
-        if let Some(paths) = existing.into_iter().next() {
-            return Ok((paths, mountpoint));
+    let failed = |e: &io::Error| Error::io(format!("cannot find the mount point {}", given.display()), e);
+    let absolute = std::path::absolute(given).map_err(|e| failed(&e))?;
+    let beside = match absolute.parent().zip(absolute.file_name()) {
+        Some((parent, name)) => {
+            if_there(parent.canonicalize()).map_err(|e| failed(&e))?.map(|parent| parent.join(name))
         }
+        None => None,
+    };
+    if let Some(at) = &beside
+        && let Some(paths) = in_bases(&bases, at)?
+    {
+        return Ok((paths, at.clone()));
+    }
+    let itself = match (absolute.canonicalize(), beside) {
+        // What is mounted there may have its name alone: its server died, or is another user's.
+        (Err(_), Some(at)) if mount_table::at(&at)?.is_some() => None,
+        (itself, _) => if_there(itself).map_err(|e| failed(&e))?,
+    };
+    if let Some(at) = itself
+        && let Some(paths) = in_bases(&bases, &at)?
+    {
+        return Ok((paths, at));
     }
     Err(not_open(given))
+}
+
+/// None if there is nothing at a path, or if a server died on the way there: nothing is open below what it left.
+fn if_there(path: io::Result<PathBuf>) -> io::Result<Option<PathBuf>> {
+    match path {
+        Ok(path) => Ok(Some(path)),
+        Err(e) => match e.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::NotConnected => Ok(None),
+            _ => Err(e),
+        },
+    }
+}
+
+/// The run directory for this mount point. In one base there may be what a server left that died, and in another the one that came
+/// after it: that comes first.
+fn in_bases(bases: &[PathBuf], mountpoint: &Path) -> Result<Option<RunPaths>> {
+    let mut found = None;
+    for paths in bases.iter().map(|base| RunPaths::of(base, mountpoint)) {
+        match is_alive(&paths)? {
+            Some(true) => return Ok(Some(paths)),
+            Some(false) => found = found.or(Some(paths)),
+            None => {}
+        }
+    }
+    Ok(found)
 }
 
 /// Where run directories are looked for.
@@ -256,8 +366,13 @@ fn bases(run_base: Option<&Path>) -> Result<Vec<PathBuf>> {
 }
 
 fn not_open(mountpoint: &Path) -> Error {
-    let mounted = mount_table::at(mountpoint).ok().flatten();
-    let error = Error::new(Kind::NotFound, format!("cannot close {}", mountpoint.display()));
+    let what = format!("cannot close {}", mountpoint.display());
+    let mounted = match mount_table::at(mountpoint) {
+        Ok(mounted) => mounted,
+        // What is there cannot be told, and so not that nothing is.
+        Err(e) => return e.context(what).with_kind(Kind::Io),
+    };
+    let error = Error::new(Kind::NotFound, what);
     match mounted {
         Some(entry) if strangers::owner(&entry).is_some() => error
             .found(format!("what lacuna has open for {}", strangers::owner(&entry).unwrap_or_default()))
@@ -285,4 +400,33 @@ fn gone_soon(lock: &File) -> bool {
 /// Waits for the server's lock, which it holds as long as it lives.
 fn wait_gone(lock: &File) -> Result<()> {
     lock.lock().map_err(|e| Error::io("cannot wait for the end of the server", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_directory::RunDirectory;
+
+    #[test]
+    fn what_cannot_be_seen_is_not_nothing() {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, stray) = (Some(base.path()), base.path().join("stray"));
+        std::fs::write(&stray, "").unwrap();
+        assert!(running(dir).unwrap().is_empty() && died(dir).unwrap().is_empty());
+        assert!(running(Some(&stray)).is_err() && died(Some(&stray)).is_err());
+        for at in ["mnt", "none/mnt", "stray/mnt"] {
+            let at = base.path().join(at);
+            assert_eq!(status(&at, dir).unwrap_err().kind(), Kind::NotFound, "{}", at.display());
+            assert!(!is_left_by_dead(&at, dir).unwrap());
+        }
+        let at = base.path().canonicalize().unwrap().join("mnt");
+        let held = RunDirectory::claim(base.path(), &at).unwrap();
+        // A server that is still starting has no record, and does not listen.
+        assert!(running(dir).unwrap().is_empty());
+        assert_eq!(status(&at, dir).unwrap_err().kind(), Kind::NotFound);
+        std::fs::write(held.paths().control().with_file_name("record.json"), "{").unwrap();
+        assert_eq!(running(dir).unwrap_err().kind(), Kind::Corrupt);
+        held.end().unwrap();
+        assert!(running(dir).unwrap().is_empty());
+    }
 }

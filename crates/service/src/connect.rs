@@ -47,10 +47,13 @@ pub(crate) fn process_behind(stream: &UnixStream) -> Option<u32> {
 }
 
 /// Whether somebody listens there, even if nobody is accepted.
-pub(crate) fn is_listened_at(path: &Path) -> bool {
-    match to_server(path) {
-        Ok(_) => true,
-        Err(e) => e.kind() == io::ErrorKind::TimedOut,
+pub(crate) fn is_listened_at(path: &Path) -> io::Result<bool> {
+    let Err(e) = to_server(path) else { return Ok(true) };
+    match (e.kind(), e.raw_os_error()) {
+        (io::ErrorKind::TimedOut, _) => Ok(true),
+        // No server can listen under a name that is too long for a socket.
+        (_, Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ECONNREFUSED)) => Ok(false),
+        _ => Err(e),
     }
 }
 
@@ -63,14 +66,19 @@ mod tests {
     fn a_server_that_accepts_nobody_hangs_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        assert!(!is_listened_at(&path));
+        assert!(!is_listened_at(&path).unwrap());
+        assert!(!is_listened_at(&dir.path().join("x".repeat(200))).unwrap());
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        for no_socket in ["file", "file/socket"] {
+            assert!(!is_listened_at(&dir.path().join(no_socket)).unwrap());
+        }
         let server = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         bind(&server, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         assert_eq!(to_server(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         listen(&server, 1).unwrap();
         let waiting: Vec<UnixStream> = (0..2).map(|_| to_server(&path).unwrap()).collect();
         assert_eq!(to_server(&path).unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(is_listened_at(&path));
+        assert!(is_listened_at(&path).unwrap());
         drop((waiting, server));
     }
 }

@@ -5,7 +5,7 @@ use crate::attend::Attendance;
 use crate::connect;
 use crate::counters::Counters;
 use crate::outcome;
-use crate::purge_answer::{self, PURGE};
+use crate::purge_answer::{self, PurgeRequest};
 use crate::subject::Subject;
 use crate::watch::Watch;
 use lacuna_core::{Error, Naming, Result};
@@ -94,13 +94,19 @@ impl Control {
         let thread = std::thread::Builder::new()
             .name("lacuna-control".to_owned())
             .spawn(move || {
+                // Why clients could not be accepted: those who get through are told.
+                let mut trouble = None;
                 while !told.load(Ordering::SeqCst) {
                     match theirs.accept() {
                         // A client that misbehaves loses its connection and nothing else happens.
                         Ok((stream, _)) => {
-                            _ = serve(stream, (&subject, &counters), &watch, &events, (&attends, naming));
+                            let known = (&*watch, trouble.as_ref());
+                            _ = serve(stream, (&subject, &counters), known, &events, (&attends, naming));
                         }
-                        Err(_) => std::thread::sleep(PAUSE),
+                        Err(e) => {
+                            trouble = Some(not_accepted(&e));
+                            std::thread::sleep(PAUSE);
+                        }
                     }
                 }
             })
@@ -136,10 +142,15 @@ impl Drop for Control {
     }
 }
 
+/// What is said of a client that the system could not let in.
+pub(crate) fn not_accepted(e: &io::Error) -> Error {
+    Error::io("cannot accept who asks of the server", e)
+}
+
 fn serve(
     mut stream: UnixStream,
     (subject, counters): (&Arc<dyn Subject>, &Counters),
-    watch: &Watch,
+    (watch, trouble): (&Watch, Option<&Error>),
     events: &Sender<Event>,
     (attendance, naming): (&Attendance, Naming),
 ) -> io::Result<()> {
@@ -151,15 +162,18 @@ fn serve(
         // What was cut off might be the end of a number.
         return Err(io::ErrorKind::InvalidData.into());
     }
+    if let Some(request) = PurgeRequest::parse(word.trim_end()) {
+        let disk = (Arc::clone(subject), attendance.uuid());
+        return purge_answer::answer(stream, &request, disk, naming);
+    }
     match word.trim_end() {
         CLOSE => {
             // Closing may take long; that somebody heard of it does not.
             stream.write_all(outcome::HEARD)?;
             events.send(Event::Close(Waiting(stream, naming))).map_err(io::Error::other)
         }
-        PURGE => purge_answer::answer(stream, Arc::clone(subject), naming),
         STATUS => {
-            let last_error = watch.last_failure().map(|e| e.named(naming));
+            let last_error = watch.last_failure().or_else(|| trouble.cloned()).map(|e| e.named(naming));
             let answer = serde_json::json!({
                 "items": counters.now(),
                 "last_error": last_error,

@@ -95,9 +95,9 @@ impl ReadyPipe {
         told.map_err(|e| Error::io("cannot report to the process that started the server", &e))
     }
 
-    /// Lets the parent exit with `error`.
-    pub fn failed(mut self, error: &Error) {
-        let _ = self.pipe.write_all(outcome::encode(&Err(error.clone()), self.naming).as_bytes());
+    /// Lets the parent exit with `error`. False if no parent is left to hear it.
+    pub fn failed(mut self, error: &Error) -> bool {
+        self.pipe.write_all(outcome::encode(&Err(error.clone()), self.naming).as_bytes()).is_ok()
     }
 }
 

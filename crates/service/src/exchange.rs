@@ -189,8 +189,8 @@ impl Conversation {
             }
             let text = String::from_utf8_lossy(&line);
             if let Some(outcome) = outcome::decode_items(&text) {
-                let items = outcome?;
-                return Ok(Heard::Done(items.into_iter().next().unwrap_or_default()));
+                let answer = outcome?.into_iter().next();
+                return answer.map(Heard::Done).ok_or_else(|| self.nonsense("an outcome without an answer"));
             }
             return serde_json::from_str(&text)
                 .map(Heard::Message)

@@ -49,7 +49,7 @@ mod way;
 
 pub use attend::{Attendance, Attendant, unknown};
 pub use begin::{begin_mounted, begin_served};
-pub use close::{Closed, ask, clean_up, close, died, running, status};
+pub use close::{Closed, ask, clean_up, close, died, running, seen, status};
 pub use connect::process_at;
 pub use control::{Control, Event, Waiting};
 pub use counters::Counters;
@@ -66,7 +66,7 @@ pub use run_base::default_run_base;
 pub use run_directory::{DISK_NAME, InPool, Record, RunDirectory, RunPaths, fnv1a, seconds_now};
 pub use status_socket::{StatusSocket, account, accounts, answers, close_served, serving, sockets};
 pub use subject::Subject;
-pub use system_call::become_io_flusher;
+pub use system_call::{become_io_flusher, find_programs_of_the_system, ignore_file_size_signal};
 pub use tool::search_path;
 pub use unmount::unmount_fuse;
 pub use watch::{Log, RELEASE_LIMIT, Watch};

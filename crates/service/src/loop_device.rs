@@ -4,6 +4,7 @@ use crate::tool;
 use lacuna_core::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// An attached loop device. Dropping it detaches it, unless it already detaches by itself.
@@ -29,7 +30,7 @@ impl LoopDevice {
         };
         let shown = attach("--direct-io=on").or_else(|_| {
             // losetup attaches first and asks for direct I/O then: what it gave up on half way may be attached.
-            for left in resting_on(backing) {
+            for left in resting_on(backing)? {
                 detach_from(&left, backing)?;
             }
             attach("--direct-io=off")
@@ -55,8 +56,8 @@ impl LoopDevice {
     }
 
     /// The device number as `major:minor`.
-    pub(crate) fn number(&self) -> Option<String> {
-        attribute(&self.node, "dev")
+    pub(crate) fn number(&self) -> Result<Option<String>> {
+        number(&self.node)
     }
 
     /// Lets the kernel detach the device when its last user (the mount) is gone, however it is unmounted.
@@ -66,7 +67,7 @@ impl LoopDevice {
             "losetup",
             &[OsStr::new("--detach"), self.node.as_os_str()],
         )?;
-        self.automatic = attribute(&self.node, "loop/autoclear").as_deref() == Some("1");
+        self.automatic = attribute(&self.node, "loop/autoclear")?.as_deref() == Some("1");
         Ok(())
     }
 
@@ -86,20 +87,16 @@ impl Drop for LoopDevice {
 
 /// Detaches the loop device `node`, unless it rests on another file by now or on none.
 pub(crate) fn detach_from(node: &Path, backing: &Path) -> Result<()> {
-    match attribute(node, "loop/backing_file") {
-        Some(now) if Path::new(now.trim_end_matches(" (deleted)")) == backing => tool::succeed(
-            "cannot detach the loop device",
-            "losetup",
-            &[OsStr::new("--detach"), node.as_os_str()],
-        )
-        .map(|_| ()),
-        _ => Ok(()),
+    if !rests_on(node, backing)? {
+        return Ok(());
     }
+    let args = [OsStr::new("--detach"), node.as_os_str()];
+    tool::succeed("cannot detach the loop device", "losetup", &args).map(drop)
 }
 
 /// Lets the loop device `node` know that its file may have another length, unless it rests on another file by now.
 pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
-    if !resting_on(backing).iter().any(|device| device == node) {
+    if !rests_on(node, backing)? {
         return Ok(());
     }
     // The kernel asks the file system for the length now, and the loop device takes what the kernel knows.
@@ -108,19 +105,55 @@ pub(crate) fn follow(node: &Path, backing: &Path) -> Result<()> {
     tool::succeed("cannot make the loop device larger", "losetup", &args).map(drop)
 }
 
-/// Every loop device that rests on `backing`.
-pub(crate) fn resting_on(backing: &Path) -> Vec<PathBuf> {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let nodes = devices.map(|d| Path::new("/dev").join(d.file_name()));
-    nodes
-        .filter(|node| {
-            attribute(node, "loop/backing_file")
-                .is_some_and(|file| Path::new(file.trim_end_matches(" (deleted)")) == backing)
-        })
-        .collect()
+/// Every loop device that rests on `backing`. Errors: what keeps one of them from being seen.
+pub(crate) fn resting_on(backing: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: &io::Error| Error::io("cannot look for loop devices in /sys/block", e);
+    let devices = match fs::read_dir("/sys/block") {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        devices => devices.map_err(|e| failed(&e))?,
+    };
+    let mut found = Vec::new();
+    for device in devices {
+        let node = Path::new("/dev").join(device.map_err(|e| failed(&e))?.file_name());
+        if rests_on(&node, backing)? {
+            found.push(node);
+        }
+    }
+    Ok(found)
 }
 
-fn attribute(node: &Path, name: &str) -> Option<String> {
-    let path = Path::new("/sys/block").join(node.file_name()?).join(name);
-    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+/// Whether this is a loop device that rests on `backing`.
+fn rests_on(node: &Path, backing: &Path) -> Result<bool> {
+    let file = attribute(node, "loop/backing_file")?;
+    Ok(file.is_some_and(|file| Path::new(file.trim_end_matches(" (deleted)")) == backing))
+}
+
+/// The number of a device as `major:minor`; none if there is no such device.
+pub(crate) fn number(node: &Path) -> Result<Option<String>> {
+    attribute(node, "dev")
+}
+
+/// None where there is no such device or attribute, as of a device that is removed at this moment.
+fn attribute(node: &Path, name: &str) -> Result<Option<String>> {
+    let Some(device) = node.file_name() else { return Ok(None) };
+    let path = Path::new("/sys/block").join(device).join(name);
+    match fs::read(&path) {
+        // The file of another program's device may have any name, and one that is too long for the kernel to tell.
+        Ok(text) => Ok(Some(String::from_utf8_lossy(&text).trim().to_owned())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENAMETOOLONG)) => Ok(None),
+        Err(e) => Err(Error::io(format!("cannot read {}", path.display()), &e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_told_by_their_files() {
+        assert_eq!(resting_on(Path::new("/no/such/file")).unwrap(), [] as [PathBuf; 0]);
+        assert_eq!(number(Path::new("/dev/no-such-device")).unwrap(), None);
+        assert!(!rests_on(Path::new("/dev/no-such-device"), Path::new("")).unwrap());
+    }
 }

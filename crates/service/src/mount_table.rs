@@ -68,13 +68,13 @@ pub(crate) fn at(path: &Path) -> Result<Option<Entry>> {
 
 /// Whether the kernel waits at `path` for someone to enter, to have something mounted there. Whatever mounts there must not
 /// enter itself: it would wait for ever.
-pub fn is_automount(path: &Path) -> bool {
-    at(path).ok().flatten().is_some_and(|top| top.is_automount())
+pub fn is_automount(path: &Path) -> Result<bool> {
+    Ok(at(path)?.is_some_and(|top| top.is_automount()))
 }
 
 /// Whether the kernel has something mounted at `path` when someone enters, whatever is mounted there now.
-pub fn has_automount(path: &Path) -> bool {
-    entries().is_ok_and(|all| all.iter().any(|e| e.mountpoint == path && e.is_automount()))
+pub fn has_automount(path: &Path) -> Result<bool> {
+    Ok(entries()?.iter().any(|e| e.mountpoint == path && e.is_automount()))
 }
 
 /// Whether something is mounted at `path`.

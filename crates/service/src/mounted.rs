@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// How often it is looked whether a file system is detached.
@@ -177,11 +177,12 @@ impl Mounted {
             mountpoint.as_os_str(),
         ];
         // Of others than those of systemd's group the kernel makes those wait who come to where it waits for a mount.
-        let waits = mount_table::is_automount(&mountpoint);
+        let waits = mount_table::is_automount(&mountpoint)?;
+        // An error here leaves no mount behind.
+        let number = device.number()?;
         let run = if waits { tool::succeed_in_our_group } else { tool::succeed };
         run(&from.what, "mount", &args)
             .map_err(|e| from.not_mounted(e, journalled, request.mount_options))?;
-        let number = device.number();
         let mut mounted = Mounted { mountpoint, below: Below::Loop { device, number }, made };
         if let Below::Loop { device, .. } = &mut mounted.below {
             device.detach_when_unused()?;
@@ -240,17 +241,22 @@ impl Mounted {
     }
 
     /// Begins to write everything that programs wrote to the disk, if the file system is still mounted. What is given back
-    /// is closed when that is done. What goes wrong, unmounting tells.
+    /// is closed when that is done, after the error if it failed.
     ///
     /// A program of the system does it, as it unmounts: a thread of the server that waits for the server's own disk would keep
     /// the server from dying when it is killed.
-    pub fn sync(&self) -> Result<Receiver<()>> {
+    pub fn sync(&self) -> Result<Receiver<Error>> {
         let (done, waiting) = channel();
         if self.is_on_top()? {
             let at = self.mountpoint.clone();
             let sync = move || {
-                let _until_done: Sender<()> = done;
-                let _ = tool::run("sync", &[OsStr::new("-f"), OsStr::new("--"), at.as_os_str()]);
+                let what = "cannot sync the file system";
+                let e = match tool::run("sync", &[OsStr::new("-f"), OsStr::new("--"), at.as_os_str()]) {
+                    Ok(finished) if finished.success() => return,
+                    Ok(finished) => Error::new(Kind::Io, what).found(finished.words()),
+                    Err(e) => e.context(what),
+                };
+                let _ = done.send(e);
             };
             std::thread::Builder::new()
                 .name("lacuna-sync".into())
@@ -281,13 +287,14 @@ impl Mounted {
                 .found("another file system mounted over it")
                 .remedy("unmount that one first"));
         }
-        let is_listed = || mount_table::entries().is_ok_and(|entries| entries.iter().any(mine));
+        let is_gone = || mount_table::entries().is_ok_and(|entries| !entries.iter().any(mine));
         let (done, ended) = channel::<()>();
         let finished = std::thread::scope(|scope| {
-            let (is_listed, detached) = (&is_listed, &detached);
+            let (is_gone, detached) = (&is_gone, &detached);
             let look = move || {
                 while ended.recv_timeout(LOOK_AGAIN) == Err(RecvTimeoutError::Timeout) {
-                    if !is_listed() {
+                    // A table that cannot be read now is read again; at the end that is an error.
+                    if is_gone() {
                         detached();
                     }
                 }
@@ -326,7 +333,8 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
     };
     let path = given.canonicalize().map_err(|e| {
         let error = Error::io(&what, &e);
-        if close::is_left_by_dead(given, run_base) {
+        // Where that cannot be told, the error of the path itself is.
+        if close::is_left_by_dead(given, run_base).is_ok_and(|left| left) {
             return dead();
         }
         match e.raw_os_error() {
@@ -341,7 +349,7 @@ pub fn check_mountpoint(given: &Path, run_base: Option<&Path>) -> Result<PathBuf
         if top.is_automount() {
             return Ok(path);
         }
-        if close::left_by_dead(&path, &top, run_base) {
+        if close::left_by_dead(&path, &top, run_base)? {
             return Err(dead());
         }
         return Err(Error::new(Kind::Busy, what)

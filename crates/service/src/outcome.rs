@@ -22,6 +22,9 @@ struct Line {
     /// Counters of what was done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     items: Vec<serde_json::Value>,
+    /// The disk to which it was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uuid: Option<String>,
 }
 
 /// The line, with its end; `naming` gives names to the settings in advice.
@@ -34,14 +37,14 @@ pub(crate) fn encode_refusal(error: &Error, naming: Naming) -> String {
     text(&Line { stays: true, ..line(&Err(error.clone()), naming) })
 }
 
-/// The line of a server that did something of which there are counters.
-pub(crate) fn encode_items(result: &Result<Status>, naming: Naming) -> String {
+/// The line of a server that purged the disk of this UUID, with counters of what was done.
+pub(crate) fn encode_purged(result: &Result<Status>, uuid: Option<String>, naming: Naming) -> String {
     match result {
         Ok(done) => {
             let items = done.items.iter().map(|item| serde_json::json!(item)).collect();
-            text(&Line { ok: true, items, ..Line::default() })
+            text(&Line { ok: true, items, uuid, ..Line::default() })
         }
-        Err(e) => text(&line(&Err(e.clone()), naming)),
+        Err(e) => text(&Line { uuid, ..line(&Err(e.clone()), naming) }),
     }
 }
 
@@ -57,6 +60,11 @@ pub(crate) fn encode_value(answer: &Result<serde_json::Value>, naming: Naming) -
 pub(crate) fn decode_items(line: &str) -> Option<Result<Vec<serde_json::Value>>> {
     let done = decode(line)?;
     Some(done.map(|()| serde_json::from_str(line).map(|line: Line| line.items).unwrap_or_default()))
+}
+
+/// The disk of which a line speaks.
+pub(crate) fn uuid_in(line: &str) -> Option<String> {
+    serde_json::from_str(line).ok().and_then(|line: Line| line.uuid)
 }
 
 /// Whether a line says that the server goes on.

@@ -3,8 +3,7 @@
 use crate::close;
 use crate::control;
 use crate::outcome;
-use crate::purge_answer::PURGE;
-use crate::status_socket;
+use crate::purge_answer::PurgeRequest;
 use crate::tool;
 use lacuna_core::{Error, Kind, Result};
 use serde_json::Value;
@@ -13,11 +12,17 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// Purges the disk that is mounted at `mountpoint`, and gives what was done: counters. What the file system has freed is
-/// discarded first, unless the mount is `raw`: nothing that was deleted on it before is recoverable then.
+/// discarded first, unless the mount is `raw`: nothing that was deleted on it before is recoverable then. `uuid`: the disk that is
+/// meant; without it, whatever is open there.
 ///
 /// Errors: [`Kind::PurgeIncomplete`] if something can still be recovered, [`Kind::Usage`] from a format that cannot forget,
 /// [`Kind::NotFound`] if nothing is open there, [`Kind::TimedOut`] if the server does not answer.
-pub fn purge_mounted(mountpoint: &Path, raw: bool, run_base: Option<&Path>) -> Result<Vec<Value>> {
+pub fn purge_mounted(
+    mountpoint: &Path,
+    raw: bool,
+    uuid: Option<&str>,
+    run_base: Option<&Path>,
+) -> Result<Vec<Value>> {
     check_forgets(mountpoint, run_base)?;
     if !raw {
         if !close::shows_its_disk(mountpoint, run_base)? {
@@ -32,17 +37,19 @@ pub fn purge_mounted(mountpoint: &Path, raw: bool, run_base: Option<&Path>) -> R
         discard_freed(mountpoint)?;
     }
     let socket = close::control_socket(mountpoint, run_base)?;
-    read(control::ask(&socket, PURGE), &format!("the server of {}", mountpoint.display()))
+    ask(&socket, uuid, &format!("the server of {}", mountpoint.display()))
 }
 
-/// The same of a disk that is served without being mounted; `identity` is that of its [`StatusSocket`](crate::StatusSocket).
-/// Clients flush and discard by themselves.
-pub fn purge_served(identity: &str) -> Result<Vec<Value>> {
-    let socket = status_socket::path_of(identity)?;
-    read(control::ask(&socket, PURGE), "the server of the disk")
+/// The same of a disk that is served without being mounted; `socket` is that of its server (see
+/// [`answers`](crate::answers)). Clients flush and discard by themselves.
+pub fn purge_served(socket: &Path, uuid: Option<&str>) -> Result<Vec<Value>> {
+    ask(socket, uuid, "the server of the disk")
 }
 
-fn read(answer: std::io::Result<String>, server: &str) -> Result<Vec<Value>> {
+/// Asks for the purge, and believes an answer for the disk that is meant alone.
+fn ask(socket: &Path, uuid: Option<&str>, server: &str) -> Result<Vec<Value>> {
+    let request = PurgeRequest { uuid: uuid.map(str::to_owned) };
+    let answer = control::ask(socket, &request.line());
     let incomplete = |found: String| {
         Error::new(Kind::PurgeIncomplete, "cannot tell whether the disk was purged")
             .found(found)
@@ -51,7 +58,15 @@ fn read(answer: std::io::Result<String>, server: &str) -> Result<Vec<Value>> {
     };
     match answer {
         Ok(line) => {
-            outcome::decode_items(&line).unwrap_or_else(|| Err(incomplete("none that makes sense".into())))
+            let done = outcome::decode_items(&line)
+                .unwrap_or_else(|| Err(incomplete("none that makes sense".into())))?;
+            match (uuid, outcome::uuid_in(&line)) {
+                (Some(meant), of) if of.as_deref() != Some(meant) => {
+                    let of = of.unwrap_or_else(|| "none".into());
+                    Err(incomplete(format!("an answer that names the disk {of} instead of {meant}")))
+                }
+                _ => Ok(done),
+            }
         }
         Err(e) if e.kind() == ErrorKind::TimedOut => {
             Err(incomplete("silence for 5 seconds".into()).with_kind(Kind::TimedOut))

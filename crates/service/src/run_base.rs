@@ -4,6 +4,7 @@ use lacuna_core::{Error, Kind, Result};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,9 +15,9 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// `/run/user/UID`, if that is a directory of this user that others cannot write to; otherwise `/dev/shm/lacuna-UID`, or
 /// `/tmp/lacuna-UID` where there is no `/dev/shm`.
 ///
-/// Errors: [`Kind::Permission`] if it exists and others than this user can change what is in it.
+/// Errors: [`Kind::Permission`] if it exists and others than this user can change what is in it; that it cannot be looked at.
 pub fn default_run_base() -> Result<PathBuf> {
-    first_of(&candidates())
+    first_of(&candidates()?)
 }
 
 /// Every directory in which run directories of this user may be, the one for new ones first. A server that was started where
@@ -25,33 +26,33 @@ pub fn default_run_base() -> Result<PathBuf> {
 ///
 /// Errors: those of [`default_run_base`].
 pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
-    let candidates = candidates();
+    let candidates = candidates()?;
     let first = first_of(&candidates)?;
     let mut bases = vec![first];
     for base in candidates {
-        if !bases.contains(&base) && check_base(&base).is_ok() {
+        if !bases.contains(&base) && is_ours(&base)? == Some(true) {
             bases.push(base);
         }
     }
     Ok(bases)
 }
 
+/// The first: one that others can change is refused, because passing over it would pass over the servers that are in it.
 fn first_of(candidates: &[PathBuf]) -> Result<PathBuf> {
     let what = "cannot choose a run directory";
     let base = candidates.first().ok_or_else(|| Error::new(Kind::NotFound, what))?;
-    // Somebody else may have made it.
-    if fs::symlink_metadata(base).is_ok() {
+    if is_ours(base)? == Some(false) {
         check_base(base)?;
     }
     Ok(base.clone())
 }
 
-fn candidates() -> Vec<PathBuf> {
+fn candidates() -> Result<Vec<PathBuf>> {
     // The root of a user namespace cannot write to the system's own directory, unless the namespace is that of a container.
     if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
-        return vec![PathBuf::from("/run/lacuna")];
+        return Ok(vec![PathBuf::from("/run/lacuna")]);
     }
-    let user = real_user();
+    let user = real_user()?;
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usual = PathBuf::from(format!("/run/user/{user}"));
     let own = given.into_iter().chain([usual]).filter(|dir| dir.is_absolute() && is_own(dir));
@@ -59,7 +60,16 @@ fn candidates() -> Vec<PathBuf> {
     // What is written there says how many levels are mounted: it belongs into memory, and not on a disk (deniability contract).
     let memory = access("/dev/shm", Access::WRITE_OK).is_ok().then_some("/dev/shm");
     let shared = memory.into_iter().chain(["/tmp"]);
-    own.chain(shared.map(|dir| Path::new(dir).join(format!("lacuna-{user}")))).collect()
+    Ok(own.chain(shared.map(|dir| Path::new(dir).join(format!("lacuna-{user}")))).collect())
+}
+
+/// Whether a base is this user's alone; none if it is not there. Errors: it cannot be looked at.
+fn is_ours(base: &Path) -> Result<Option<bool>> {
+    match fs::symlink_metadata(base) {
+        Ok(meta) => Ok(Some(is_closed_to_others(&meta))),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io(format!("cannot use the run directory {}", base.display()), &e)),
+    }
 }
 
 /// Whether this is a directory of this user that nobody else can write to.
@@ -74,10 +84,16 @@ fn is_closed_to_others(meta: &Metadata) -> bool {
 
 /// The number of this user outside of the user namespace that the process may be in: the root of a namespace is somebody else
 /// there.
-fn real_user() -> u32 {
+fn real_user() -> Result<u32> {
     let inside = geteuid().as_raw();
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    outside(&map, inside).unwrap_or(inside)
+    let map = match fs::read_to_string("/proc/self/uid_map") {
+        // A kernel without user namespaces has no map.
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(inside),
+        map => {
+            map.map_err(|e| Error::io("cannot tell who this user is outside of its user namespace", &e))?
+        }
+    };
+    Ok(outside(&map, inside).unwrap_or(inside))
 }
 
 /// What a map of users says of one.
@@ -152,6 +168,6 @@ mod tests {
         }
         fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(prepare_base(&link).unwrap_err().kind(), Kind::Permission);
-        assert_eq!(first_of(&[link]).unwrap_err().kind(), Kind::Permission);
+        assert_eq!(first_of(&[link, base]).unwrap_err().kind(), Kind::Permission);
     }
 }

@@ -4,7 +4,7 @@ use crate::run_base::{create_dir, prepare_base};
 use lacuna_core::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -95,10 +95,15 @@ impl RunPaths {
         RunPaths { dir: base.join(format!("{:016x}", fnv1a(mountpoint.as_os_str().as_bytes()))) }
     }
 
-    /// Every run directory in `base`.
-    pub(crate) fn all(base: &Path) -> Vec<Self> {
-        let entries = fs::read_dir(base).into_iter().flatten().flatten();
-        entries.map(|e| RunPaths { dir: e.path() }).collect()
+    /// Everything in `base` that may be a run directory; nothing if there is no such base. Errors: a base that cannot be read.
+    pub(crate) fn all(base: &Path) -> Result<Vec<Self>> {
+        let failed =
+            |e: &io::Error| Error::io(format!("cannot look into the run directory {}", base.display()), e);
+        let entries = match fs::read_dir(base) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|e| failed(&e))?,
+        };
+        entries.map(|entry| Ok(RunPaths { dir: entry.map_err(|e| failed(&e))?.path() })).collect()
     }
 
     /// The control socket.
@@ -110,34 +115,56 @@ impl RunPaths {
         self.dir.join(FUSE)
     }
 
-    pub(crate) fn exists(&self) -> bool {
-        self.dir.join(LOCK).exists()
-    }
-
-    /// The record, or `None` if the server had not got so far.
-    pub(crate) fn record(&self) -> Option<Record> {
+    /// The record, or `None` if the server had not got so far. Errors: one that cannot be read, and [`Kind::Corrupt`] for what no
+    /// server has written.
+    pub(crate) fn record(&self) -> Result<Option<Record>> {
         let path = self.dir.join(RECORD);
-        let short = fs::metadata(&path).is_ok_and(|m| m.len() <= RECORD_LIMIT);
-        short.then(|| fs::read(&path).ok()).flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        let what = || format!("cannot read the record of what is open, {}", path.display());
+        let mut bytes = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(RECORD_LIMIT + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(what(), &e)),
+        }
+        let broken = |found: String| {
+            let (expected, dir) = ("the record that a server of lacuna writes", self.dir.display());
+            let error = Error::new(Kind::Corrupt, what()).found(found).expected(expected);
+            error.remedy(format!("if its server died, unmount what it left, and remove the directory {dir}"))
+        };
+        if bytes.len() as u64 > RECORD_LIMIT {
+            return Err(broken(format!("more than {RECORD_LIMIT} bytes")));
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(|e| broken(e.to_string()))
     }
 
     /// Opens the lock without taking it. `None` if there is no such run directory.
     pub(crate) fn lock_file(&self) -> Result<Option<File>> {
         match File::options().read(true).write(true).open(self.dir.join(LOCK)) {
             Ok(file) => Ok(Some(file)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            // A file in the base is no run directory.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(Error::io(format!("cannot open the lock in {}", self.dir.display()), &e)),
         }
     }
 
-    /// Removes the files by name. Never recursive: what is mounted below must not be walked into.
-    pub(crate) fn remove(&self) {
+    /// Removes the files by name. Never recursive: what is mounted below must not be walked into. Errors: a file that stays; by its
+    /// lock others would take the server for one that died.
+    pub(crate) fn remove(&self) -> Result<()> {
+        let mut removed = Ok(());
         for file in [RECORD, NEW_RECORD, CONTROL, LOCK] {
-            let _ = fs::remove_file(self.dir.join(file));
+            let path = self.dir.join(file);
+            if let Err(e) = fs::remove_file(&path)
+                && e.kind() != ErrorKind::NotFound
+            {
+                removed = removed.and(Err(Error::io(format!("cannot remove {}", path.display()), &e)));
+            }
         }
+        // They stay where something is still mounted in them. Without the lock they are no run directory.
         for dir in [self.fuse(), self.dir.clone()] {
             let _ = fs::remove_dir(dir);
         }
+        removed
     }
 }
 
@@ -145,6 +172,8 @@ impl RunPaths {
 pub struct RunDirectory {
     paths: RunPaths,
     lock: File,
+    /// Whether its files are removed. Others of the same names may be another server's by now.
+    removed: bool,
 }
 
 impl RunDirectory {
@@ -155,7 +184,7 @@ impl RunDirectory {
         let paths = RunPaths::of(base, mountpoint);
         for _ in 0..LOCK_ATTEMPTS {
             if let Some(lock) = try_claim(&paths, mountpoint)? {
-                return Ok(RunDirectory { paths, lock });
+                return Ok(RunDirectory { paths, lock, removed: false });
             }
         }
         Err(busy(mountpoint))
@@ -180,11 +209,20 @@ impl RunDirectory {
         let new = self.paths.dir.join(NEW_RECORD);
         fs::write(&new, text).and_then(|()| fs::rename(&new, self.paths.dir.join(RECORD))).map_err(failed)
     }
+
+    /// Does what dropping it does. Errors: what could not be removed.
+    pub fn end(mut self) -> Result<()> {
+        self.removed = true;
+        self.paths.remove()
+    }
 }
 
 impl Drop for RunDirectory {
     fn drop(&mut self) {
-        self.paths.remove();
+        if !self.removed {
+            // There is nobody to tell: see `RunDirectory::end`.
+            let _ = self.paths.remove();
+        }
         // A child that was started at this moment may still share the open file, and the lock with it.
         let _ = self.lock.unlock();
     }
@@ -204,11 +242,13 @@ fn try_claim(paths: &RunPaths, mountpoint: &Path) -> Result<Option<File>> {
         Err(TryLockError::WouldBlock) => return Err(busy(mountpoint)),
         Err(TryLockError::Error(e)) => return Err(Error::io(format!("cannot lock {}", path.display()), &e)),
     }
-    let same = match (lock.metadata(), fs::metadata(&path)) {
-        (Ok(held), Ok(named)) => (held.dev(), held.ino()) == (named.dev(), named.ino()),
-        _ => false,
+    let failed = |e: io::Error| Error::io(format!("cannot look at {}", path.display()), &e);
+    let named = match fs::metadata(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        named => named.map_err(failed)?,
     };
-    Ok(same.then_some(lock))
+    let held = lock.metadata().map_err(failed)?;
+    Ok(((held.dev(), held.ino()) == (named.dev(), named.ino())).then_some(lock))
 }
 
 /// Takes a lock that others may hold for the moment of a look whether the server lives.
@@ -238,14 +278,8 @@ pub fn fnv1a(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_server_for_a_mount_point() {
-        let base = tempfile::tempdir().unwrap();
-        let at = Path::new("/mnt/x");
-        let first = RunDirectory::claim(base.path(), at).unwrap();
-        assert_eq!(RunDirectory::claim(base.path(), at).err().unwrap().kind(), Kind::Busy);
-        RunDirectory::claim(base.path(), Path::new("/mnt/y")).unwrap();
-        let record = Record {
+    fn record(at: &Path) -> Record {
+        Record {
             location: "a.img".into(),
             mountpoint: at.into(),
             loop_device: None,
@@ -258,12 +292,45 @@ mod tests {
             via: None,
             in_pool: None,
             place: String::new(),
-        };
-        first.write_record(&record).unwrap();
-        assert_eq!(RunPaths::of(base.path(), at).record(), Some(record));
+        }
+    }
+
+    #[test]
+    fn one_server_for_a_mount_point() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        let first = RunDirectory::claim(base.path(), at).unwrap();
+        assert_eq!(RunDirectory::claim(base.path(), at).err().unwrap().kind(), Kind::Busy);
+        RunDirectory::claim(base.path(), Path::new("/mnt/y")).unwrap();
+        first.write_record(&record(at)).unwrap();
+        assert_eq!(RunPaths::of(base.path(), at).record().unwrap(), Some(record(at)));
         drop(first);
-        assert!(!RunPaths::of(base.path(), at).exists());
-        RunDirectory::claim(base.path(), at).unwrap();
+        assert!(RunPaths::of(base.path(), at).lock_file().unwrap().is_none());
+        RunDirectory::claim(base.path(), at).unwrap().end().unwrap();
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_what_is_not_there() {
+        let base = tempfile::tempdir().unwrap();
+        let at = Path::new("/mnt/x");
+        assert!(RunPaths::all(&base.path().join("none")).unwrap().is_empty());
+        let stray = base.path().join("stray");
+        fs::write(&stray, "").unwrap();
+        assert!(RunPaths::all(&stray).is_err());
+        let all = RunPaths::all(base.path()).unwrap();
+        assert!(all.len() == 1 && all[0].lock_file().unwrap().is_none());
+
+        let held = RunDirectory::claim(base.path(), at).unwrap();
+        assert_eq!(held.paths().record().unwrap(), None);
+        for broken in [&b""[..], b"{}", b"no JSON", &[b' '; RECORD_LIMIT as usize + 1]] {
+            fs::write(held.paths().dir.join(RECORD), broken).unwrap();
+            assert_eq!(held.paths().record().unwrap_err().kind(), Kind::Corrupt);
+        }
+        // A file that stays is told, and the others go all the same.
+        fs::remove_file(held.paths().dir.join(RECORD)).unwrap();
+        fs::create_dir(held.paths().dir.join(RECORD)).unwrap();
+        let paths = held.paths().clone();
+        assert!(held.end().is_err() && paths.lock_file().unwrap().is_none());
     }
 }

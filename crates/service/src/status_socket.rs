@@ -5,9 +5,10 @@ use crate::attend::Attendance;
 use crate::connect;
 use crate::control::{self, CLOSE, WORD_LIMIT, Waiting};
 use crate::outcome;
-use crate::purge_answer::{self, PURGE};
+use crate::purge_answer::{self, PurgeRequest};
 use crate::run_base::{default_run_base, prepare_base, run_bases};
 use crate::run_directory::fnv1a;
+use crate::subject::Subject;
 use lacuna_core::{ByteDisk, Error, Kind, Naming, Result};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -70,7 +71,7 @@ impl StatusSocket {
         prepare_base(&dir)?;
         let path = socket_path(&dir, identity);
         // Two servers share a location only if both read; the first one keeps the name.
-        if answering(identity)?.is_some() {
+        if serving(identity)?.is_some() {
             return Err(Error::new(Kind::Busy, "another server of this location answers already"));
         }
         let _ = fs::remove_file(&path);
@@ -81,16 +82,22 @@ impl StatusSocket {
         let closing = Arc::new(Closing::default());
         let those = Arc::clone(&closing);
         let answer = move || {
+            // Why clients could not be accepted: those who get through are told.
+            let mut trouble = None;
             loop {
                 match accepting.accept() {
                     // A client that misbehaves loses its connection and nothing else happens.
                     Ok((stream, _)) => {
+                        let account = || with_trouble(account(), trouble.as_ref(), naming);
                         _ = serve(stream, (&disk, naming), &attends, &account, (&*those, &stop));
                     }
                     // Shut down.
                     Err(e) if e.kind() == io::ErrorKind::InvalidInput => return,
                     // A system that has, for example, no more file descriptors is left alone for a while.
-                    Err(_) => std::thread::sleep(PAUSE),
+                    Err(e) => {
+                        trouble = Some(control::not_accepted(&e));
+                        std::thread::sleep(PAUSE);
+                    }
                 }
             }
         };
@@ -125,6 +132,16 @@ impl Drop for StatusSocket {
     }
 }
 
+/// The account of a server whose disk has not failed says what kept clients from being accepted, if anything did.
+fn with_trouble(mut account: Value, trouble: Option<&Error>, naming: Naming) -> Value {
+    if let Some((e, fields)) = trouble.zip(account.as_object_mut())
+        && fields.get("last_error").is_none_or(Value::is_null)
+    {
+        fields.insert("last_error".to_owned(), json!(e.named(naming)));
+    }
+    account
+}
+
 fn serve(
     mut stream: UnixStream,
     (disk, naming): (&ByteDisk, Naming),
@@ -137,15 +154,19 @@ fn serve(
     let mut word = String::new();
     let said = BufReader::new((&stream).take(WORD_LIMIT)).read_line(&mut word);
     let first = word.trim_end();
-    if said.is_ok() && first == PURGE {
-        return purge_answer::answer(stream, Arc::new(disk.clone()), naming);
-    }
-    if said.is_ok() && Attendance::is_request(first) {
+    let purge = PurgeRequest::parse(first);
+    if said.is_ok() && (purge.is_some() || Attendance::is_request(first)) {
         if !word.ends_with('\n') {
             // What was cut off might be the end of a number.
             return Err(io::ErrorKind::InvalidData.into());
         }
-        return attendance.take(first, stream);
+        return match purge {
+            Some(request) => {
+                let disk = (Arc::new(disk.clone()) as Arc<dyn Subject>, attendance.uuid());
+                purge_answer::answer(stream, &request, disk, naming)
+            }
+            None => attendance.take(first, stream),
+        };
     }
     if said.is_ok() && word.trim_end() == CLOSE {
         // Closing may take long; that somebody heard of it does not.
@@ -157,46 +178,99 @@ fn serve(
     stream.write_all(account().to_string().as_bytes())
 }
 
-/// The sockets of all servers that this user has.
-pub fn sockets() -> Vec<PathBuf> {
-    let entries = socket_dirs().unwrap_or_default().into_iter().flat_map(fs::read_dir).flatten();
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
-    paths.sort();
-    paths
-}
-
-/// The socket of the server with this identity, if it listens: it may be one that does not answer.
-pub fn serving(identity: &str) -> Option<PathBuf> {
-    answering(identity).ok().flatten()
-}
-
-/// What the server at one of [`sockets`] says, if it answers.
-pub fn account(socket: &Path) -> Option<Value> {
-    ask(socket).ok()
-}
-
-/// The sockets of all servers of this user that answer, with what they say.
-pub fn answers() -> Vec<(PathBuf, Value)> {
-    sockets().into_iter().filter_map(|path| ask(&path).ok().map(|account| (path, account))).collect()
-}
-
-/// What all servers answer that this user has. `silent` gets the sockets of those that do not answer; of one that listens all the
-/// same, as one does that was stopped, there is an account with `silent` in it, and its process as `pid`.
-pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Vec<Value> {
-    let answers = sockets().into_iter().filter_map(|path| match ask(&path) {
-        Ok(answer) => Some(answer),
-        Err(e) => {
-            if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
-                // Nobody listens any more: its server died.
-                let _ = fs::remove_file(&path);
-            }
-            silent(&path, &e);
-            // What a read says that took too long.
-            let waited = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-            waited.then(|| json!({ "front": "nbd", "silent": true, "pid": connect::process_at(&path) }))
+/// The sockets of all servers that this user has. Errors: what keeps one of them from being seen.
+pub fn sockets() -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for dir in socket_dirs()? {
+        let failed = |e: &io::Error| Error::io(format!("cannot look into {}", dir.display()), e);
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
+            entries => entries.map_err(|e| failed(&e))?,
+        };
+        for entry in entries {
+            paths.push(entry.map_err(|e| failed(&e))?.path());
         }
-    });
-    answers.collect()
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The socket of the server with this identity, if it listens: it may be one that does not answer. Errors: it cannot be told whether
+/// one listens.
+pub fn serving(identity: &str) -> Result<Option<PathBuf>> {
+    for dir in socket_dirs()? {
+        let path = socket_path(&dir, identity);
+        if is_listened_at(&path)? {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// What the server at one of [`sockets`] says. Errors: [`Kind::NotFound`] if it has ended, [`Kind::TimedOut`] if it does not answer.
+pub fn account(socket: &Path) -> Result<Value> {
+    let what = "cannot ask the server of a disk";
+    ask(socket).map_err(|e| match has_ended(socket, &e) {
+        Ok(true) => Error::new(Kind::NotFound, what).found(e.to_string()),
+        Ok(false) | Err(_) => no_answer(socket, what, &e),
+    })
+}
+
+/// The sockets of all servers of this user that answer, with what they say. Errors: what keeps one of them from being asked.
+pub fn answers() -> Result<Vec<(PathBuf, Value)>> {
+    let mut answers = Vec::new();
+    for path in sockets()? {
+        match account(&path) {
+            Ok(account) => answers.push((path, account)),
+            // It has ended; or it was stopped, and is known by its name alone.
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::TimedOut) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(answers)
+}
+
+/// What all servers answer that this user has. `silent` gets the sockets of those that do not answer; of one that is there all the
+/// same, as one is that was stopped, there is an account with `silent` in it, and its process as `pid`. Errors: what keeps one of
+/// them from being seen.
+pub fn accounts(mut silent: impl FnMut(&Path, &io::Error)) -> Result<Vec<Value>> {
+    let mut accounts = Vec::new();
+    for path in sockets()? {
+        let e = match ask(&path) {
+            Ok(account) => {
+                accounts.push(account);
+                continue;
+            }
+            Err(e) => e,
+        };
+        if e.kind() == io::ErrorKind::ConnectionRefused && is_old(&path) {
+            // Nobody listens any more: its server died.
+            let _ = fs::remove_file(&path);
+        }
+        silent(&path, &e);
+        if !has_ended(&path, &e)? {
+            accounts.push(json!({ "front": "nbd", "silent": true, "pid": connect::process_at(&path) }));
+        }
+    }
+    Ok(accounts)
+}
+
+/// Whether a server that gave no answer is not there any more.
+fn has_ended(path: &Path, e: &io::Error) -> Result<bool> {
+    match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Ok(true),
+        // It left in the middle of its answer, or it lives and fails to give one.
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::NotConnected => Ok(!is_listened_at(path)?),
+        _ => Ok(false),
+    }
+}
+
+fn is_listened_at(path: &Path) -> Result<bool> {
+    let what = || format!("cannot tell whether a server listens at {}", path.display());
+    connect::is_listened_at(path).map_err(|e| Error::io(what(), &e))
 }
 
 /// Ends the server that listens at one of [`sockets`], and waits until its disk is closed.
@@ -208,28 +282,29 @@ pub fn close_served(socket: &Path) -> Result<()> {
     let location = match ask(socket) {
         Ok(account) => account["location"].as_str().unwrap_or("what is served").to_owned(),
         Err(e) if gone(&e) => return Ok(()),
-        Err(e) => return Err(no_answer(socket, "what is served", &e)),
+        Err(e) => return Err(no_answer(socket, "cannot close what is served", &e)),
     };
-    let failed = |found: &str| Error::new(Kind::Other, format!("cannot close {location}")).found(found);
+    let what = format!("cannot close {location}");
+    let failed = |found: &str| Error::new(Kind::Other, &what).found(found);
     match control::ask(socket, CLOSE) {
         // It ended by itself at this moment.
-        Ok(line) if line.is_empty() && !socket.exists() => Ok(()),
+        Ok(line) if line.is_empty() && !socket.try_exists().unwrap_or(true) => Ok(()),
         Ok(line) if line.is_empty() => Err(failed("a server that ended without a word")
             .remedy("open the disk again, which repairs what a crash left")),
         Ok(line) => match outcome::decode(&line) {
-            Some(closed) => closed.map_err(|e| e.context(format!("cannot close {location}"))),
+            Some(closed) => closed.map_err(|e| e.context(&what)),
             None => Err(failed("a server of an older version").remedy(match connect::process_at(socket) {
                 Some(pid) => format!("`kill {pid}` ends it once everything is on the medium"),
                 None => "end it by a signal TERM".to_owned(),
             })),
         },
         Err(e) if gone(&e) => Ok(()),
-        Err(e) => Err(no_answer(socket, &location, &e)),
+        Err(e) => Err(no_answer(socket, &what, &e)),
     }
 }
 
-fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
-    let error = Error::new(Kind::TimedOut, format!("cannot close {location}"));
+fn no_answer(socket: &Path, what: &str, e: &io::Error) -> Error {
+    let error = Error::new(Kind::TimedOut, what);
     if !matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
         return error.with_kind(Kind::Other).found(e.to_string());
     }
@@ -246,18 +321,6 @@ fn no_answer(socket: &Path, location: &str, e: &io::Error) -> Error {
 /// Where the sockets of this user's servers may be.
 fn socket_dirs() -> Result<Vec<PathBuf>> {
     Ok(run_bases()?.into_iter().map(|base| base.join(SOCKETS)).collect())
-}
-
-/// The socket of a server with this identity that listens.
-fn answering(identity: &str) -> Result<Option<PathBuf>> {
-    let mut paths = socket_dirs()?.into_iter().map(|dir| socket_path(&dir, identity));
-    Ok(paths.find(|path| connect::is_listened_at(path)))
-}
-
-/// The socket of the server with this identity; where it would be, if none listens.
-pub(crate) fn path_of(identity: &str) -> Result<PathBuf> {
-    let usual = || default_run_base().map(|base| socket_path(&base.join(SOCKETS), identity));
-    answering(identity)?.map_or_else(usual, Ok)
 }
 
 /// A short name for an identity: the path of a socket has room for 107 bytes.

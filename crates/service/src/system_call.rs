@@ -6,11 +6,15 @@ use std::os::fd::{AsFd, AsRawFd};
 /// From `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
+fn threads() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
+}
+
 /// Splits the process in two. Gives the child's process number in the parent and `None` in the child.
 /// Refused while the process has more than one thread, because locks held by the others would stay locked
 /// for ever in the child.
 pub(crate) fn fork() -> io::Result<Option<u32>> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    let threads = threads()?;
     if threads != 1 {
         return Err(io::Error::other(format!("the process has {threads} threads, and may have only one")));
     }
@@ -33,6 +37,27 @@ pub(crate) fn replace_standard_streams(file: impl AsFd) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Ignores the signal that ends a process whose file would become longer than its limit: the write fails with EFBIG, which the
+/// caller then sees. Programs that are started later ignore it as well.
+pub fn ignore_file_size_signal() {
+    // SAFETY: to ignore a signal installs no handler, and touches no memory of the process.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Lets root find programs where the system keeps its own first ([`search_path`](crate::search_path)), also those that libraries
+/// start by their names. Called before any thread is started: with more than one nothing changes, and nothing where they cannot be
+/// counted, for want of /proc, without which nothing is mounted either.
+pub fn find_programs_of_the_system() {
+    if !rustix::process::geteuid().is_root() || !threads().is_ok_and(|threads| threads == 1) {
+        return;
+    }
+    // SAFETY: the process has a single thread, so nothing else reads the environment meanwhile.
+    unsafe {
+        std::env::set_var("PATH", crate::search_path());
+        std::env::remove_var("FUSERMOUNT_PATH");
+    }
 }
 
 /// Tells the kernel that the calling thread, and every thread and process it starts from now on, carries the

@@ -183,6 +183,32 @@ fn a_purge_is_of_the_disk_that_is_there() {
     assert_eq!(serving.stop(), 0);
 }
 
+/// The file of the first server was removed: another disk is at its path, perhaps in a file of the same number, with a server of its
+/// own. Both say the same location.
+#[test]
+fn a_purge_asks_the_server_of_the_disk_that_is_there() {
+    let scene = scene(&[]);
+    let first = scene.serve_disk("nand:chip.img", &[]);
+    fs::remove_file(scene.path("chip.img")).unwrap();
+    scene.create("nand:chip.img", &["--size", "16M"]).code(0);
+    let args = ["serve", "nand:chip.img", "--socket", "second.sock", "--key-file", "key"];
+    let second = scene.served_by(&mut scene.command(&args));
+    let mut client = Client::connect(&scene.path("second.sock")).unwrap();
+    client.write_at(0, &noise(1, 256 << 10)).unwrap();
+    client.flush().unwrap();
+    client.discard(0, 256 << 10).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    let recoverable = || {
+        let info = scene.lacuna(&["info", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
+        info["forgetting"]["recoverable"].as_u64().unwrap()
+    };
+    assert!(recoverable() >= 256 << 10);
+    scene.lacuna(&["purge", "nand:chip.img"]).code(0);
+    assert_eq!(recoverable(), 0);
+    assert_eq!((first.stop(), second.stop()), (0, 0));
+}
+
 #[test]
 fn what_makes_no_sense_on_flash_is_refused() {
     let scene = scene(&[]);

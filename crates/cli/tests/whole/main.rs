@@ -18,6 +18,7 @@ mod flash;
 mod full_host;
 mod growth;
 mod header;
+mod host_faults;
 mod keys;
 mod levels;
 mod levels_kills;

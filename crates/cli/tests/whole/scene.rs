@@ -316,14 +316,7 @@ pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// Whether a program can be started; says so if not.
-pub(crate) fn have(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if found.is_err() {
-        skipped(&format!("this machine has no {program}"));
-    }
-    found.is_ok()
-}
+pub(crate) use lacuna_sim::have;
 
 /// Whether file systems can be mounted here, which is tried, and `needs` may be used; says so if not.
 pub(crate) fn can_mount(needs: &str) -> bool {

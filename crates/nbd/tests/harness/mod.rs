@@ -189,15 +189,6 @@ impl Drop for Running {
     }
 }
 
-/// Whether `program` is there; says that the test skips if it is not.
-pub(crate) fn have(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
-    if !found.status.success() {
-        skipped(&format!("this machine has no {program}"));
-    }
-    found.status.success()
-}
-
 /// Says that a test skips itself, past the capture of the test runner.
 pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");

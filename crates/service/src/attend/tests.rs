@@ -149,9 +149,15 @@ fn bytes_of_strangers_do_no_harm() {
 
 #[test]
 fn a_client_notices_a_server_that_talks_nonsense() {
-    for nonsense in
-        ["", "{\"items\":[]}\n", "\n", "\nno json\n", "\n{\"ok\":fal", "{\"ok\":false,\"kind\":\"busy\"}\n"]
-    {
+    for nonsense in [
+        "",
+        "{\"items\":[]}\n",
+        "\n",
+        "\nno json\n",
+        "\n{\"ok\":fal",
+        "\n{\"ok\":true}\n",
+        "{\"ok\":false,\"kind\":\"busy\"}\n",
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();

@@ -1,0 +1,96 @@
+//! Nothing vanishes without an error: each place where a result may be dropped as if it were an absence stands in
+//! `skipped_errors.txt`, with the reason why it may be.
+
+use std::path::{Path, PathBuf};
+
+/// What drops a result, or may.
+const PATTERNS: [&str; 4] = ["let Ok(", ".ok()", "unwrap_or_default()", "Result::ok"];
+/// What is measured or tested with is none of the product.
+const APART: [&str; 2] = ["bench", "sim"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Every file of Rust code below a directory, in order.
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs")
+            && !name.ends_with("tests.rs")
+            && name != "fuzz.rs"
+        {
+            found.push(path);
+        }
+    }
+}
+
+/// The lines of a file's code, without its tests and comments, that drop a result.
+fn lines(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let drops = |line: &&str| PATTERNS.iter().any(|pattern| line.contains(pattern));
+    let lines = code.lines().map(str::trim).filter(|line| !line.starts_with("//")).filter(drops);
+    lines.map(str::to_owned).collect()
+}
+
+/// What the code has, as `path: line`.
+fn in_the_code() -> Vec<String> {
+    let root = root();
+    let mut crates: Vec<PathBuf> =
+        std::fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    crates.retain(|path| !APART.contains(&path.file_name().unwrap().to_str().unwrap()));
+    let mut files = Vec::new();
+    crates.iter().for_each(|path| sources(&path.join("src"), &mut files));
+    let mut all = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(&root).unwrap().display().to_string();
+        all.extend(lines(&file).into_iter().map(|line| format!("{name}: {line}")));
+    }
+    all.sort();
+    all
+}
+
+/// What the list has, in the same form; each with a reason.
+fn in_the_list() -> Vec<String> {
+    let list = std::fs::read_to_string(root().join("crates/cli/tests/skipped_errors.txt")).unwrap();
+    let (mut file, mut all, mut waits) = ("", Vec::new(), None::<&str>);
+    for line in list.lines() {
+        match (line.strip_prefix("        "), line.strip_prefix("    ")) {
+            (Some(reason), _) => {
+                let code = waits.take().unwrap_or_else(|| panic!("a reason for nothing: {reason}"));
+                assert!(reason.len() > 10, "no reason for {code}");
+                all.push(format!("{file}: {code}"));
+            }
+            (None, Some(code)) => assert!(waits.replace(code).is_none(), "no reason before {code}"),
+            (None, None) if line.starts_with("crates/") => file = line,
+            (None, None) => {}
+        }
+    }
+    assert_eq!(waits, None, "the last place has no reason");
+    all.sort();
+    all
+}
+
+#[test]
+fn every_place_where_an_error_may_be_skipped_has_a_reason() {
+    let (code, list) = (in_the_code(), in_the_list());
+    let without = |all: &[String], some: &[String]| -> Vec<String> {
+        let mut some = some.to_vec();
+        let left = all.iter().filter(|line| match some.iter().position(|other| other == *line) {
+            Some(at) => {
+                some.swap_remove(at);
+                false
+            }
+            None => true,
+        });
+        left.cloned().collect()
+    };
+    assert_eq!(without(&code, &list), Vec::<String>::new(), "in the code, and without a reason in the list");
+    assert_eq!(without(&list, &code), Vec::<String>::new(), "in the list, and no longer in the code");
+}
