@@ -65,7 +65,7 @@ test-long: all
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-vault --test store_crash --test vault_crash -- --nocapture
 
 bench: packages all
-	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs)
+	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)
 
 papers: all
 	$(CARGO) run --release -p lacuna-bench -- papers $(ONLY:%=--only %) $(if $(ONLY),--out docs)
@@ -84,7 +84,7 @@ HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault 
 
 check: lint
 	$(CARGO) test -p lacuna-storage $(HERMETIC:%=-p lacuna-%)
-	$(CARGO) test -p lacuna-cli --bins --test house
+	$(CARGO) test -p lacuna-cli --bins --test house --test skipped_errors
 
 lint:
 	$(CARGO) fmt --all --check

@@ -2,18 +2,16 @@
 //! short slices of the same job in turns, so that whatever slows the machine slows both; each session starts both anew.
 
 use crate::args::CompareArgs;
-use crate::client::{Client, Places};
 use crate::commits;
 use crate::compared::SUBJECTS;
 use crate::confidence::{Ratio, Verdict};
 use crate::disks::{MAIN, SYNCED};
 use crate::interrupt::Interrupt;
 use crate::job::{Direction, Job};
-use crate::pin;
-use crate::processor::Processor;
 use crate::samples::Samples;
 use crate::scale::Scale;
 use crate::server::Server;
+use crate::side_by_side::{Session, Spent};
 use crate::subject::Subject;
 use crate::table::Table;
 use crate::turn::Task;
@@ -158,72 +156,21 @@ impl Side {
 
 /// Starts both servers, has them do all jobs in turns, and ends them: the ratios of the processor times at each job,
 /// by the lower quartile and by the sum of the slices.
-fn hold_session(sides: &[Side; 2], subject: Subject, session: u64) -> Result<Vec<[f64; 2]>> {
-    // Each is started first, and begins each job, in half of the sessions.
-    let first = (session % 2) as usize;
+fn hold_session(sides: &[Side; 2], subject: Subject, number: u64) -> Result<Vec<[f64; 2]>> {
+    // Each is started first in half of the sessions.
+    let first = (number % 2) as usize;
     let mut servers = [(first, sides[first].start(subject)?), (1 - first, sides[1 - first].start(subject)?)];
     servers.sort_by_key(|(side, _)| *side);
-    let mut runners = Vec::new();
-    for side in [first, 1 - first] {
-        let server = &servers[side].1;
-        let work = Task { job: JOBS[0], disk: DISK, requests: 0, export: "", beside: None, seed: 0 };
-        work.prepare(&sides[0].work, server)?;
-        runners.push(Runner {
-            client: Client::connect(server.socket(), "")?,
-            clocks: Processor::of(server.pid())?,
-            spent: Vec::new(),
-        });
-    }
-    if first == 1 {
-        runners.reverse();
-    }
-    // How threads meet on several processors is a matter of chance that differs from start to start. On one they take turns.
-    let free = pin::to_one(servers.each_ref().map(|(_, server)| server.pid()))?;
-    let mut ratios = Vec::new();
-    for (nth, job) in JOBS.into_iter().enumerate() {
-        let mut places = [(); 2].map(|()| Places::new(session * JOBS.len() as u64 + nth as u64));
-        for _ in 0..SLICES {
-            // A slice of the other stands between two of one, so both have the same time for what they put off.
-            for side in [first, 1 - first] {
-                runners[side].slice(job, &mut places[side])?;
-            }
-        }
-        let [one, other] = [0, 1].map(|side| runners[side].end());
-        let (one, other) = (one?, other?);
-        ratios.push([0, 1].map(|kind| other[kind] / one[kind]));
-        sides[0].work.settle()?;
-    }
-    drop(runners);
-    pin::back(&free)?;
+    let session = Session { jobs: &JOBS, slices: SLICES, disk: DISK, number };
+    let spent = session.hold(&sides[0].work, &servers.each_ref().map(|(_, server)| server))?;
     for (_, server) in servers {
         server.stop()?;
     }
-    Ok(ratios)
-}
-
-/// A client of one of the servers.
-struct Runner {
-    client: Client,
-    clocks: Processor,
-    /// Processor time of the server up to the beginning of each slice: what it does behind a slice belongs to that slice.
-    spent: Vec<f64>,
-}
-
-impl Runner {
-    fn slice(&mut self, job: Job, places: &mut Places) -> Result<()> {
-        self.spent.push(self.clocks.total()?.as_secs_f64());
-        let requests = (u64::from(16u32) << 20).div_ceil(u64::from(job.size)).min(512);
-        self.client.perform(job, DISK, places, requests, drop)
-    }
-
-    /// Ends a job with a flush: the lower quartile of the times between the beginnings of slices, and their sum with the flush.
-    fn end(&mut self) -> Result<[f64; 2]> {
-        self.client.flush()?;
-        self.spent.push(self.clocks.total()?.as_secs_f64());
-        let spent = std::mem::take(&mut self.spent);
-        let slices: Samples = spent.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        Ok([slices.lower_quartile(), spent[spent.len() - 1] - spent[0]])
-    }
+    let ratios = |of_job: Vec<Spent>| {
+        let (one, other) = (of_job[0], of_job[1]);
+        [other.quartile / one.quartile, other.sum / one.sum]
+    };
+    Ok(spent.into_iter().map(ratios).collect())
 }
 
 impl Comparison {

@@ -3,6 +3,7 @@
 use crate::grid::Grid;
 use crate::job::{Caches, Direction, Job};
 use crate::rounds::Rounds;
+use crate::steady::{Steady, Together};
 use crate::subject::{Subject, XTS};
 use crate::table::{Table, head};
 use crate::workspace::Workspace;
@@ -23,6 +24,8 @@ const RIVALS: [Subject; 2] = [Subject::NbdkitLuks, Subject::QemuLuks];
 pub(crate) const PLAIN: Subject = Subject::NbdkitFile;
 /// Ours and the peers.
 pub(crate) const BESIDE_PEERS: [Subject; 5] = [GCM, XTS, RIVALS[0], RIVALS[1], PLAIN];
+/// Side by side on one processor.
+const STEADY: [Subject; 6] = [PLAIN, XTS, XTS_RANDOM, GCM, INTERLEAVED, HCTR2];
 pub(crate) const CIPHERS: [Subject; 5] = [XTS, XTS_RANDOM, GCM, INTERLEAVED, HCTR2];
 
 pub(crate) const WRITE: Job = Job::of_size(Direction::Write, LARGE);
@@ -61,6 +64,7 @@ pub(crate) const SYNCED: [Job; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
 /// The figures.
 pub(crate) struct Disks {
     pub grid: Grid,
+    pub steady: Steady,
     /// What could not be measured, and why.
     pub skipped: Vec<String>,
 }
@@ -88,7 +92,13 @@ pub(crate) fn measure(work: &Workspace) -> Result<Disks> {
     rounds.add(XTS_RANDOM, &[&sizes[..], &SYNCED].concat());
     rounds.add(INTERLEAVED, &[&MAIN[..], &SYNCED].concat());
     rounds.add(HCTR2, &MAIN);
-    Ok(Disks { grid: rounds.run()?, skipped })
+    let grid = rounds.run()?;
+    // Without the one to hold them against, the others are not measured in this way.
+    let steady = match PLAIN.missing() {
+        Some(_) => Steady::default(),
+        None => Together { section: "disks", subjects: &STEADY, jobs: &MAIN }.measure(work)?,
+    };
+    Ok(Disks { grid, steady, skipped })
 }
 
 impl Disks {
@@ -97,6 +107,11 @@ impl Disks {
         let ratio =
             |subject: &Subject| self.grid.processor_ratio(*subject, RIVALS[0], job).unwrap_or(f64::MAX);
         RIVALS.into_iter().filter(|s| self.grid.has(*s, job)).min_by(|a, b| ratio(a).total_cmp(&ratio(b)))
+    }
+
+    /// The processor time of one server to another's: side by side on one processor, or else in the rounds.
+    pub(crate) fn processor_ratio(&self, subject: Subject, to: Subject, job: Job) -> Option<f64> {
+        self.steady.ratio(subject, to, job).or_else(|| self.grid.processor_ratio(subject, to, job))
     }
 
     pub(crate) fn to_luks(&self, job: Job) -> Option<f64> {

@@ -64,6 +64,7 @@ impl Measured for Disks {
     fn tables(&self) -> Vec<Table> {
         let jobs = Disks::all_jobs();
         let mut tables = servers::tables(&self.grid, "Beside other servers", &BESIDE_PEERS, &jobs);
+        tables.extend(self.steady.table());
         tables.extend(self.ciphers());
         let jobs: Vec<Job> = MAIN.into_iter().chain(SYNCED).collect();
         tables.extend(servers::tables(&self.grid, "Ciphers and layouts", &CIPHERS, &jobs));
@@ -77,7 +78,7 @@ impl Measured for Disks {
         });
         let plain = PEER_JOBS.iter().map(|(job, _, most)| {
             let line = format!("processor time of xts to nbdkit without encryption: {}", job.name());
-            let ratio = self.grid.processor_ratio(XTS, PLAIN, *job);
+            let ratio = self.processor_ratio(XTS, PLAIN, *job);
             Requirement::new(line, Bound::AtMost(*most), "").case("", ratio)
         });
         let mut all: Vec<Requirement> = luks.chain(plain).collect();
@@ -86,7 +87,7 @@ impl Measured for Disks {
                 let line = format!("processor time of {name} to xts: {what}");
                 let empty = Requirement::new(line, Bound::AtMost(most), "");
                 all.push(jobs.iter().fold(empty, |requirement, job| {
-                    let ratio = self.grid.processor_ratio(subject, XTS, *job);
+                    let ratio = self.processor_ratio(subject, XTS, *job);
                     requirement.case(Size(job.size).to_string(), ratio)
                 }));
             };
@@ -109,7 +110,9 @@ impl Measured for Disks {
     fn stable(&self) -> Vec<Stable> {
         let mut jobs = Disks::all_jobs();
         jobs.retain(|job| job.caches == Caches::Warm && job.fsync.is_none());
-        servers::stable(&self.grid, &CIPHERS, &jobs, PLAIN)
+        let mut all = servers::stable(&self.grid, &CIPHERS, &jobs);
+        all.extend(self.steady.stable());
+        all
     }
 
     fn skipped(&self) -> &[String] {
@@ -133,8 +136,8 @@ impl Measured for Disks {
         let row = |ratio: &dyn Fn(Job) -> Option<f64>| MAIN.map(|job| figure(ratio(job), 2)).join(" / ");
         let figures = [
             row(&|job| self.to_luks(job)),
-            row(&|job| self.grid.processor_ratio(XTS, PLAIN, job)),
-            row(&|job| self.grid.processor_ratio(GCM, XTS, job)),
+            row(&|job| self.processor_ratio(XTS, PLAIN, job)),
+            row(&|job| self.processor_ratio(GCM, XTS, job)),
             requirement::tally(requirements),
         ];
         Some(HISTORY.and(old, &[&run.cells()[..], &figures].concat()))

@@ -1,7 +1,6 @@
 //! The jobs on mounted file systems: large and small requests to one file, and a tree of small files.
 
 use crate::machine_time;
-use crate::measured::Stable;
 use crate::mountable::Mountable;
 use crate::program;
 use crate::samples::Samples;
@@ -184,16 +183,6 @@ impl Rates {
     pub(crate) fn processor_cell(&self, subject: Mountable, job: FileJob) -> String {
         let seconds = self.0.get(&(subject, job)).map(|reached| reached.processor.lower_quartile());
         seconds.map_or_else(|| "-".into(), |seconds| format!("{seconds:.2} s"))
-    }
-
-    /// The processor times of some to one, which two runs must agree on.
-    pub(crate) fn stable(&self, subjects: &[Mountable], to: Mountable, jobs: &[FileJob]) -> Vec<Stable> {
-        let pairs = subjects.iter().flat_map(|subject| jobs.iter().map(move |job| (*subject, *job)));
-        let figure = |(subject, job): (Mountable, FileJob)| {
-            let name = format!("{}, {}: processor time to {}", subject.name(), job.name(), to.name());
-            Some(Stable { name, value: self.processor_ratio(subject, to, job)? })
-        };
-        pairs.filter_map(figure).collect()
     }
 
     /// For people: MB/s, or the seconds for a tree of so many files.

@@ -9,6 +9,7 @@ use crate::requirement::{self, Bound, Requirement};
 use crate::rounds::Rounds;
 use crate::scale::Scale;
 use crate::servers;
+use crate::steady::{Steady, Together};
 use crate::subject::{Shape, Subject, Variant, XTS};
 use crate::table::{Table, figure, head};
 use crate::workspace::Workspace;
@@ -54,8 +55,12 @@ const PART: u64 = 4;
 /// In the order of the columns.
 const SUBJECTS: [Subject; 9] = [RAW, XTS, FULL, WORN, HALF, HIDDEN, CELLS, CELLS_HIDDEN, PLAUSIBLE];
 
+/// Side by side on one processor.
+const STEADY: [Subject; 3] = [XTS, HALF, CELLS];
+
 struct Levels {
     grid: Grid,
+    steady: Steady,
     skipped: Vec<String>,
 }
 
@@ -78,7 +83,9 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn Measured>> {
     rounds.add(CELLS, &JOBS);
     rounds.add(CELLS_HIDDEN, &JOBS);
     rounds.add(PLAUSIBLE, &[WRITE, RANDOM_WRITE, RANDOM_READ]);
-    Ok(Box::new(Levels { grid: rounds.run()?, skipped }))
+    let grid = rounds.run()?;
+    let steady = Together { section: "levels", subjects: &STEADY, jobs: &JOBS }.measure(work)?;
+    Ok(Box::new(Levels { grid, steady, skipped }))
 }
 
 impl Levels {
@@ -121,6 +128,7 @@ impl Measured for Levels {
         let mut subjects = SUBJECTS.to_vec();
         subjects.push(PAPER);
         let mut tables = Vec::from(self.ratios());
+        tables.extend(self.steady.table());
         tables.extend(servers::tables(&self.grid, "Disks with levels", &subjects, &JOBS));
         tables
     }
@@ -188,7 +196,9 @@ impl Measured for Levels {
     fn stable(&self) -> Vec<Stable> {
         // What is written beside a hidden level depends on how two clients meet.
         let alone = [FULL, WORN, HALF, CELLS, PLAUSIBLE];
-        servers::stable(&self.grid, &alone, &JOBS, XTS)
+        let mut all = servers::stable(&self.grid, &alone, &JOBS);
+        all.extend(self.steady.stable());
+        all
     }
 
     fn skipped(&self) -> &[String] {

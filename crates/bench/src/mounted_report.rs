@@ -1,7 +1,7 @@
 //! ext4 in a `sealed` disk through `lacuna open`, beside ext4 on a plain loop device and `gocryptfs`, on the same file system.
 
 use crate::file_jobs::{FileJob, Load, Rates};
-use crate::measured::{Measured, Stable};
+use crate::measured::Measured;
 use crate::mountable::Mountable;
 use crate::page::{History, Run};
 use crate::requirement::{self, Bound, Requirement};
@@ -108,10 +108,6 @@ impl Measured for OnMounts {
             time.add(&name, self.rates.processor_ratio(ours, Mountable::Gocryptfs, job));
         }
         vec![speed, time]
-    }
-
-    fn stable(&self) -> Vec<Stable> {
-        self.rates.stable(&OURS, Mountable::Plain, &JOBS)
     }
 
     fn skipped(&self) -> &[String] {

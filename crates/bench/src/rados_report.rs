@@ -126,7 +126,7 @@ impl Measured for Rados {
     }
 
     fn stable(&self) -> Vec<Stable> {
-        servers::stable(&self.grid, &images(), &jobs(), BASE)
+        servers::stable(&self.grid, &images(), &jobs())
     }
 
     fn skipped(&self) -> &[String] {
