@@ -186,6 +186,9 @@ fn names_are_all_listed_or_there_is_an_error() {
                 }
             }
             place.unmount(server);
+        } else {
+            // An opening that is refused lists nothing.
+            errors += 1;
         }
         flip(&names, page * 4096 + 1000);
     }
