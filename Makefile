@@ -24,6 +24,8 @@ KILLS ?= 250
 SEED ?= 1
 # Servers robbed of a disk in RADOS while they write, in test-long.
 ROBBED ?= 200
+# Openings of a vault in a folder that lies, in test-long.
+LIES ?= 20000
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
@@ -63,6 +65,7 @@ test-long: all
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-oblivious --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-flash --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-vault --test store_crash --test vault_crash -- --nocapture
+	LACUNA_LIES=$(LIES) $(CARGO) test --release -p lacuna-vault --test vault_lies
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)
