@@ -11,13 +11,17 @@ use std::path::{Path, PathBuf};
 /// What others may do with a base: nothing may be written by them.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
+/// How many names a shared directory has for the base of one user, so that another user who takes some of them keeps nobody out.
+const NAMES: u32 = 8;
+
 /// The directory in which new run directories are made: `/run/lacuna` for root; otherwise below `XDG_RUNTIME_DIR` or
 /// `/run/user/UID`, if that is a directory of this user that others cannot write to; otherwise `/dev/shm/lacuna-UID`, or
-/// `/tmp/lacuna-UID` where there is no `/dev/shm`.
+/// `/tmp/lacuna-UID` where there is no `/dev/shm`. Where another user has taken that name, `lacuna-UID-2` to `-8` follow.
 ///
-/// Errors: [`Kind::Permission`] if it exists and others than this user can change what is in it; that it cannot be looked at.
+/// Errors: [`Kind::Permission`] if it is this user's and others can change what is in it, or if others have taken all names; that
+/// it cannot be looked at.
 pub fn default_run_base() -> Result<PathBuf> {
-    first_of(&candidates()?)
+    first_of(&Candidates::now()?.new)
 }
 
 /// Every directory in which run directories of this user may be, the one for new ones first. A server that was started where
@@ -26,49 +30,91 @@ pub fn default_run_base() -> Result<PathBuf> {
 ///
 /// Errors: those of [`default_run_base`].
 pub(crate) fn run_bases() -> Result<Vec<PathBuf>> {
-    let candidates = candidates()?;
-    let first = first_of(&candidates)?;
+    let candidates = Candidates::now()?;
+    let first = first_of(&candidates.new)?;
     let mut bases = vec![first];
-    for base in candidates {
-        if !bases.contains(&base) && is_ours(&base)? == Some(true) {
+    for base in candidates.new.into_iter().chain(candidates.former) {
+        if !bases.contains(&base) && Standing::of(&base)? == Standing::Own {
             bases.push(base);
         }
     }
     Ok(bases)
 }
 
-/// The first: one that others can change is refused, because passing over it would pass over the servers that are in it.
+/// The first that no other user has taken: nothing of this user can be in theirs. One of this user's that others can change is
+/// refused, because passing over it would pass over the servers that are in it.
 fn first_of(candidates: &[PathBuf]) -> Result<PathBuf> {
+    for base in candidates {
+        match Standing::of(base)? {
+            Standing::Absent | Standing::Own => return Ok(base.clone()),
+            Standing::Open => return check_base(base).map(|()| base.clone()),
+            Standing::Taken => {}
+        }
+    }
     let what = "cannot choose a run directory";
     let base = candidates.first().ok_or_else(|| Error::new(Kind::NotFound, what))?;
-    if is_ours(base)? == Some(false) {
-        check_base(base)?;
-    }
-    Ok(base.clone())
+    check_base(base).map(|()| base.clone())
 }
 
-fn candidates() -> Result<Vec<PathBuf>> {
-    // The root of a user namespace cannot write to the system's own directory, unless the namespace is that of a container.
-    if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
-        return Ok(vec![PathBuf::from("/run/lacuna")]);
-    }
-    let user = real_user()?;
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let usual = PathBuf::from(format!("/run/user/{user}"));
-    let own = given.into_iter().chain([usual]).filter(|dir| dir.is_absolute() && is_own(dir));
-    let own = own.map(|dir| dir.join("lacuna"));
-    // What is written there says how many levels are mounted: it belongs into memory, and not on a disk (deniability contract).
-    let memory = access("/dev/shm", Access::WRITE_OK).is_ok().then_some("/dev/shm");
-    let shared = memory.into_iter().chain(["/tmp"]);
-    Ok(own.chain(shared.map(|dir| Path::new(dir).join(format!("lacuna-{user}")))).collect())
+/// Where bases of this user can be.
+struct Candidates {
+    /// Those for new run directories, the best first.
+    new: Vec<PathBuf>,
+    /// Those that servers which were started in another surrounding may have.
+    former: Vec<PathBuf>,
 }
 
-/// Whether a base is this user's alone; none if it is not there. Errors: it cannot be looked at.
-fn is_ours(base: &Path) -> Result<Option<bool>> {
-    match fs::symlink_metadata(base) {
-        Ok(meta) => Ok(Some(is_closed_to_others(&meta))),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::io(format!("cannot use the run directory {}", base.display()), &e)),
+impl Candidates {
+    fn now() -> Result<Candidates> {
+        // The root of a user namespace cannot write to the system's own directory, unless the namespace is that of a container.
+        if geteuid().is_root() && access("/run", Access::WRITE_OK).is_ok() {
+            return Ok(Candidates { new: vec![PathBuf::from("/run/lacuna")], former: Vec::new() });
+        }
+        let user = real_user()?;
+        let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let usual = PathBuf::from(format!("/run/user/{user}"));
+        let own = given.into_iter().chain([usual]).filter(|dir| dir.is_absolute() && is_own(dir));
+        let mut new: Vec<PathBuf> = own.map(|dir| dir.join("lacuna")).collect();
+        let mut former = names(Path::new("/tmp"), user);
+        // What is written there says how many levels are mounted: it belongs into memory, and not on a disk (deniability contract).
+        if access("/dev/shm", Access::WRITE_OK).is_ok() {
+            new.extend(names(Path::new("/dev/shm"), user));
+        } else {
+            new.append(&mut former);
+        }
+        Ok(Candidates { new, former })
+    }
+}
+
+/// The names of a user's base in a directory that all users share.
+fn names(dir: &Path, user: u32) -> Vec<PathBuf> {
+    let suffix = |n| if n == 1 { String::new() } else { format!("-{n}") };
+    (1..=NAMES).map(|n| dir.join(format!("lacuna-{user}{}", suffix(n)))).collect()
+}
+
+/// How a base stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing is there.
+    Absent,
+    /// A directory of this user that nobody else can change.
+    Own,
+    /// Something of this user that others can change, or that is no directory.
+    Open,
+    /// Something of another user.
+    Taken,
+}
+
+impl Standing {
+    /// Errors: the base cannot be looked at.
+    fn of(base: &Path) -> Result<Standing> {
+        match fs::symlink_metadata(base) {
+            Ok(meta) if is_closed_to_others(&meta) => Ok(Standing::Own),
+            Ok(meta) if meta.uid() == geteuid().as_raw() => Ok(Standing::Open),
+            Ok(_) => Ok(Standing::Taken),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Standing::Absent),
+            Err(e) => Err(Error::io(format!("cannot use the run directory {}", base.display()), &e)),
+        }
     }
 }
 
@@ -169,5 +215,22 @@ mod tests {
         fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(prepare_base(&link).unwrap_err().kind(), Kind::Permission);
         assert_eq!(first_of(&[link, base]).unwrap_err().kind(), Kind::Permission);
+    }
+
+    #[test]
+    fn a_name_that_another_user_took_keeps_nobody_out() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let all = names(place.path(), 7);
+        assert_eq!(all[1], place.path().join("lacuna-7-2"));
+        for (n, base) in all.iter().enumerate() {
+            assert_eq!(first_of(&all).unwrap(), *base, "{n} names are taken");
+            fs::create_dir(base).unwrap();
+            std::os::unix::fs::chown(base, Some(54_321), None).unwrap();
+            assert_eq!(Standing::of(base).unwrap(), Standing::Taken);
+        }
+        assert_eq!(first_of(&all).unwrap_err().kind(), Kind::Permission);
     }
 }
