@@ -7,6 +7,7 @@
 //! - Deniability contract: of a disk with levels the status says the same whatever waits.
 
 use crate::working::Looking;
+use lacuna_service::bytes_sent_to_devices;
 use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,7 +49,8 @@ pub(crate) fn keep(
         if STOPPING.load(Ordering::SeqCst) {
             let now = Instant::now();
             let left = left();
-            let gets_on = ending.get_or_insert_with(|| Ending::new(now)).gets_on(now, left, written());
+            let gets_on =
+                ending.get_or_insert_with(|| Ending::new(now)).gets_on(now, left, bytes_sent_to_devices());
             let words = left.map(|left| format!("closing, {} left", lacuna::human(left)));
             let mut states = vec![NotifyState::Status(words.as_deref().unwrap_or("closing"))];
             if gets_on && closing() {
@@ -83,13 +85,6 @@ impl Ending {
         let since = |at: Instant| now.saturating_duration_since(at);
         since(self.least.0) < MORE || (since(self.most.0) < MORE && since(self.least.0) < PATIENCE)
     }
-}
-
-/// How many bytes the process has sent to devices.
-fn written() -> u64 {
-    let counters = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-    let line = counters.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
 fn tell(states: &[NotifyState<'_>]) {

@@ -66,7 +66,9 @@ pub use run_base::default_run_base;
 pub use run_directory::{DISK_NAME, InPool, Record, RunDirectory, RunPaths, fnv1a, seconds_now};
 pub use status_socket::{StatusSocket, account, accounts, answers, close_served, serving, sockets};
 pub use subject::Subject;
-pub use system_call::{become_io_flusher, find_programs_of_the_system, ignore_file_size_signal};
+pub use system_call::{
+    become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
+};
 pub use tool::search_path;
 pub use unmount::unmount_fuse;
 pub use watch::{Log, RELEASE_LIMIT, Watch};

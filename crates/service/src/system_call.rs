@@ -60,6 +60,19 @@ pub fn find_programs_of_the_system() {
     }
 }
 
+/// How many bytes the process has sent to devices: those of /proc/self/io, which a process with secrets that is not root's may not
+/// read. Zero where the kernel does not count them.
+pub fn bytes_sent_to_devices() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is a place of the length that the call fills, and every byte pattern, zeros too, is a value of its type.
+    let blocks = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init().ru_oublock
+    };
+    // The kernel counts in units of 512 bytes.
+    u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
+}
+
 /// Tells the kernel that the calling thread, and every thread and process it starts from now on, carries the
 /// writes of a block device: when it needs memory, the kernel will not try to get some by writing to that very
 /// device and so wait for itself. Gives whether the kernel agreed; it needs `CAP_SYS_RESOURCE`.
