@@ -19,6 +19,7 @@ const SAID: usize = 96;
 
 /// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`, or
 /// `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`. Its name is the vault's UUID.
+/// A `$XDG_STATE_HOME` of another user counts for nothing, as root has it after `su`: its owner could put the anchor back.
 ///
 /// Errors: [`Kind::Usage`] if there is no home directory.
 pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
@@ -38,8 +39,8 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
         Ok(home.map(|home| home.join(".local/state")))
     };
     let state = match absolute("XDG_STATE_HOME") {
-        Some(state) => Some(state),
-        None => usual()?,
+        Some(state) if !is_of_another_user(&state)? => Some(state),
+        _ => usual()?,
     };
     let state = state.ok_or_else(|| {
         Error::new(Kind::Usage, "there is no place for the vault's anchor")
@@ -50,6 +51,22 @@ pub fn default_anchor_path(uuid: &[u8; 16]) -> Result<PathBuf> {
     let digits = format!("{:032x}", u128::from_be_bytes(*uuid));
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
     Ok(state.join("lacuna/anchors").join(groups.join("-")))
+}
+
+/// Whether the nearest directory that exists, on the way to `path`, belongs to another user than root and this one. Errors: that
+/// it cannot be told.
+fn is_of_another_user(path: &Path) -> Result<bool> {
+    let told = |path: &Path| std::fs::metadata(path).map(|meta| meta.uid());
+    let failed = |e: &std::io::Error| Error::io(format!("cannot tell whose {} is", path.display()), e);
+    let own = told(Path::new("/proc/self")).map_err(|e| failed(&e))?;
+    for dir in path.ancestors() {
+        match told(dir) {
+            Ok(owner) => return Ok(owner != own && owner != 0),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(&e)),
+        }
+    }
+    Ok(false)
 }
 
 /// An anchor in a file that its owner alone may read. Holds a lock on it until dropped, unless it is read-only.

@@ -90,3 +90,16 @@ fn a_link_in_the_place_of_the_new_file_leads_nowhere() {
     FileAnchor::open(&path, UUID, false).unwrap().advance(None, &state(2)).unwrap();
     assert_eq!(FileAnchor::open(&path, UUID, true).unwrap().load().unwrap(), Some(state(2)));
 }
+
+#[test]
+fn a_state_directory_of_another_user_is_known() {
+    let home = tempfile::tempdir().unwrap();
+    let state = home.path().join("state");
+    assert!(!is_of_another_user(&state.join("lacuna")).unwrap());
+    std::fs::create_dir(&state).unwrap();
+    assert!(!is_of_another_user(&state.join("lacuna")).unwrap());
+    // Only root can give a directory away.
+    if std::os::unix::fs::chown(&state, Some(54_321), None).is_ok() {
+        assert!(is_of_another_user(&state).unwrap() && is_of_another_user(&state.join("lacuna/x")).unwrap());
+    }
+}
