@@ -16,6 +16,8 @@ pub(crate) struct Forgetting {
     since: Option<u64>,
     /// Seconds until the next purge is due.
     purge_in: Option<u64>,
+    /// A purge has begun and is not finished.
+    purge_wanted: bool,
     /// Purges since the disk was made.
     epoch: u64,
 }
@@ -41,6 +43,7 @@ impl Forgetting {
             "recoverable": self.recoverable * BLOCK_SIZE as u64,
             "since": self.since,
             "purge_in": self.purge_in,
+            "purge_wanted": self.purge_wanted,
             "epoch": self.epoch,
         })
     }
@@ -50,6 +53,7 @@ impl Forgetting {
         if self.recoverable == 0 {
             return format!("nothing that was deleted; {} purges so far", self.epoch);
         }
+        let begun = if self.purge_wanted { "; a purge has begun and is not finished" } else { "" };
         let since =
             self.since.map_or_else(String::new, |since| format!(", the first for {}", lasting(since)));
         let due = self.purge_in.map_or_else(
@@ -57,7 +61,7 @@ impl Forgetting {
             |due| format!("; the next purge is due in {}", lasting(due)),
         );
         format!(
-            "{} that were deleted or overwritten{since}{due}",
+            "{} that were deleted or overwritten{since}{begun}{due}",
             human(self.recoverable * BLOCK_SIZE as u64)
         )
     }
@@ -80,6 +84,7 @@ fn of(items: &[Value]) -> Option<Forgetting> {
         recoverable,
         since: while_any("recoverable_for"),
         purge_in: while_any("purge_in"),
+        purge_wanted: value("purge_wanted") == Some(1),
         epoch: value("epoch")?,
     })
 }
@@ -103,6 +108,15 @@ mod tests {
             "2 MiB that were deleted or overwritten, the first for 65 s; the next purge is due in 14 min"
         );
         assert_eq!(found.to_json()["recoverable"], 2 << 20);
+        let cut = of(&[item("recoverable", 1), item("purge_wanted", 1), item("epoch", 3)]).unwrap();
+        assert_eq!(
+            cut.words(),
+            "4 KiB that were deleted or overwritten; a purge has begun and is not finished; `lacuna purge` ends that"
+        );
+        assert_eq!(
+            (&found.to_json()["purge_wanted"], &cut.to_json()["purge_wanted"]),
+            (&json!(false), &json!(true))
+        );
         let clean = of(&[item("recoverable", 0), item("purge_in", 5), item("epoch", 3)]).unwrap();
         assert_eq!(clean.words(), "nothing that was deleted; 3 purges so far");
         assert_eq!(clean.to_json()["purge_in"], Value::Null);

@@ -27,6 +27,7 @@ const HEAD: usize = BOUND + XAES_NONCE + 16;
 /// What stands before the parts of variable length.
 const FRONT: usize = 64;
 const PURGING: u32 = 1;
+const UNDRAINED: u32 = 2;
 const DAMAGED: u32 = 1 << 31;
 /// Of a block of the log: how many nodes are live, and the last group.
 const TABLE_ENTRY: usize = 12;
@@ -40,8 +41,10 @@ pub(crate) struct Marks {
     pub(crate) position: Position,
     /// The last purge that is complete.
     pub(crate) epoch: u64,
-    /// A purge has begun and is not complete, or superseded copies of keys are not drained: a purge is due.
+    /// A purge has begun and is not complete.
     pub(crate) purging: bool,
+    /// Superseded copies of deleted keys may be on the flash, of a purge or of blocks that were renewed between two purges.
+    pub(crate) undrained: bool,
 }
 
 /// Writes checkpoints.
@@ -78,9 +81,8 @@ impl Checkpoints {
         placer.place_whole_index()?;
         let Some(position) = self.log.position() else { return Ok(()) };
         let mut number = self.number.lock();
-        // Blocks of keys that were replaced between two purges are not drained either.
-        let purging = purging || self.keys.undrained() > 0;
-        let content = self.pack(&Marks { position, epoch, purging });
+        let undrained = self.keys.undrained() > 0;
+        let content = self.pack(&Marks { position, epoch, purging, undrained });
         self.put(*number + 1, &content)?;
         *number += 1;
         self.log.checkpointed();
@@ -99,11 +101,12 @@ impl Checkpoints {
         let at = marks.position;
         let mut out = vec![0; FRONT];
         let fresh = self.keys.fresh();
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         RecordMut(&mut out)
             .u32(0, at.leb)
             .u32(4, at.unit)
             .u32(8, at.next)
-            .u32(12, if marks.purging { PURGING } else { 0 })
+            .u32(12, flag(marks.purging, PURGING) | flag(marks.undrained, UNDRAINED))
             .u64(16, at.sequence)
             .u64(24, marks.epoch)
             .u32(32, fresh.len() as u32);
@@ -130,8 +133,17 @@ impl Checkpoints {
             sequence: record.u64(16),
         };
         let flags = record.u32(12);
-        let marks = Marks { position, epoch: record.u64(24), purging: flags == PURGING };
-        if flags > PURGING || !record.is_zero(36..) || position.sequence >= MOST || marks.epoch >= MOST {
+        let marks = Marks {
+            position,
+            epoch: record.u64(24),
+            purging: flags & PURGING != 0,
+            undrained: flags & UNDRAINED != 0,
+        };
+        if flags & !(PURGING | UNDRAINED) != 0
+            || !record.is_zero(36..)
+            || position.sequence >= MOST
+            || marks.epoch >= MOST
+        {
             return None;
         }
         let part = |at: usize, len: u64| content.get(at..at.checked_add(usize::try_from(len).ok()?)?);

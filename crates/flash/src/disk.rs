@@ -34,9 +34,9 @@ const JUMP: u64 = 1 << 16;
 pub struct OpenOptions {
     /// Memory for all caches.
     pub budget: Budget,
-    /// Refuse writes. Nothing is purged then either.
+    /// Refuse writes. Nothing is purged then either, and a purge that was cut stays so.
     pub read_only: bool,
-    /// When to purge unasked; nothing but `close` does without.
+    /// When to purge unasked; without it `close` alone does. A purge that was cut is finished at the opening in any case.
     pub policy: Option<Policy>,
     /// What time it is, for the policy.
     pub clock: Arc<dyn Clock>,
@@ -56,6 +56,8 @@ pub struct FlashDisk {
     reader: Arc<Reader>,
     writer: Arc<Writer>,
     replayed: u64,
+    /// What the opening purged, until somebody who asks for a purge is told.
+    finished: Mutex<Purged>,
     period: Option<Duration>,
     purging: Mutex<Option<PurgeThread>>,
 }
@@ -83,7 +85,8 @@ impl FlashDisk {
         parts.checkpoints.write(&parts.placer, 0, false)
     }
 
-    /// Opens a disk and replays its log.
+    /// Opens a disk and replays its log. A purge that was cut is finished before this returns, unless the disk is opened for reading
+    /// alone. If it cannot be finished, the disk is open all the same, for reading, and [`Forgetting::purge_wanted`] says so.
     ///
     /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is not there, [`Kind::Usage`] for parameters
     /// that do not fit the flash, and what the flash reports.
@@ -111,9 +114,6 @@ impl FlashDisk {
         let (marks, fresh) = parts.checkpoints.read()?;
         let replay = Replay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
         let replayed = replay.run(marks, &fresh)?;
-        if replayed.purging {
-            parts.keys.suspect();
-        }
         let lost = replayed.sequence..replayed.sequence + JUMP;
         let left = leftovers::find(&*flash, &layout, &parts.log, &lost, &replayed.ends)?;
         if !options.read_only {
@@ -148,6 +148,8 @@ impl FlashDisk {
             },
             Turn { epoch: replayed.epoch, purging: replayed.purging },
         ));
+        let is_cut = replayed.purging && !options.read_only;
+        let finished = if is_cut { writer.finish_purge() } else { Purged::default() };
         let purging = match options.policy {
             Some(policy) if !options.read_only => {
                 Some(PurgeThread::start(writer.clone(), keys.clone(), policy)?)
@@ -165,6 +167,7 @@ impl FlashDisk {
             reader,
             writer,
             replayed: replayed.groups,
+            finished: Mutex::new(finished),
             period: options.policy.filter(|_| !options.read_only).map(|policy| policy.period),
             purging: Mutex::new(purging),
         })
@@ -175,7 +178,8 @@ impl FlashDisk {
         &self.params
     }
 
-    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody, whatever keys they have.
+    /// Purges: when this returns, nothing that was deleted before can be recovered by anybody, whatever keys they have. The first purge
+    /// tells also what the opening did to finish one that was cut.
     ///
     /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes no more writes then, and to
     /// close it fails as well. [`Kind::ReadOnly`] if it is open for reading alone.
@@ -183,7 +187,7 @@ impl FlashDisk {
         self.check_writable()?;
         let purged = self.writer.purge()?;
         self.flash.sync().map_err(|e| e.with_kind(Kind::PurgeIncomplete))?;
-        Ok(purged)
+        Ok(purged.with(std::mem::take(&mut self.finished.lock())))
     }
 
     /// Blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase. Blocks

@@ -21,6 +21,8 @@ pub struct Forgetting {
     /// Seconds until the next purge by period is due, 0 if it is due now. `None` if nothing is recoverable, or if the disk
     /// was opened without a policy.
     pub purge_in: Option<u64>,
+    /// A purge has begun and is not finished: it is under way, or failed; on a disk that is open for reading alone, it was cut.
+    pub purge_wanted: bool,
     /// Purges that were completed since the disk was opened.
     pub purges: u64,
     /// Purges that were completed since the disk was made.
@@ -38,6 +40,7 @@ impl Forgetting {
         items.extend(self.recoverable_for.map(|age| StatusItem::new("recoverable_for", age, "seconds")));
         items.extend(self.purge_in.map(|left| StatusItem::new("purge_in", left, "seconds")));
         items.extend([
+            StatusItem::new("purge_wanted", self.purge_wanted.into(), "flag"),
             StatusItem::new("purges", self.purges, "purges"),
             StatusItem::new("epoch", self.epoch, "purges"),
             StatusItem::new("last_purge_keys", self.last_purge_keys, "keys"),
@@ -111,6 +114,7 @@ impl Account {
             recoverable,
             recoverable_for: age.map(|age| age.as_secs()),
             purge_in: age.and_then(left),
+            purge_wanted: false,
             purges: state.purges,
             epoch: state.epoch,
             last_purge_keys: state.last.keys,

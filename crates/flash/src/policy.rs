@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How often the thread looks, by the machine's time. What is due is decided by the clock of the disk.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// When to purge unasked. A purge that a power cut ended is due at once, whatever stands here.
+/// When to purge unasked. A purge that was cut is finished when the disk is opened, whatever stands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The longest that anything deleted stays recoverable while the disk is open, and how long an acknowledged write stays in
@@ -58,7 +58,7 @@ fn run(writer: &Writer, keys: &Keys, policy: Policy, stopping: &(Mutex<bool>, Co
         let by_period = writer.waiting().is_some_and(|waiting| waiting >= policy.period);
         let by_threshold = keys.recoverable() > policy.most_recoverable;
         // A failure ends all writing, and the next call says so.
-        if (by_period || by_threshold || writer.is_purge_due()) && writer.forget().is_err() {
+        if (by_period || by_threshold) && writer.forget().is_err() {
             return;
         }
     }

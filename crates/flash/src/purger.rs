@@ -5,7 +5,7 @@
 //! the old copies of these blocks are still there. Only then is the purge finished.
 //!
 //! A power cut between start and finish leaves keys that the log calls deleted and that may be new already: they are replaced once
-//! more by the next purge, which is due at once.
+//! more by the purge that the next opening does. It is due if, and only if, a start has no finish.
 
 use crate::group::Content;
 use crate::index::Index;
@@ -34,6 +34,17 @@ pub struct Purged {
     pub keys: u64,
     /// Blocks of the disk that were encrypted again, since a block of keys went bad with its contents.
     pub rewritten: u64,
+}
+
+impl Purged {
+    /// What both did.
+    pub(crate) fn with(self, other: Purged) -> Purged {
+        Purged {
+            key_blocks: self.key_blocks + other.key_blocks,
+            keys: self.keys + other.keys,
+            rewritten: self.rewritten + other.rewritten,
+        }
+    }
 }
 
 /// See the head of this file.

@@ -51,6 +51,9 @@ impl Replay<'_> {
     pub(crate) fn run(&self, marks: Marks, fresh: &[KeyBlock]) -> Result<Replayed> {
         let mut found = Found { fresh: fresh.iter().map(|block| block.0).collect(), ..Found::default() };
         found.chain.insert(marks.position.leb);
+        if marks.undrained {
+            self.keys.suspect();
+        }
         let mut done = Replayed {
             sequence: marks.position.sequence,
             epoch: marks.epoch,
@@ -85,6 +88,9 @@ impl Replay<'_> {
             && self.log.is_whole(place, &header)?
         {
             self.apply(place, &header, &mut found, &mut done)?;
+        }
+        if done.purging {
+            self.keys.suspect();
         }
         done.sequence = at.sequence;
         done.ends = [(at.leb, at.unit), (at.next, 0)];

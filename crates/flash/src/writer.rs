@@ -45,6 +45,7 @@ pub(crate) struct Writer {
     pub(crate) health: FailStop,
     /// Blocks that are purged as soon as they are deleted.
     sensitive: RwLock<Vec<Range<u64>>>,
+    /// A purge has begun and is not finished.
     purge_wanted: AtomicBool,
     account: Account,
 }
@@ -215,20 +216,22 @@ impl Writer {
 
     fn try_purge_in(&self, turn: &mut Turn) -> Result<Purged> {
         self.emit(turn)?;
-        self.purge_wanted.store(false, Ordering::Relaxed);
         self.collector.make_room(turn.epoch, turn.purging)?;
         self.purger.start(turn.epoch + 1)?;
         turn.purging = true;
+        self.purge_wanted.store(true, Ordering::Relaxed);
         let purged = self.purger.purge(&InTurn { writer: self, turn })?;
         self.purger.finish(turn.epoch + 1)?;
         (turn.epoch, turn.purging) = (turn.epoch + 1, false);
+        self.purge_wanted.store(false, Ordering::Relaxed);
         self.account.purged(turn.epoch, purged);
         Ok(purged)
     }
 
-    /// Whether a purge is due at once: one was cut short.
-    pub(crate) fn is_purge_due(&self) -> bool {
-        self.purge_wanted.load(Ordering::Relaxed)
+    /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later call that writes says so: the disk is
+    /// still there for reading.
+    pub(crate) fn finish_purge(&self) -> Purged {
+        self.purge().unwrap_or_default()
     }
 
     /// [`crate::FlashDisk::mark_sensitive`]
@@ -252,7 +255,8 @@ impl Writer {
 
     /// What is recoverable, and what purges did.
     pub(crate) fn forgetting(&self, period: Option<Duration>) -> Forgetting {
-        self.account.tell(self.recoverable(), period)
+        let told = self.account.tell(self.recoverable(), period);
+        Forgetting { purge_wanted: self.purge_wanted.load(Ordering::Relaxed), ..told }
     }
 
     /// For how long the oldest deletion waits for its purge.

@@ -174,15 +174,75 @@ fn after_a_crash() {
     bed.clock.advance(Duration::from_secs(70));
     let told = disk.forgetting();
     assert!(told.recoverable >= 9 && told.recoverable_for == Some(70), "{told:?}");
-    drop(disk);
-    // A purge that was cut is due at once.
+    assert_eq!((told.purges, told.purge_wanted), (0, false), "no purge was cut");
+}
+
+/// A disk whose purge was cut, as it lies on its chip.
+fn with_a_cut_purge(seed: u64) -> Bed {
+    let mut bed = Bed::small(seed);
     let opened = bed.open_after(|_, _| {});
+    let disk = opened.disk.unwrap();
+    overwrite(&disk, 0, 9);
     opened.chip.cut_power(PowerCut { after: 2, seed: 1 });
-    assert_eq!(opened.disk.unwrap().purge().unwrap_err().kind(), Kind::PurgeIncomplete);
-    bed.policy = Some(Policy { period: PERIOD, ..NEVER });
-    let disk = bed.open();
-    wait_until(|| disk.forgetting().purges == 1);
-    assert_eq!(disk.recoverable(), 0);
+    assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
+    bed
+}
+
+#[test]
+fn a_purge_that_was_cut_is_finished_by_the_next_opening_whatever_the_policy() {
+    for policy in [None, Some(NEVER), Some(Policy::default())] {
+        let mut bed = with_a_cut_purge(13);
+        bed.read_only = true;
+        let disk = bed.open();
+        assert_eq!(counter(&disk, "purge_wanted"), Some(1));
+        assert!(disk.recoverable() >= 9, "nothing is purged by reading");
+        drop(disk);
+        bed.read_only = false;
+        bed.policy = policy;
+        let disk = bed.open();
+        let told = disk.forgetting();
+        assert_eq!(
+            (told.recoverable, told.purges, told.epoch, told.purge_wanted),
+            (0, 1, 1, false),
+            "{policy:?}"
+        );
+        assert_eq!((told.recoverable_for, counter(&disk, "purge_wanted")), (None, Some(0)));
+        assert!(told.last_purge_keys >= 9);
+        let answered = [disk.purge().unwrap(), disk.purge().unwrap()].map(|purged| purged.keys);
+        assert_eq!(answered, [told.last_purge_keys, 0], "who asks is told once");
+        let mut found = vec![0; 9 * BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut found).unwrap();
+        assert!(found == run(0, 9, 2));
+        disk.close().unwrap();
+        assert_eq!(disk.forgetting().purges, 3, "{policy:?}");
+    }
+}
+
+/// A chip that fails while an opening finishes a purge: the disk is open for reading, and says that the purge is wanted.
+#[test]
+fn a_purge_that_the_opening_cannot_finish_is_told_of() {
+    let whole = with_a_cut_purge(14);
+    let mut told = 0;
+    for nth in 1.. {
+        let mut bed = whole.copied();
+        bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth, error: Kind::Io });
+        let opened = bed.open_after(|_, _| {}).disk;
+        let Ok(disk) = opened else { continue };
+        if !disk.forgetting().purge_wanted {
+            break;
+        }
+        told += 1;
+        assert!(disk.recoverable() >= 9 && disk.forgetting().purges == 0);
+        let mut found = vec![0; 9 * BLOCK_SIZE];
+        disk.read(BlockAddr(0), &mut found).unwrap();
+        assert!(found == run(0, 9, 2));
+        assert_eq!(write(&disk, 0, 1, 7).unwrap_err().kind(), Kind::FailStop);
+        assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
+        drop(disk);
+        bed.faults.heal();
+        assert_eq!(bed.open().recoverable(), 0);
+    }
+    assert!(told > 2, "{told}");
 }
 
 #[test]
@@ -208,9 +268,9 @@ fn a_purge_that_fails_is_never_called_done() {
         let disk = bed.open();
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
-        assert!(found == run(0, 9, 2) && disk.recoverable() >= 9);
-        disk.purge().unwrap();
-        assert_eq!(disk.recoverable(), 0);
+        assert!(found == run(0, 9, 2));
+        // It had begun, so the opening finishes it.
+        assert_eq!((disk.recoverable(), disk.forgetting().epoch), (0, 1), "{kind:?}");
         disk.close().unwrap();
     }
 }

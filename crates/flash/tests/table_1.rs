@@ -87,6 +87,8 @@ fn every_failure_point_leaves_a_correct_map() {
     let mut bed = Bed::new(GEOMETRY, Wearing::default(), 32, 150, 3);
     let held = rows(&mut bed);
     let mut points: BTreeMap<&str, u64> = BTreeMap::new();
+    // Of cuts: those that left no purge begun, and those that did.
+    let mut cuts = [0, 0];
     for after in 0.. {
         let what = format!("cut {after}");
         let mut bed = bed.copied();
@@ -103,10 +105,25 @@ fn every_failure_point_leaves_a_correct_map() {
         if let Some(cut) = opened.watch.cut() {
             *points.entry(point(cut)).or_default() += 1;
         }
+        bed.read_only = true;
+        let seen = bed.open();
+        check(&seen, &held, &what);
+        // Deleted is what was, and no key is called unused that may still encrypt something.
+        assert!(purged || seen.recoverable() >= deleted, "{what}: {} of {deleted}", seen.recoverable());
+        let cut = seen.forgetting().purge_wanted;
+        assert!(!(cut && purged), "{what}: a purge that returned is finished");
+        drop(seen);
+        bed.read_only = false;
         let disk = bed.open();
         check(&disk, &held, &what);
-        // Deleted is what was, and no key is called unused that may still encrypt something.
-        assert!(purged || disk.recoverable() >= deleted, "{what}: {} of {deleted}", disk.recoverable());
+        // The opening finishes a purge that was cut, and begins none.
+        let done = disk.forgetting();
+        assert_eq!((done.purges, done.purge_wanted), (u64::from(cut), false), "{what}");
+        assert!(
+            if cut { done.recoverable == 0 } else { purged || done.recoverable >= deleted },
+            "{what}: {done:?}"
+        );
+        cuts[usize::from(cut)] += 1;
         disk.purge().unwrap();
         assert_eq!(disk.recoverable(), 0);
         check(&disk, &held, &what);
@@ -115,7 +132,8 @@ fn every_failure_point_leaves_a_correct_map() {
             break;
         }
     }
-    println!("{points:?}");
+    println!("{points:?}, {cuts:?}");
+    assert!(cuts.iter().all(|count| *count > 1), "{cuts:?}");
     let all = [
         "before the first",
         "in the first",

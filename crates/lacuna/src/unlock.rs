@@ -347,7 +347,8 @@ pub struct Opening {
     pub write_through: bool,
     /// How long something hidden waits for public writes on a disk that does not refresh itself.
     pub cover_timeout: Duration,
-    /// When a disk on flash is purged unasked. Without it on request and before it is closed, and not else.
+    /// When a disk on flash is purged unasked. Without it on request and before it is closed, and not else. A purge that was cut is
+    /// finished at the opening in any case.
     pub purging: Option<PurgePolicy>,
 }
 

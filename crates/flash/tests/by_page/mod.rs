@@ -214,7 +214,7 @@ impl SecondReader {
         let front = self.doc.fields("Content of a checkpoint").of_len(64);
         front.assert_zeros(content);
         let value = |name: &str| front.number(content, name);
-        (self.epoch, self.purging) = (value("epoch"), value("flags") == 1);
+        (self.epoch, self.purging) = (value("epoch"), value("flags") & 1 == 1);
         let mut rest = &content[front.end()..];
         let mut take = |len: u64| {
             let (taken, left) = rest.split_at(len as usize);
