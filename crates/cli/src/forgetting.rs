@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 /// What is recoverable.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Forgetting {
-    /// Blocks that were deleted or overwritten since the last purge.
+    /// Versions of blocks that were deleted or overwritten since the last purge, at most.
     recoverable: u64,
+    /// Of these, those that are known.
+    known: u64,
     /// Seconds since the first of them was.
     since: Option<u64>,
     /// Seconds until the next purge is due.
@@ -41,6 +43,7 @@ impl Forgetting {
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "recoverable": self.recoverable * BLOCK_SIZE as u64,
+            "recoverable_known": self.known * BLOCK_SIZE as u64,
             "since": self.since,
             "purge_in": self.purge_in,
             "purge_wanted": self.purge_wanted,
@@ -60,10 +63,17 @@ impl Forgetting {
             || "; `lacuna purge` ends that".to_owned(),
             |due| format!("; the next purge is due in {}", lasting(due)),
         );
-        format!(
-            "{} that were deleted or overwritten{since}{begun}{due}",
-            human(self.recoverable * BLOCK_SIZE as u64)
-        )
+        let bytes = |blocks: u64| human(blocks * BLOCK_SIZE as u64);
+        let deleted = if self.known == self.recoverable {
+            format!("{} that were deleted or overwritten", bytes(self.known))
+        } else {
+            format!(
+                "at most {} that were deleted or overwritten, of which {} are known",
+                bytes(self.recoverable),
+                bytes(self.known)
+            )
+        };
+        format!("{deleted}{since}{begun}{due}")
     }
 }
 
@@ -82,6 +92,7 @@ fn of(items: &[Value]) -> Option<Forgetting> {
     let while_any = |name: &str| value(name).filter(|_| recoverable > 0);
     Some(Forgetting {
         recoverable,
+        known: value("recoverable_known").map_or(recoverable, |known| known.min(recoverable)),
         since: while_any("recoverable_for"),
         purge_in: while_any("purge_in"),
         purge_wanted: value("purge_wanted") == Some(1),

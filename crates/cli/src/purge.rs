@@ -30,15 +30,20 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
             &json!({ "location": args.location.to_string(), "complete": true, "items": items }),
         );
     }
-    let gone = match count("purged_keys") {
-        0 => "nothing was deleted since the last purge".to_owned(),
-        keys => format!(
-            "{} gone for good; {} of keys replaced",
-            many(keys, "deleted block"),
-            many(count("purged_key_blocks"), "block")
-        ),
-    };
+    let gone = gone(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
     console.done(&format!("purged {}: {gone}", args.location))
+}
+
+/// What a purge says that ended `most` keys, of which `known` encrypted a deleted block for sure.
+fn gone(most: u64, known: u64, key_blocks: u64) -> String {
+    if most == 0 {
+        return "nothing was deleted since the last purge".to_owned();
+    }
+    let deleted = match most.saturating_sub(known) {
+        0 => format!("{} gone for good", many(known, "deleted block")),
+        more => format!("{} gone for good, and {more} more at most", many(known, "deleted block")),
+    };
+    format!("{deleted}; {} of keys replaced", many(key_blocks, "block"))
 }
 
 /// The disk that is at this location now; none where a mount point is named, at which whatever is open is meant.
@@ -108,4 +113,19 @@ fn closed(args: &PurgeArgs, console: Console, what: &str) -> Result<Vec<Value>> 
 /// So many of something, in words.
 fn many(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_is_told_as_far_as_it_is_known() {
+        assert_eq!(gone(0, 0, 0), "nothing was deleted since the last purge");
+        assert_eq!(gone(200, 200, 1), "200 deleted blocks gone for good; 1 block of keys replaced");
+        assert_eq!(
+            gone(201, 1, 3),
+            "1 deleted block gone for good, and 200 more at most; 3 blocks of keys replaced"
+        );
+    }
 }

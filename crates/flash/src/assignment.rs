@@ -106,6 +106,17 @@ impl Assignment {
         }
     }
 
+    /// Takes keys back that were just assigned and encrypted nothing: they are assigned next.
+    pub(crate) fn take_back(&mut self, map: &mut KeyStateMap, keys: impl Iterator<Item = KeyPosition>) {
+        for key in keys {
+            map.set(key, KeyState::Unused);
+            let (block, at) = (KeyBlock(key.0 / self.leb_keys), key.0 % self.leb_keys);
+            for current in self.current.iter_mut().filter(|current| current.block == Some(block)) {
+                current.cursor = current.cursor.min(at);
+            }
+        }
+    }
+
     /// The block from which keys for blocks of a lifetime are to be assigned; `None` if all keys are used.
     pub(crate) fn target(&self, map: &KeyStateMap, lifetime: Lifetime) -> Option<KeyBlock> {
         // What is deleted in a fresh block has to be renewed like the rest of one that is not.
@@ -134,6 +145,7 @@ impl Assignment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_map::Counts;
 
     const KEYS: u32 = 640;
     const BOTH: [Lifetime; 2] = [Lifetime::Short, Lifetime::Long];
@@ -194,6 +206,23 @@ mod tests {
             small = keys;
         }
         assert!(photos.iter().all(|key| map.get(*key) == KeyState::Used));
+    }
+
+    #[test]
+    fn keys_that_are_taken_back_are_assigned_next() {
+        let (mut map, mut a) = (KeyStateMap::new(3, KEYS), Assignment::new(KEYS));
+        let (keys, renewed) = take(&mut a, &mut map, Lifetime::Short, 10);
+        a.take_back(&mut map, keys[7..].iter().copied());
+        assert_eq!(map.all(), Counts { used: 7, ..Counts::default() });
+        let (again, renewed_again) = take(&mut a, &mut map, Lifetime::Short, 4);
+        assert_eq!((&again[..3], renewed.len(), renewed_again.len()), (&keys[7..], 1, 0));
+        // The last keys of a block, which is not fresh any more by then, are free once it is renewed.
+        let rest = take(&mut a, &mut map, Lifetime::Short, KEYS as usize).0;
+        let (last, _) = rest.split_at((KEYS - 11) as usize);
+        assert_eq!(last.last().unwrap().0 / KEYS, again[0].0 / KEYS);
+        a.take_back(&mut map, last[last.len() - 5..].iter().copied());
+        let (more, renewed) = take(&mut a, &mut map, Lifetime::Short, 2 * KEYS as usize - 11 + 5);
+        assert!(more.len() + 11 + rest.len() - 5 == 3 * KEYS as usize && !renewed.is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! 2. The newest one counts or none does: a disk is never opened as it was before, whatever was damaged.
 
 use crate::index::Index;
-use crate::keys::Keys;
+use crate::keys::{Keys, Recoverable};
 use crate::leb_table::LebUse;
 use crate::log::{Log, Position, damaged};
 use crate::numbers::{KeyBlock, Place};
@@ -27,7 +27,6 @@ const HEAD: usize = BOUND + XAES_NONCE + 16;
 /// What stands before the parts of variable length.
 const FRONT: usize = 64;
 const PURGING: u32 = 1;
-const UNDRAINED: u32 = 2;
 const DAMAGED: u32 = 1 << 31;
 /// Of a block of the log: how many nodes are live, and the last group.
 const TABLE_ENTRY: usize = 12;
@@ -43,8 +42,8 @@ pub(crate) struct Marks {
     pub(crate) epoch: u64,
     /// A purge has begun and is not complete.
     pub(crate) purging: bool,
-    /// Superseded copies of deleted keys may be on the flash, of a purge or of blocks that were renewed between two purges.
-    pub(crate) undrained: bool,
+    /// Deleted keys that were replaced and of which a superseded copy may be on the flash, by a purge or between two purges.
+    pub(crate) undrained: Recoverable,
 }
 
 /// Writes checkpoints.
@@ -81,7 +80,7 @@ impl Checkpoints {
         placer.place_whole_index()?;
         let Some(position) = self.log.position() else { return Ok(()) };
         let mut number = self.number.lock();
-        let undrained = self.keys.undrained() > 0;
+        let undrained = self.keys.undrained();
         let content = self.pack(&Marks { position, epoch, purging, undrained });
         self.put(*number + 1, &content)?;
         *number += 1;
@@ -101,15 +100,18 @@ impl Checkpoints {
         let at = marks.position;
         let mut out = vec![0; FRONT];
         let fresh = self.keys.fresh();
-        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        // All keys fit 32 bits. A key may have been replaced many times.
+        let count = |keys: u64| u32::try_from(keys).unwrap_or(u32::MAX);
         RecordMut(&mut out)
             .u32(0, at.leb)
             .u32(4, at.unit)
             .u32(8, at.next)
-            .u32(12, flag(marks.purging, PURGING) | flag(marks.undrained, UNDRAINED))
+            .u32(12, if marks.purging { PURGING } else { 0 })
             .u64(16, at.sequence)
             .u64(24, marks.epoch)
-            .u32(32, fresh.len() as u32);
+            .u32(32, fresh.len() as u32)
+            .u32(36, count(marks.undrained.most))
+            .u32(40, count(marks.undrained.known));
         fresh.iter().for_each(|block| out.extend(block.to_le_bytes()));
         self.index.root().iter().for_each(|place| out.extend(place.to_le_bytes()));
         self.log.with_table(|table| {
@@ -133,17 +135,10 @@ impl Checkpoints {
             sequence: record.u64(16),
         };
         let flags = record.u32(12);
-        let marks = Marks {
-            position,
-            epoch: record.u64(24),
-            purging: flags & PURGING != 0,
-            undrained: flags & UNDRAINED != 0,
-        };
-        if flags & !(PURGING | UNDRAINED) != 0
-            || !record.is_zero(36..)
-            || position.sequence >= MOST
-            || marks.epoch >= MOST
-        {
+        let undrained = Recoverable { most: record.u32(36).into(), known: record.u32(40).into() };
+        let marks = Marks { position, epoch: record.u64(24), purging: flags == PURGING, undrained };
+        let sound = flags <= PURGING && undrained.known <= undrained.most && record.is_zero(44..);
+        if !sound || position.sequence >= MOST || marks.epoch >= MOST {
             return None;
         }
         let part = |at: usize, len: u64| content.get(at..at.checked_add(usize::try_from(len).ok()?)?);

@@ -127,7 +127,7 @@ impl FlashDisk {
         let buffer =
             Arc::new(Buffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
         let reader = Arc::new(Reader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
-        let recoverable = keys.recoverable() > 0;
+        let recoverable = keys.recoverable().most > 0;
         let account = Account::new(options.clock.clone(), replayed.epoch, recoverable);
         let writer = Arc::new(Writer::new(
             Parts {
@@ -190,8 +190,9 @@ impl FlashDisk {
         Ok(purged.with(std::mem::take(&mut self.finished.lock())))
     }
 
-    /// Blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase. Blocks
-    /// in the write buffer count, for each may replace one on the flash.
+    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase, at
+    /// most. Blocks in the write buffer count, for each may replace one on the flash; so do, after a crash, keys of which nobody
+    /// knows whether they encrypt anything ([`Forgetting::recoverable_known`]).
     pub fn recoverable(&self) -> u64 {
         self.writer.recoverable()
     }
@@ -303,10 +304,11 @@ impl Disk for FlashDisk {
     }
 
     fn purge(&self) -> Result<Status> {
-        let Purged { key_blocks, keys, rewritten } = FlashDisk::purge(self)?;
+        let Purged { key_blocks, keys, known, rewritten } = FlashDisk::purge(self)?;
         Ok(Status {
             items: vec![
                 StatusItem::new("purged_keys", keys, "keys"),
+                StatusItem::new("purged_known", known, "blocks"),
                 StatusItem::new("purged_key_blocks", key_blocks, "blocks"),
                 StatusItem::new("rewritten", rewritten, "blocks"),
             ],

@@ -12,9 +12,12 @@ use std::time::Duration;
 /// What a disk has not forgotten yet, and what its purges did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase. Blocks in
-    /// the write buffer count: each of them may replace one on the flash.
+    /// Versions of blocks that were deleted or overwritten and can still be recovered by somebody with the flash and every passphrase, at
+    /// most. Blocks in the write buffer count: each of them may replace one on the flash. After a crash every key that may encrypt
+    /// something counts.
     pub recoverable: u64,
+    /// Of these, those that are known to have been deleted or overwritten.
+    pub recoverable_known: u64,
     /// Seconds since the oldest of these deletions; since the disk was opened if it is older than that, which is the case after
     /// a crash alone. `None` if nothing is recoverable.
     pub recoverable_for: Option<u64>,
@@ -29,6 +32,8 @@ pub struct Forgetting {
     pub epoch: u64,
     /// Deleted keys that the last purge since the opening destroyed.
     pub last_purge_keys: u64,
+    /// Of these, those that encrypted a block for sure.
+    pub last_purge_known: u64,
     /// Blocks of the key storage area that it replaced.
     pub last_purge_key_blocks: u64,
 }
@@ -36,7 +41,10 @@ pub struct Forgetting {
 impl Forgetting {
     /// The same as counters. What is `None` is left out.
     pub fn items(&self) -> Vec<StatusItem> {
-        let mut items = vec![StatusItem::new("recoverable", self.recoverable, "blocks")];
+        let mut items = vec![
+            StatusItem::new("recoverable", self.recoverable, "blocks"),
+            StatusItem::new("recoverable_known", self.recoverable_known, "blocks"),
+        ];
         items.extend(self.recoverable_for.map(|age| StatusItem::new("recoverable_for", age, "seconds")));
         items.extend(self.purge_in.map(|left| StatusItem::new("purge_in", left, "seconds")));
         items.extend([
@@ -44,6 +52,7 @@ impl Forgetting {
             StatusItem::new("purges", self.purges, "purges"),
             StatusItem::new("epoch", self.epoch, "purges"),
             StatusItem::new("last_purge_keys", self.last_purge_keys, "keys"),
+            StatusItem::new("last_purge_known", self.last_purge_known, "blocks"),
             StatusItem::new("last_purge_key_blocks", self.last_purge_key_blocks, "blocks"),
         ]);
         items
@@ -112,12 +121,14 @@ impl Account {
         let left = |age: Duration| period.map(|period| period.saturating_sub(age).as_secs());
         Forgetting {
             recoverable,
+            recoverable_known: 0,
             recoverable_for: age.map(|age| age.as_secs()),
             purge_in: age.and_then(left),
             purge_wanted: false,
             purges: state.purges,
             epoch: state.epoch,
             last_purge_keys: state.last.keys,
+            last_purge_known: state.last.known,
             last_purge_key_blocks: state.last.key_blocks,
         }
     }

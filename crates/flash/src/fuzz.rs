@@ -46,6 +46,7 @@ pub fn fuzz_state_map(input: &[u8]) {
     let mut other = KeyStateMap::new(blocks, keys);
     assert_eq!(other.unpack(&again), Some(again.len()));
     assert!((0..blocks * keys).map(KeyPosition).all(|key| map.get(key) == other.get(key)));
+    assert_eq!(map.all(), other.all());
 }
 
 /// Writes a checkpoint to a small disk, and groups behind it, as somebody with the keys may have made them up; then reads, writes

@@ -35,7 +35,7 @@ struct State {
     renewals: Vec<u32>,
     assignment: Assignment,
     /// Deleted keys that were replaced, but of which a superseded copy may be on the medium until it is drained.
-    undrained: u64,
+    undrained: Recoverable,
 }
 
 impl State {
@@ -43,6 +43,22 @@ impl State {
     fn memory(&mut self) -> Option<SecretVec> {
         let evict = |cache: &mut BoundedCache<_, _, _>| cache.evict(|_, _| true).map(|(_, memory)| memory);
         self.zeroed.pop().or_else(|| if self.cache.is_full() { evict(&mut self.cache) } else { None })
+    }
+}
+
+/// Keys with which what was deleted can be decrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recoverable {
+    /// At most so many.
+    pub(crate) most: u64,
+    /// Of these, keys that encrypted a block for sure.
+    pub(crate) known: u64,
+}
+
+impl Recoverable {
+    fn add(&mut self, counts: Counts) {
+        self.most += u64::from(counts.deleted);
+        self.known += u64::from(counts.known());
     }
 }
 
@@ -110,7 +126,7 @@ impl Keys {
             zeroed: vec![],
             renewals: vec![0; layout.keys.1 as usize],
             assignment: Assignment::new(layout.leb_keys),
-            undrained: 0,
+            undrained: Recoverable::default(),
         };
         let tail = derive(master, "flash short keys", b"");
         let without = layout.is_without_keys();
@@ -169,9 +185,11 @@ impl Keys {
     }
 
     /// Keys that are deleted, or of which a superseded copy may be left.
-    pub(crate) fn recoverable(&self) -> u64 {
+    pub(crate) fn recoverable(&self) -> Recoverable {
         let state = self.state.lock();
-        state.undrained + u64::from(state.map.all().deleted)
+        let mut recoverable = state.undrained;
+        recoverable.add(state.map.all());
+        recoverable
     }
 
     /// All counts, for `status`: used and deleted.
@@ -200,6 +218,15 @@ impl Keys {
         }
         let State { assignment, map, .. } = &mut *self.state.lock();
         assignment.assign(map, lifetime, most, keys);
+    }
+
+    /// Takes keys back that were just assigned and encrypted nothing.
+    pub(crate) fn take_back(&self, keys: impl Iterator<Item = KeyPosition>) {
+        if self.layout.is_without_keys() {
+            return;
+        }
+        let State { assignment, map, .. } = &mut *self.state.lock();
+        assignment.take_back(map, keys);
     }
 
     /// The block from which keys for blocks of a lifetime can be assigned once it is renewed.
@@ -238,7 +265,7 @@ impl Keys {
         let mut state = self.state.lock();
         for block in blocks {
             let deleted = state.map.forget_deleted(*block);
-            state.undrained += u64::from(deleted);
+            state.undrained.add(deleted);
         }
         state.assignment.renewed(blocks);
     }
@@ -251,18 +278,23 @@ impl Keys {
 
     /// No superseded copy is left.
     pub(crate) fn drained(&self) {
-        self.state.lock().undrained = 0;
+        self.state.lock().undrained = Recoverable::default();
     }
 
     /// Deleted keys that were replaced, of which a superseded copy may be left.
-    pub(crate) fn undrained(&self) -> u64 {
+    pub(crate) fn undrained(&self) -> Recoverable {
         self.state.lock().undrained
+    }
+
+    /// Of so many deleted keys that were replaced a superseded copy may be left, as the checkpoint says.
+    pub(crate) fn resume(&self, undrained: Recoverable) {
+        self.state.lock().undrained = undrained;
     }
 
     /// After a crash superseded copies may be left, of how many keys is not known: one at least.
     pub(crate) fn suspect(&self) {
         let mut state = self.state.lock();
-        state.undrained = state.undrained.max(1);
+        state.undrained.most = state.undrained.most.max(1);
     }
 
     /// An old copy of a block, decrypted.

@@ -176,12 +176,12 @@ impl Layout {
         is_without_keys(self.key_len)
     }
 
-    /// Logical erase blocks of one checkpoint: its head, its front, fresh blocks of keys, a root, a table of the log, and two bits
-    /// for each key.
+    /// Logical erase blocks of one checkpoint: its head, its front, fresh blocks of keys, a root, a table of the log, two bits for
+    /// each key, and for each block of keys how many are doubtful.
     fn checkpoint_lebs(&self, log: u32) -> u32 {
         let bytes = u64::from(self.page)
             + 64
-            + 4 * u64::from(self.keys.1)
+            + 8 * u64::from(self.keys.1)
             + 8 * u64::from(self.index_pages)
             + 12 * u64::from(log)
             + u64::from(self.keys.1) * 2 * (1 + u64::from(self.leb_keys).div_ceil(8));

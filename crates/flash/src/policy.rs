@@ -56,7 +56,7 @@ impl PurgeThread {
 fn run(writer: &Writer, keys: &Keys, policy: Policy, stopping: &(Mutex<bool>, Condvar)) {
     while !is_stopped(stopping, LOOK.min(policy.period)) {
         let by_period = writer.waiting().is_some_and(|waiting| waiting >= policy.period);
-        let by_threshold = keys.recoverable() > policy.most_recoverable;
+        let by_threshold = keys.recoverable().most > policy.most_recoverable;
         // A failure ends all writing, and the next call says so.
         if (by_period || by_threshold) && writer.forget().is_err() {
             return;

@@ -30,8 +30,10 @@ const TRIES: u32 = 8;
 pub struct Purged {
     /// Blocks of keys that were replaced.
     pub key_blocks: u64,
-    /// Deleted keys that are gone.
+    /// Deleted keys that are gone: at most so many versions of blocks.
     pub keys: u64,
+    /// Of these, those that encrypted a block for sure. The others were unused when the disk crashed, or not.
+    pub known: u64,
     /// Blocks of the disk that were encrypted again, since a block of keys went bad with its contents.
     pub rewritten: u64,
 }
@@ -42,6 +44,7 @@ impl Purged {
         Purged {
             key_blocks: self.key_blocks + other.key_blocks,
             keys: self.keys + other.keys,
+            known: self.known + other.known,
             rewritten: self.rewritten + other.rewritten,
         }
     }
@@ -105,7 +108,8 @@ impl Purger {
             let copies = self.stuck.add(self.flash.drain_of(&wanted)?);
             if copies.is_empty() {
                 self.check_exposed()?;
-                purged.keys = self.keys.recoverable();
+                let gone = self.keys.recoverable();
+                (purged.keys, purged.known) = (gone.most, gone.known);
                 self.keys.drained();
                 return Ok(purged);
             }
@@ -150,7 +154,7 @@ impl Purger {
     }
 
     fn incomplete(&self, found: impl std::fmt::Display) -> Error {
-        let left = self.keys.recoverable();
+        let left = self.keys.recoverable().most;
         Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
             .found(format!("{found}; blocks that may still be recoverable: {left}"))
             .expected("flash that can be erased")

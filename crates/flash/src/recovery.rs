@@ -51,9 +51,7 @@ impl Replay<'_> {
     pub(crate) fn run(&self, marks: Marks, fresh: &[KeyBlock]) -> Result<Replayed> {
         let mut found = Found { fresh: fresh.iter().map(|block| block.0).collect(), ..Found::default() };
         found.chain.insert(marks.position.leb);
-        if marks.undrained {
-            self.keys.suspect();
-        }
+        self.keys.resume(marks.undrained);
         let mut done = Replayed {
             sequence: marks.position.sequence,
             epoch: marks.epoch,

@@ -18,9 +18,19 @@ pub(crate) enum KeyState {
 pub(crate) struct Counts {
     pub(crate) used: u32,
     pub(crate) deleted: u32,
+    /// Of the deleted ones, those of which nobody knows whether they encrypt anything: after a crash, the unused keys of fresh blocks.
+    pub(crate) doubtful: u32,
 }
 
-/// The states of all keys, in two bits each. Invariant: no key has both bits, and none that is not there has any.
+impl Counts {
+    /// Deleted keys that encrypted a block for sure.
+    pub(crate) fn known(&self) -> u32 {
+        self.deleted - self.doubtful
+    }
+}
+
+/// The states of all keys, in two bits each. Invariants: no key has both bits, and none that is not there has any. No block has more
+/// doubtful keys than deleted ones: they stay so until all deleted keys of the block are forgotten.
 pub(crate) struct KeyStateMap {
     /// Of each block, whole words.
     used: Vec<u64>,
@@ -63,12 +73,17 @@ impl KeyStateMap {
     pub(crate) fn set(&mut self, key: KeyPosition, state: KeyState) -> KeyState {
         let was = self.get(key);
         let (word, bit) = self.place(key);
-        for counts in [&mut self.counts[(key.0 / self.leb_keys) as usize], &mut self.all] {
+        let block = (key.0 / self.leb_keys) as usize;
+        for counts in [&mut self.counts[block], &mut self.all] {
             counts.used -= u32::from(was == KeyState::Used);
             counts.deleted -= u32::from(was == KeyState::Deleted);
             counts.used += u32::from(state == KeyState::Used);
             counts.deleted += u32::from(state == KeyState::Deleted);
         }
+        // Which of them are doubtful is not noted. No log has a deleted key used again; one that somebody made up may.
+        let more = self.counts[block].doubtful.saturating_sub(self.counts[block].deleted);
+        self.counts[block].doubtful -= more;
+        self.all.doubtful -= more;
         let bit_if = |set: bool| if set { bit } else { 0 };
         self.used[word] = self.used[word] & !bit | bit_if(state == KeyState::Used);
         self.deleted[word] = self.deleted[word] & !bit | bit_if(state == KeyState::Deleted);
@@ -92,23 +107,28 @@ impl KeyStateMap {
     }
 
     /// Calls the deleted keys of a block unused, and gives how many they were.
-    pub(crate) fn forget_deleted(&mut self, block: KeyBlock) -> u32 {
+    pub(crate) fn forget_deleted(&mut self, block: KeyBlock) -> Counts {
         let words = self.words(block);
         self.deleted[words].fill(0);
-        let forgotten = std::mem::take(&mut self.counts[block.0 as usize].deleted);
-        self.all.deleted -= forgotten;
+        let counts = &mut self.counts[block.0 as usize];
+        let forgotten = Counts { used: 0, ..*counts };
+        *counts = Counts { used: counts.used, ..Counts::default() };
+        self.all.deleted -= forgotten.deleted;
+        self.all.doubtful -= forgotten.doubtful;
         forgotten
     }
 
-    /// Calls the unused keys of a block deleted.
+    /// Calls the unused keys of a block deleted: nobody knows whether they encrypt anything.
     pub(crate) fn delete_unused(&mut self, block: KeyBlock) {
         let before = self.unused(block);
         let (words, leb_keys) = (self.words(block), self.leb_keys);
         for (number, word) in words.enumerate() {
             self.deleted[word] = !self.used[word] & there(number, leb_keys);
         }
-        self.counts[block.0 as usize].deleted += before;
-        self.all.deleted += before;
+        for counts in [&mut self.counts[block.0 as usize], &mut self.all] {
+            counts.deleted += before;
+            counts.doubtful += before;
+        }
     }
 
     /// How many keys of a block are used, and deleted.
@@ -146,7 +166,7 @@ impl KeyStateMap {
     }
 
     /// All states: of each block the used keys, then the deleted ones, each as a byte that says none, all, or a bit for each
-    /// follows.
+    /// follows; then how many of the deleted ones are doubtful.
     pub(crate) fn pack(&self, out: &mut Vec<u8>) {
         for (block, counts) in self.blocks() {
             for (words, count) in [(&self.used, counts.used), (&self.deleted, counts.deleted)] {
@@ -159,6 +179,7 @@ impl KeyStateMap {
                     }
                 }
             }
+            out.extend(counts.doubtful.to_le_bytes());
         }
     }
 
@@ -171,14 +192,21 @@ impl KeyStateMap {
             if used.iter().zip(&deleted).any(|(used, deleted)| used & deleted != 0) {
                 return None;
             }
+            let doubtful = bytes.get(at..)?.first_chunk::<DOUBTFUL>()?;
+            at += DOUBTFUL;
             let count = |words: &[u64]| words.iter().map(|word| word.count_ones()).sum();
-            let counts = Counts { used: count(&used), deleted: count(&deleted) };
+            let doubtful = u32::from_le_bytes(*doubtful);
+            let counts = Counts { used: count(&used), deleted: count(&deleted), doubtful };
+            if counts.doubtful > counts.deleted {
+                return None;
+            }
             let words = self.words(block);
             self.used[words.clone()].copy_from_slice(&used);
             self.deleted[words].copy_from_slice(&deleted);
             self.counts[block.0 as usize] = counts;
             self.all.used += counts.used;
             self.all.deleted += counts.deleted;
+            self.all.doubtful += counts.doubtful;
         }
         Some(at)
     }
@@ -234,6 +262,8 @@ fn there(word: usize, leb_keys: u32) -> u64 {
 const NONE: u8 = 0;
 const ALL: u8 = 1;
 const SOME: u8 = 2;
+/// Bytes of how many are doubtful.
+const DOUBTFUL: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -244,11 +274,11 @@ mod tests {
         let mut map = KeyStateMap::new(3, 100);
         assert_eq!(map.set(KeyPosition(150), KeyState::Used), KeyState::Unused);
         assert_eq!(map.set(KeyPosition(151), KeyState::Deleted), KeyState::Unused);
-        assert_eq!(map.counts(KeyBlock(1)), Counts { used: 1, deleted: 1 });
+        assert_eq!(map.counts(KeyBlock(1)), Counts { used: 1, deleted: 1, doubtful: 0 });
         assert_eq!(map.unused(KeyBlock(1)), 98);
         assert_eq!(map.set(KeyPosition(150), KeyState::Deleted), KeyState::Used);
         assert_eq!(map.set(KeyPosition(151), KeyState::Unused), KeyState::Deleted);
-        assert_eq!(map.counts(KeyBlock(1)), Counts { used: 0, deleted: 1 });
+        assert_eq!(map.counts(KeyBlock(1)), Counts { used: 0, deleted: 1, doubtful: 0 });
         assert_eq!(map.bits(KeyBlock(1)), [0; 13]);
         for key in (200..300).map(KeyPosition) {
             map.set(key, KeyState::Used);
@@ -256,7 +286,7 @@ mod tests {
         map.set(KeyPosition(3), KeyState::Used);
         let mut packed = vec![];
         map.pack(&mut packed);
-        assert_eq!(packed.len(), 6 + 2 * 13);
+        assert_eq!(packed.len(), 6 + 2 * 13 + 3 * DOUBTFUL);
         let mut other = KeyStateMap::new(3, 100);
         assert_eq!(other.unpack(&packed), Some(packed.len()));
         assert!((0..300).map(KeyPosition).all(|key| other.get(key) == map.get(key)));
@@ -272,11 +302,29 @@ mod tests {
         }
         let block = KeyBlock(1);
         assert_eq!((map.next_unused(block, 0), map.next_unused(block, 69)), (Some(69), Some(69)));
-        assert_eq!(map.forget_deleted(block), 46);
-        assert_eq!((map.unused(block), map.all()), (47, Counts { used: 23, deleted: 0 }));
+        assert_eq!(map.forget_deleted(block), Counts { used: 0, deleted: 46, doubtful: 0 });
+        assert_eq!((map.unused(block), map.all()), (47, Counts { used: 23, deleted: 0, doubtful: 0 }));
         assert_eq!((map.next_unused(block, 0), map.next_unused(block, 3)), (Some(1), Some(4)));
         map.delete_unused(block);
-        assert_eq!((map.next_unused(block, 0), map.all()), (None, Counts { used: 23, deleted: 47 }));
+        assert_eq!(
+            (map.next_unused(block, 0), map.all()),
+            (None, Counts { used: 23, deleted: 47, doubtful: 47 })
+        );
+        map.set(KeyPosition(70), KeyState::Deleted);
+        assert_eq!((map.all().known(), map.all().deleted), (1, 48));
+        let mut packed = vec![];
+        map.pack(&mut packed);
+        let mut other = KeyStateMap::new(2, 70);
+        assert_eq!((other.unpack(&packed), other.all()), (Some(packed.len()), map.all()));
+        assert_eq!(map.forget_deleted(block), Counts { used: 0, deleted: 48, doubtful: 47 });
+        assert_eq!(map.all(), Counts { used: 22, deleted: 0, doubtful: 0 });
+        // Doubtful keys that are used again, as no log says it.
+        map = other;
+        for key in 70..140 {
+            map.set(KeyPosition(key), KeyState::Used);
+        }
+        assert_eq!(map.all(), Counts { used: 70, deleted: 0, doubtful: 0 });
+        map.set(KeyPosition(139), KeyState::Unused);
         assert_eq!(map.get(KeyPosition(69)), KeyState::Unused);
         assert_eq!(map.next_unused(KeyBlock(0), 69), Some(69));
     }
@@ -284,11 +332,15 @@ mod tests {
     #[test]
     fn bits_that_make_no_sense_are_refused() {
         let unpack = |bytes: &[u8]| KeyStateMap::new(1, 12).unpack(bytes);
-        assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4]), Some(6));
+        assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 0, 0, 0, 0]), Some(10));
+        assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 2, 0, 0, 0]), Some(10));
+        // More doubtful keys than deleted ones, and an end before that is said.
+        assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 3, 0, 0, 0]), None);
+        assert_eq!(unpack(&[SOME, 1, 8, SOME, 2, 4, 2, 0, 0]), None);
         // A key that is used and deleted, a key that is not there, an unknown kind, an end too early.
-        assert_eq!(unpack(&[SOME, 3, 8, SOME, 2, 4]), None);
-        assert_eq!(unpack(&[SOME, 1, 16, NONE]), None);
-        assert_eq!(unpack(&[3, NONE]), None);
+        assert_eq!(unpack(&[SOME, 3, 8, SOME, 2, 4, 0, 0, 0, 0]), None);
+        assert_eq!(unpack(&[SOME, 1, 16, NONE, 0, 0, 0, 0]), None);
+        assert_eq!(unpack(&[3, NONE, 0, 0, 0, 0]), None);
         assert_eq!(unpack(&[SOME, 1]), None);
     }
 }

@@ -173,7 +173,7 @@ impl Writer {
 
     fn forget_in(&self, turn: &mut Turn) -> Result<()> {
         self.emit(turn)?;
-        if self.keys.recoverable() > 0 || turn.purging {
+        if self.keys.recoverable().most > 0 || turn.purging {
             self.purge_in(turn)?;
         }
         Ok(())
@@ -250,13 +250,18 @@ impl Writer {
 
     /// Blocks that can be recovered, or may be: those in the buffer may replace some on the flash.
     pub(crate) fn recoverable(&self) -> u64 {
-        self.keys.recoverable() + self.buffer.len() as u64
+        self.keys.recoverable().most + self.buffer.len() as u64
     }
 
     /// What is recoverable, and what purges did.
     pub(crate) fn forgetting(&self, period: Option<Duration>) -> Forgetting {
         let told = self.account.tell(self.recoverable(), period);
-        Forgetting { purge_wanted: self.purge_wanted.load(Ordering::Relaxed), ..told }
+        Forgetting {
+            // A purge may have ended between the two looks.
+            recoverable_known: self.keys.recoverable().known.min(told.recoverable),
+            purge_wanted: self.purge_wanted.load(Ordering::Relaxed),
+            ..told
+        }
     }
 
     /// For how long the oldest deletion waits for its purge.

@@ -86,7 +86,7 @@ impl Parameters {
         let keys = (self.lebs * self.key_len / 4000).max(lebs_for(m)).min(lebs_for(n)).max(2);
         let left = self.lebs - header - keys;
         let checkpoint =
-            self.page + 64 + 4 * keys + 8 * index_pages + 12 * left + keys * 2 * (1 + leb_keys.div_ceil(8));
+            self.page + 64 + 8 * keys + 8 * index_pages + 12 * left + keys * 2 * (1 + leb_keys.div_ceil(8));
         let checkpoint = checkpoint.div_ceil(leb);
         let log = header + keys + 2 * checkpoint;
         let pair = |a: u64, b: u64| (a as u32, b as u32);
@@ -214,7 +214,8 @@ impl SecondReader {
         let front = self.doc.fields("Content of a checkpoint").of_len(64);
         front.assert_zeros(content);
         let value = |name: &str| front.number(content, name);
-        (self.epoch, self.purging) = (value("epoch"), value("flags") & 1 == 1);
+        (self.epoch, self.purging) = (value("epoch"), value("flags") == 1);
+        assert!(value("undrained known") <= value("undrained"));
         let mut rest = &content[front.end()..];
         let mut take = |len: u64| {
             let (taken, left) = rest.split_at(len as usize);
@@ -262,6 +263,10 @@ impl SecondReader {
                     |key: &u64| said == all || said == some && bits[*key as usize / 8] >> (key % 8) & 1 == 1;
                 states.extend((0..keys).filter(is_set).map(|key| leb * keys + key));
             }
+            let (doubtful, left) = rest.split_at(4);
+            rest = left;
+            let of_leb = self.deleted.range(leb * keys..(leb + 1) * keys);
+            assert!(number(doubtful) <= of_leb.count() as u64, "LEB {leb} of keys");
         }
         assert_eq!(rest, b"");
     }
