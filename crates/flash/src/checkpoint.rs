@@ -26,6 +26,8 @@ const BOUND: usize = 24;
 const HEAD: usize = BOUND + XAES_NONCE + 16;
 /// What stands before the parts of variable length.
 const FRONT: usize = 64;
+/// Where the floor of sequence numbers stands.
+const FLOOR: usize = 48;
 const PURGING: u32 = 1;
 const DAMAGED: u32 = 1 << 31;
 /// Of a block of the log: how many nodes are live, and the last group.
@@ -44,6 +46,16 @@ pub(crate) struct Marks {
     pub(crate) purging: bool,
     /// Deleted keys that were replaced and of which a superseded copy may be on the flash, by a purge or between two purges.
     pub(crate) undrained: Recoverable,
+    /// Openings that were cut before their own checkpoint may have used sequence numbers below this, if that is above the position's.
+    pub(crate) floor: u64,
+}
+
+/// The newest checkpoint.
+pub(crate) struct Newest {
+    pub(crate) marks: Marks,
+    /// Blocks of keys that were fresh.
+    pub(crate) fresh: Vec<KeyBlock>,
+    content: Vec<u8>,
 }
 
 /// Writes checkpoints.
@@ -81,10 +93,20 @@ impl Checkpoints {
         let Some(position) = self.log.position() else { return Ok(()) };
         let mut number = self.number.lock();
         let undrained = self.keys.undrained();
-        let content = self.pack(&Marks { position, epoch, purging, undrained });
+        let content = self.pack(&Marks { position, epoch, purging, undrained, floor: 0 });
         self.put(*number + 1, &content)?;
         *number += 1;
         self.log.checkpointed();
+        Ok(())
+    }
+
+    /// Writes the newest one once more, which says then that sequence numbers below `floor` may have been used.
+    pub(crate) fn raise_floor(&self, newest: Newest, floor: u64) -> Result<()> {
+        let Newest { mut content, .. } = newest;
+        RecordMut(&mut content).u64(FLOOR, floor);
+        let mut number = self.number.lock();
+        self.put(*number + 1, &content).map_err(|e| e.context("checkpoint"))?;
+        *number += 1;
         Ok(())
     }
 
@@ -111,7 +133,8 @@ impl Checkpoints {
             .u64(24, marks.epoch)
             .u32(32, fresh.len() as u32)
             .u32(36, count(marks.undrained.most))
-            .u32(40, count(marks.undrained.known));
+            .u32(40, count(marks.undrained.known))
+            .u64(FLOOR, marks.floor);
         fresh.iter().for_each(|block| out.extend(block.to_le_bytes()));
         self.index.root().iter().for_each(|place| out.extend(place.to_le_bytes()));
         self.log.with_table(|table| {
@@ -136,9 +159,11 @@ impl Checkpoints {
         };
         let flags = record.u32(12);
         let undrained = Recoverable { most: record.u32(36).into(), known: record.u32(40).into() };
-        let marks = Marks { position, epoch: record.u64(24), purging: flags == PURGING, undrained };
-        let sound = flags <= PURGING && undrained.known <= undrained.most && record.is_zero(44..);
-        if !sound || position.sequence >= MOST || marks.epoch >= MOST {
+        let (epoch, floor) = (record.u64(24), record.u64(FLOOR));
+        let marks = Marks { position, epoch, purging: flags == PURGING, undrained, floor };
+        let zeros = record.is_zero(44..FLOOR) && record.is_zero(FLOOR + 8..);
+        let sound = flags <= PURGING && undrained.known <= undrained.most && zeros;
+        if !sound || [position.sequence, epoch, floor].iter().any(|number| *number >= MOST) {
             return None;
         }
         let part = |at: usize, len: u64| content.get(at..at.checked_add(usize::try_from(len).ok()?)?);
@@ -181,11 +206,12 @@ impl Checkpoints {
     /// Reads the newest one.
     ///
     /// Errors: [`Kind::Corrupt`] if there is none, or if it does not verify, or is of a version that this one does not know.
-    pub(crate) fn read(&self) -> Result<(Marks, Vec<KeyBlock>)> {
+    pub(crate) fn read(&self) -> Result<Newest> {
         let (number, half, head) = self.newest()?;
         let content = self.content(half, &head)?.ok_or_else(|| damaged("the newest checkpoint"))?;
         *self.number.lock() = number;
-        self.unpack(&content).ok_or_else(|| damaged("the checkpoint"))
+        let (marks, fresh) = self.unpack(&content).ok_or_else(|| damaged("the checkpoint"))?;
+        Ok(Newest { marks, fresh, content })
     }
 
     /// Number, place and head of the newest one. Were a place with a damaged head passed over, the other would open the disk as

@@ -1,20 +1,20 @@
 //! An open disk on flash, and how it is made and opened.
 
 use crate::buffer::Buffer;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Newest};
 use crate::collector::Collector;
 use crate::forgetting::{Account, Forgetting};
 use crate::header_medium::header_lebs;
 use crate::index::Index;
 use crate::keys::Keys;
-use crate::leftovers;
+use crate::leftovers::{self, Leftovers};
 use crate::log::Log;
 use crate::params::Params;
 use crate::placer::Placer;
 use crate::policy::{Policy, PurgeThread};
 use crate::purger::{Purged, Purger};
 use crate::reader::Reader;
-use crate::recovery::Replay;
+use crate::recovery::{Replay, Replayed};
 use crate::writer::{Parts, Turn, Writer, number};
 use lacuna_core::{
     Advice, BLOCK_SIZE, BlockAddr, Budget, Clock, Disk, Error, Extent, ExtentRuns, Kind, Result, Secret,
@@ -27,7 +27,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups that a power cut tore.
+/// Sequence numbers that are left out when a disk is opened: more than were ever given to groups that a power cut tore, and more than
+/// an opening uses before its checkpoint, which are those of the pages of the index that replay changed.
 const JUMP: u64 = 1 << 16;
 
 /// How to open a disk.
@@ -111,19 +112,15 @@ impl FlashDisk {
         }
         let parts = Opened::new(&flash, params, master, &options.random, options.budget)?;
         let layout = params.layout()?;
-        let (marks, fresh) = parts.checkpoints.read()?;
+        let newest = parts.checkpoints.read()?;
         let replay = Replay { layout: &layout, log: &parts.log, index: &parts.index, keys: &parts.keys };
-        let replayed = replay.run(marks, &fresh)?;
+        let replayed = replay.run(newest.marks, &newest.fresh)?;
         let lost = replayed.sequence..replayed.sequence + JUMP;
         let left = leftovers::find(&*flash, &layout, &parts.log, &lost, &replayed.ends)?;
         if !options.read_only {
-            leftovers::erase(&*flash, &left)?;
-            let started = parts.log.start(replayed.sequence + JUMP);
-            started
-                .and_then(|()| parts.checkpoints.write(&parts.placer, replayed.epoch, replayed.purging))
-                .map_err(reading_is_left)?;
+            parts.begin(newest, &replayed, &left).map_err(reading_is_left)?;
         }
-        let Opened { log, index, keys, placer, checkpoints } = parts;
+        let Opened { log, index, keys, placer, checkpoints, .. } = parts;
         let buffer =
             Arc::new(Buffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
         let reader = Arc::new(Reader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
@@ -241,6 +238,7 @@ impl Drop for FlashDisk {
 
 /// The parts below the writer.
 pub(crate) struct Opened {
+    flash: Arc<dyn Flash>,
     pub(crate) log: Arc<Log>,
     pub(crate) index: Arc<Index>,
     pub(crate) keys: Arc<Keys>,
@@ -263,7 +261,25 @@ impl Opened {
         let placer = Arc::new(Placer::new(layout, log.clone(), index.clone(), keys.clone()));
         let below = (log.clone(), index.clone(), keys.clone());
         let checkpoints = Arc::new(Checkpoints::new(flash.clone(), layout, master, random.clone(), below));
-        Ok(Opened { log, index, keys, placer, checkpoints })
+        Ok(Opened { flash: flash.clone(), log, index, keys, placer, checkpoints })
+    }
+
+    /// Begins to write, at sequence numbers that nobody ever used, and writes a checkpoint.
+    ///
+    /// That no number is used twice, by however many openings that are cut before their checkpoint: each of them replays the same log,
+    /// and so would begin at the same number, the end of the log and a jump, or the floor that the checkpoint says if that is
+    /// above. What it writes there stays in erase blocks that the next opening finds, since nothing that is live is in them. That one
+    /// raises the floor behind all numbers that they may have before it erases them and before it writes. So either the floor is above
+    /// all numbers that were used, or there are leftovers. Once the checkpoint of an opening is written, its position is above them.
+    fn begin(&self, newest: Newest, replayed: &Replayed, left: &Leftovers) -> Result<()> {
+        let mut first = (replayed.sequence + JUMP).max(newest.marks.floor);
+        if left.of_opening {
+            first += JUMP;
+            self.checkpoints.raise_floor(newest, first)?;
+        }
+        leftovers::erase(&*self.flash, left)?;
+        self.log.start(first)?;
+        self.checkpoints.write(&self.placer, replayed.epoch, replayed.purging)
     }
 }
 

@@ -240,7 +240,7 @@ fn forge(flash: &Arc<RamFlash>, input: &[u8]) -> Result<()> {
     let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(2));
     let Opened { log, checkpoints, .. } =
         Opened::new(&medium, &params(), &master(), &random, Budget::bytes(1 << 18))?;
-    let (marks, _) = checkpoints.read()?;
+    let marks = checkpoints.read()?.marks;
     checkpoints.forge(&marks, |content| {
         for change in changes.chunks_exact(3) {
             let offset = usize::from(u16::from_le_bytes([change[0], change[1]])) % content.len();
