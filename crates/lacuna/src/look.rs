@@ -3,8 +3,10 @@
 
 use lacuna_core::{Error, Kind, Result};
 use lacuna_medium::{Access, FileMedium, Links, Medium, ReadExtent, WriteExtent, open_to_look};
+use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -52,6 +54,12 @@ impl Medium for Look {
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
         batch.iter_mut().try_for_each(|extent| Look::read(self, extent.offset, extent.buf))
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        let Some(len) = NonZeroU64::new(len) else { return };
+        // A system that does not take the advice fetches it when it is read.
+        let _advised = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
     }
 
     fn write(&self, _batch: &[WriteExtent<'_>]) -> Result<()> {

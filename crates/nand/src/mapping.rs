@@ -123,10 +123,7 @@ impl Mapping {
     /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if its blocks belong to different ones.
     pub fn open(chip: Arc<dyn Chip>) -> Result<Mapping> {
         let geometry = chip.geometry();
-        let mut scan = Scan::default();
-        for peb in (0..geometry.blocks).map(Peb) {
-            scan.look(&*chip, peb)?;
-        }
+        let scan = Scan::of(&*chip)?;
         let Some(EraseHeader { lebs, image, .. }) = scan.first else {
             return Err(Error::new(Kind::NotFound, "there are no logical erase blocks on this chip")
                 .expected("a chip that lacuna has divided")

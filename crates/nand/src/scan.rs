@@ -8,7 +8,9 @@ use lacuna_core::{Error, Kind, Result};
 use std::collections::{BTreeSet, VecDeque};
 
 /// As many bytes hold any header.
-const START: usize = 64;
+const START: u32 = 64;
+/// Blocks of which the headers are fetched while those before them are looked at.
+const AHEAD: u32 = 256;
 
 /// What the headers of the blocks say.
 #[derive(Default)]
@@ -23,8 +25,22 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
+    /// Takes in what all blocks say.
+    pub(crate) fn of(chip: &dyn Chip) -> Result<Scan> {
+        let (blocks, start) = (chip.geometry().blocks, chip.geometry().page + START);
+        let mut scan = Scan::default();
+        (0..blocks.min(AHEAD)).for_each(|peb| chip.will_read(Peb(peb), start));
+        for peb in 0..blocks {
+            if peb + AHEAD < blocks {
+                chip.will_read(Peb(peb + AHEAD), start);
+            }
+            scan.look(chip, Peb(peb))?;
+        }
+        Ok(scan)
+    }
+
     /// Takes in what a block says.
-    pub(crate) fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
+    fn look(&mut self, chip: &dyn Chip, peb: Peb) -> Result<()> {
         let bad = chip.is_bad(peb).map_err(fault)?;
         let (erase, volume) = read_headers(chip, peb)?;
         if erase == Found::Later || volume == Found::Later {
@@ -135,24 +151,21 @@ fn is_complete(chip: &dyn Chip, peb: Peb, header: &VolumeHeader) -> Result<bool>
     Ok(crc32fast::hash(&data) == checksum)
 }
 
-/// Both headers of a block.
+/// Both headers of a block, with one read of a block that holds them: chips have many blocks.
 pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHeader>, Found<VolumeHeader>)> {
-    Ok((read_header(chip, peb, 0, EraseHeader::parse)?, read_header(chip, peb, 1, VolumeHeader::parse)?))
-}
-
-/// The header on a page. Of one that is there only the start is read: chips have many blocks.
-fn read_header<T>(chip: &dyn Chip, peb: Peb, page: u32, parse: fn(&[u8]) -> Found<T>) -> Result<Found<T>> {
-    let len = chip.geometry().page;
-    let mut start = [0; START];
-    chip.read(peb, page * len, &mut start).map_err(fault)?;
-    match parse(&start) {
+    let page = chip.geometry().page as usize;
+    let mut bytes = vec![0; page + START as usize];
+    chip.read(peb, 0, &mut bytes).map_err(fault)?;
+    let erase = EraseHeader::parse(&bytes[..page]);
+    let volume = match VolumeHeader::parse(&bytes[page..]) {
         // Whether all of the page is erased decides.
-        Found::Nothing | Found::Rubbish => {}
-        found => return Ok(found),
-    }
-    let mut whole = vec![0; len as usize];
-    chip.read(peb, page * len, &mut whole).map_err(fault)?;
-    Ok(parse(&whole))
+        Found::Nothing | Found::Rubbish => {
+            chip.read(peb, page as u32, &mut bytes[..page]).map_err(fault)?;
+            VolumeHeader::parse(&bytes[..page])
+        }
+        found => found,
+    };
+    Ok((erase, volume))
 }
 
 /// What lies behind the headers of a block.

@@ -222,6 +222,17 @@ impl SimulatedChip {
         Err(self.refuse("touch what is not there", format!("block {}", block.0)))
     }
 
+    /// Bytes of a block, from its first on, behind which all pages are erased.
+    fn programmed(&self, block: Peb) -> std::result::Result<u32, Fault> {
+        self.check_block(block)?;
+        let state = self.state.lock();
+        if state.off {
+            return Err(power_is_off().into());
+        }
+        // No block is longer than 4096 pages of 64 KiB.
+        Ok(state.blocks[block.0 as usize].next * self.geometry.page)
+    }
+
     fn put_state(&self, block: Peb, state: BlockState) -> Result<()> {
         self.medium.write_at(state_at(block), &state.bytes())
     }
@@ -233,16 +244,25 @@ impl Chip for SimulatedChip {
     }
 
     fn read(&self, block: Peb, offset: u32, buf: &mut [u8]) -> std::result::Result<(), Fault> {
-        self.check_block(block)?;
+        let programmed = self.programmed(block)?;
         if u64::from(offset) + buf.len() as u64 > self.geometry.block_len() {
             return Err(
                 self.refuse("read past a block", format!("byte {}", u64::from(offset) + buf.len() as u64))
             );
         }
-        if self.state.lock().off {
-            return Err(power_is_off().into());
+        // Pages behind those that were programmed are erased: a scan of a large chip looks at many.
+        let there = (programmed.saturating_sub(offset) as usize).min(buf.len());
+        let (there, erased) = buf.split_at_mut(there);
+        erased.fill(0xff);
+        if there.is_empty() { Ok(()) } else { Ok(self.read_pages(block, offset, there)?) }
+    }
+
+    fn will_read(&self, block: Peb, len: u32) {
+        // What cannot be read is told by the read.
+        let programmed = self.programmed(block).unwrap_or(0);
+        if programmed > 0 {
+            self.medium.will_read(self.at(block, 0), len.min(programmed).into());
         }
-        Ok(self.read_pages(block, offset, buf)?)
     }
 
     fn program(&self, block: Peb, first: u32, data: &[u8]) -> std::result::Result<(), Fault> {

@@ -2,9 +2,11 @@
 //! chip before and after a drain.
 
 use lacuna_core::{Kind, Result};
-use lacuna_medium::MemoryMedium;
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent};
 use lacuna_nand::{ChipGeometry, Flash, Leb, Mapping, PowerCut, SimulatedChip, Wearing};
+use lacuna_sim::{Around, Surrounded};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 512, pages: 8, blocks: 40 };
 
@@ -238,6 +240,55 @@ fn the_chip_enforces_its_rules() {
     chip.mark_bad(Peb(3)).unwrap();
     forbidden(chip.erase(Peb(3)));
     assert!(chip.is_bad(Peb(3)).unwrap());
+}
+
+/// A medium that counts reads.
+struct Counting {
+    medium: Arc<MemoryMedium>,
+    reads: AtomicU64,
+}
+
+impl Around for Counting {
+    fn below(&self) -> &dyn Medium {
+        &*self.medium
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.reads.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.medium.read(batch)
+    }
+}
+
+/// A large chip is opened with one read of each block, and one more of each whose content has to be whole. What is erased behind the
+/// headers is not read.
+#[test]
+fn an_opening_reads_each_block_once() {
+    let geometry = ChipGeometry { blocks: 2000, ..GEOMETRY };
+    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
+    SimulatedChip::create(&*medium, geometry, Wearing { factory_bad: 10, ..Wearing::default() }, 1).unwrap();
+    let (chip, mut random) = (Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap()), Random(9));
+    Mapping::create(&*chip, 7).unwrap();
+    let flash = Mapping::open(chip).unwrap();
+    for leb in (0..300).map(Leb) {
+        flash.program(leb, 0, &random.pages(3)).unwrap();
+    }
+    for leb in (300..340).map(Leb) {
+        flash.change(leb, &random.pages(6)).unwrap();
+    }
+    let held: Vec<Vec<u8>> = (0..flash.geometry().lebs).map(|leb| content(&flash, Leb(leb))).collect();
+    drop(flash);
+    let counting = Arc::new(Surrounded(Counting { medium, reads: AtomicU64::new(0) }));
+    let chip = Arc::new(SimulatedChip::open(counting.clone(), 2).unwrap());
+    let flash = Mapping::open(chip).unwrap();
+    let reads = counting.0.reads.load(Ordering::Relaxed);
+    // The head of the chip and the states of its blocks come first.
+    assert!(reads <= 2 + 2000 + 40, "{reads}");
+    assert!(held.iter().zip(0..).all(|(held, leb)| *held == content(&flash, Leb(leb))));
+    // Unmapped LEBs are no reads of the medium, and erased pages neither.
+    let before = counting.0.reads.load(Ordering::Relaxed);
+    content(&flash, Leb(1000));
+    flash.read(Leb(0), 3 * GEOMETRY.page, &mut vec![0; GEOMETRY.page as usize]).unwrap();
+    assert_eq!(counting.0.reads.load(Ordering::Relaxed), before);
 }
 
 /// The header goes first when a block is erased: one that goes bad after that, in an erasure that power cut, still holds something.
