@@ -5,7 +5,10 @@
 //! writes of whole blocks share the locks of their range, and a widened write has that of its block alone.
 
 use crate::range_lock::RangeLocks;
-use crate::{Advice, BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Setting, Status, Traffic};
+use crate::{
+    Advice, BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Plain, Result, Setting, Status, Traffic,
+    empty_idle_pools,
+};
 use std::sync::Arc;
 
 /// Blocks discarded under one hold of the locks.
@@ -59,8 +62,8 @@ impl ByteDisk {
                 done += whole;
             } else {
                 let part = left.min(BLOCK_SIZE - within);
-                let mut edge = [0u8; BLOCK_SIZE];
-                self.disk.read(BlockAddr(at / BLOCK), &mut edge)?;
+                let mut edge = Plain::new([0u8; BLOCK_SIZE]);
+                self.disk.read(BlockAddr(at / BLOCK), &mut edge[..])?;
                 buf[done..done + part].copy_from_slice(&edge[within..within + part]);
                 done += part;
             }
@@ -127,9 +130,11 @@ impl ByteDisk {
         self.disk.flush()
     }
 
-    /// [`Disk::purge`].
+    /// [`Disk::purge`]. Memory that requests used is wiped as well, whatever comes of it: it may hold what was deleted.
     pub fn purge(&self) -> Result<Status> {
-        self.disk.purge()
+        let purged = self.disk.purge();
+        empty_idle_pools();
+        purged
     }
 
     /// The written and unwritten runs of the blocks that the range touches; the first run begins at
@@ -152,10 +157,10 @@ impl ByteDisk {
         let block = at / BLOCK;
         let within = (at % BLOCK) as usize;
         let _alone = self.locks.alone(block);
-        let mut edge = [0u8; BLOCK_SIZE];
-        self.disk.read(BlockAddr(block), &mut edge)?;
+        let mut edge = Plain::new([0u8; BLOCK_SIZE]);
+        self.disk.read(BlockAddr(block), &mut edge[..])?;
         change(&mut edge[within..within + len]);
-        self.disk.write(BlockAddr(block), &edge)
+        self.disk.write(BlockAddr(block), &edge[..])
     }
 
     fn discard_blocks(&self, first: u64, end: u64) -> Result<()> {

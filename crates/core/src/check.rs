@@ -1,6 +1,6 @@
 //! Reading and verifying every block of a disk.
 
-use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result};
+use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Plain, Result};
 
 /// Blocks read at a time.
 const STEP: u64 = 256;
@@ -92,13 +92,13 @@ fn damage(e: Error) -> Result<Error> {
     if matches!(e.kind(), Kind::Corrupt | Kind::Io) { Ok(e) } else { Err(e) }
 }
 
-/// Memory for reading blocks of a check. Errors: [`Kind::Memory`].
-pub fn check_buffer() -> Result<Vec<u8>> {
+/// Memory for reading blocks of a check, wiped on drop. Errors: [`Kind::Memory`].
+pub fn check_buffer() -> Result<Plain<Vec<u8>>> {
     let mut buf = Vec::new();
     buf.try_reserve_exact(STEP as usize * BLOCK_SIZE)
         .map_err(|_| Error::new(Kind::Memory, "no memory to check the disk"))?;
     buf.resize(STEP as usize * BLOCK_SIZE, 0);
-    Ok(buf)
+    Ok(Plain::new(buf))
 }
 
 /// Reads every written block of a disk, calling `progress` with blocks done and `bad` with each block that fails. What

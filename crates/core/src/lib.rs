@@ -7,7 +7,7 @@
 //! - An [`Error`] always says what failed, what was found, what was expected and what to do, in that order. Its advice
 //!   names settings by type: no error of a library knows a command line.
 //! - A [`Secret`] zeroes its bytes on drop, is locked in memory where the system allows it, and cannot be
-//!   printed.
+//!   printed. Memory of requests ([`IdlePool`]) holds plaintext for a second at most after the last request.
 #![warn(missing_docs)]
 
 mod advice;
@@ -19,7 +19,9 @@ mod clock;
 mod disk;
 mod error;
 mod fail_stop;
+mod idle_pool;
 mod locked;
+mod plain;
 mod printable;
 mod range_lock;
 mod record;
@@ -36,6 +38,8 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, ExtentRuns, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};
 pub use fail_stop::{FailStop, OnPanic, closed, defect};
+pub use idle_pool::{IdlePool, empty_idle_pools};
+pub use plain::{Plain, wipe};
 pub use printable::printable;
 pub use record::{Parameters, Record, RecordMut};
 pub use secret::{Secret, SecretVec};

@@ -9,10 +9,9 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
-use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, Kind, Result};
+use lacuna_core::{BLOCK_SIZE, ByteDisk, Error, IdlePool, Kind, Plain, Result};
 use lacuna_service::{DISK_NAME, Event, Log, Watch};
 use parking_lot::{Mutex, MutexGuard};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -37,6 +36,8 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 const NEVER: Duration = Duration::ZERO;
 /// The largest request. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
+/// Buffers that are kept between reads: as many as threads that serve.
+const MOST_BUFFERS: usize = 16;
 /// Requests that the kernel may have in flight in the background: reads ahead and asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// How much of the map one step of a search for data looks at, which bounds its memory.
@@ -53,6 +54,8 @@ pub(crate) struct DiskFilesystem {
     /// What `status` said when each of its handles was opened.
     statuses: Mutex<HashMap<u64, Arc<str>>>,
     next_status: AtomicU64,
+    /// For what is read, of the longest request each.
+    buffers: IdlePool<Plain<Vec<u8>>>,
     watch: Arc<Watch>,
     events: Sender<Event>,
     log: Log,
@@ -66,7 +69,10 @@ impl DiskFilesystem {
         events: Sender<Event>,
         log: Log,
     ) -> Self {
+        let buffers = IdlePool::default();
+        buffers.watch();
         DiskFilesystem {
+            buffers,
             read_only: read_only || disk.read_only(),
             disk,
             owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
@@ -157,22 +163,17 @@ impl DiskFilesystem {
 
     fn read_disk(&self, offset: u64, size: u32, reply: ReplyData) {
         self.watch.asked();
-        thread_local! {
-            static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
         let size = u64::from(size.min(MAX_REQUEST)).min(self.disk.len().saturating_sub(offset)) as usize;
         if size == 0 {
             return reply.data(&[]);
         }
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            match self.disk.read_at(offset, &mut buffer[..size]) {
-                Ok(()) => reply.data(&buffer[..size]),
-                Err(e) => reply.error(self.report("read", e)),
-            }
-        });
+        let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
+        let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
+        match self.disk.read_at(offset, &mut buffer[..size]) {
+            Ok(()) => reply.data(&buffer[..size]),
+            Err(e) => reply.error(self.report("read", e)),
+        }
+        self.buffers.give(buffer, MOST_BUFFERS);
     }
 
     fn write_disk(&self, offset: u64, data: &[u8], durable: bool) -> Result<u32> {

@@ -2,6 +2,7 @@
 
 use crate::stream::Transport;
 use crate::wire::REQUEST_LEN;
+use lacuna_core::wipe;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ pub(crate) struct Input {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Behind this nothing was received since the buffer was wiped.
+    most: usize,
     /// No more requests are to be read.
     pub(crate) ended: bool,
     patience: Patience,
@@ -64,8 +67,24 @@ impl Input {
             bytes: vec![0; CAPACITY].into_boxed_slice(),
             start: 0,
             end: 0,
+            most: 0,
             ended: false,
             patience: Patience::default(),
+        }
+    }
+
+    /// Bytes lie in the buffer up to here.
+    fn received(&mut self, end: usize) {
+        self.end = end;
+        self.most = self.most.max(end);
+    }
+
+    /// Wipes what was taken out of the buffer: payloads of small requests pass through it.
+    fn wipe(&mut self) {
+        wipe(&mut self.bytes[..self.start]);
+        if self.end < self.most {
+            wipe(&mut self.bytes[self.end..self.most]);
+            self.most = self.end;
         }
     }
 
@@ -89,12 +108,16 @@ impl Input {
             }
             let got = match self.patience.watch(transport, &mut self.bytes[self.end..])? {
                 Some(got) => got,
-                None => transport.recv(&mut self.bytes[self.end..])?,
+                None => {
+                    // It may be long.
+                    self.wipe();
+                    transport.recv(&mut self.bytes[self.end..])?
+                }
             };
             if got == 0 {
                 return Ok(None);
             }
-            self.end += got;
+            self.received(self.end + got);
         }
         let header = self.peek().copied();
         self.start += REQUEST_LEN;
@@ -126,11 +149,18 @@ impl Input {
                 return Ok(());
             }
             self.start = 0;
-            self.end = transport.recv(&mut self.bytes)?;
-            if self.end == 0 {
+            let got = transport.recv(&mut self.bytes)?;
+            self.received(got);
+            if got == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        wipe(&mut self.bytes);
     }
 }
 
@@ -138,6 +168,19 @@ impl Input {
 mod tests {
     use super::*;
     use crate::replay::Replay;
+
+    #[test]
+    fn nothing_that_was_taken_stays_while_the_reader_waits() {
+        let mut bytes = vec![7; REQUEST_LEN + 5000];
+        bytes.extend([8; REQUEST_LEN]);
+        let client = Replay::new(&bytes);
+        let mut input = Input::new();
+        input.header(&client).unwrap();
+        input.payload(&client, &mut [0; 5000]).unwrap();
+        assert!(input.header(&client).unwrap().is_some());
+        assert!(input.header(&client).unwrap().is_none());
+        assert!(input.bytes.iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn headers_and_payloads_come_out_in_order() {

@@ -4,6 +4,7 @@
 //! take long, as hidden writes do that wait for cover, never make those of another wait or fail.
 
 use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,20 +24,20 @@ const PUBLIC_SHARES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a server has for requests.
-pub(crate) struct ServerMemory([LevelMemory; LEVELS]);
+pub(crate) struct ServerMemory([Arc<LevelMemory>; LEVELS]);
 
 impl ServerMemory {
     /// `large` bytes for the requests of level 0 for which none is kept, and for each further level a part of as
     /// much.
     pub(crate) fn new(large: usize) -> Self {
         ServerMemory(std::array::from_fn(|level| match level {
-            0 => LevelMemory::new(large, Some(PATIENCE), KEPT_BY_PUBLIC),
-            _ => LevelMemory::new(large / PUBLIC_SHARES, None, KEPT_BY_HIDDEN),
+            0 => Arc::new(LevelMemory::new(large, Some(PATIENCE), KEPT_BY_PUBLIC)),
+            _ => Arc::new(LevelMemory::new(large / PUBLIC_SHARES, None, KEPT_BY_HIDDEN)),
         }))
     }
 
     /// What a level has.
-    pub(crate) fn of(&self, level: usize) -> &LevelMemory {
+    pub(crate) fn of(&self, level: usize) -> &Arc<LevelMemory> {
         &self.0[level.min(LEVELS - 1)]
     }
 }
@@ -67,18 +68,18 @@ impl LevelMemory {
     }
 
     /// A right to keep memory, of no bytes yet.
-    pub(crate) fn keep(&self) -> Kept<'_> {
-        Kept { from: self, bytes: 0 }
+    pub(crate) fn keep(self: &Arc<Self>) -> Kept {
+        Kept { from: self.clone(), bytes: 0 }
     }
 }
 
 /// The right to keep memory between requests, so that those of the usual large sizes cost no allocation.
-pub(crate) struct Kept<'a> {
-    from: &'a LevelMemory,
+pub(crate) struct Kept {
+    from: Arc<LevelMemory>,
     bytes: usize,
 }
 
-impl Kept<'_> {
+impl Kept {
     /// How much may be kept.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -100,7 +101,7 @@ impl Kept<'_> {
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for Kept {
     fn drop(&mut self) {
         self.from.kept.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -177,7 +178,7 @@ mod tests {
             (1..LEVELS).map(|level| server.of(level).share(MAX_REQUEST as usize).unwrap()).collect();
         assert!(server.of(1).large.share(1, Some(Duration::ZERO)).is_none());
         assert!(server.of(0).share(192 << 20).is_some());
-        let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(of).sum::<usize>();
+        let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(|level| of(level)).sum::<usize>();
         // As docs/threat-model.md says.
         assert_eq!((sum(|level| level.large.size), sum(|level| level.keepable)), (640 << 20, 72 << 20));
         drop(held);
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_the_level_grants() {
-        let server = LevelMemory::new(0, None, 64 << 20);
+        let server = Arc::new(LevelMemory::new(0, None, 64 << 20));
         let mut all: Vec<_> = (0..64).map(|_| server.keep()).collect();
         assert!(all.iter_mut().all(|kept| kept.covers(1 << 20) && kept.covers(1 << 20)));
         let mut late = server.keep();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What memory is given in.
 pub(crate) const PAGE: usize = 4096;
 
-/// Page-aligned bytes, so that media may read and write them directly.
+/// Page-aligned bytes, so that media may read and write them directly. Wiped on drop.
 pub(crate) struct PageBuffer {
     start: NonNull<u8>,
     len: usize,
@@ -53,6 +53,7 @@ impl std::ops::DerefMut for PageBuffer {
 
 impl Drop for PageBuffer {
     fn drop(&mut self) {
+        lacuna_core::wipe(self);
         if let Some(layout) = Self::layout(self.len) {
             // SAFETY: `start` came from `alloc_zeroed` with this very layout: `len` is already rounded.
             unsafe { dealloc(self.start.as_ptr(), layout) };

@@ -10,6 +10,9 @@
 //!   if none is waiting for it.
 //!
 //! A thread that would have to wait for the client to take its replies passes the turn on first.
+//!
+//! Memory of requests holds plaintext. A thread that waits for a request has none: it lies in pools, which are emptied when the
+//! connection is idle.
 
 use crate::input::Input;
 use crate::memory::{Kept, LevelMemory, MOST_KEPT, Pool, Share};
@@ -19,16 +22,18 @@ use crate::reporter::Reporter;
 use crate::stream::Transport;
 use crate::sys::{PAGE, PageBuffer, times_slept};
 use crate::wire::{Command, Errno, MAX_REQUEST, Request};
+use lacuna_core::IdlePool;
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
 /// Most requests answered by one send. With more, server and client wait for each other by turns.
 const BATCH: usize = 4;
-/// Memory every worker has, and the most that a batch of several requests uses.
+/// Memory for all requests that are no longer, and the most that a batch of several requests uses.
 const SMALL: usize = 256 << 10;
 /// The longest request that joins a batch.
 const BATCHED_REQUEST: usize = 64 << 10;
@@ -63,32 +68,34 @@ pub(crate) struct Connection<'a, T> {
     /// Running mean of the time that operations take which wait for a device, in nanoseconds; others count as 0.
     pace: AtomicU32,
     large: Pool,
-    level: &'a LevelMemory,
+    level: &'a Arc<LevelMemory>,
     /// Memory that large requests have used, for the next ones: to have it zeroed and mapped anew costs as much as to copy
     /// what they move.
-    spare: Mutex<Vec<Buffer<'a>>>,
-    /// Memory of workers that have ended, for those that start: they come and go with the load.
-    small: Mutex<Vec<PageBuffer>>,
+    spare: IdlePool<Buffer>,
+    /// The same for the others.
+    small: IdlePool<PageBuffer>,
 }
 
 /// Memory for a large request.
-struct Buffer<'a> {
+struct Buffer {
     bytes: PageBuffer,
     /// The right to keep it, or some of it.
-    kept: Kept<'a>,
+    kept: Kept,
 }
 
-impl Buffer<'_> {
+impl Buffer {
     fn may_be_kept(&self) -> bool {
         self.bytes.len() <= self.kept.bytes()
     }
 }
 
 /// What a worker holds while it serves.
+#[derive(Default)]
 struct Hands<'a, 's> {
-    small: PageBuffer,
+    /// While small requests are being served.
+    small: Option<PageBuffer>,
     /// While a large request is being served.
-    large: Option<Buffer<'a>>,
+    large: Option<Buffer>,
     /// Where the right to keep it does not suffice: parts of what the connection and the level have for such requests. They go
     /// back after the memory.
     shared: Option<(Share<'s>, Share<'a>)>,
@@ -98,11 +105,13 @@ struct Hands<'a, 's> {
 
 impl Hands<'_, '_> {
     fn memory(&self) -> &[u8] {
-        self.large.as_ref().map_or(&self.small[..], |large| &large.bytes[..])
+        let small = self.small.as_deref().unwrap_or(&[]);
+        self.large.as_ref().map_or(small, |large| &large.bytes[..])
     }
 
     fn memory_mut(&mut self) -> &mut [u8] {
-        self.large.as_mut().map_or(&mut self.small[..], |large| &mut large.bytes[..])
+        let small = self.small.as_deref_mut().unwrap_or(&mut []);
+        self.large.as_mut().map_or(small, |large| &mut large.bytes[..])
     }
 
     /// A watch for one batch in four, because reading it costs two system calls.
@@ -138,7 +147,7 @@ impl<'a, T: Transport> Connection<'a, T> {
         report: Option<&'a Reporter>,
         stopping: &'a AtomicBool,
         crew: Crew,
-        level: &'a LevelMemory,
+        level: &'a Arc<LevelMemory>,
     ) -> Self {
         Connection {
             transport,
@@ -153,14 +162,16 @@ impl<'a, T: Transport> Connection<'a, T> {
             pace: AtomicU32::new(0),
             large: Pool::new(LARGE_BUDGET.min(level.large())),
             level,
-            spare: Mutex::default(),
-            small: Mutex::default(),
+            spare: IdlePool::default(),
+            small: IdlePool::default(),
         }
     }
 
     /// Serves until the client leaves, the stream fails, or the server stops; every request that was read whole
     /// has then been carried out.
     pub(crate) fn run(&self) {
+        self.spare.watch();
+        self.small.watch();
         thread::scope(|scope| self.work(scope));
         self.transport.finish();
     }
@@ -169,23 +180,17 @@ impl<'a, T: Transport> Connection<'a, T> {
         let _careful = HangUpOnPanic(self.transport);
         if self.serve(scope).is_err() {
             self.transport.hang_up();
-            lock(&self.input, |input| input.ended = true);
+            self.input.lock().ended = true;
         }
         self.threads.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// One worker. An error means that the connection is of no more use.
     fn serve<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> io::Result<()> {
-        let small = lock(&self.small, Vec::pop).or_else(|| PageBuffer::try_new(SMALL));
-        let small = small.ok_or(ErrorKind::OutOfMemory)?;
-        let mut hands =
-            Hands { small, large: None, shared: None, jobs: Vec::with_capacity(BATCH), batches: 0 };
+        let mut hands = Hands { jobs: Vec::with_capacity(BATCH), ..Hands::default() };
         let mut kept = None;
         loop {
-            let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else {
-                lock(&self.small, |small| small.push(hands.small));
-                return Ok(());
-            };
+            let Some(mut turn) = kept.take().or_else(|| self.wait_for_turn()) else { return Ok(()) };
             if !self.read_jobs(&mut turn, &mut hands).unwrap_or(false) {
                 // The client has left, or cannot be understood any more: others finish what they have.
                 turn.ended = true;
@@ -199,10 +204,7 @@ impl<'a, T: Transport> Connection<'a, T> {
             }
             let replies = self.carry_out(&mut hands);
             self.answer(&hands, &replies, &mut kept, scope)?;
-            if let Some(large) = hands.large.take() {
-                self.keep(large);
-            }
-            hands.shared = None;
+            self.keep(&mut hands);
         }
     }
 
@@ -285,16 +287,14 @@ impl<'a, T: Transport> Connection<'a, T> {
     /// Makes `hands` hold `needed` bytes. What may not be kept is shared with other requests: those of the same connection are
     /// waited for as long as they take, those of others only for a while.
     fn room<'s>(&'s self, hands: &mut Hands<'a, 's>, needed: usize) -> Result<(), Errno> {
-        if needed <= hands.small.len() {
-            return Ok(());
+        if needed <= SMALL {
+            hands.small = self.small.take(|_| true).or_else(|| PageBuffer::try_new(SMALL));
+            return hands.small.as_ref().map(|_| ()).ok_or(Errno::NO_MEMORY);
         }
         let needed = needed.next_multiple_of(PAGE);
         let fits = |spare: &Buffer| spare.bytes.len() >= needed;
-        hands.large = lock(&self.spare, |spare| {
-            let found = spare.iter().rposition(fits).map(|at| spare.swap_remove(at));
-            // Otherwise one that is too small gives up its right for a larger one.
-            found.or_else(|| if needed <= MOST_KEPT { spare.pop() } else { None })
-        });
+        // Otherwise one that is too small gives up its right for a larger one.
+        hands.large = self.spare.take(fits).or_else(|| self.spare.take(|_| needed <= MOST_KEPT));
         if hands.large.as_ref().is_some_and(fits) {
             return Ok(());
         }
@@ -308,13 +308,15 @@ impl<'a, T: Transport> Connection<'a, T> {
         Ok(())
     }
 
-    /// Keeps memory for the next large request, if it may.
-    fn keep(&self, large: Buffer<'a>) {
-        lock(&self.spare, |spare| {
-            if spare.len() < MOST_SPARE && large.may_be_kept() {
-                spare.push(large);
-            }
-        });
+    /// Keeps memory for the next requests, if it may.
+    fn keep(&self, hands: &mut Hands<'_, '_>) {
+        if let Some(small) = hands.small.take() {
+            self.small.give(small, self.crew.max_workers);
+        }
+        if let Some(large) = hands.large.take().filter(Buffer::may_be_kept) {
+            self.spare.give(large, MOST_SPARE);
+        }
+        hands.shared = None;
     }
 
     /// Adds the small requests that are buffered whole.
@@ -341,9 +343,9 @@ impl<'a, T: Transport> Connection<'a, T> {
     fn carry_out(&self, hands: &mut Hands) -> Vec<Reply> {
         let watch = hands.jobs.iter().all(|job| is_transfer(&job.request)).then(|| hands.watch()).flatten();
         let mut replies = Vec::with_capacity(hands.jobs.len());
-        let Hands { small, large, jobs, .. } = hands;
-        let memory = large.as_mut().map_or(small, |large| &mut large.bytes);
-        for job in jobs {
+        let jobs = std::mem::take(&mut hands.jobs);
+        let memory = hands.memory_mut();
+        for job in &jobs {
             replies.push(match job.verdict {
                 Ok(()) => {
                     let memory = &mut memory[job.memory.clone()];
@@ -352,6 +354,7 @@ impl<'a, T: Transport> Connection<'a, T> {
                 Err(errno) => refusal(&self.session, &job.request, errno),
             });
         }
+        hands.jobs = jobs;
         if let Some(watch) = watch {
             let each = watch.nanos_asleep() / hands.jobs.len() as u32;
             let pace = self.pace.load(Ordering::Relaxed);
@@ -406,10 +409,6 @@ fn is_transfer(request: &Request) -> bool {
 /// Whether a request does little enough to be carried out in a batch.
 fn quick(request: &Request) -> bool {
     is_transfer(request) && request.length as usize <= BATCHED_REQUEST
-}
-
-fn lock<V, R>(mutex: &Mutex<V>, change: impl FnOnce(&mut V) -> R) -> R {
-    change(&mut mutex.lock())
 }
 
 /// A request that was read must be answered; if its thread dies instead, so does the connection.

@@ -10,7 +10,7 @@ use lacuna_sim::Unasked;
 use std::sync::Arc;
 
 /// Runs `test` with a connection to a disk that shares the memory of a server.
-fn with_connection(test: impl FnOnce(&Connection<Replay>, &LevelMemory)) {
+fn with_connection(test: impl FnOnce(&Connection<Replay>, &Arc<LevelMemory>)) {
     // Flags, then the default export by its old name.
     let hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &0u32.to_be_bytes()].concat();
     let client = Replay::new(&hello);
@@ -24,37 +24,32 @@ fn with_connection(test: impl FnOnce(&Connection<Replay>, &LevelMemory)) {
     test(&Connection::new(&client, session, None, &stopping, crew, memory.of(0)), memory.of(0));
 }
 
-fn hands<'a, 's>() -> Hands<'a, 's> {
-    Hands {
-        small: PageBuffer::try_new(PAGE).unwrap(),
-        large: None,
-        shared: None,
-        jobs: Vec::new(),
-        batches: 0,
-    }
-}
-
 /// Memory of `len` bytes for a request, and where it lies.
-fn take<'a>(connection: &Connection<'a, Replay>, len: usize) -> (Buffer<'a>, *const u8) {
-    let mut hands = hands();
+fn take(connection: &Connection<Replay>, len: usize) -> (Buffer, *const u8) {
+    let mut hands = Hands::default();
     connection.room(&mut hands, len).unwrap();
     let large = hands.large.take().unwrap();
     let at = large.bytes.as_ptr();
     (large, at)
 }
 
+/// Gives it back.
+fn keep(connection: &Connection<Replay>, large: Buffer) {
+    connection.keep(&mut Hands { large: Some(large), ..Hands::default() });
+}
+
 fn spare(connection: &Connection<Replay>) -> usize {
-    connection.spare.lock().len()
+    connection.spare.len()
 }
 
 #[test]
 fn a_spare_buffer_serves_the_next_large_request() {
     with_connection(|connection, level| {
         let (first, at) = take(connection, 1 << 20);
-        connection.keep(first);
+        keep(connection, first);
         let (second, again) = take(connection, 512 << 10);
         assert_eq!((again, second.bytes.len(), spare(connection)), (at, 1 << 20, 0));
-        connection.keep(second);
+        keep(connection, second);
         // One that is too small gives up its right to be kept, and nothing is granted twice.
         let (larger, _) = take(connection, 2 << 20);
         assert_eq!((larger.bytes.len(), larger.kept.bytes(), spare(connection)), (2 << 20, 2 << 20, 0));
@@ -67,13 +62,12 @@ fn a_spare_buffer_serves_the_next_large_request() {
 fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
     with_connection(|connection, _| {
         for len in [MOST_KEPT + 1, 32 << 20, 64 << 20] {
-            let mut hands = hands();
+            let mut hands = Hands::default();
             connection.room(&mut hands, len).unwrap();
             assert!(hands.shared.is_some(), "{len} bytes that nobody accounts for");
-            connection.keep(hands.large.take().unwrap());
-            assert_eq!(spare(connection), 0);
             // Of what all share another request has as much again when this one has given its part back.
-            hands.shared = None;
+            connection.keep(&mut hands);
+            assert!(spare(connection) == 0 && hands.shared.is_none());
         }
     });
 }
@@ -82,7 +76,7 @@ fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
 fn a_connection_keeps_four_buffers_at_most() {
     with_connection(|connection, level| {
         let all: Vec<_> = (0..=MOST_SPARE).map(|_| take(connection, MOST_KEPT).0).collect();
-        all.into_iter().for_each(|large| connection.keep(large));
+        all.into_iter().for_each(|large| keep(connection, large));
         assert_eq!(spare(connection), MOST_SPARE);
         let mut rights: Vec<_> = (0..9).map(|_| level.keep()).collect();
         let granted = rights.iter_mut().filter_map(|right| right.covers(MOST_KEPT).then_some(())).count();
@@ -91,13 +85,15 @@ fn a_connection_keeps_four_buffers_at_most() {
 }
 
 #[test]
-fn a_worker_that_starts_takes_the_memory_of_one_that_ended() {
+fn small_requests_share_memory_one_after_the_other() {
     with_connection(|connection, _| {
-        connection.input.lock().ended = true;
         let one = || {
-            thread::scope(|scope| connection.serve(scope)).unwrap();
-            let small = connection.small.lock();
-            (small.len(), small[0].as_ptr())
+            let mut hands = Hands::default();
+            connection.room(&mut hands, 4096).unwrap();
+            let at = hands.memory().as_ptr();
+            connection.keep(&mut hands);
+            assert!(hands.memory().is_empty(), "a thread that waits has none");
+            (connection.small.len(), at)
         };
         let first = one();
         assert_eq!((first.0, first), (1, one()));

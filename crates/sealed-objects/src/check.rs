@@ -3,7 +3,7 @@
 use crate::segment::Segment;
 use crate::version_table::VersionTable;
 use lacuna_core::{
-    BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Kind, Result, SEGMENT_BLOCKS, check_buffer,
+    BLOCK_SIZE, BadBlock, BlockAddr, CheckReport, Disk, Kind, Plain, Result, SEGMENT_BLOCKS, check_buffer,
 };
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,10 +46,10 @@ impl Check<'_> {
     }
 
     /// Checks some segments, one thread per buffer.
-    fn check_window(&self, first: u64, end: u64, buffers: &mut [Vec<u8>]) -> Vec<Verdict> {
+    fn check_window(&self, first: u64, end: u64, buffers: &mut [Plain<Vec<u8>>]) -> Vec<Verdict> {
         let verdicts: Vec<Verdict> = (first..end).map(|_| Ok(<_>::default())).collect();
         let (next, verdicts) = (AtomicU64::new(first), Mutex::new(verdicts));
-        let work = |buf: &mut Vec<u8>| {
+        let work = |buf: &mut Plain<Vec<u8>>| {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= end {

@@ -10,9 +10,9 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use lacuna_core::{IdlePool, Plain};
 use lacuna_service::Event;
 use lacuna_vault::{Attr, BLOCK, FsError, FsResult, NAME_MAX, NewNode, SetXattr};
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -24,6 +24,8 @@ use std::time::{Duration, SystemTime};
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 /// The largest request, in bytes. The kernel may allow less.
 const MAX_REQUEST: u32 = 1 << 20;
+/// Buffers that are kept between reads: as many as threads that serve.
+const MOST_BUFFERS: usize = 16;
 /// Requests that the kernel may have in flight in the background: pages written back, reads ahead, asynchronous direct I/O.
 const MAX_BACKGROUND: u16 = 64;
 /// Numbers of nodes are never used twice.
@@ -38,11 +40,15 @@ pub(crate) struct VaultFilesystem {
     free_directories: bool,
     /// Whether it opens files by itself: where nothing changes, nothing has to be known of who reads.
     free_files: bool,
+    /// For what is read, of the longest request each.
+    buffers: IdlePool<Plain<Vec<u8>>>,
 }
 
 impl VaultFilesystem {
     pub(crate) fn new(front: Front) -> Self {
-        VaultFilesystem { front: Arc::new(front), free_directories: false, free_files: false }
+        let buffers = IdlePool::default();
+        buffers.watch();
+        VaultFilesystem { front: Arc::new(front), free_directories: false, free_files: false, buffers }
     }
 
     fn reply_entry(&self, doing: &str, parent: INodeNo, made: FsResult<Attr>, reply: ReplyEntry) {
@@ -268,19 +274,14 @@ impl Filesystem for VaultFilesystem {
         reply: ReplyData,
     ) {
         self.front.watch.asked();
-        thread_local! {
-            static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
         let size = size.min(MAX_REQUEST) as usize;
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            match self.front.read(ino.0, offset, &mut buffer[..size]) {
-                Ok(read) => reply.data(&buffer[..read]),
-                Err(e) => reply.error(self.front.report_node("read", ino.0, e)),
-            }
-        });
+        let new = || Plain::new(vec![0; MAX_REQUEST as usize]);
+        let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
+        match self.front.read(ino.0, offset, &mut buffer[..size]) {
+            Ok(read) => reply.data(&buffer[..read]),
+            Err(e) => reply.error(self.front.report_node("read", ino.0, e)),
+        }
+        self.buffers.give(buffer, MOST_BUFFERS);
     }
 
     fn write(

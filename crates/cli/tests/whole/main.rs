@@ -22,6 +22,7 @@ mod host_faults;
 mod keys;
 mod levels;
 mod levels_kills;
+mod memory;
 mod mistakes;
 mod mounted;
 mod moved;

@@ -1,0 +1,71 @@
+//! Memory that holds plaintext: wiped when it is given back.
+
+use std::ops::{Deref, DerefMut};
+use zeroize::optimization_barrier;
+
+/// Overwrites bytes with zeros, as fast as memory takes them. The compiler does not leave it out.
+pub fn wipe(bytes: &mut [u8]) {
+    bytes.fill(0);
+    optimization_barrier(&*bytes);
+}
+
+/// Bytes that hold plaintext, wiped on drop. What is inside keeps its length, for memory that it gave back before is not wiped.
+#[derive(Clone, Default)]
+pub struct Plain<T: AsMut<[u8]>>(T);
+
+impl<T: AsMut<[u8]>> Plain<T> {
+    /// Takes bytes over.
+    pub const fn new(bytes: T) -> Self {
+        Plain(bytes)
+    }
+}
+
+impl<T: AsMut<[u8]>> Deref for Plain<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: AsMut<[u8]>> DerefMut for Plain<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: AsMut<[u8]>> Drop for Plain<T> {
+    fn drop(&mut self) {
+        wipe(self.0.as_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Bytes that a test sees after they were dropped.
+    struct Seen<'a>(Vec<u8>, &'a RefCell<Vec<u8>>);
+
+    impl AsMut<[u8]> for Seen<'_> {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+
+    impl Drop for Seen<'_> {
+        fn drop(&mut self) {
+            self.1.borrow_mut().clone_from(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_was_held_is_zeros_when_it_is_dropped() {
+        let seen = RefCell::new(vec![]);
+        drop(Plain::new(Seen(vec![7; 5000], &seen)));
+        assert_eq!(*seen.borrow(), vec![0; 5000]);
+        let mut block = Plain::new([7_u8; 16]);
+        block[3] = 9;
+        assert_eq!((block.clone()[3], block.len()), (9, 16));
+    }
+}
