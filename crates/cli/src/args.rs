@@ -365,8 +365,12 @@ pub(crate) struct CheckArgs {
 #[derive(Args)]
 pub(crate) struct PurgeArgs {
     /// The disk, or where it is mounted
-    #[arg(value_name = "LOCATION|MOUNTPOINT", value_parser = location)]
-    pub location: Location,
+    #[arg(required_unless_present = "all", value_name = "LOCATION|MOUNTPOINT", value_parser = location)]
+    pub location: Option<Location>,
+    /// Purge every disk on flash that this user has open for writing. One that cannot be purged does not keep others from it; the
+    /// exit code is that of the first failure
+    #[arg(long, conflicts_with_all = ["location", "json"])]
+    pub all: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

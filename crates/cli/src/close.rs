@@ -33,10 +33,10 @@ pub(crate) fn close(args: &CloseArgs, console: Console) -> Result<()> {
 
 /// What kept things open. The first failure is told at the end, as that of every command, and the others at once.
 #[derive(Default)]
-struct Failures(Option<Error>);
+pub(crate) struct Failures(Option<Error>);
 
 impl Failures {
-    fn add(&mut self, e: Error) {
+    pub(crate) fn add(&mut self, e: Error) {
         if self.0.is_none() {
             self.0 = Some(e);
         } else {
@@ -44,7 +44,7 @@ impl Failures {
         }
     }
 
-    fn end(self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
         self.0.map_or(Ok(()), Err)
     }
 }

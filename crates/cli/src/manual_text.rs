@@ -180,6 +180,7 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
                 "lacuna purge /mnt",
                 "The same of one that is mounted there; what its file system freed is discarded first.",
             ),
+            ("lacuna purge --all", "Every disk on flash that is open, as before the machine sleeps."),
         ],
         "lacuna-header-backup" => &[
             ("lacuna header backup files.img files.hdr", "Keep the header elsewhere."),

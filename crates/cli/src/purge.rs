@@ -1,6 +1,7 @@
 //! `purge`: what was deleted is gone for good when it returns, or it says that it is not.
 
 use crate::args::PurgeArgs;
+use crate::close::Failures;
 use crate::console::{self, Console};
 use crate::size::budget;
 use crate::status;
@@ -10,28 +11,76 @@ use lacuna::{Access, ClusterOptions, Disk, Error, Holder, Kind, Location, Openin
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// What `statfs` says of btrfs.
+const BTRFS: u32 = 0x9123_683e;
+/// What is said of it.
+const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut off it, as long as another part of the same extent is \
+    in use, and small files in blocks of its metadata: that is not deleted for the disk, and stays readable. Of files that were deleted \
+    whole nothing stays, if it is mounted with max_inline=0; ext4 and xfs keep neither";
+
 /// `lacuna purge`.
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
-    let what = format!("purging {}", args.location);
-    let mut servers = status::servers_of(&args.location, &ClusterOptions::default(), console)?;
-    let uuid = if servers.is_empty() { None } else { meant(&args.location)? };
+    let Some(location) = &args.location else { return all(console) };
+    let what = format!("purging {location}");
+    let mut servers = status::servers_of(location, &ClusterOptions::default(), console)?;
+    let uuid = if servers.is_empty() { None } else { meant(location)? };
     servers.retain(|server| uuid.is_none_or(|uuid| is_of(server, uuid)));
     let uuid = uuid.map(|uuid| uuid.to_string());
     let items = match servers.first() {
         Some(server) => working::show(console, &what, |_| ask(server, uuid.as_deref()))?,
-        None => closed(args, console, &what)?,
+        None => closed(args, location, console, &what)?,
     };
+    servers.first().into_iter().for_each(|server| note_file_system(server, console));
+    if args.json {
+        return console::json(&json!({ "location": location.to_string(), "complete": true, "items": items }));
+    }
+    tell(&location.to_string(), &items, console)
+}
+
+/// Purges every disk on flash that is open for writing. Each failure is told; the first one is what the command ends with.
+fn all(console: Console) -> Result<()> {
+    let on_flash = |server: &Value| {
+        let location = Location::parse(server["location"].as_str().unwrap_or(""));
+        location.is_ok_and(|location| lacuna::check_forgets(&location).is_ok())
+    };
+    let mut servers = status::all(console)?;
+    // Of one that does not answer nothing may be known, and it may be on flash.
+    let unknown = |server: &Value| server["silent"] == true && server["location"].is_null();
+    servers.retain(|server| (on_flash(server) || unknown(server)) && server["read_only"] != true);
+    if servers.is_empty() {
+        return console.done("no disk on flash is open");
+    }
+    let mut failures = Failures::default();
+    for server in &servers {
+        let location = server["location"].as_str().unwrap_or("a disk");
+        let what = format!("purging {location}");
+        match working::show(console, &what, |_| ask(server, None)) {
+            Ok(items) => {
+                note_file_system(server, console);
+                tell(location, &items, console)?;
+            }
+            Err(e) => failures.add(e),
+        }
+    }
+    failures.end()
+}
+
+/// Notes what the file system that is mounted from a disk keeps of what was deleted.
+fn note_file_system(server: &Value, console: Console) {
+    let Some(mountpoint) = server["mountpoint"].as_str().filter(|_| server["raw"] != true) else { return };
+    if rustix::fs::statfs(mountpoint).is_ok_and(|about| about.f_type as u32 == BTRFS) {
+        console.note(KEPT_BY_BTRFS);
+    }
+}
+
+/// Says what a purge did.
+fn tell(location: &str, items: &[Value], console: Console) -> Result<()> {
     let count = |name: &str| {
         let item = items.iter().find(|item| item["name"] == name);
         item.and_then(|item| item["value"].as_u64()).unwrap_or(0)
     };
-    if args.json {
-        return console::json(
-            &json!({ "location": args.location.to_string(), "complete": true, "items": items }),
-        );
-    }
     let gone = gone(count("purged_keys"), count("purged_known"), count("purged_key_blocks"));
-    console.done(&format!("purged {}: {gone}", args.location))
+    console.done(&format!("purged {location}: {gone}"))
 }
 
 /// What a purge says that ended `most` keys, of which `known` encrypted a deleted block for sure.
@@ -95,17 +144,17 @@ fn ask(server: &Value, uuid: Option<&str>) -> Result<Vec<Value>> {
 }
 
 /// Opens a disk that no server has open, for the purge alone.
-fn closed(args: &PurgeArgs, console: Console, what: &str) -> Result<Vec<Value>> {
-    lacuna::check_forgets(&args.location)?;
+fn closed(args: &PurgeArgs, location: &Location, console: Console, what: &str) -> Result<Vec<Value>> {
+    lacuna::check_forgets(location)?;
     let budget = budget(args.cache)?;
     let ask = |disk: &lacuna::PublicHeader, open: lacuna::Opener<'_>| {
-        crate::passphrase::to_open(&args.passphrase, &args.location.to_string(), disk.uuid, open)
+        crate::passphrase::to_open(&args.passphrase, &location.to_string(), disk.uuid, open)
     };
-    let volume = lacuna::unlock(&args.location, &Holder::default(), Access::Write, &console, ask)?;
+    let volume = lacuna::unlock(location, &Holder::default(), Access::Write, &console, ask)?;
     let opening = Opening { budget, purging: None, ..Opening::default() };
     let disk = unlock::open(volume.into_key(false)?, opening)?;
     let purged = working::show(console, what, |_| disk.purge());
-    let closed = disk.close().map_err(|e| e.context(&args.location));
+    let closed = disk.close().map_err(|e| e.context(location));
     let done = console::both(purged, closed)?;
     Ok(done.items.iter().map(|item| json!(item)).collect())
 }

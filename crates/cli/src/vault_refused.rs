@@ -34,7 +34,7 @@ fn misplaced(verb: &Verb) -> Option<(&'static str, &Location, &'static str)> {
         }
         Verb::Purge(args) => (
             "purge",
-            &args.location,
+            args.location.as_ref()?,
             "a file of a vault is deleted with `rm` in the mounted vault; that copies of its ciphertext are gone nobody can promise",
         ),
         Verb::Snapshot(verb) => {

@@ -59,6 +59,7 @@ impl Params {
     ///
     /// Errors: [`Kind::NoSpace`] if it is too small for any.
     pub fn fitting(flash: FlashGeometry, key_len: u8, spare: u32) -> Result<Params> {
+        Params::check_leb(flash)?;
         let (mut least, mut most) = (0, u64::from(flash.lebs) * u64::from(flash.leb_len) / BLOCK_SIZE as u64);
         let fits = |blocks: u64| {
             let params = Params { blocks, most_blocks: blocks, key_len, flash };
@@ -70,6 +71,26 @@ impl Params {
         }
         let params = Params { blocks: least, most_blocks: least, key_len, flash };
         if least == 0 { Err(params.refused(&flash)) } else { Ok(params) }
+    }
+
+    /// Bytes that a logical erase block has at least, on flash with pages of so many: two nodes, and two pages.
+    pub fn least_leb_len(page: u32) -> u32 {
+        2 * page.max(BLOCK_SIZE as u32)
+    }
+
+    /// Refuses flash whose logical erase blocks are too short.
+    ///
+    /// Errors: [`Kind::Usage`].
+    pub fn check_leb(flash: FlashGeometry) -> Result<()> {
+        let least = Params::least_leb_len(flash.page);
+        if flash.leb_len >= least {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "the erase blocks of this flash are too short for a disk")
+            .found(format!("logical erase blocks of {} bytes, pages of {}", flash.leb_len, flash.page))
+            .expected(format!("at least {least} bytes: two pages, and 8192 bytes"))
+            .remedy("use flash with longer erase blocks; of a simulated chip, whose logical erase blocks are two pages shorter than its \
+                erase blocks, more pages to an erase block"))
     }
 
     fn refused(&self, flash: &FlashGeometry) -> Error {
@@ -122,7 +143,7 @@ impl Params {
         let unit = flash.page.min(BLOCK_SIZE as u32);
         let possible = flash.page.is_power_of_two()
             && (512..=1 << 16).contains(&flash.page)
-            && flash.leb_len >= 2 * flash.page.max(BLOCK_SIZE as u32)
+            && flash.leb_len >= Params::least_leb_len(flash.page)
             && (matches!(self.key_len, 16 | 32) || self.is_without_keys())
             && (1..=self.most_blocks).contains(&self.blocks)
             && self.most_blocks < u64::from(u32::MAX / 2);
@@ -132,7 +153,7 @@ impl Params {
                     "{} blocks, keys of {} bytes, erase blocks of {} bytes, pages of {}",
                     self.most_blocks, self.key_len, flash.leb_len, flash.page
                 ))
-                .expected("keys of 16 or 32 bytes, pages of 512 bytes to 64 KiB, erase blocks of two blocks or more"));
+                .expected("keys of 16 or 32 bytes, pages of 512 bytes to 64 KiB, logical erase blocks of at least two pages and 8192 bytes"));
         }
         let leb_len = flash.leb_len / flash.page * flash.page;
         let key_len = usize::from(self.key_len);

@@ -177,6 +177,7 @@ impl NewChip {
             let params = Params { blocks, most_blocks: blocks, key_len, flash: chip(count).flash() };
             params.spare().is_some_and(|left| left >= spare)
         };
+        Params::check_leb(chip(8).flash())?;
         // From below: what fits a chip does not fit one whose blocks cannot all be numbered.
         let mut most = 8;
         while most < MOST_BLOCKS && !fits(most) {

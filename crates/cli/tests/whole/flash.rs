@@ -4,7 +4,7 @@
 mod adversary;
 
 use crate::nbd_client::Client;
-use crate::scene::{Closing, Scene, Signal, can_mount, have, noise};
+use crate::scene::{Closing, Scene, Signal, can_mount, have, noise, skipped};
 use adversary::{Adversary, Image};
 use lacuna_core::SecretVec;
 use lacuna_flash::{HeaderMedium, Params, header_lebs};
@@ -180,6 +180,78 @@ fn chips_of_all_kinds_are_made() {
         assert_eq!(scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json()["size"], 16 << 20);
         fs::remove_file(scene.path("chip.img")).unwrap();
     }
+}
+
+#[test]
+fn erase_blocks_that_are_too_short_are_named() {
+    let scene = Scene::new();
+    let refused = scene.create("nand:chip.img", &["--size", "4K", "--chip", "page=512,pages=17"]).code(1);
+    assert!(
+        refused.stderr.contains("found: logical erase blocks of 7680 bytes, pages of 512"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        refused.stderr.contains("at least 8192 bytes") && !refused.stderr.contains("smaller disk"),
+        "{}",
+        refused.stderr
+    );
+    scene.create("nand:chip.img", &["--size", "4K", "--chip", "page=512,pages=18"]).code(0);
+}
+
+#[test]
+fn all_open_disks_on_flash_are_purged_at_once() {
+    let scene = scene(&[]);
+    let nothing = scene.lacuna(&["purge", "--all"]).code(0).stdout;
+    assert!(nothing.contains("no disk on flash is open"), "{nothing}");
+    scene.create("disk.img", &["--size", "16M"]).code(0);
+    let args = ["serve", "disk.img", "--socket", "other.sock", "--key-file", "key"];
+    let other = scene.served_by(&mut scene.command(&args));
+    let serving = scene.serve_disk("nand:chip.img", &["--purge-period", "0"]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(0, &noise(1, 64 << 10)).unwrap();
+    client.flush().unwrap();
+    client.discard(0, 64 << 10).unwrap();
+    let purged = scene.lacuna(&["purge", "--all"]).code(0).stdout;
+    assert!(
+        purged.contains("chip.img: 16 deleted blocks gone for good") && purged.lines().count() == 1,
+        "{purged}"
+    );
+    assert_eq!(items(&scene, "recoverable"), 0);
+    // One that does not answer is told of.
+    serving.signal(Signal::STOP);
+    let silent = scene.lacuna(&["purge", "--all"]);
+    serving.signal(Signal::CONT);
+    assert!(silent.code == 5 && silent.stderr.contains("does not answer"), "{}", silent.stderr);
+    scene.lacuna(&["purge", "--all", "nand:chip.img"]).code(1);
+    drop(client);
+    assert_eq!((serving.stop(), other.stop()), (0, 0));
+}
+
+#[test]
+fn what_btrfs_keeps_is_told_with_a_purge() {
+    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !have("mkfs.btrfs") || !have("fstrim") {
+        return;
+    }
+    let scene = Scene::new();
+    scene.create("nand:chip.img", &["--size", "128M"]).code(0);
+    fs::create_dir(scene.path("mnt")).unwrap();
+    let _closing = Closing(&scene, &["mnt"]);
+    let opened = scene.lacuna(&["open", "nand:chip.img", "mnt", "--mkfs", "btrfs", "--key-file", "key"]);
+    if opened.code != 0 {
+        skipped(&format!("btrfs cannot be mounted here: {}", opened.stderr));
+        return;
+    }
+    fs::write(scene.path("mnt/secret"), noise(9, 1 << 20)).unwrap();
+    for location in ["mnt", "nand:chip.img", "--all"] {
+        let purged = scene.lacuna(&["purge", location]).code(0);
+        assert!(
+            purged.stderr.contains("note: btrfs keeps what was overwritten"),
+            "{location}: {}",
+            purged.stderr
+        );
+    }
+    scene.lacuna(&["close", "mnt"]).code(0);
 }
 
 /// A server keeps the disk that it opened, wherever that is moved. Another one in its place is another disk.
