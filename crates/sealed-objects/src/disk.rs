@@ -11,9 +11,10 @@ use crate::reader::Reader;
 use crate::rollback::Rollback;
 use crate::seal::SealPlace;
 use crate::snapshot_table::SnapshotNumber;
-use crate::snapshots::Snapshots;
+use crate::snapshots::{NewSnapshot, Snapshots};
 use crate::transactor::Transactor;
 use crate::version_book::VersionBook;
+use crate::version_page::HeadsTag;
 use crate::version_table::{VersionTable, VersionTableOptions};
 use crate::writer::Writer;
 use crate::{ObjectParams, Stores};
@@ -78,7 +79,8 @@ impl ObjectDisk {
     /// writes to these objects meanwhile.
     ///
     /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an unknown
-    /// snapshot, [`Kind::Corrupt`] if table or version table do not verify, and whatever the store reports.
+    /// snapshot, [`Kind::Corrupt`] if table or version table do not verify, or if the store has lost the snapshot, and
+    /// whatever the store reports.
     pub fn open(
         mut stores: Stores,
         params: &ObjectParams,
@@ -93,16 +95,14 @@ impl ObjectDisk {
         if let Some(name) = &options.snapshot {
             let record = snapshots.find(name)?;
             params = params.with_blocks(record.blocks)?;
-            stores = Stores {
-                data: stores.data.at_snapshot(record.data_id)?,
-                book: stores.book.at_snapshot(record.book_id)?,
-            };
-            view = Some(SnapshotNumber(record.number));
+            stores = snapshots.views(&record)?;
+            view = Some(record);
         }
+        let number = view.as_ref().map(|record| SnapshotNumber(record.number));
         let newest = snapshots.newest().clone();
         let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
         // What a snapshot holds was written before it was made.
-        cipher.set_snapshot_number(view.map_or(newest.get().0, |view| view.0.saturating_sub(1)));
+        cipher.set_snapshot_number(number.map_or(newest.get().0, |number| number.0.saturating_sub(1)));
         let mut version_table = None;
         if params.cipher.authenticates() {
             let options = VersionTableOptions {
@@ -112,12 +112,14 @@ impl ObjectDisk {
                 binds: params.binds_entries(),
                 budget: options.budget.share(1, 16),
                 read_only,
-                view,
+                view: number,
                 newest,
             };
-            version_table = Some(Arc::new(VersionTable::open(options, master, uuid)?));
+            let table = VersionTable::open(options, master, uuid)?;
+            view.as_ref().map_or(Ok(()), |record| table.check_time(record))?;
+            version_table = Some(Arc::new(table));
         }
-        if let Some(record) = snapshots.rolling_back().filter(|_| view.is_none()) {
+        if let Some(record) = snapshots.rolling_back().filter(|_| number.is_none()) {
             if read_only {
                 return Err(half_rolled_back(&record.name));
             }
@@ -145,7 +147,7 @@ impl ObjectDisk {
             }
             writer = Some(new);
         }
-        let view = view.map(|view| (view, snapshots.clone()));
+        let view = number.map(|number| (number, snapshots.clone()));
         let (data, table) = (stores.data.clone(), version_table.clone());
         let reader = Reader::new(data, cache, cipher.clone(), placement, buffers, table, view);
         Ok(ObjectDisk { params, stores, cipher, snapshots, version_table, reader, writer })
@@ -176,10 +178,17 @@ impl ObjectDisk {
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         let writer = self.writer("change of snapshots")?;
         writer.freeze(|| {
-            if let Some(version_table) = &self.version_table {
-                version_table.checkpoint().map_err(|e| writer.fail(e))?;
-            }
-            let number = self.snapshots.add(name, now(), self.params.blocks, |e| writer.fail(e))?;
+            let add = |ledger| {
+                let new = NewSnapshot { name, time: now(), blocks: self.params.blocks, ledger };
+                self.snapshots.add(&new, |e| writer.fail(e))
+            };
+            let number = match &self.version_table {
+                Some(version_table) => {
+                    version_table.checkpoint().map_err(|e| writer.fail(e))?;
+                    version_table.standing_still(add)?
+                }
+                None => add(HeadsTag::default())?,
+            };
             self.cipher.set_snapshot_number(number.0);
             Ok(())
         })

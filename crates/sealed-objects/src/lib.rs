@@ -16,7 +16,7 @@
 //! - `cache`: what is not yet in the store, and what is in flight. `schedule`: which segment is next
 //! - `placement`: where metadata is: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`; `pages` in memory
 //! - `version_table`: what each object must be, over `version_ticket`, `objects`, `seals`, `version_pages`,
-//!   `version_book`. `snapshots` over `snapshot_table`
+//!   `version_book`. `snapshots` over `snapshot_table`, and `snapshot_mark`, by which a store shows that it has one
 //!
 //! Invariants:
 //! 1. At most one transaction per object is in flight. Its blocks stay in the cache, or are marked as on their way,
@@ -60,6 +60,7 @@ mod seal;
 mod seals;
 mod segment;
 mod segment_end;
+mod snapshot_mark;
 mod snapshot_table;
 mod snapshots;
 mod transactor;

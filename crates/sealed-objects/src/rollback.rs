@@ -1,7 +1,8 @@
 //! Rolling a whole disk back to one of its snapshots.
 //!
 //! # How a disk is rolled back
-//! 1. With `gcm` the seals of the snapshot's objects are compared with the version table of that time, so that a rollback
+//! 1. The store must have the snapshot: its mark says so, and with `gcm` its version table is the one of which the record
+//!    speaks. With `gcm` the seals of the snapshot's objects are compared with the version table of that time, so that a rollback
 //!    never makes an altered object good; if one is bad nothing happens. Those of the present objects are compared
 //!    too, so that the version table knows every counter given so far, and it is written.
 //! 2. The snapshot is marked as being rolled back to, durably.
@@ -16,7 +17,7 @@
 
 use crate::Stores;
 use crate::segment::Segment;
-use crate::snapshot_table::{SnapshotNumber, SnapshotRecord, SnapshotState};
+use crate::snapshot_table::{SnapshotRecord, SnapshotState};
 use crate::snapshots::Snapshots;
 use crate::version_table::VersionTable;
 use lacuna_core::{Kind, Result};
@@ -40,7 +41,8 @@ pub(crate) struct Rollback<'a> {
 }
 
 impl<'a> Rollback<'a> {
-    /// Rolls back a disk of so many segments, with `background` several objects at a time.
+    /// Rolls back a disk of so many segments, with `background` several objects at a time. Errors: [`Kind::Corrupt`] if the
+    /// store does not have the snapshot any more; whatever the stores report.
     pub(crate) fn new(
         stores: &'a Stores,
         snapshots: &'a Snapshots,
@@ -49,16 +51,13 @@ impl<'a> Rollback<'a> {
         background: bool,
         to: SnapshotRecord,
     ) -> Result<Rollback<'a>> {
-        let past = stores.data.at_snapshot(to.data_id)?;
+        let past = snapshots.views(&to)?;
+        let mut objects = stores.data.list()?;
+        objects.extend(past.data.list()?);
         let version_tables = match version_table {
-            Some(version_table) => {
-                let past = Stores { data: past.clone(), book: stores.book.at_snapshot(to.book_id)? };
-                Some((version_table, version_table.at_snapshot(past, SnapshotNumber(to.number))?))
-            }
+            Some(now) => Some((now, now.at_snapshot(past, &to)?)),
             None => None,
         };
-        let mut objects = stores.data.list()?;
-        objects.extend(past.list()?);
         // Objects beyond the last block are not part of the disk.
         objects.retain(|object| *object < segments);
         objects.sort_unstable();

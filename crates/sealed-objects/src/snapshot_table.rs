@@ -1,7 +1,8 @@
 //! The table of a disk's snapshots as it stands in object 0 of the book: readable by everybody, changeable by the
 //! owner of the key.
 
-use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
+use crate::version_page::{HEADS_TAG_LEN, HeadsTag};
+use lacuna_core::{Error, Kind, Record, RecordMut, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{constant_time_eq, derive, keyed_hash};
 use lacuna_medium::SnapshotId;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ const HEAD: usize = 64;
 /// The head's bytes before the tag.
 const SIGNED: usize = 32;
 const RECORD: usize = 128;
-const NAME_AT: usize = 64;
+const LEDGER_AT: usize = 40;
+const NAME_AT: usize = LEDGER_AT + HEADS_TAG_LEN;
 /// Longest name in bytes.
 const NAME_MAX: usize = 64;
 
@@ -85,6 +87,15 @@ pub struct SnapshotRecord {
     pub book_id: SnapshotId,
     /// What is happening to it.
     pub state: SnapshotState,
+    /// What stands for the version table at that time; zeros where there is none.
+    pub(crate) ledger: HeadsTag,
+}
+
+impl SnapshotRecord {
+    /// Segments of the disk at that time.
+    pub(crate) fn segments(&self) -> u64 {
+        self.blocks.div_ceil(SEGMENT_BLOCKS)
+    }
 }
 
 /// All snapshots of a disk, in the order in which they were made.
@@ -132,7 +143,7 @@ impl SnapshotTable {
             let (mut out, name) = (RecordMut(out), record.name.as_bytes());
             out.u32(0, record.number).put(4, &[record.state as u8, name.len() as u8]);
             out.u64(8, record.time).u64(16, record.blocks).u64(24, record.data_id).u64(32, record.book_id);
-            out.put(NAME_AT, name);
+            out.put(LEDGER_AT, &record.ledger).put(NAME_AT, name);
         }
         let tag = keyed_hash(key, &[&bytes[..SIGNED], &bytes[HEAD..]]);
         bytes[SIGNED..HEAD].copy_from_slice(&tag);
@@ -195,7 +206,7 @@ fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
         .ok_or_else(|| bad(format!("a name of {} bytes", bytes[5])))?;
     let name = std::str::from_utf8(name).map_err(|_| bad("a name that is no text"))?;
     check_name(name).map_err(|_| bad(format!("a snapshot named {name:?}")))?;
-    let zeros = bytes[6..8].iter().chain(&bytes[40..NAME_AT]).chain(rest).all(|b| *b == 0);
+    let zeros = bytes[6..8].iter().chain(rest).all(|b| *b == 0);
     if !zeros {
         return Err(bad("bytes of a newer version of lacuna"));
     }
@@ -207,6 +218,7 @@ fn parse_record(bytes: &[u8]) -> Result<SnapshotRecord> {
         data_id: Record(bytes).u64(24),
         book_id: Record(bytes).u64(32),
         state,
+        ledger: *bytes[LEDGER_AT..].first_chunk().expect("a record is longer"),
     })
 }
 
@@ -233,6 +245,7 @@ mod tests {
             data_id: 77,
             book_id: 78,
             state: SnapshotState::Ready,
+            ledger: [number as u8; HEADS_TAG_LEN],
         }
     }
 

@@ -4,18 +4,21 @@
 //! named from the verified table when the disk is opened for writing, and whenever the table changes.
 //!
 //! # Power cuts
-//! - A snapshot is made in this order: numbers from the stores, record in the table, names to the stores; nothing
-//!   is written to the disk meanwhile. A cut before the record leaves numbers that nobody uses and no store keeps
-//!   anything for; a cut after it leaves the snapshot, and the next opening names it.
+//! - A snapshot is made in this order: its number in the mark, numbers from the stores, names to the stores, the mark
+//!   anew, record in the table; nothing is written to the disk meanwhile. A cut before the record leaves numbers that
+//!   nobody uses, and for which a store keeps no more than the mark; a cut after it leaves the snapshot, and the next opening
+//!   names it.
 //! - A removal marks the record, stops naming it, lets the stores forget it, and drops the record. A cut leaves the
 //!   mark, and the next opening for writing does it again; what the stores have forgotten already is no error.
 //! - A rollback marks the record as well; see `rollback.rs`.
 
 use crate::Stores;
+use crate::snapshot_mark::{Mark, lost};
 use crate::snapshot_table::{
     MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState, SnapshotTable, TABLE_MAX,
     check_name, table_key,
 };
+use crate::version_page::HeadsTag;
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, SnapshotId, Step, Transaction};
 use parking_lot::Mutex;
@@ -29,6 +32,17 @@ pub(crate) struct Snapshots {
     key: Secret<32>,
     newest: NewestSnapshot,
     held: Mutex<Held>,
+}
+
+/// What is known of a snapshot that is to be made, beside its number.
+pub(crate) struct NewSnapshot<'a> {
+    pub(crate) name: &'a str,
+    /// Seconds since 1970.
+    pub(crate) time: u64,
+    /// Length of the disk in blocks.
+    pub(crate) blocks: u64,
+    /// What stands for the version table; zeros where there is none.
+    pub(crate) ledger: HeadsTag,
 }
 
 /// The table as it stands in the book.
@@ -110,6 +124,24 @@ impl Snapshots {
         Ok(record.clone())
     }
 
+    /// What the stores keep for a snapshot. Errors: [`Kind::Corrupt`] if the store of the data does not have it any more,
+    /// [`Kind::NotFound`] if it was removed meanwhile.
+    pub(crate) fn views(&self, record: &SnapshotRecord) -> Result<Stores> {
+        let view = |store: &dyn ObjectStore, id| match store.at_snapshot(id) {
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            view => view.map(Some),
+        };
+        let data = view(&*self.stores.data, record.data_id)?;
+        let book = view(&*self.stores.book, record.book_id)?;
+        if let (Some(data), Some(book)) = (data, book)
+            && Mark(&self.key).is_of(&*data, SnapshotNumber(record.number))?
+        {
+            return Ok(Stores { data, book });
+        }
+        self.confirm(SnapshotNumber(record.number))?;
+        Err(lost(&record.name, "objects as they are now, or none"))
+    }
+
     /// Looks whether a snapshot is still there. What a view of it answered before is then what the snapshot holds: a
     /// removal is noted in the table before the store forgets anything. Errors: [`Kind::NotFound`].
     pub(crate) fn confirm(&self, number: SnapshotNumber) -> Result<()> {
@@ -133,30 +165,46 @@ impl Snapshots {
 
     /// Makes a snapshot of a disk that nobody writes to. An error that leaves open whether there is one goes through
     /// `fail`: nothing may be written then.
-    pub(crate) fn add(
-        &self,
-        name: &str,
-        time: u64,
-        blocks: u64,
-        fail: impl Fn(Error) -> Error,
-    ) -> Result<SnapshotNumber> {
+    pub(crate) fn add(&self, new: &NewSnapshot<'_>, fail: impl Fn(Error) -> Error) -> Result<SnapshotNumber> {
         let mut held = self.held.lock();
+        let &NewSnapshot { name, time, blocks, ledger } = new;
         let number = may_add(&held.table, name)?;
+        Mark(&self.key).begin(&*self.stores.data, number)?;
         let data_id = self.stores.data.create_snapshot()?;
         let book_id = self.stores.book.create_snapshot().inspect_err(|_| {
             // Nobody else knows of this number; the error to report is the first.
             drop(self.stores.data.remove_snapshot(data_id));
         })?;
-        let state = SnapshotState::Ready;
-        let record =
-            SnapshotRecord { number: number.0, name: name.into(), time, blocks, data_id, book_id, state };
-        let added = self.change(&mut held, |table| {
-            table.newest = number;
-            table.records.push(record);
-        });
-        added.and_then(|()| self.name_to_stores(&held.table)).map_err(fail)?;
+        let (name, state) = (name.into(), SnapshotState::Ready);
+        let record = SnapshotRecord { number: number.0, name, time, blocks, data_id, book_id, state, ledger };
+        let mut table = held.table.clone();
+        table.newest = number;
+        table.records.push(record.clone());
+        if let Err(e) = self.keep(&table, &record) {
+            // What no record speaks of is named no more; the error to report is the first.
+            self.name_to_stores(&held.table).map_err(&fail)?;
+            drop(self.stores.data.remove_snapshot(data_id));
+            drop(self.stores.book.remove_snapshot(book_id));
+            return Err(e);
+        }
+        self.change(&mut held, |stands| *stands = table).map_err(fail)?;
         self.newest.set(number);
         Ok(number)
+    }
+
+    /// Lets the stores keep a snapshot from now on, and looks whether they do. `table` is the one that will speak of it.
+    fn keep(&self, table: &SnapshotTable, record: &SnapshotRecord) -> Result<()> {
+        self.name_to_stores(table)?;
+        Mark(&self.key).end(&*self.stores.data)?;
+        let view = self.stores.data.at_snapshot(record.data_id)?;
+        if Mark(&self.key).is_of(&*view, SnapshotNumber(record.number))? {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Io, format!("cannot make the snapshot {}", record.name))
+            .found(format!("a store that keeps nothing for its snapshot {}", record.data_id))
+            .expected("a number above those of all snapshots before")
+            .remedy("if the objects were copied from another pool, remove the snapshots that the disk had there, and try again: each \
+                 try takes the next number"))
     }
 
     /// Removes a snapshot. Errors: [`Kind::NotFound`], and whatever the stores report.

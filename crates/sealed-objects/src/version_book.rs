@@ -7,7 +7,9 @@
 
 use crate::seal::Counter;
 use crate::segment::Segment;
-use crate::version_page::{Generation, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace, VersionPage, bad_page};
+use crate::version_page::{
+    Generation, HeadsTag, PAGE_ENTRIES, PAGE_LEN, PageKey, PagePlace, VersionPage, bad_page,
+};
 use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_medium::{Keys, ObjectStore, Query, ReadExtent, Step, Transaction};
 use parking_lot::{Mutex, MutexGuard};
@@ -191,6 +193,13 @@ impl VersionBook {
     /// How many objects there are to write.
     pub(crate) fn objects(&self) -> u64 {
         self.parts.len() as u64
+    }
+
+    /// What stands for the heads of the objects that count so many segments, as they are now.
+    pub(crate) fn heads_tag(&self, segments: u64) -> HeadsTag {
+        let parts = self.parts.iter().take(objects_for(segments) as usize);
+        let heads: Vec<VersionPage> = parts.map(|part| part.head.lock().page.clone()).collect();
+        self.key.tag_of_heads((0..).map(head_place).zip(&heads))
     }
 
     /// Waits for the right to write the object that holds the pages from `index * OBJECT_PAGES`.

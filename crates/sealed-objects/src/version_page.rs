@@ -15,6 +15,11 @@ const SIGNED: usize = 32;
 const HEAD: usize = 64;
 /// The only flag.
 const OPEN: u32 = 1;
+/// Bytes of a [`HeadsTag`].
+pub(crate) const HEADS_TAG_LEN: usize = 24;
+
+/// What stands for all heads of a version table at one moment.
+pub(crate) type HeadsTag = [u8; HEADS_TAG_LEN];
 
 /// The source of every error about a page: by it a program tells such errors from those about data objects.
 #[derive(Debug)]
@@ -97,6 +102,16 @@ impl PageKey {
         let tag = keyed_hash(&self.0, &[&bytes[..SIGNED], &bytes[HEAD..]]);
         bytes[SIGNED..HEAD].copy_from_slice(&tag);
         bytes
+    }
+
+    /// What stands for the heads of a version table, in their order: the beginning of a MAC of their tags.
+    pub(crate) fn tag_of_heads<'h>(
+        &self,
+        heads: impl Iterator<Item = (PagePlace, &'h VersionPage)>,
+    ) -> HeadsTag {
+        let tags: Vec<u8> =
+            heads.flat_map(|(place, head)| self.encode(place, head)[SIGNED..HEAD].to_vec()).collect();
+        *keyed_hash(&self.0, &[&tags[..]]).first_chunk().expect("a hash is longer than a tag")
     }
 
     /// Reads the page that stands in a place.

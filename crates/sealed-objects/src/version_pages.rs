@@ -8,7 +8,7 @@
 use crate::seal::Counter;
 use crate::segment::Segment;
 use crate::version_book::{PAGE_SEGMENTS, PageNumber, VersionBook, Writing};
-use crate::version_page::{Generation, PAGE_ENTRIES, PAGE_LEN, VersionPage};
+use crate::version_page::{Generation, HeadsTag, PAGE_ENTRIES, PAGE_LEN, VersionPage};
 use lacuna_core::{BoundedCache, Kind, Result};
 use lacuna_medium::{ObjectStore, Step};
 use parking_lot::{Condvar, Mutex};
@@ -271,6 +271,19 @@ impl VersionPages {
         if let Some(opened) = self.state.lock().opened.get_mut(&PageNumber::of(segment)) {
             opened.closing = Closing::Never;
         }
+    }
+
+    /// Runs `f` while nothing of the version table is written, with what stands for its heads, as far as they count so many
+    /// segments.
+    pub(crate) fn standing_still<T>(&self, segments: u64, f: impl FnOnce(HeadsTag) -> T) -> T {
+        let _writings: Vec<Writing<'_>> =
+            (0..self.book.objects()).map(|part| self.book.writing(part)).collect();
+        f(self.heads_tag(segments))
+    }
+
+    /// What stands for the heads that count so many segments.
+    pub(crate) fn heads_tag(&self, segments: u64) -> HeadsTag {
+        self.book.heads_tag(segments)
     }
 
     /// Writes every page that changed, open.

@@ -44,12 +44,14 @@ use crate::objects::Objects;
 use crate::seal::{Counter, SealKey, SealPlace};
 use crate::seals::{Fetched, Seals};
 use crate::segment::Segment;
-use crate::snapshot_table::{NewestSnapshot, SnapshotNumber};
+use crate::snapshot_mark::lost;
+use crate::snapshot_table::{NewestSnapshot, SnapshotNumber, SnapshotRecord};
 use crate::version_book::{PageNumber, VersionBook};
-use crate::version_page::PageKey;
+use crate::version_page::{HeadsTag, PageKey};
 use crate::version_pages::{Entry, PAGE_COST, Seen, VersionPages};
 use crate::version_ticket::{Standing, Ticket};
 use lacuna_core::{Budget, Kind, Result, Secret};
+use lacuna_crypto::constant_time_eq;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -112,14 +114,33 @@ impl VersionTable {
         })
     }
 
-    /// The same disk's version table at a snapshot, of which `stores` are views.
-    pub(crate) fn at_snapshot(&self, stores: Stores, view: SnapshotNumber) -> Result<VersionTable> {
+    /// The same disk's version table at a snapshot, of which `stores` are views. Errors: [`Kind::Corrupt`] if it is not the
+    /// one of which the record of the snapshot speaks.
+    pub(crate) fn at_snapshot(&self, stores: Stores, record: &SnapshotRecord) -> Result<VersionTable> {
         let pages = self.objects.pages.view(stores.book, VIEW_PAGES)?;
         let known = self.seals.key.binds().then(|| KnownTails::new(Budget::bytes(0)));
-        let seals = Seals { data: stores.data, view: Some(view), ..self.seals.clone() };
+        let view = Some(SnapshotNumber(record.number));
+        let seals = Seals { data: stores.data, view, ..self.seals.clone() };
         let objects = Objects::new(pages, known);
         let (examined, examining) = (Mutex::default(), Mutex::default());
-        Ok(VersionTable { objects, seals, segments: self.segments, examined, examining })
+        let past = VersionTable { objects, seals, segments: self.segments, examined, examining };
+        past.check_time(record)?;
+        Ok(past)
+    }
+
+    /// Runs `f` with what a record of a snapshot says of this version table, which is not written meanwhile.
+    pub(crate) fn standing_still<T>(&self, f: impl FnOnce(HeadsTag) -> T) -> T {
+        self.objects.pages.standing_still(self.segments, f)
+    }
+
+    /// Compares this version table, at a snapshot, with the one of which the record of the snapshot speaks. Errors:
+    /// [`Kind::Corrupt`].
+    pub(crate) fn check_time(&self, record: &SnapshotRecord) -> Result<()> {
+        let heads = self.objects.pages.heads_tag(record.segments());
+        if constant_time_eq(&heads, &record.ledger) {
+            return Ok(());
+        }
+        Err(lost(&record.name, "the version table of another time"))
     }
 
     /// Where the seals of objects are.

@@ -6,7 +6,7 @@ mod fixture;
 use fixture::*;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, derive, keyed_hash};
-use lacuna_medium::{MemoryObject, MemoryObjects, StripedMedium};
+use lacuna_medium::{Keys, MemoryObject, MemoryObjects, ObjectStore, Query, ReadExtent, StripedMedium};
 use lacuna_sealed_objects::{ObjectLayout, ObjectParams, list_snapshots};
 use lacuna_sim::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
@@ -386,9 +386,16 @@ fn the_version_table_lies_where_the_page_says() {
 fn the_table_of_snapshots_lies_where_the_page_says() {
     for (cipher, layout) in all_kinds() {
         let scene = scene(cipher, layout);
+        let mut ledger = vec![0; 24];
         scene.session(|disk| {
             disk.create_snapshot("x").unwrap();
             disk.create_snapshot("2nd:a-b_c.d").unwrap();
+            if cipher.authenticates() {
+                let key: Secret<32> = derive(&master(), "sealed objects ledger", &UUID);
+                let head = version_page(&scene, 0);
+                ledger = keyed_hash(&key, &[fields_of("The ledger", 4096).get(&head, "tag")])[..24].to_vec();
+            }
+            write(disk, 7, 1, 7);
             disk.remove_snapshot("x").unwrap();
         });
         let (head, record) = (fields_of("Table of snapshots", 64), fields_of("Snapshot record", 128));
@@ -415,8 +422,25 @@ fn the_table_of_snapshots_lies_where_the_page_says() {
             assert_eq!(record.number(bytes, "book id"), listed.book_id);
             assert_eq!((listed.number, listed.name.as_str()), (number as u32, name));
             record.assert_zeros(bytes);
+            if number == 3 {
+                assert_eq!(record.get(bytes, "ledger"), ledger);
+            }
+            assert_eq!(marked(&*scene.data.at_snapshot(listed.data_id).unwrap()), number);
         }
+        assert_eq!(marked(&*scene.data), 0);
     }
+}
+
+/// The number in the mark of a disk, or of one at a snapshot, verified.
+fn marked(data: &dyn ObjectStore) -> u64 {
+    let (mut bytes, fields) = (vec![0; 64], fields_of("Mark", 64));
+    let extents = vec![ReadExtent { offset: 0, buf: &mut bytes }];
+    data.query_one(Query { object: constant("mark object"), extents, keys: Keys::None }).unwrap();
+    let key: Secret<32> = derive(&master(), "sealed objects snapshots", &UUID);
+    assert_eq!(fields.get(&bytes, "magic"), b"LACMARK1");
+    assert_eq!(fields.get(&bytes, "tag"), keyed_hash(&key, &[&bytes[..32]]));
+    fields.assert_zeros(&bytes);
+    fields.number(&bytes, "number")
 }
 
 #[test]

@@ -299,7 +299,8 @@ fn a_snapshot_with_a_bad_object_is_not_rolled_back_to() {
     for layout in ObjectLayout::ALL {
         let scene = scene(Cipher::Gcm, layout);
         let record = list_snapshots(&*scene.book).unwrap().remove(0);
-        let past = scene.data.at_snapshot(record.data_id).unwrap().list().unwrap();
+        let mut past = scene.data.at_snapshot(record.data_id).unwrap().list().unwrap();
+        past.retain(|object| object * 1024 < BLOCKS);
         assert_eq!(past, [0, 1, 3]);
         for object in past {
             for state in [None, scene.data.object(object), scene.data.object(2)] {
