@@ -26,6 +26,8 @@ SEED ?= 1
 ROBBED ?= 200
 # Openings of a vault in a folder that lies, in test-long.
 LIES ?= 20000
+# Attacks on each kind of disk in a hostile pool, in test-long.
+HOSTILE ?= 5000
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
@@ -66,6 +68,7 @@ test-long: all
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-flash --test crash -- --nocapture
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-vault --test store_crash --test vault_crash -- --nocapture
 	LACUNA_LIES=$(LIES) $(CARGO) test --release -p lacuna-vault --test vault_lies
+	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release -p lacuna-sealed-objects --test hostile -- --nocapture
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)
