@@ -12,6 +12,7 @@
 
 use crate::file_place::FilePlace;
 use crate::flash_place::FlashPlace;
+use crate::observer::Observer;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
@@ -174,11 +175,18 @@ impl Connection {
     }
 
     /// Takes the lock on the disk, until this is dropped. A client that died is shut out first, and with `steal`
-    /// one that lives. Errors: [`Kind::Busy`] while another client holds it.
-    pub(crate) fn hold(&mut self, steal: bool) -> Result<()> {
+    /// one that lives; the observer is told. Errors: [`Kind::Busy`] while another client holds it.
+    pub(crate) fn hold(&mut self, steal: bool, observer: &dyn Observer) -> Result<()> {
+        let shown = &self.target.shown;
         let object = format!("{}.{:016x}", self.target.lock_prefix(), 0);
-        let lock = self.pool.lock_writer(&object, steal);
-        *self.lock() = Some(lock.map_err(|e| e.context(&self.target.shown))?);
+        let lock = self.pool.lock_writer(&object, steal).map_err(|e| e.context(shown))?;
+        if let Some(client) = lock.taken_from() {
+            let why = if steal { "held it" } else { "held it and did not answer" };
+            observer.note(&format!(
+                "{shown}: {client} {why}; it is shut out of the cluster, and what it had not flushed is lost"
+            ));
+        }
+        *self.lock() = Some(lock);
         Ok(())
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn run(
     if connection.exists()? && !options.force {
         return Err(exists(making));
     }
-    connection.hold(options.holder.steal)?;
+    connection.hold(options.holder.steal, *observer)?;
     // Between that look and the lock another client may have made one.
     let there = connection.exists()?;
     if there && !options.force {
@@ -191,7 +191,7 @@ pub fn delete(
     cluster::refuse_snapshot(location, "delete")?;
     let mut connection = Connection::open(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
-    connection.hold(holder.steal)?;
+    connection.hold(holder.steal, observer)?;
     agree(uuid)?;
     // Again, under the lock: another client may have put a new disk there.
     if uuid_of(&connection)? != uuid {

@@ -60,7 +60,7 @@ pub fn erase(
 ) -> Result<Erased> {
     let what = format!("cannot erase {location}");
     refuse_snapshot(location, "erase")?;
-    let (medium, connection) = medium(location, holder).map_err(|e| e.context(&what))?;
+    let (medium, connection) = medium(location, holder, observer).map_err(|e| e.context(&what))?;
     let diagnosis = Diagnosis::of(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     let unreadable = diagnosis.copies.iter().find(|copy| matches!(copy.state, CopyState::Unreadable(_)));
     if let (false, Some(copy)) = (diagnosis.is_of_ours(), unreadable) {

@@ -104,7 +104,7 @@ pub fn restore(
         (Parameters::Vault(_), Location::Path(dir)) => vault_place::NewHeaderFile::make(dir)?,
         _ => vault_place::NewHeaderFile::default(),
     };
-    let (medium, _connection) = medium(location, holder)?;
+    let (medium, _connection) = medium(location, holder, observer)?;
     // That of a vault is a file of its own, which gets its length back.
     if medium.len() < parameters.end() && !matches!(parameters, Parameters::Vault(_)) {
         return Err(Error::new(Kind::Usage, what)
@@ -227,7 +227,11 @@ fn write_record(location: &Location, medium: &dyn Medium) -> Result<()> {
 }
 
 /// The medium of the header, held for writing, with the connection that holds it in a pool.
-pub(crate) fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
+pub(crate) fn medium(
+    location: &Location,
+    holder: &Holder,
+    observer: &dyn Observer,
+) -> Result<(Arc<dyn Medium>, Option<Connection>)> {
     match Site::of(location, &holder.cluster) {
         Site::File(place) => {
             let medium = place.open(Access::Write)?;
@@ -237,7 +241,7 @@ pub(crate) fn medium(location: &Location, holder: &Holder) -> Result<(Arc<dyn Me
         Site::Flash(place) => Ok((Arc::new(HeaderMedium::new(place.open(Access::Write)?)), None)),
         Site::Pool(target) => {
             let mut connection = Connection::open(&target)?;
-            connection.hold(holder.steal)?;
+            connection.hold(holder.steal, observer)?;
             Ok((connection.header_to_mend()?, Some(connection)))
         }
     }

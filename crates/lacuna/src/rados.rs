@@ -51,6 +51,10 @@ impl RadosPool {
 }
 
 impl WriterLock {
+    pub(crate) fn taken_from(&self) -> Option<&str> {
+        match *self {}
+    }
+
     pub(crate) fn remove(self) -> Result<()> {
         match self {}
     }

@@ -10,7 +10,7 @@ use crate::cluster::{self, Connection, Holder, Site, Target};
 use crate::file_place::FilePlace;
 use crate::growing::{Growing, Opener as Reopener};
 use crate::held_header::HeldHeader;
-use crate::observer::{Observer, during};
+use crate::observer::{Observer, Silent, during};
 use crate::open_disk::{Engine, OnFlash, OnObjects, OpenDisk};
 use crate::parameters::Parameters;
 use crate::partition_table;
@@ -100,7 +100,7 @@ pub fn unlock(
             // Nothing is taken from another client before the passphrase has opened the header.
             let (mut connection, header) = look(&target, location)?;
             if !holder.steal {
-                hold(&mut connection, false)?;
+                hold(&mut connection, false, observer)?;
             }
             (header, Some(connection))
         }
@@ -154,7 +154,7 @@ fn unlock_in(
         observer.note(ACCESS_TIMES);
     }
     if let Some(connection) = connection.as_mut().filter(|_| holder.steal) {
-        hold(connection, true)?;
+        hold(connection, true, observer)?;
         check_unchanged(&*header, &unlocked.header, location)?;
     }
     Ok(Volume {
@@ -228,8 +228,8 @@ fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Med
 }
 
 /// Takes the lock on a disk; a snapshot, which nobody writes, needs none.
-fn hold(connection: &mut Connection, steal: bool) -> Result<()> {
-    if connection.target().snapshot().is_some() { Ok(()) } else { connection.hold(steal) }
+fn hold(connection: &mut Connection, steal: bool, observer: &dyn Observer) -> Result<()> {
+    if connection.target().snapshot().is_some() { Ok(()) } else { connection.hold(steal, observer) }
 }
 
 /// Refuses a header that is no longer what was unlocked.
@@ -484,7 +484,8 @@ impl Objects {
             return Ok(connection);
         }
         let (mut connection, header) = look(&self.target, &self.location)?;
-        hold(&mut connection, self.steal)?;
+        // The process that unlocked the disk took it over, and has told.
+        hold(&mut connection, self.steal, &Silent)?;
         check_unchanged(&*header, &self.header, &self.location)?;
         Ok(connection)
     }

@@ -24,9 +24,13 @@ const LOCK: &CStr = c"lacuna.writer";
 const ANSWER_MS: u64 = 5000;
 /// Seconds for which the cluster keeps a watch whose client cannot be reached.
 const WATCH_SECONDS: u32 = 30;
-/// Seconds for which a client that was shut out stays so: twenty years. What it left under way may be sent whenever its
-/// machine goes on, be that after a pause of months; see `epoch.rs` for what holds even then.
-const FENCE_SECONDS: u32 = 20 * 365 * 24 * 3600;
+const DAY: u32 = 24 * 3600;
+/// Seconds for which a client that lived when it was shut out stays so: twenty years.
+const STOLEN_SECONDS: u32 = 20 * 365 * DAY;
+/// The same of one that did not answer. Nearly all of these are gone for good, and the cluster keeps a list of them. One whose
+/// machine goes on after a longer pause than this finds that the lock is another's; see `epoch.rs` for what becomes of what it
+/// still has under way.
+const DEAD_SECONDS: u32 = 30 * DAY;
 /// How often the lock is tried again while it changes hands under us.
 const TRIES: u32 = 8;
 /// How long a lost watch waits between tries to renew it.
@@ -59,6 +63,7 @@ enum Event {
 /// over, and then everything through this connection fails with [`Kind::Fenced`]. So it does if the locked object is
 /// removed, and the lock with it.
 pub struct WriterLock {
+    taken_from: Option<String>,
     events: Sender<Event>,
     ended: Receiver<()>,
     keeper: Option<JoinHandle<()>>,
@@ -79,7 +84,7 @@ impl RadosPool {
         let (events, inbox) = channel();
         // Watching comes first: a holder must be able to answer from the first moment on.
         let watch = claim.first_watch(&events)?;
-        claim.take(steal)?;
+        let taken_from = claim.take(steal)?;
         match claim.next_epoch() {
             Ok(epoch) => claim.pool.enter(epoch),
             Err(e) => {
@@ -87,7 +92,7 @@ impl RadosPool {
                 return Err(e);
             }
         }
-        claim.keep(watch, events, inbox)
+        claim.keep(watch, (events, inbox), taken_from)
     }
 }
 
@@ -126,12 +131,14 @@ impl Claim {
         Watch::new(&self.context, &self.object, WATCH_SECONDS, lost)
     }
 
-    fn take(&self, steal: bool) -> Result<()> {
+    /// Takes the lock. Says which client was shut out for it, if one was.
+    fn take(&self, steal: bool) -> Result<Option<String>> {
+        let mut taken_from = None;
         let about = format!("lacuna, process {}", std::process::id());
         let about = c_string(&about, "the description of the lock")?;
         for _ in 0..TRIES {
             match self.context.lock(&self.object, LOCK, &self.cookie, &about) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(taken_from),
                 Err(Code::BUSY) => {}
                 Err(code) => return Err(self.failed(code)),
             }
@@ -152,7 +159,8 @@ impl Claim {
                     continue;
                 }
             }
-            self.take_from(holder)?;
+            self.take_from(holder, if steal { STOLEN_SECONDS } else { DEAD_SECONDS })?;
+            taken_from = Some(words(holder));
         }
         Err(Error::new(Kind::Busy, self.what()).found("it keeps changing hands").remedy("try again"))
     }
@@ -178,16 +186,15 @@ impl Claim {
     }
 
     fn busy(&self, holder: &Locker) -> Error {
-        let (client, address) = (holder.client.to_string_lossy(), holder.address.to_string_lossy());
         let advice = Advice::from("close it there first, or take it over with ").setting(Setting::Steal);
         Error::new(Kind::Busy, self.what())
-            .found(format!("{client} at {address} holds it, and lives"))
+            .found(format!("{} holds it, and lives", words(holder)))
             .remedy(advice.text(", which shuts the other client out"))
     }
 
-    /// Shuts the holder out of the cluster, and only then takes the lock from it.
-    fn take_from(&self, holder: &Locker) -> Result<()> {
-        self.pool.cluster().blocklist(&holder.address, FENCE_SECONDS).map_err(|code| {
+    /// Shuts the holder out of the cluster for so many seconds, and only then takes the lock from it.
+    fn take_from(&self, holder: &Locker, seconds: u32) -> Result<()> {
+        self.pool.cluster().blocklist(&holder.address, seconds).map_err(|code| {
             let address = holder.address.to_string_lossy();
             let what = format!("{}: cannot shut out its holder at {address}", self.what());
             let error = self.pool.failed(code, what);
@@ -233,7 +240,12 @@ impl Claim {
     }
 
     /// Starts the thread that keeps the watch and in the end gives the lock back.
-    fn keep(self, watch: Watch, events: Sender<Event>, inbox: Receiver<Event>) -> Result<WriterLock> {
+    fn keep(
+        self,
+        watch: Watch,
+        (events, inbox): (Sender<Event>, Receiver<Event>),
+        taken_from: Option<String>,
+    ) -> Result<WriterLock> {
         let (ending, ended) = channel();
         let renewing = events.clone();
         let what = self.what();
@@ -244,7 +256,7 @@ impl Claim {
             drop(ending);
         });
         let keeper = keeper.map_err(|e| Error::io(what, &e))?;
-        Ok(WriterLock { events, ended, keeper: Some(keeper) })
+        Ok(WriterLock { taken_from, events, ended, keeper: Some(keeper) })
     }
 }
 
@@ -305,7 +317,17 @@ fn renewed(claim: &Claim, events: &Sender<Event>, inbox: &Receiver<Event>) -> Re
     }
 }
 
+/// Which client holds a lock.
+fn words(holder: &Locker) -> String {
+    format!("{} at {}", holder.client.to_string_lossy(), holder.address.to_string_lossy())
+}
+
 impl WriterLock {
+    /// The client that was shut out for this lock, if one was: its name and address.
+    pub fn taken_from(&self) -> Option<&str> {
+        self.taken_from.as_deref()
+    }
+
     /// Gives the lock back and removes the object that was locked, while nobody else can hold it.
     pub fn remove(self) -> Result<()> {
         let (answer, answered) = channel();

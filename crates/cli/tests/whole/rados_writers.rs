@@ -65,6 +65,32 @@ fn the_dead_are_taken_over_from() {
     disk.keyed(&["check"], &[]).code(0);
 }
 
+/// Who takes a disk over is told whom that shuts out; and the cluster keeps the dead on its list for a shorter time.
+#[test]
+fn a_client_that_is_shut_out_is_named() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    let shut_out = |options: &[&str], words: &str| {
+        let said = disk.keyed(&["check"], options).code(0).stderr;
+        let sentence = said.lines().find(|line| line.contains("is shut out of the cluster"));
+        let sentence = sentence.unwrap_or_else(|| panic!("{said}"));
+        let (client, _) = sentence.split_once(words).unwrap_or_else(|| panic!("{sentence}"));
+        let address = client.rsplit(' ').next().unwrap().to_owned();
+        let listed = disk.cluster.tool("ceph", &["osd", "blocklist", "ls"]);
+        let entry = listed.lines().find(|line| line.contains(&address));
+        // When it expires: a time that sorts as text.
+        entry.unwrap_or_else(|| panic!("{address}: {listed}")).split_once(' ').unwrap().1.to_owned()
+    };
+    let mut server = disk.serve(&[]);
+    server.kill();
+    let dead = shut_out(&[], " held it and did not answer;");
+    let server = disk.serve(&[]);
+    let stolen = shut_out(&["--steal"], " held it;");
+    assert_eq!(server.wait(), 5);
+    assert!(dead < stolen, "{dead}, {stolen}");
+    assert!(!disk.keyed(&["check"], &[]).code(0).stderr.contains("shut out"));
+}
+
 #[test]
 fn the_living_are_shut_out_and_stop() {
     for (layout, write_through) in [("adaptive", false), ("segment-end", true)] {
