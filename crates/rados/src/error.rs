@@ -67,8 +67,13 @@ impl Code {
     }
 }
 
-/// An operation on a pool, or on an object in it, that failed; `what` names them.
-pub(super) fn failed(code: Code, what: String, pool: &str) -> Error {
+/// A pool, or a namespace in it, in the words in which rights are given.
+pub(super) fn place(pool: &str, namespace: Option<&str>) -> String {
+    namespace.map_or_else(|| pool.to_owned(), |namespace| format!("{pool} namespace={namespace}"))
+}
+
+/// An operation on a pool, or on an object in it, that failed; `what` names them. `place` is from [`place`].
+pub(super) fn failed(code: Code, what: String, place: &str) -> Error {
     if code == Code::FENCED {
         return fenced(what).found(format!("{TAKEN}: {}", code.words()));
     }
@@ -87,7 +92,7 @@ pub(super) fn failed(code: Code, what: String, pool: &str) -> Error {
     let error = Error::new(kind, what).found(code.words());
     match kind {
         Kind::Permission => {
-            let caps = format!("`ceph auth caps client.ID mon 'profile rbd' osd 'profile rbd pool={pool}'`");
+            let caps = format!("`ceph auth caps client.ID mon 'profile rbd' osd 'profile rbd pool={place}'`");
             let advice =
                 Advice::from(format!("give the client's key the right ({caps}), or use another with "));
             error.remedy(advice.setting(Setting::CephId))
@@ -131,4 +136,16 @@ pub(super) fn no_pool(what: String, pool: &str) -> Error {
     Error::new(Kind::NotFound, what).found(format!("no pool `{pool}`")).remedy(format!(
         "see which pools there are with `ceph osd pool ls`, or make it: `ceph osd pool create {pool}`"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_proposed_for_what_was_used_and_no_more() {
+        let hint = |namespace| failed(Code::PERMISSION, "cannot".into(), &place("p", namespace)).to_string();
+        assert!(hint(None).contains("osd 'profile rbd pool=p'"), "{}", hint(None));
+        assert!(hint(Some("n")).contains("osd 'profile rbd pool=p namespace=n'"), "{}", hint(Some("n")));
+    }
 }

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct RadosPool {
     cluster: Arc<Cluster>,
     name: String,
+    /// With the namespace, for advice.
+    place: String,
     pool: CString,
     number: i64,
     namespace: Option<CString>,
@@ -37,11 +39,12 @@ impl RadosPool {
         let (cluster, object_limit) = options.connect()?;
         let cluster = Arc::new(cluster);
         let what = || format!("cannot open pool `{pool}`");
+        let place = error::place(pool, options.namespace.as_deref());
         let context = IoContext::open(&cluster, &c_pool).map_err(|code| match code {
             Code::NO_ENTRY => error::no_pool(what(), pool),
-            _ => error::failed(code, what(), pool),
+            _ => error::failed(code, what(), &place),
         })?;
-        if context.only_appends().map_err(|code| error::failed(code, what(), pool))? {
+        if context.only_appends().map_err(|code| error::failed(code, what(), &place))? {
             return Err(Error::new(Kind::Usage, what())
                 .found("an erasure-coded pool without overwrites")
                 .expected("a pool whose objects can be changed in place")
@@ -51,6 +54,7 @@ impl RadosPool {
             number: context.pool(),
             cluster,
             name: pool.to_owned(),
+            place,
             pool: c_pool,
             namespace,
             has_keys: true,
@@ -94,7 +98,7 @@ impl RadosPool {
             Ok(_) => Ok(true),
             Err(code) if code.is_guard() || code.is_refusal() => Ok(true),
             Err(code) => {
-                Err(error::failed(code, format!("cannot ask pool `{}` about keys", self.name), &self.name))
+                Err(error::failed(code, format!("cannot ask pool `{}` about keys", self.name), &self.place))
             }
         }
     }
@@ -126,7 +130,7 @@ impl RadosPool {
         if code == Code::TIMED_OUT {
             self.in_doubt.store(true, Ordering::Release);
         }
-        error::failed(code, what, &self.name)
+        error::failed(code, what, &self.place)
     }
 
     /// Whether something was given up that the cluster may still perform.
