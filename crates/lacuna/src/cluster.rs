@@ -14,7 +14,7 @@ use crate::file_place::FilePlace;
 use crate::flash_place::FlashPlace;
 use crate::observer::Observer;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
-use lacuna_core::{Error, Kind, Result};
+use lacuna_core::{Error, Kind, Result, shell_word};
 use lacuna_header::{Location, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
@@ -97,7 +97,7 @@ impl Target {
     }
 
     fn header_prefix(&self) -> String {
-        format!("lacuna.{}", self.name)
+        header_prefix(&self.name)
     }
 
     fn lock_prefix(&self) -> String {
@@ -133,6 +133,18 @@ pub(crate) fn snapshot(connection: &Connection, uuid: Uuid, name: &str) -> Resul
             .expected("the name of one that the disk has")
             .remedy("list the snapshots of the disk")
     })
+}
+
+fn header_prefix(name: &str) -> String {
+    format!("lacuna.{name}")
+}
+
+/// The name of the disk of whose header an object is a part by its own name.
+fn disk_of(object: &str) -> Option<&str> {
+    let (name, number) = object.strip_prefix("lacuna.")?.split_once('.')?;
+    let is_number = number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    (is_number && is_name).then_some(name)
 }
 
 /// The prefix of the objects of a disk's data.
@@ -209,19 +221,7 @@ impl Connection {
 
     /// The medium that holds the header of a disk which is there.
     pub(crate) fn header(&self) -> Result<Arc<dyn Medium>> {
-        let objects = self.objects(&self.target.header_prefix())?;
-        let opened = StripedMedium::open(objects.clone()).or_else(|e| {
-            if e.kind() != Kind::NotFound {
-                return Err(e);
-            }
-            let left = StripedMedium::with_len(objects, HEADER_LEN);
-            match lacuna_header::read_public(&left) {
-                Ok(_) => Ok(left),
-                Err(why) if why.kind() == Kind::NotFound => Err(e),
-                Err(why) => Err(why),
-            }
-        });
-        let medium = opened.map_err(|e| match e.kind() {
+        let medium = self.header_of(&self.target.name).map_err(|e| match e.kind() {
             Kind::NotFound => Error::new(Kind::NotFound, format!("cannot open {}", self.target.shown))
                 .found(match &self.target.options.namespace {
                     Some(namespace) => {
@@ -233,6 +233,59 @@ impl Connection {
             _ => e.context(&self.target.shown),
         })?;
         Ok(Arc::new(medium))
+    }
+
+    /// The medium of the header of the disk of this name.
+    fn header_of(&self, name: &str) -> Result<StripedMedium> {
+        let objects = self.objects(&header_prefix(name))?;
+        StripedMedium::open(objects.clone()).or_else(|e| {
+            if e.kind() != Kind::NotFound {
+                return Err(e);
+            }
+            let left = StripedMedium::with_len(objects, HEADER_LEN);
+            match lacuna_header::read_public(&left) {
+                Ok(_) => Ok(left),
+                Err(why) if why.kind() == Kind::NotFound => Err(e),
+                Err(why) => Err(why),
+            }
+        })
+    }
+
+    /// Refuses what removes the objects of the disk with this UUID if another name leads to them as well, by a copy of its
+    /// header. `what` could not be done.
+    ///
+    /// Errors: [`Kind::Usage`] then; what the cluster reports.
+    pub(crate) fn refuse_copied(&self, uuid: Uuid, what: &str) -> Result<()> {
+        let objects = self.pool.object_names("lacuna.")?;
+        let mut names: Vec<&str> = objects.iter().filter_map(|object| disk_of(object)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| *name != self.target.name);
+        let mut others = Vec::new();
+        for name in names {
+            match self.header_of(name).and_then(|header| lacuna_header::read_public(&header)) {
+                Ok((header, _)) if header.uuid == uuid => others.push(name),
+                Ok(_) => {}
+                // None that can be read, so no copy of one that was.
+                Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Corrupt | Kind::Other) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let Some(other) = others.first() else { return Ok(()) };
+        let Target { pool, name, .. } = &self.target;
+        let namespace = self.target.namespace().map(|n| format!(" -N {}", shell_word(n))).unwrap_or_default();
+        Err(Error::new(Kind::Usage, what)
+            .found(format!(
+                "a copy of its header under the name {}: both lead to the same data",
+                others.join(", ")
+            ))
+            .expected("one name that leads to the data")
+            .remedy(format!(
+                "remove the header that is not wanted, that of {name} or of {other}, and leave the data: \
+                 `rados -p {}{namespace} rm lacuna.{name}.{:016x} lacuna.{name}.{LAST_COPY:016x}`",
+                shell_word(pool),
+                0
+            )))
     }
 
     /// The medium of a header of which nothing may be left.
@@ -301,4 +354,26 @@ pub(crate) fn remove_all(store: &dyn ObjectStore, mut progress: impl FnMut(usize
         progress(batch * REMOVED_AT_ONCE + part.len(), objects.len());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_a_header_names_its_disk() {
+        assert_eq!(disk_of("lacuna.vm-1.0000000000000000"), Some("vm-1"));
+        assert_eq!(disk_of("lacuna.vm_1.0000000000000001"), Some("vm_1"));
+        let hex = "0123456789abcdef0123456789abcdef";
+        for other in [
+            "lacuna.vm.lock.0000000000000000".to_owned(),
+            format!("lacuna.{hex}.data.0000000000000000"),
+            "lacuna.vm.000000000000000".to_owned(),
+            "lacuna.v m.0000000000000000".to_owned(),
+            "rbd.vm.0000000000000000".to_owned(),
+            "lacuna.".to_owned(),
+        ] {
+            assert_eq!(disk_of(&other), None, "{other}");
+        }
+    }
 }

@@ -36,6 +36,8 @@ pub(crate) fn run(
     }
     if there {
         let found = connection.header().and_then(|header| lacuna_header::read_public(&*header));
+        let what = format!("cannot create {}", options.location);
+        found.as_ref().map_or(Ok(()), |(there, _)| connection.refuse_copied(there.uuid, &what))?;
         let words =
             found.map_or("a disk whose header cannot be read".to_owned(), |(there, _)| lacuna_disk(&there));
         observer.replaces(&words)?;
@@ -173,7 +175,7 @@ fn forget(store: &dyn ObjectStore, id: SnapshotId) -> Result<()> {
 /// Removes a disk in RADOS with its snapshots and all its data. `agree` is called with its UUID once it is known that the disk
 /// is there and nobody else holds it; an error of it ends everything before anything is removed.
 ///
-/// Errors: [`Kind::Usage`] for a path or a snapshot, [`Kind::NotFound`], [`Kind::Busy`] while another client holds it,
+/// Errors: [`Kind::Usage`] for a path or a snapshot, or if another name leads to the same data, [`Kind::NotFound`], [`Kind::Busy`] while another client holds it,
 /// and what the cluster reports; a removal that was cut short is finished by another one.
 pub fn delete(
     location: &Location,
@@ -191,6 +193,7 @@ pub fn delete(
     cluster::refuse_snapshot(location, "delete")?;
     let mut connection = Connection::open(&target)?;
     let uuid = uuid_of(&connection).map_err(|e| e.context(&what))?;
+    connection.refuse_copied(uuid, &what)?;
     connection.hold(holder.steal, observer)?;
     agree(uuid)?;
     // Again, under the lock: another client may have put a new disk there.

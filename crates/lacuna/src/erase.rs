@@ -80,6 +80,9 @@ pub fn erase(
     }
     diagnosis.header.as_ref().map_or(Ok(()), |header| check_place(header, location))?;
     let flat = matches!(Site::of(location, &holder.cluster), Site::File(_));
+    if let (Some(connection), Some(header)) = (&connection, &diagnosis.header) {
+        connection.refuse_copied(header.uuid, &what)?;
+    }
     let last_copy_alone = flat && diagnosis.has_last_copy_alone();
     let header = diagnosis.header;
     let _claim = header.as_ref().map(|header| Claim::take(header.uuid, &what, observer)).transpose()?;

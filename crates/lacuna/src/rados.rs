@@ -45,6 +45,10 @@ impl RadosPool {
         match *self {}
     }
 
+    pub(crate) fn object_names(&self, _: &str) -> Result<Vec<String>> {
+        match *self {}
+    }
+
     pub(crate) fn check_taken_over(&self) -> Result<()> {
         match *self {}
     }

@@ -84,6 +84,20 @@ impl RadosPool {
         Ok(Arc::new(RadosObjects::new(self.clone(), prefix, None)?))
     }
 
+    /// The names of all objects of the pool, in its namespace, that begin with `prefix`, in any order. Names that are no text are
+    /// left out.
+    pub fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let each = &mut |name: &[u8]| {
+            let name = std::str::from_utf8(name).into_iter().find(|name| name.starts_with(prefix));
+            names.extend(name.map(str::to_owned));
+        };
+        self.context()?.list(each).map_err(|code| {
+            self.failed(code, format!("cannot list objects `{prefix}*` of pool `{}`", self.name))
+        })?;
+        Ok(names)
+    }
+
     /// Asks the pool: an operation that sets a key and then fails for certain, whatever the pool. One without keys
     /// refuses the first step, the others the second, and none keeps anything. A client that may not write is not told;
     /// to read keys that cannot be there does no harm.

@@ -215,6 +215,38 @@ fn what_there_is_is_not_made_again() {
     assert!(disk.verb(&["snapshot", "list"], &[]).code(0).stdout.is_empty());
 }
 
+/// A header that was copied to another name leads to the data of the disk that it was copied from.
+#[test]
+fn a_copied_header_takes_no_data_with_it() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    write(&disk, &[], 0, &noise(1, 1 << 20));
+    let name = disk.location.rsplit('/').next().unwrap();
+    let copy = format!("{name}-copy");
+    let object = |name: &str, n: usize| format!("lacuna.{name}.{n:016x}");
+    let rados = |args: &[&str]| disk.cluster.tool("rados", &[&["-p", POOL], args].concat());
+    (0..2).for_each(|n| drop(rados(&["cp", &object(name, n), &object(&copy, n)])));
+    let location = format!("rados:{POOL}/{copy}");
+    let conf = disk.cluster.conf.to_str().unwrap();
+    let at = |location: &str, verb: &str, options: &[&str]| {
+        disk.scene.lacuna(&[&[verb, location, "--ceph-conf", conf], options].concat())
+    };
+    let create = [&["--force", "--size", "64M", "--key-file", "key"][..], &CHEAP[..]].concat();
+    for (verb, options) in [("delete", &["--yes"][..]), ("erase", &["--yes"][..]), ("create", &create[..])] {
+        for (location, one, other) in
+            [(&location[..], &copy[..], name), (&disk.location[..], name, &copy[..])]
+        {
+            let said = at(location, verb, options).code(1).stderr;
+            assert!(said.contains(&format!("under the name {other}:")), "{verb}: {said}");
+            let remedy = format!("rm {} {}", object(one, 0), object(one, 1));
+            assert!(said.contains(&remedy), "{verb}: {said}");
+        }
+    }
+    assert!(read(&disk, 0, 1 << 20) == noise(1, 1 << 20));
+    (0..2).for_each(|n| drop(rados(&["rm", &object(&copy, n)])));
+    disk.verb(&["delete"], &["--yes"]).code(0);
+}
+
 #[test]
 fn namespaces_are_apart() {
     let Some(cluster) = Cluster::shared() else { return };
