@@ -122,8 +122,8 @@ pub(crate) struct CreateArgs {
     /// speed and where there is no room for tags: altered data is not noticed [default: gcm]
     #[arg(long, value_parser = cipher())]
     pub cipher: Option<Cipher>,
-    /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in RADOS
-    /// adaptive]
+    /// Where the metadata of each block is kept; adaptive is for RADOS alone [default: segment-end, in
+    /// replicated pools of RADOS adaptive]
     #[arg(long, value_parser = layout())]
     pub layout: Option<ObjectLayout>,
     /// Overwrite an existing file, a device that is not blank, or a disk in RADOS

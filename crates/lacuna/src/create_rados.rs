@@ -22,8 +22,10 @@ pub(crate) fn run(
 ) -> Result<(Parameters, PublicHeader)> {
     let Making { options, observer } = making;
     cluster::refuse_snapshot(&options.location, "create")?;
-    let params = plan(making)?;
+    // What can be refused without a cluster is.
+    plan(making, true)?;
     let mut connection = Connection::open(target)?;
+    let params = plan(making, connection.has_keys())?;
     check_pool(&connection, making, &params)?;
     if connection.exists()? && !options.force {
         return Err(exists(making));
@@ -62,7 +64,8 @@ pub(crate) fn run(
     made
 }
 
-fn plan(making: &Making<'_>) -> Result<ObjectParams> {
+/// The parameters of the disk, in a pool whose objects have keys or have none.
+fn plan(making: &Making<'_>, has_keys: bool) -> Result<ObjectParams> {
     let Shape::Sealed { cipher, layout } = making.options.shape else {
         return Err(making
             .refused()
@@ -81,7 +84,8 @@ fn plan(making: &Making<'_>) -> Result<ObjectParams> {
             .expected("a file")
             .remedy("leave it out"));
     }
-    let usual = if cipher.meta_size() == 0 { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
+    let beside = cipher.meta_size() == 0 || !has_keys;
+    let usual = if beside { ObjectLayout::SegmentEnd } else { ObjectLayout::Adaptive };
     ObjectParams::plan(cipher, layout.unwrap_or(usual), blocks(size)?)
 }
 
