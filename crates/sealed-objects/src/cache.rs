@@ -10,13 +10,13 @@
 
 use crate::absent::Absent;
 use crate::segment::Segment;
-use lacuna_core::BLOCK_SIZE;
+use lacuna_core::{BLOCK_SIZE, Error};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::btree_map::Entry as SlotEntry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 const SHARDS: usize = 256;
 /// What a hole, or a discarded segment, costs the budget.
@@ -171,6 +171,8 @@ pub(crate) struct Lookup {
     pub(crate) empty: bool,
     /// The part of the range that is on its way to the store without being here.
     pub(crate) passing: Option<Range<u64>>,
+    /// What of the range is here, or is discarded here, never gets into the store any more: why.
+    pub(crate) stranded: Option<Error>,
     /// For [`Cache::if_quiet`]. `None` if a transaction of the segment is in flight.
     pub(crate) moment: Option<Moment>,
 }
@@ -185,6 +187,8 @@ pub(crate) struct Cache {
     /// The next version.
     clock: AtomicU64,
     absent: Absent,
+    /// Why nothing gets into the store any more.
+    stranded: OnceLock<Error>,
 }
 
 impl Cache {
@@ -196,6 +200,7 @@ impl Cache {
             dirty: AtomicU64::new(0),
             clock: AtomicU64::new(1),
             absent: Absent::unknown(segments),
+            stranded: OnceLock::new(),
         }
     }
 
@@ -281,8 +286,11 @@ impl Cache {
             return Lookup { empty: absent, moment: Some(state.begun), ..Lookup::default() };
         };
         let slots = here.slots.range(range.clone());
+        let slots: Vec<_> = slots.map(|(index, slot)| (*index, slot.content.clone())).collect();
+        let waits = here.discard.is_some() || !slots.is_empty();
         Lookup {
-            here: slots.map(|(index, slot)| (*index, slot.content.clone())).collect(),
+            here: slots,
+            stranded: self.stranded.get().filter(|_| waits).cloned(),
             empty: absent || here.discard.is_some(),
             passing: match &here.in_flight {
                 Some(InFlight::Direct(passing)) => {
@@ -426,8 +434,10 @@ impl Cache {
         self.state(segment).is_written(segment, newest)
     }
 
-    /// Wakes the threads that wait for a transaction to end: none may.
-    pub(crate) fn wake_all(&self) {
+    /// Nothing of what is here gets into the store any more, for this reason. Wakes the threads that wait for a
+    /// transaction to end: none may.
+    pub(crate) fn strand(&self, why: Error) {
+        let _first_stays = self.stranded.set(why);
         for shard in &self.shards {
             drop(shard.state.lock());
             shard.ended.notify_all();

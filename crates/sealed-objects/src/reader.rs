@@ -182,7 +182,13 @@ impl Reader {
         } else {
             chunks_of(&range)
         };
-        let seen = self.cache.look(piece.segment, range.clone());
+        let mut seen = self.cache.look(piece.segment, range.clone());
+        if let Some(why) = seen.stranded.take() {
+            return Err(why.context(format!(
+                "reading what was written to {} and never reached the store",
+                piece.segment
+            )));
+        }
         // Of what passes by the cache nobody knows whether it is in the store yet.
         missing |= seen.passing.as_ref().map_or(0, chunks_of);
         let meta = self.cipher.meta_size();

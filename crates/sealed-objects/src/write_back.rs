@@ -4,7 +4,7 @@
 //! Invariants:
 //! - A transaction for which there was no room did not happen: everything is as it was, and is tried again.
 //! - After any other failure nothing more is written. The transaction stays in flight for good, so that nothing that is
-//!   remembered of its object is believed.
+//!   remembered of its object is believed; and what the cache holds is refused to readers, since no reopening will show it.
 
 use crate::cache::{Begun, Cache, Version};
 use crate::schedule::Schedule;
@@ -111,7 +111,7 @@ impl WriteBack {
     pub(crate) fn fail(&self, e: Error) -> Error {
         let e = self.health.fail(e);
         self.schedule.wake_all();
-        self.cache.wake_all();
+        self.cache.strand(self.health.refusal());
         e
     }
 
