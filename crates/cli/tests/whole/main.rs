@@ -35,6 +35,7 @@ mod privileges;
 mod rados;
 mod rados_clients;
 mod rados_faults;
+mod rados_hostile;
 mod rados_kills;
 mod rados_refused;
 mod rados_writers;
