@@ -273,7 +273,8 @@ impl Connection {
         }
         let Some(other) = others.first() else { return Ok(()) };
         let Target { pool, name, .. } = &self.target;
-        let namespace = self.target.namespace().map(|n| format!(" -N {}", shell_word(n))).unwrap_or_default();
+        let namespace =
+            self.target.namespace().map_or_else(String::new, |n| format!(" -N {}", shell_word(n)));
         Err(Error::new(Kind::Usage, what)
             .found(format!(
                 "a copy of its header under the name {}: both lead to the same data",

@@ -87,6 +87,17 @@ impl Objects {
         self.session.lock().is_verified(segment)
     }
 
+    /// Whether this session may have written what is there of an object, or has found it good.
+    pub(crate) fn may_be_ours(&self, segment: Segment) -> bool {
+        let session = self.session.lock();
+        session.is_verified(segment) || session.lost.contains_key(&segment)
+    }
+
+    /// Whether a transaction of an object is in flight, or about to be.
+    pub(crate) fn is_busy(&self, segment: Segment) -> bool {
+        self.session.lock().busy.contains(&segment)
+    }
+
     /// Those of some objects whose seals this session has not compared.
     pub(crate) fn unverified(&self, segments: impl Iterator<Item = Segment>) -> Vec<Segment> {
         let session = self.session.lock();

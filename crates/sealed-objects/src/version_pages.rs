@@ -29,6 +29,13 @@ pub(crate) struct Entry {
     pub(crate) seen: Seen,
 }
 
+impl Entry {
+    /// Whether the page was closed when it was read.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.beyond == Counter(u64::MAX)
+    }
+}
+
 /// The version that the store gave an object, in 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
@@ -94,6 +101,8 @@ enum Closing {
 /// A page that this session opened.
 struct OpenedPage {
     closing: Closing,
+    /// A session before had left it open.
+    was_open: bool,
     /// The first counter of the session.
     first: Counter,
 }
@@ -189,9 +198,9 @@ impl VersionPages {
         })
     }
 
-    /// Whether this session has opened a page.
-    pub(crate) fn is_opened(&self, page: PageNumber) -> bool {
-        self.state.lock().opened.contains_key(&page)
+    /// Whether a session before had left a page open that this session has opened.
+    pub(crate) fn was_open(&self, page: PageNumber) -> Option<bool> {
+        self.state.lock().opened.get(&page).map(|opened| opened.was_open)
     }
 
     /// What the store said of a segment's object, as far as that is in memory.
@@ -253,7 +262,8 @@ impl VersionPages {
             return Ok(first);
         }
         let page = self.with_loaded(number, Cached::pinned)?;
-        let closing = if page.open { Closing::Unsettled } else { Closing::Exact };
+        let was_open = page.open;
+        let closing = if was_open { Closing::Unsettled } else { Closing::Exact };
         // Also if it is open already: the generation is what tells this session from others.
         let generation = self.write(&writing, vec![(number, VersionPage { open: true, ..page })])?;
         let first = Counter(generation.saturating_mul(SESSION_COUNTERS));
@@ -262,7 +272,7 @@ impl VersionPages {
             // From now on objects may have counters of this session.
             cached.page.generation = Generation(generation);
         }
-        state.opened.insert(number, OpenedPage { closing, first });
+        state.opened.insert(number, OpenedPage { closing, was_open, first });
         Ok(first)
     }
 

@@ -35,7 +35,8 @@
 //!
 //! # What it does not notice
 //! The medium has no trusted storage: older objects put back *with* the version table's object of that time are not
-//! noticed, if all objects that a page counts are of that session: any other of a later one betrays the page. Nor are, where seals bind no entries, single blocks put back with their metadata under the present seal.
+//! noticed, if all objects that a page counts are of that session: any other of a later one betrays the page, if it was open, or
+//! if it is to be believed that an object is not there. Nor are, where seals bind no entries, single blocks put back with their metadata under the present seal.
 
 use crate::Stores;
 use crate::chain::Tails;
@@ -85,8 +86,7 @@ pub(crate) struct VersionTable {
     objects: Objects,
     seals: Seals,
     segments: u64,
-    /// Pages that a session before left open, of which all objects were looked at; each with the object that tells that it is an older
-    /// one, if one does.
+    /// Pages of which all objects were looked at; each with the object that tells that it is an older one, if one does.
     examined: Mutex<HashMap<PageNumber, Option<(Segment, Counter)>>>,
     examining: Mutex<()>,
 }
@@ -176,19 +176,25 @@ impl VersionTable {
     /// Compares, and remembers an object that is as it should be.
     fn admit(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Tails> {
         self.examine(segment, expected, fetched.version.is_none())?;
-        let seal = self.seals.compare(segment, expected, fetched)?;
+        let compared = self.seals.compare(segment, expected, fetched);
+        let seal = compared.inspect_err(|_| self.note_later(segment, expected, fetched))?;
         self.objects.admit(segment, expected, Seen::of(fetched.version), &seal)?;
         Ok(seal.tails)
     }
 
-    /// Looks once at all objects that a page counts which a session before left open: one of a later session tells that the page is
-    /// older, and then nothing that it counts is believed. A neighbour that cannot be read keeps only the `absence` of an object from
-    /// being believed.
+    /// Looks once at all objects that a page counts whose word is not enough: one that a session before left open, and, before the
+    /// `absence` of an object is believed, any other. An object of a later session tells that the page is older. Then nothing that
+    /// it counts is believed; of one that was closed, no absence. A neighbour that cannot be read keeps only an absence from being
+    /// believed. What a snapshot has needs none of this: its record binds the version table.
     ///
     /// Errors: [`Kind::Corrupt`] for such a page; what the store reports.
     fn examine(&self, segment: Segment, expected: Entry, absence: bool) -> Result<()> {
         let page = PageNumber::of(segment);
-        if expected.beyond == Counter(u64::MAX) || self.objects.pages.is_opened(page) {
+        let opened = self.objects.pages.was_open(page);
+        let was_open = opened.unwrap_or(!expected.is_closed());
+        // A page that was open has been examined before it was opened again.
+        let believed = if was_open { opened.is_some() } else { !absence || expected.counter.0 > 0 };
+        if believed || self.seals.view.is_some() {
             return Ok(());
         }
         if let Some(verdict) = self.verdict(page) {
@@ -206,13 +212,29 @@ impl VersionTable {
                 Err(_) if !absence => return Ok(()),
                 Err(e) => return Err(e.context(format!("reading the seal of {segment}"))),
             };
-            if counter >= self.objects.entry(*segment)?.beyond {
-                self.examined.lock().insert(page, Some((*segment, counter)));
+            let entry = self.objects.entry(*segment)?;
+            let is_later = if was_open {
+                counter >= entry.beyond
+            } else {
+                counter > entry.counter && !self.objects.may_be_ours(*segment)
+            };
+            if is_later {
+                if !self.objects.is_busy(*segment) {
+                    self.examined.lock().insert(page, Some((*segment, counter)));
+                }
                 return Err(page.is_older(*segment, counter));
             }
         }
         self.examined.lock().insert(page, None);
         Ok(())
+    }
+
+    /// Remembers that an object, which is refused, tells that its page is older: once it is written anew, it does not.
+    fn note_later(&self, segment: Segment, expected: Entry, fetched: &Fetched) {
+        let counter = self.seals.counter(segment, fetched);
+        if expected.is_closed() && counter > expected.counter && !self.objects.may_be_ours(segment) {
+            self.examined.lock().insert(PageNumber::of(segment), Some((segment, counter)));
+        }
     }
 
     fn verdict(&self, page: PageNumber) -> Option<Result<()>> {
@@ -239,8 +261,10 @@ impl VersionTable {
         // What this session has found good, or written, has the counter that the version table holds.
         entry.exact |= verified;
         let fetched = self.seals.fetch(segment)?;
-        // Under a page that is an older one nothing is written, not even anew.
-        self.examine(segment, entry, fetched.version.is_none())?;
+        if !entry.is_closed() {
+            // Under a page that is an older one nothing is written, not even anew.
+            self.examine(segment, entry, fetched.version.is_none())?;
+        }
         match self.admit(segment, entry, &fetched) {
             Ok(tails) => Ok(Standing { seen: Seen::of(fetched.version), tails, ..Standing::default() }),
             Err(e) if e.kind() == Kind::Corrupt => {

@@ -354,3 +354,47 @@ fn an_open_page_that_was_kept_betrays_itself() {
         after.close().unwrap();
     }
 }
+
+/// A copy of a page that was closed, put back, takes no object with it that it counts as absent.
+#[test]
+fn a_closed_page_that_was_kept_hides_no_removal() {
+    for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
+        let f = Fixture::new(place, SEGMENTS);
+        let session = |objects: &[u64]| {
+            let table = f.open();
+            objects.iter().for_each(|object| f.write(&table, *object).unwrap());
+            table.close().unwrap();
+        };
+        let never_written = Arc::new(f.book.copied());
+        session(&[6, 7]);
+        let kept = Arc::new(f.book.copied());
+        session(&[7, 9, 600]);
+        for (book, unchanged) in [(&never_written, false), (&kept, true)] {
+            for first in [false, true] {
+                let cut = Fixture { book: Arc::new(book.copied()), ..f.cut() };
+                cut.data.replace(9, None);
+                let table = cut.open();
+                if first && unchanged {
+                    // Nor if this session has opened the page by then.
+                    cut.write(&table, 6).unwrap();
+                }
+                assert_corrupt(table.touch(Segment(9)), "is an older version");
+                // What it says of an object that is there is compared with that object alone.
+                assert_corrupt(table.touch(Segment(7)), "newer than the version table");
+                assert_eq!(table.touch(Segment(6)).is_ok(), unchanged);
+                assert_corrupt(table.touch(Segment(9)), "is an older version");
+                // An object that is not believed to be absent is written as one that was refused.
+                assert!(table.begin(Segment(9)).unwrap().refusal().is_some());
+                cut.write(&table, 9).unwrap();
+                table.touch(Segment(9)).unwrap();
+                table.close().unwrap();
+            }
+        }
+        // Objects of this session betray nothing, nor does a page that counts nothing yet.
+        let table = f.open();
+        (7..12).for_each(|object| f.write(&table, object).unwrap());
+        (0..20).for_each(|object| table.touch(Segment(object)).unwrap());
+        (1100..1105).for_each(|object| table.touch(Segment(object)).unwrap());
+        table.close().unwrap();
+    }
+}

@@ -22,6 +22,11 @@ const LEDGER_NOW: Place = Place { family: Family::Book, object: LEDGER, snapshot
 /// The stamp of what is written after an attack.
 const AFTER: u64 = 9;
 
+/// A segment's object as it is now.
+fn present(object: u64) -> Place {
+    Place { family: Family::Data, object, snapshot: None }
+}
+
 /// What reads showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shown {
@@ -49,15 +54,18 @@ impl Judge<'_> {
     /// Whether the threat model names that a watched block reads with this stamp.
     fn is_named(&self, at: usize, stamp: u64) -> bool {
         let pool = self.pool;
+        let is_left = |object: u64| self.attack.iter().all(|(place, _)| *place != present(object));
         let older = |number: usize| {
             // The version table of that time, and with it any object of that time: if it was open, of that session.
             let then = &pool.moments[number];
             let session =
                 |m: &&Moment| m.session == then.session || m.closed && m.session + 1 == then.session;
+            // An object that was written later and left as it is betrays the table, and absences under one that was closed.
+            let betrayed = (0..4).any(|n| is_left(n) && pool.is_written_after(n, then.session));
             if then.closed {
-                return then.stamps[at] == stamp;
+                return then.stamps[at] == stamp && (then.has(WATCHED[at] / 1024) || !betrayed);
             }
-            pool.moments.iter().filter(session).any(|m| m.stamps[at] == stamp)
+            !betrayed && pool.moments.iter().filter(session).any(|m| m.stamps[at] == stamp)
         };
         self.attack.iter().any(|(place, act)| match act {
             Act::PutBack(number) => *place == LEDGER_NOW && older(*number),

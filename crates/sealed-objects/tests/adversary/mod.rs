@@ -43,6 +43,13 @@ pub(crate) struct Moment {
     pub(crate) stamps: Vec<u64>,
 }
 
+impl Moment {
+    /// Whether the object of a segment was there.
+    pub(crate) fn has(&self, segment: u64) -> bool {
+        self.data[segment as usize].is_some()
+    }
+}
+
 /// A snapshot of the disk.
 pub(crate) struct Kept {
     pub(crate) name: &'static str,
@@ -242,6 +249,11 @@ impl Pool {
                     .any(|(first, count)| (first / 1024..=(first + count - 1) / 1024).contains(&object))
         };
         numbers.filter(|number| touched(self.moments[*number].session)).collect()
+    }
+
+    /// Whether a segment was written after a session.
+    pub(crate) fn is_written_after(&self, segment: u64, session: usize) -> bool {
+        self.versions(Family::Data, segment).iter().any(|number| self.moments[*number].session > session)
     }
 
     /// What can be done to one part of an object as it is now.
