@@ -1,6 +1,7 @@
 //! How fast a disk on flash is, beside the same disk without keys of its own for each block.
 
 use crate::flash_bed::{self, Keys, status};
+use crate::flash_steady::{self, Steady};
 use crate::grid::Grid;
 use crate::job::{Direction, Job};
 use crate::measured::Stable;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// What is measured, in the order of the figures.
-const JOBS: [Job; 8] = [
+pub(crate) const JOBS: [Job; 8] = [
     job(Direction::Write, false, 1),
     job(Direction::Write, false, 8),
     job(Direction::Read, false, 1),
@@ -34,7 +35,7 @@ const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
 /// One of so many requests that write discards instead.
 const DISCARDS: u64 = 16;
 /// A purge whenever one of so many parts of the disk was overwritten.
-const PURGES: u64 = 20;
+pub(crate) const PURGES: u64 = 20;
 
 const fn job(direction: Direction, random: bool, depth: u32) -> Job {
     let size = if random { 4096 } else { 1 << 20 };
@@ -44,6 +45,7 @@ const fn job(direction: Direction, random: bool, depth: u32) -> Job {
 /// The figures.
 pub(crate) struct Speed {
     grid: Grid<Keys>,
+    steady: Steady,
     chip: ChipGeometry,
     disk: u64,
     /// Blocks copied by garbage collection for each that was written, while the disks were aged.
@@ -67,6 +69,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
         copied = status(&disk, "nodes_copied") as f64 / (2 * disk.blocks()) as f64;
         disks.push((keys, disk));
     }
+    let steady = flash_steady::measure(work, &disks)?;
     let mut grid = Grid::default();
     for round in 0..work.scale.rounds {
         work.goes_on(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
@@ -85,7 +88,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Speed> {
     for (_, disk) in &disks {
         disk.close()?;
     }
-    Ok(Speed { grid, chip, disk, copied })
+    Ok(Speed { grid, steady, chip, disk, copied })
 }
 
 /// The disk in pieces of `len` blocks.
@@ -107,7 +110,7 @@ fn turn(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Resul
 }
 
 /// Reads or writes this number of blocks, with a thread for each request of the depth. Writes end in a flush; one request of 16 discards instead; and a disk with keys is purged each time that a twentieth of it was overwritten.
-fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<()> {
+pub(crate) fn run(disk: &FlashDisk, keys: Keys, job: Job, blocks: u64, seed: u64) -> Result<()> {
     let len = u64::from(job.size) / BLOCK_SIZE as u64;
     let requests = blocks / len;
     let next = AtomicU64::new(0);
@@ -182,7 +185,13 @@ impl Speed {
     fn table<'j>(&self, jobs: impl Iterator<Item = &'j Job>) -> Table {
         let columns = [Keys::Long, Keys::Off].map(|keys| keys.name().to_owned());
         let columns = columns.into_iter().chain(
-            ["speed ratio", "processor time ratio", "speed ratio in paper 003, Table 3"].map(str::to_owned),
+            [
+                "speed ratio",
+                "processor time ratio",
+                "the same on one processor, in turns",
+                "speed ratio in paper 003, Table 3",
+            ]
+            .map(str::to_owned),
         );
         let mut table =
             Table::new("Disks on flash in memory: speed with keys and without", head("job", columns));
@@ -190,6 +199,7 @@ impl Speed {
             let mut cells = [Keys::Long, Keys::Off].map(|keys| self.grid.cell(keys, job, true)).to_vec();
             cells.push(self.grid.ratio_cell(Keys::Long, Keys::Off, job, true));
             cells.push(self.grid.processor_ratio_cell(Keys::Long, Keys::Off, job));
+            cells.push(self.steady.cell(job));
             cells.push(
                 match (job.random, job.direction) {
                     (false, Direction::Read) => "0.77",
@@ -217,7 +227,7 @@ impl Speed {
     }
 
     fn ratio(&self, job: Job) -> Option<f64> {
-        self.grid.processor_ratio(Keys::Long, Keys::Off, job)
+        self.steady.ratio(job).or_else(|| self.grid.processor_ratio(Keys::Long, Keys::Off, job))
     }
 
     /// For the history: the ratios of all jobs.
@@ -227,13 +237,7 @@ impl Speed {
 
     /// The figures that two runs must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
-        let of = |job: Job| {
-            Some(Stable {
-                name: format!("{}: processor time with keys to without", job.name()),
-                value: self.ratio(job)?,
-            })
-        };
-        JOBS.into_iter().filter_map(of).collect()
+        self.steady.stable()
     }
 
     /// How the figures come about.

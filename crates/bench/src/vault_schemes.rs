@@ -6,38 +6,36 @@ use crate::processor::Processor;
 use crate::requirement::{Bound, Requirement};
 use crate::samples::Samples;
 use crate::table::{Table, head};
-use crate::vault_reach::{Reached, Way, failed};
+use crate::vault_bed::{FILE, VaultBed};
+use crate::vault_reach::{Reached, Way};
+use crate::vault_steady::{self, Steady};
 use crate::workspace::Workspace;
-use lacuna_core::{Error, Result, Secret};
-use lacuna_crypto::SystemRandom;
+use lacuna_core::Result;
 use lacuna_integrity::{Choice, Scheme};
-use lacuna_medium::{Access, DiskFolder};
 use lacuna_sim::Rng;
-use lacuna_vault::store::MemoryAnchor;
-use lacuna_vault::{Base, NewNode, OpenOptions, ROOT, SystemWallClock, Vault, VaultOptions};
 use std::collections::HashMap;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
-const LARGE: usize = 1 << 20;
-const SMALL: usize = 4096;
-const UUID: [u8; 16] = [0x12; 16];
-const PROTECTED: [Choice; 4] =
+/// Bytes of a sequential request.
+pub(crate) const LARGE: usize = 1 << 20;
+/// Bytes of a random one.
+pub(crate) const SMALL: usize = 4096;
+/// The schemes, and the choice between them.
+pub(crate) const PROTECTED: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
-/// The file in the vault.
-const FILE: &str = "file";
-const BARE: Choice = Choice::Fixed(Scheme::None);
+/// No integrity, which the others are held against.
+pub(crate) const BARE: Choice = Choice::Fixed(Scheme::None);
 
 /// What the file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Content {
+pub(crate) enum Content {
     Text,
     Random,
 }
 
+/// What is done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Act {
+pub(crate) enum Act {
     Write,
     ReadCold,
     ReadCached,
@@ -45,14 +43,22 @@ enum Act {
     RandomRead,
 }
 
-const ACTS: [(Act, &str); 5] = [
-    (Act::Write, "sequential 1 MiB write, fsync at the end"),
-    (Act::ReadCold, "sequential 1 MiB read, cold"),
-    (Act::ReadCached, "sequential 1 MiB read, backing file cached"),
-    (Act::RandomWrite, "random 4 KiB write, fsync at the end"),
-    (Act::RandomRead, "random 4 KiB read, backing file cached"),
-];
-const CONTENTS: [(Content, &str); 2] = [(Content::Text, "text"), (Content::Random, "random")];
+const ACTS: [Act; 5] = [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomWrite, Act::RandomRead];
+/// The contents, and what they are called.
+pub(crate) const CONTENTS: [(Content, &str); 2] = [(Content::Text, "text"), (Content::Random, "random")];
+
+impl Act {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Act::Write => "sequential 1 MiB write, fsync at the end",
+            Act::ReadCold => "sequential 1 MiB read, cold",
+            Act::ReadCached => "sequential 1 MiB read, backing file cached",
+            Act::RandomWrite => "random 4 KiB write, fsync at the end",
+            Act::RandomRead => "random 4 KiB read, backing file cached",
+        }
+    }
+}
 
 /// What one scheme reached in one act: bytes per second, and seconds of the processor for what was done.
 #[derive(Default)]
@@ -62,7 +68,10 @@ struct Figures {
 }
 
 /// The figures of all.
-pub(crate) struct Schemes(HashMap<(Way, Choice, Content, Act), Figures>);
+pub(crate) struct Schemes {
+    figures: HashMap<(Way, Choice, Content, Act), Figures>,
+    steady: Steady,
+}
 
 /// What is measured: how much, and of what.
 #[derive(Clone, Copy)]
@@ -76,7 +85,7 @@ struct Case {
 
 /// Measures on a file of so many bytes, with so many random requests.
 pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
-    let mut schemes = Schemes(HashMap::new());
+    let mut schemes = Schemes { figures: HashMap::new(), steady: vault_steady::measure(work)? };
     let mut order: Vec<Choice> = [BARE].into_iter().chain(PROTECTED).collect();
     for round in 0..work.scale.rounds {
         work.goes_on(&format!("vaults: schemes, round {} of {}", round + 1, work.scale.rounds))?;
@@ -85,12 +94,9 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
         {
             for &choice in &order {
                 work.interrupt.check()?;
-                let dir = work.path("schemes");
-                let made = std::fs::create_dir(&dir);
-                made.map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
-                schemes.turn(work, &dir, Case { way, choice, content, size, requests })?;
-                let gone = std::fs::remove_dir_all(&dir);
-                gone.map_err(|e| Error::io(format!("cannot remove {}", dir.display()), &e))?;
+                let bed = VaultBed::make(&work.path("schemes"), choice)?;
+                schemes.turn(work, &bed, Case { way, choice, content, size, requests })?;
+                bed.remove()?;
                 work.settle()?;
             }
         }
@@ -100,66 +106,44 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
 }
 
 impl Schemes {
-    fn turn(&mut self, work: &Workspace, dir: &Path, case: Case) -> Result<()> {
-        let folder = Arc::new(DiskFolder::open(dir, Access::Write)?);
-        let anchor = Arc::new(MemoryAnchor::default());
-        let random = Arc::new(SystemRandom::new()?);
-        let base = || Base {
-            folder: folder.clone(),
-            anchor: anchor.clone(),
-            random: random.clone(),
-            clock: Arc::new(SystemWallClock),
-        };
-        let master = Secret::copy_from(&[0x21; 32]);
-        let open = OpenOptions { commit_period: None, ..OpenOptions::default() };
-        let options = VaultOptions { choice: case.choice, open: open.clone(), ..VaultOptions::default() };
-        let vault = Vault::create(base(), &master, UUID, &options)?;
-        vault.make(ROOT, FILE.as_bytes(), NewNode::File, 0o644, 0, 0).map_err(failed)?;
-        vault.close()?;
-        drop(vault);
+    fn turn(&mut self, work: &Workspace, bed: &VaultBed, case: Case) -> Result<()> {
         for act in [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomRead, Act::RandomWrite] {
             if act == Act::ReadCold {
                 work.forget_pages()?;
             }
-            let reached = Reached::open(work, Vault::open(base(), &master, UUID, &open)?, case.way, FILE)?;
+            let reached = Reached::open(work, bed.open()?, case.way, FILE)?;
             let (clock, figures) =
                 (Processor::of(std::process::id())?, (case.way, case.choice, case.content, act));
             let before = clock.total()?;
             let rate = act_once(&reached, act, case)?;
             let spent = clock.total()?.saturating_sub(before).as_secs_f64();
             reached.close()?;
-            let figures = self.0.entry(figures).or_default();
+            let figures = self.figures.entry(figures).or_default();
             figures.rates.push(rate);
             figures.processor.push(spent);
         }
         Ok(())
     }
 
-    /// Seconds of the processor.
-    fn processor(&self, key: (Way, Choice, Content, Act)) -> Option<f64> {
-        self.0.get(&key).map(|figures| figures.processor.lower_quartile())
+    /// The processor time of a scheme to no integrity: of slices in turns, where there are some.
+    fn to_bare(&self, way: Way, choice: Choice, content: Content, act: Act) -> Option<f64> {
+        let steady = self.steady.ratio(choice, content, act).filter(|_| way == Way::Direct);
+        let time = |choice| self.processor((way, choice, content, act));
+        steady.or_else(|| Some(time(choice)? / time(BARE)?))
     }
 
-    /// The processor time of each scheme to no integrity, which two runs must agree on.
+    /// Seconds of the processor.
+    fn processor(&self, key: (Way, Choice, Content, Act)) -> Option<f64> {
+        self.figures.get(&key).map(|figures| figures.processor.lower_quartile())
+    }
+
+    /// What two runs must agree on.
     pub(crate) fn stable(&self) -> Vec<Stable> {
-        let mut all = Vec::new();
-        for ((content, called), (act, name)) in
-            CONTENTS.iter().flat_map(|c| ACTS.iter().map(move |a| (*c, *a)))
-        {
-            let time = |choice| self.processor((Way::Direct, choice, content, act));
-            for choice in PROTECTED {
-                let name =
-                    format!("vault {}, {called}: {name}: processor time to no integrity", choice.name());
-                all.extend(
-                    time(choice).zip(time(BARE)).map(|(ours, bare)| Stable { name, value: ours / bare }),
-                );
-            }
-        }
-        all
+        self.steady.stable()
     }
 
     pub(crate) fn tables(&self) -> Vec<Table> {
-        vec![self.table(Way::Mounted), self.table(Way::Direct)]
+        vec![self.table(Way::Mounted), self.table(Way::Direct), self.steady.table()]
     }
 
     fn table(&self, way: Way) -> Table {
@@ -168,12 +152,12 @@ impl Schemes {
         let mut table =
             Table::new(format!("The schemes in a vault, {}, MB/s", way.name()), head("job", names));
         for (content, called) in CONTENTS {
-            for (act, name) in ACTS {
-                let cell = |choice| match self.0.get(&(way, choice, content, act)) {
+            for act in ACTS {
+                let cell = |choice| match self.figures.get(&(way, choice, content, act)) {
                     Some(Figures { rates, .. }) => format!("{:.0}{}", rates.median() / 1e6, rates.mark()),
                     None => "-".into(),
                 };
-                table.row(format!("{called}: {name}"), choices.clone().map(cell));
+                table.row(format!("{called}: {}", act.name()), choices.clone().map(cell));
             }
         }
         table
@@ -193,13 +177,13 @@ impl Schemes {
             "",
         );
         for (content, called) in CONTENTS {
-            for (act, name) in ACTS {
-                let time = |choice| self.processor((way, choice, content, act));
-                let to = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
-                let case = format!("{called}: {name}");
+            for act in ACTS {
+                let time = |choice| self.to_bare(way, choice, content, act);
+                let case = format!("{called}: {}", act.name());
                 let least = PROTECTED[1..].iter().filter_map(|choice| time(*choice)).min_by(f64::total_cmp);
-                mt.add(&case, to(time(Choice::Fixed(Scheme::Mt)), time(BARE)));
-                auto.add(&case, to(time(Choice::Auto), least));
+                let auto_to_least = time(Choice::Auto).zip(least).map(|(auto, least)| auto / least);
+                mt.add(&case, time(Choice::Fixed(Scheme::Mt)));
+                auto.add(&case, auto_to_least);
             }
         }
         [mt, auto]
@@ -243,7 +227,8 @@ fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
     Ok(bytes as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn piece(content: Content, rng: &mut Rng) -> Vec<u8> {
+/// A piece of [`LARGE`] bytes.
+pub(crate) fn piece(content: Content, rng: &mut Rng) -> Vec<u8> {
     match content {
         Content::Random => (0..LARGE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect(),
         Content::Text => {
