@@ -1,35 +1,50 @@
 //! Programs of others that tests drive.
 
-use std::io::{self, Write};
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Why each program that was asked for cannot be used; none for one that can.
+static TRIED: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
 /// Whether a program is here and works; says on standard error if not, so that a test can skip itself. One that is here and does not
-/// work, as `nbdsh` does not with a Python that lacks its module, counts as missing.
+/// work, as `nbdsh` does not with a Python that lacks its module, counts as missing. Each is tried once in a process.
 pub fn have(program: &str) -> bool {
-    let why = match try_out(program) {
-        Ok(None) => return true,
-        Ok(Some(words)) => format!("{program} does not work here: {words}"),
-        Err(_) => format!("this machine has no {program}"),
-    };
+    let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);
+    let why = tried.entry(program.to_owned()).or_insert_with(|| missing(program));
+    let Some(why) = why else { return true };
     // Not eprintln, which the test runner would keep to itself.
-    let _ = writeln!(io::stderr(), "skipped: {why}");
+    let _ = writeln!(std::io::stderr(), "skipped: {why}");
     false
 }
 
-/// What a program says that does not work; none from one that does.
-fn try_out(program: &str) -> io::Result<Option<String>> {
-    let ran = Command::new(program).args(probe(program)).stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&ran.stderr);
-    Ok((!ran.status.success()).then(|| said.lines().last().unwrap_or("nothing").to_owned()))
+/// Why a program cannot be used, if it cannot.
+fn missing(program: &str) -> Option<String> {
+    let mut why = None;
+    for words in probes(program) {
+        match Command::new(program).args(*words).stdin(Stdio::null()).output() {
+            Ok(ran) if ran.status.success() => return None,
+            Ok(ran) => {
+                let said = String::from_utf8_lossy(&ran.stderr);
+                let said = said.lines().last().unwrap_or("it says nothing");
+                why.get_or_insert(format!("{program} does not work here: {said}"));
+            }
+            Err(e) => return Some(format!("this machine has no {program} that can be run ({e})")),
+        }
+    }
+    why
 }
 
-/// With what a program does next to nothing.
-fn probe(program: &str) -> &'static [&'static str] {
+/// With what a program does next to nothing, and fails if it lacks what it needs. One success is enough.
+fn probes(program: &str) -> &'static [&'static [&'static str]] {
     match program {
-        "mkfs.ext4" => &["-V"],
-        "nbdsh" => &["-c", "pass"],
-        "openssl" => &["version"],
-        _ => &["--version"],
+        "nbdsh" => &[&["-c", "import nbd"]],
+        "openssl" => &[&["version"]],
+        "python3" => &[&["-c", "import fcntl, json, mmap, os, struct"]],
+        // Where no process may be traced it is of no use.
+        "strace" => &[&["-o", "/dev/null", "true"]],
+        _ => &[&["--version"], &["-V"]],
     }
 }
 
@@ -38,15 +53,40 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    /// A program that answers as `script` says.
+    fn program(dir: &std::path::Path, name: &str, script: &str) -> String {
+        let path = dir.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
     #[test]
     fn a_program_that_does_not_work_is_missing() {
-        assert!(have("cat") && !have("no-such-program-here"));
         let dir = std::env::temp_dir().join(format!("lacuna-program-{}", std::process::id()));
-        let script = "#!/bin/sh\necho \"No module named 'nbd'\" >&2\nexit 1\n";
-        std::fs::write(&dir, script).unwrap();
-        std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
-        let found = (have(dir.to_str().unwrap()), try_out(dir.to_str().unwrap()).unwrap());
-        std::fs::remove_file(&dir).unwrap();
-        assert_eq!(found, (false, Some("No module named 'nbd'".to_owned())));
+        std::fs::create_dir_all(&dir).unwrap();
+        let broken = program(&dir, "broken", "echo \"No module named 'nbd'\" >&2; exit 1");
+        let short = program(&dir, "short", "[ \"$1\" = -V ]");
+        let counting = program(&dir, "counting", "echo >> \"$0.runs\"");
+        let found = (have(&broken), missing(&broken), have(&short), have(&counting), have(&counting));
+        let runs = std::fs::read(format!("{counting}.runs")).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let words = format!("{broken} does not work here: No module named 'nbd'");
+        assert_eq!(found, (false, Some(words), true, true, true));
+        assert_eq!(runs.len(), 1, "it was tried more than once");
+        assert!(have("cat") && !have("no-such-program-here"));
+    }
+
+    /// Programs whose own way of saying what they are is not that of others.
+    #[test]
+    fn programs_that_work_are_not_taken_for_missing() {
+        for (name, words) in
+            [("mke2fs", "-V"), ("mkfs.ext4", "-V"), ("openssl", "version"), ("cmp", "--version")]
+        {
+            let works = Command::new(name).arg(words).stdin(Stdio::null()).output();
+            if works.is_ok_and(|ran| ran.status.success()) {
+                assert!(have(name), "{name}");
+            }
+        }
     }
 }

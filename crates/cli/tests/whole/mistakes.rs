@@ -9,6 +9,9 @@ const CHEAP: &str = "--kdf-memory 1M --kdf-passes 1";
 
 #[test]
 fn a_person_is_asked_before_a_disk_is_overwritten() {
+    if !have("script") {
+        return;
+    }
     let scene = Scene::with_disk(&["--size", "64M"]);
     let uuid = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["header"]["uuid"].clone();
     let uuid = uuid.as_str().unwrap();
@@ -24,6 +27,9 @@ fn a_person_is_asked_before_a_disk_is_overwritten() {
 
 #[test]
 fn the_last_words_before_a_level_is_lost_say_so() {
+    if !have("script") {
+        return;
+    }
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     fs::write(scene.path("third"), "third").unwrap();

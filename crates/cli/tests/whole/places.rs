@@ -1,6 +1,6 @@
 //! Where a server listens: several places at once, and those that a service manager chose.
 
-use crate::scene::{Scene, Signal, send};
+use crate::scene::{Scene, Signal, have, send};
 use std::fs;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_disk_is_served_in_several_places_at_once() {
+    if !have("nbdinfo") {
+        return;
+    }
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serve = ["serve", "disk.img", "--key-file", "key", "--fork", "--pid-file", "pid"];
     let places = ["--socket", "a", "--socket", "b", "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
@@ -58,6 +61,9 @@ fn activated(scene: &Scene, listener: TcpListener, options: &[&str]) -> Command 
 
 #[test]
 fn a_passed_socket_that_strangers_reach_is_refused_too() {
+    if !have("nbdinfo") {
+        return;
+    }
     let scene = Scene::with_disk(&["--size", "64M"]);
     let open = || TcpListener::bind("0.0.0.0:0").unwrap();
     let refused = activated(&scene, open(), &[]).output().unwrap();

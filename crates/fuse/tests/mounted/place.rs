@@ -32,8 +32,14 @@ pub(crate) fn lacking(loops: bool) -> Option<&'static str> {
     if loops && !opens("/dev/loop-control") {
         return Some("there is no /dev/loop-control that may be used");
     }
-    let no_mkfs = Command::new("mkfs.ext4").arg("-V").stderr(Stdio::null()).status().is_err();
-    (loops && no_mkfs).then_some("there is no mkfs.ext4")
+    let works = |program: &str, words: &str| {
+        let ran = Command::new(program).arg(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        ran.is_ok_and(|status| status.success())
+    };
+    if loops && !works("mkfs.ext4", "-V") {
+        return Some("there is no mkfs.ext4 that works");
+    }
+    (loops && !works("fstrim", "--version")).then_some("there is no fstrim that works")
 }
 
 /// Whether a file system without a device can be mounted.
