@@ -10,8 +10,8 @@ mod vault;
 
 pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
 pub(crate) use groups::{
-    ClusterArgs, CostArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs, WaitingArgs,
-    WritingArgs,
+    ClusterArgs, CostArgs, ExpectArgs, FlashArgs, HidingArg, HolderArgs, IdleArgs, PurgingArgs, ShapeArgs,
+    WaitingArgs, WritingArgs,
 };
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
@@ -67,7 +67,7 @@ pub(crate) enum Verb {
     Close(CloseArgs),
     /// Serve a disk to NBD clients until INT or TERM
     Serve(ServeArgs),
-    /// Show what a disk or a vault says about itself without a passphrase
+    /// Show what a disk or a vault says about itself without a passphrase, and with one its ID
     Info(InfoArgs),
     /// List what is open: one line for each disk and vault of this user
     List(ListArgs),
@@ -219,6 +219,9 @@ pub(crate) struct OpenArgs {
     /// was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
     pub mount_options: Option<String>,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -278,6 +281,9 @@ pub(crate) struct ServeArgs {
     /// Write the process number to this file, which must not exist or hold nothing but a number
     #[arg(long, value_name = "F")]
     pub pid_file: Option<PathBuf>,
+    /// Which disk it has to be.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Memory for all caches
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     pub cache: Size,
@@ -325,8 +331,8 @@ pub(crate) struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Passphrases, to show the levels that they open. Not needed while the disk is
-    /// open.
+    /// Passphrases, to show the ID, the levels that they open, and on flash what is recoverable. Not needed while the disk is open:
+    /// its server tells.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
     /// Where the cluster is.

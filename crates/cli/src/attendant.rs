@@ -3,7 +3,7 @@
 use crate::header_wire;
 use crate::place::{HeldPlace, Place};
 use crate::settings;
-use lacuna::{BadBlock, Disk, Error, Kind, OpenDisk, Result, Uuid, human, is_of_version_table};
+use lacuna::{BadBlock, Disk, DiskId, Error, Kind, OpenDisk, Result, Uuid, human, is_of_version_table};
 use lacuna_service::{Attendant, Exchange, unknown};
 use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
@@ -26,6 +26,7 @@ pub(crate) struct DiskAttendant {
     /// The disk may be closed while clients ask.
     disk: Weak<OpenDisk>,
     uuid: Uuid,
+    id: DiskId,
     /// Whether its cipher lets altered data be noticed.
     verifies: bool,
     /// Where it was when it was opened.
@@ -35,7 +36,8 @@ pub(crate) struct DiskAttendant {
 impl DiskAttendant {
     /// Of a disk that was opened at `place`; `verifies`: whether its cipher lets altered data be noticed.
     pub(crate) fn of(disk: &Arc<OpenDisk>, verifies: bool, place: Arc<HeldPlace>) -> Arc<dyn Attendant> {
-        Arc::new(DiskAttendant { disk: Arc::downgrade(disk), uuid: disk.uuid(), verifies, place })
+        let (uuid, id) = (disk.uuid(), disk.id());
+        Arc::new(DiskAttendant { disk: Arc::downgrade(disk), uuid, id, verifies, place })
     }
 
     /// What is asked for, if the client means the file that is open here: its path may name another one by now.
@@ -124,6 +126,10 @@ fn resize(disk: &OpenDisk, size: &str, exchange: &Exchange) -> Result<Value> {
 impl Attendant for DiskAttendant {
     fn uuid(&self) -> Option<String> {
         Some(self.uuid.to_string())
+    }
+
+    fn id(&self) -> Option<String> {
+        Some(self.id.to_string())
     }
 
     fn file(&self) -> Value {

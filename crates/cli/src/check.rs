@@ -59,6 +59,8 @@ fn of_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let access = unlock::access(read_only);
     let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
     let verified = volume.parameters.verifies();
+    // Another disk may have come there meanwhile.
+    let read_only = read_only || volume.parameters.has_levels();
     let opening =
         Opening { read_only, budget, cover_timeout: Duration::ZERO, purging: None, ..Opening::default() };
     let disk = unlock::open(volume.into_key(false)?, opening)?;

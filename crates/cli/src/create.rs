@@ -37,11 +37,12 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         String::new()
     };
     console.done(&format!(
-        "created {location}: {}{shares}, {}, {}, UUID {}\ntrying a passphrase costs {}",
+        "created {location}: {}{shares}, {}, {}, UUID {}\nID {}\ntrying a passphrase costs {}",
         human(parameters.size()),
         parameters.cipher(),
         parameters.layout(),
         created.header.uuid,
+        created.id,
         cost::words(&created.header.cost)
     ))
 }

@@ -1,10 +1,7 @@
 //! What `info` says of a disk on flash: what was deleted and can still be recovered, since when, and when it is purged.
 
-use crate::args::{HolderArgs, InfoArgs};
-use crate::console::Console;
-use crate::status;
-use crate::unlock;
-use lacuna::{Access, BLOCK_SIZE, Disk, Opening, Result, human};
+use crate::info_opened::Told;
+use lacuna::{BLOCK_SIZE, human};
 use serde_json::{Value, json};
 
 /// What is recoverable.
@@ -25,18 +22,11 @@ pub(crate) struct Forgetting {
 }
 
 impl Forgetting {
-    /// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
-    pub(crate) fn gather(args: &InfoArgs, console: Console) -> Result<Option<Forgetting>> {
-        let served = of(&status::items_of(&args.location, console)?);
-        if served.is_some() || !args.passphrase.is_given() {
-            return Ok(served);
-        }
-        let holder = HolderArgs { cluster: args.cluster.clone(), steal: false };
-        let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
-        let disk = unlock::open(volume.into_key(false)?, Opening { read_only: true, ..Opening::default() })?;
-        let items: Vec<Value> = disk.status().items.into_iter().map(|item| json!(item)).collect();
+    /// What a server tells of the disk, or a passphrase opened.
+    pub(crate) fn told(told: &Told) -> Option<Forgetting> {
+        let found = of(&told.items)?;
         // Nobody counts the time of a disk that is not open, and nothing purges it.
-        Ok(of(&items).map(|found| Forgetting { since: None, purge_in: None, ..found }))
+        Some(if told.served { found } else { Forgetting { since: None, purge_in: None, ..found } })
     }
 
     /// For programs.

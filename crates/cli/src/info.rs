@@ -7,16 +7,22 @@ use crate::console::{self, Console};
 use crate::cost;
 use crate::forgetting::Forgetting;
 use crate::info_levels::{self, LevelFacts};
+use crate::info_opened::Told;
 use crate::observer::damaged_copy;
 use crate::vault_info;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
+/// What is said in the place of what only the key tells.
+pub(crate) const UNKNOWN: &str = "told by its server while the disk is open, or with a passphrase";
+
 /// What is known of a disk.
 struct Facts {
     location: String,
     about: About,
+    /// Of a disk that is open, or was opened with what was given.
+    id: Option<String>,
     /// Those of its levels that are open, or opened with what was given.
     levels: Vec<LevelFacts>,
     /// Of a disk on flash that is open, or was opened with what was given.
@@ -34,14 +40,10 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
             .expected("the directory of a vault"));
     }
     let about = about(&args.location, &args.cluster.of(&args.location)?)?;
-    let is_flash = matches!(about.parameters, Parameters::Flash(_));
-    let forgetting = if is_flash { Forgetting::gather(args, console)? } else { None };
-    let levels = if is_flash {
-        Vec::new()
-    } else {
-        info_levels::gather(args, about.parameters.has_levels(), console)?
-    };
-    let facts = Facts { location: args.location.to_string(), about, levels, forgetting };
+    let told = Told::of(args, &about, console)?;
+    let forgetting = Forgetting::told(&told);
+    let levels = info_levels::facts(&told.items);
+    let facts = Facts { location: args.location.to_string(), about, id: told.id, levels, forgetting };
     if args.json {
         console::json(&facts.to_json())?;
     } else {
@@ -68,6 +70,7 @@ impl Facts {
         let mut out = json!({
             "location": self.location,
             "header": header,
+            "id": self.id,
             "size": parameters.size(),
             "largest_size": parameters.largest(),
             "cipher": parameters.cipher(),
@@ -133,6 +136,7 @@ impl Facts {
         };
         rows.push(("location", format!("{}{in_use}", self.location)));
         rows.push(("UUID", header.uuid.to_string()));
+        rows.push(("ID", self.id.clone().unwrap_or_else(|| UNKNOWN.to_owned())));
         let version = match parameters {
             Parameters::Deniable(params) => format!(" version {}", params.version.number()),
             Parameters::Oblivious(params) => format!(" version {}", params.format_version()),
@@ -162,8 +166,7 @@ impl Facts {
         if let Parameters::Flash(params) = parameters {
             let keys = u64::from(params.key_blocks()) * u64::from(params.flash.leb_len);
             rows.push(("keys", format!("{} of them, in {} erase blocks", human(keys), params.key_blocks())));
-            let unknown = "told by its server while the disk is open, or with a passphrase";
-            let words = self.forgetting.as_ref().map_or_else(|| unknown.to_owned(), Forgetting::words);
+            let words = self.forgetting.as_ref().map_or_else(|| UNKNOWN.to_owned(), Forgetting::words);
             rows.push(("recoverable", words));
         }
         if let Parameters::Oblivious(params) = parameters {

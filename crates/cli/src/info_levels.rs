@@ -1,14 +1,8 @@
 //! What `info` says of the open levels of a disk: as its server sees them, or as a passphrase opens them.
 
-use crate::args::HolderArgs;
-use crate::args::InfoArgs;
-use crate::console::Console;
-use crate::status;
-use crate::unlock;
-use lacuna::{Access, BLOCK_SIZE, Disk as _, Error, Kind, Opening, Result, human};
+use lacuna::{BLOCK_SIZE, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::sync::Arc;
 
 /// Blocks written to level 0 from which on it means anything how many that made on the medium: 1 MiB.
 const MEANINGFUL: u64 = 256;
@@ -55,38 +49,8 @@ impl LevelFacts {
     }
 }
 
-/// Asks the server of the disk, if there is one; or opens the disk to read with the passphrase that is given.
-pub(crate) fn gather(args: &InfoArgs, has_levels: bool, console: Console) -> Result<Vec<LevelFacts>> {
-    let given = args.passphrase.is_given();
-    if !has_levels {
-        return if given { Err(no_levels(&args.location.to_string())) } else { Ok(Vec::new()) };
-    }
-    let served = facts(&status::items_of(&args.location, console)?);
-    if !served.is_empty() && given {
-        console
-            .note("the disk is open: its server tells of its levels, and the passphrase was not looked at");
-    }
-    if !served.is_empty() || !given {
-        return Ok(served);
-    }
-    let holder = HolderArgs { cluster: args.cluster.clone(), steal: false };
-    let volume = unlock::unlock(&args.location, &holder, Access::Read, &args.passphrase, console)?;
-    let opening = Opening { read_only: true, ..Opening::default() };
-    let disk = Arc::new(unlock::open(volume.into_key(false)?, opening)?);
-    let items: Vec<Value> =
-        disk.levels().iter().flat_map(|level| level.status().items).map(|item| json!(item)).collect();
-    disk.close()?;
-    Ok(facts(&items))
-}
-
-fn no_levels(location: &str) -> Error {
-    Error::new(Kind::Usage, format!("a passphrase tells no more of {location}"))
-        .found("a format without levels")
-        .remedy("give no passphrase; `lacuna status` has the counters of a disk that is served")
-}
-
 /// The levels that such counters speak of; of a disk without levels none.
-fn facts(items: &[Value]) -> Vec<LevelFacts> {
+pub(crate) fn facts(items: &[Value]) -> Vec<LevelFacts> {
     let starts: Vec<usize> = (0..items.len()).filter(|at| items[*at]["name"] == "level").collect();
     let ends = starts.iter().skip(1).copied().chain([items.len()]);
     let of = |(start, end): (&usize, usize)| {

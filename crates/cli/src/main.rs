@@ -39,6 +39,7 @@ mod holder;
 mod in_pool;
 mod info;
 mod info_levels;
+mod info_opened;
 mod key;
 mod lacks;
 mod list;

@@ -26,6 +26,10 @@ const OPTIONS: &[Entry] = &[
          systemd.exec(5)).",
     ),
     ("askpass=CMD", "Run this program to ask for the passphrase."),
+    (
+        "expect=ID",
+        "Refuse every disk or vault but the one with this ID, which lacuna-create(1) prints, and lacuna-info(1) with a passphrase.",
+    ),
     ("ro, rw", "Refuse writes, or not."),
     ("cache=SIZE", "Memory for all caches."),
     ("raw", "Mount a file that is the disk, instead of the file system on it."),

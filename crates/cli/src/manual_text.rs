@@ -114,6 +114,10 @@ const CREATE: &[(&str, &str)] = &[
 const OPEN: &[(&str, &str)] = &[
     ("lacuna open disk.img /mnt --mkfs ext4", "For the first time: make a file system, and mount it."),
     ("lacuna open disk.img /mnt", "Afterwards."),
+    (
+        "lacuna open /dev/sdb1 /mnt --expect 9564c49adcf33557307745630aa5f7ce",
+        "No other disk, as somebody may have put in its place.",
+    ),
     ("lacuna open d.img /mnt/files /mnt/data", "A disk with levels, with the passphrase of level 1."),
     ("lacuna open ~/synced/photos /mnt/photos", "A vault, which is a directory."),
     (
@@ -134,7 +138,10 @@ const SERVE: &[(&str, &str)] = &[
 /// The examples of verbs whose pages say nothing else.
 fn short(page: &str) -> &'static [(&'static str, &'static str)] {
     match page {
-        "lacuna-info" => &[("lacuna info disk.img --json", "What anybody can see of a disk, for a program.")],
+        "lacuna-info" => &[
+            ("lacuna info disk.img --json", "What anybody can see of a disk, for a program."),
+            ("lacuna info disk.img --key-file disk.key", "And its ID, for --expect of open and serve."),
+        ],
         "lacuna-status" => &[
             ("lacuna status", "Everything that is open."),
             ("lacuna -v status disk.img", "All counters of one disk."),

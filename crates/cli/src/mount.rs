@@ -17,6 +17,7 @@ use lacuna::{Disk, Error, FormatId, Key, Kind, OpenDisk, Opening, Result, shell_
 use lacuna_fuse::{OpenRequest, Opened, Stopper};
 use lacuna_service::{Cover, CoverSource, Log, Way, become_io_flusher};
 use std::io::{self, IsTerminal};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -42,9 +43,12 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         }
     }
     let access = unlock::access(args.read_only);
-    let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let mut volume = unlock::unlock_expected(place, access, given, console)?;
+    let file = volume.take_file();
     let verifies = volume.parameters.verifies();
     let key = volume.into_key(!args.foreground)?;
+    unlock::refuse_idle(key.has_levels(), &args.idle)?;
     let format = key.format();
     // Before the disk is opened: closing one that was opened for writing writes.
     check_count(&args, &key).map_err(|e| if key.has_levels() { e.private() } else { e })?;
@@ -54,10 +58,11 @@ pub(crate) fn open(mut args: OpenArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
         purging: args.purging.policy(),
+        expect: args.expect.expect,
     };
     let what = format!("opening {}", args.location);
     background::run(!args.foreground, key.has_levels(), (console, &what), |ready| {
-        serve(&args, (&shown, format), (key, verifies), opening, console, ready)
+        serve(&args, (&shown, format), (key, verifies, file), opening, console, ready)
     })
 }
 
@@ -115,7 +120,7 @@ fn check_count(args: &OpenArgs, key: &Key) -> Result<()> {
 fn serve(
     args: &OpenArgs,
     (location, format): (&str, FormatId),
-    (key, verifies): (Key, bool),
+    (key, verifies, file): (Key, bool, Option<OwnedFd>),
     opening: Opening,
     console: Console,
     ready: &mut Ready,
@@ -131,7 +136,7 @@ fn serve(
     let what = format!("opening {}", args.location);
     let drawn = if args.foreground { console } else { console.without_drawing() };
     // An error here leaves no disk open.
-    let held = Arc::new(HeldPlace::of(&args.location)?);
+    let held = Arc::new(HeldPlace::of(file)?);
     let disk = Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
     if let Some(note) = disk.note() {
         console.note(note);

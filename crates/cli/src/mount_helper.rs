@@ -3,7 +3,7 @@
 
 use crate::mount_options::Options;
 use crate::{passphrase, status};
-use lacuna::{Error, Kind, Location, Result};
+use lacuna::{DiskId, Error, Kind, Location, Result};
 use lacuna_service::Record;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -125,7 +125,7 @@ impl Given {
         let mut options = Options::parse(self.options.iter().map(String::as_str))?;
         options.read_only = (options.read_only || self.has('r')) && !self.has('w');
         // A rehearsal, or what `mount -a` does not know: to mount(8) the location of an open disk is its loop device.
-        if self.has('f') || self.is_there()? {
+        if self.has('f') || self.is_there(options.expected())? {
             return Ok(None);
         }
         let asks = !options.names_key && passphrase::credential_path().is_none();
@@ -154,8 +154,8 @@ impl Given {
         Ok(Some(words))
     }
 
-    /// Whether a server has this location open at this directory.
-    fn is_there(&self) -> Result<bool> {
+    /// Whether a server has this location open at this directory. Errors: it is another disk than the `expected` one.
+    fn is_there(&self, expected: Option<&str>) -> Result<bool> {
         let Some(location) = self.names[0].to_str().and_then(|name| Location::parse(name).ok()) else {
             return Ok(false);
         };
@@ -167,7 +167,7 @@ impl Given {
                 && lacuna_service::is_mounted(&mountpoint)
                 && !lacuna_service::is_automount(&mountpoint)?
             {
-                return Ok(true);
+                return expected.map_or(Ok(()), |id| check_there(&mountpoint, id)).map(|()| true);
             }
         }
         Ok(false)
@@ -185,6 +185,14 @@ impl Given {
         let words = ["lacuna", said, "close", "--"].map(OsString::from);
         Ok(Some(words.into_iter().chain([at.into_os_string()]).collect()))
     }
+}
+
+/// Refuses what is open at a mount point if it is another disk or vault than the expected one.
+fn check_there(mountpoint: &Path, expected: &str) -> Result<()> {
+    let naming = |e: Error| e.context(format!("cannot mount at {}", mountpoint.display()));
+    let status = lacuna_service::status(mountpoint, None)?;
+    let found = status["id"].as_str().unwrap_or("no ID told").parse::<DiskId>().map_err(naming)?;
+    found.check(Some(expected.parse()?)).map_err(naming)
 }
 
 /// Whether lacuna has something open there, or left it when a server died.

@@ -112,6 +112,11 @@ impl Options {
         Ok(())
     }
 
+    /// The ID that the disk or vault has to have, if one is named.
+    pub(crate) fn expected(&self) -> Option<&str> {
+        self.words.iter().find_map(|word| word.strip_prefix("--expect="))
+    }
+
     fn level(&mut self, name: &str, at: &str) -> Result<()> {
         self.levels.push(at.to_owned());
         if name == format!("level{}", self.levels.len()) {
@@ -191,6 +196,9 @@ mod tests {
         assert!(options.read_only && options.raw && !options.names_key);
         assert_eq!(options.words, ["--raw", "--foreground"]);
         assert_eq!(parse(",").unwrap(), Options::default());
+        let options = parse("cache=1M,expect=9564c49adcf33557307745630aa5f7ce").unwrap();
+        assert_eq!(options.expected(), Some("9564c49adcf33557307745630aa5f7ce"));
+        assert!(options.passed.is_empty() && parse("ro").unwrap().expected().is_none());
         let quoted = "context=\"system_u:object_r:tmp_t:s0:c1,c2\"";
         assert_eq!(parse(&format!("{quoted},symfollow,noexec")).unwrap().passed, [quoted, "noexec"]);
         assert!(parse("rw,ro").unwrap().read_only && !parse("ro,rw").unwrap().read_only);

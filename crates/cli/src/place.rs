@@ -6,6 +6,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::fmt;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -31,6 +32,11 @@ impl Place {
 
     fn at(path: &Path) -> Place {
         let Ok(about) = std::fs::metadata(path) else { return Place::Elsewhere };
+        Place::told(&about)
+    }
+
+    /// The file or device of which the system tells this.
+    pub(crate) fn told(about: &Metadata) -> Place {
         let kind = about.file_type();
         if kind.is_block_device() || kind.is_char_device() {
             Place::Device(about.rdev())
@@ -61,16 +67,26 @@ impl Place {
 pub(crate) struct HeldPlace {
     place: Place,
     /// Opened as a path alone: it neither reads nor locks.
-    file: Option<OwnedFd>,
+    file: Option<File>,
 }
 
 impl HeldPlace {
-    /// What is at a location now. Errors: it cannot be followed, so its deletion would go unnoticed.
-    pub(crate) fn of(location: &Location) -> Result<HeldPlace> {
-        let failed = |e: Errno| Error::io(format!("cannot keep an eye on {location}"), &e.into());
-        let hold = |path: &Path| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        let file = location.path().map(hold).transpose().map_err(failed)?;
-        Ok(HeldPlace { place: Place::of(location), file })
+    /// The file or device that was unlocked, as a path alone; none in a pool. Errors: it cannot be followed, so its deletion would go
+    /// unnoticed.
+    pub(crate) fn of(file: Option<OwnedFd>) -> Result<HeldPlace> {
+        let file = file.map(File::from);
+        let about = file.as_ref().map(File::metadata).transpose();
+        let about = about.map_err(|e| Error::io("cannot keep an eye on the file of the disk", &e))?;
+        Ok(HeldPlace { place: about.as_ref().map_or(Place::Elsewhere, Place::told), file })
+    }
+
+    /// The directory of a vault. What it holds is verified by keys, whatever directory has its name by now.
+    ///
+    /// Errors: as before.
+    pub(crate) fn of_vault(dir: &Path) -> Result<HeldPlace> {
+        let failed = |e: Errno| Error::io(format!("cannot keep an eye on {}", dir.display()), &e.into());
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::DIRECTORY;
+        HeldPlace::of(Some(open(dir, flags, Mode::empty()).map_err(failed)?))
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -118,13 +134,26 @@ mod tests {
     use super::*;
     use std::fs;
 
+    fn held(path: &Path) -> OwnedFd {
+        open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn a_vault_is_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(HeldPlace::of_vault(dir.path()).unwrap().place(), Place::at(dir.path()));
+        assert!(HeldPlace::of_vault(&dir.path().join("file")).is_err());
+        assert!(HeldPlace::of_vault(&dir.path().join("none")).is_err());
+        assert_eq!(HeldPlace::of(None).unwrap().place(), Place::Elsewhere);
+    }
+
     #[test]
     fn a_file_is_followed_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
-        assert!(HeldPlace::of(&Location::Path(path("disk"))).is_err());
         fs::write(path("disk"), "").unwrap();
-        let held = HeldPlace::of(&Location::Path(path("disk"))).unwrap();
+        let held = HeldPlace::of(Some(held(&path("disk")))).unwrap();
         let is = |name: &str, deleted: bool| {
             let now = held.to_json();
             assert_eq!((&now["deleted"], &now["removed"]), (&json!(deleted), &json!(false)), "{now}");
@@ -155,7 +184,7 @@ mod tests {
             eprintln!("skipped: no device node can be made here");
             return;
         }
-        let held = HeldPlace::of(&Location::Path(node.clone())).unwrap();
+        let held = HeldPlace::of(Some(held(&node))).unwrap();
         fs::remove_file(node).unwrap();
         let now = held.to_json();
         assert_eq!((&now["deleted"], &now["removed"]), (&json!(false), &json!(true)), "{now}");

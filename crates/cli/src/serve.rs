@@ -46,9 +46,12 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
     unlock::check_idle(&args.location, &args.idle)?;
     let access = unlock::access(args.read_only);
-    let volume = unlock::unlock(&args.location, &args.holder, access, &args.passphrase, console)?;
+    let (place, given) = ((&args.location, &args.holder), (&args.passphrase, args.expect));
+    let mut volume = unlock::unlock_expected(place, access, given, console)?;
+    let file = volume.take_file();
     let verifies = volume.parameters.verifies();
     let key = volume.into_key(args.fork)?;
+    unlock::refuse_idle(key.has_levels(), &args.idle)?;
     let format = key.format();
     let opening = Opening {
         read_only: args.read_only,
@@ -56,13 +59,14 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
         write_through: args.writing.write_through,
         cover_timeout: args.waiting.cover_timeout(),
         purging: args.purging.policy(),
+        expect: args.expect.expect,
     };
     let what = format!("opening {}", args.location);
     background::run(args.fork, key.has_levels(), (console, &what), |ready| {
         // In the background another process has the terminal, and says what this one does.
         let drawn = if args.fork { console.without_drawing() } else { console };
         // An error here leaves no disk open.
-        let held = Arc::new(HeldPlace::of(&args.location)?);
+        let held = Arc::new(HeldPlace::of(file)?);
         let disk =
             Arc::new(working::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
         if let Some(note) = disk.note() {

@@ -92,13 +92,13 @@ impl Account {
         let asked = (self.disk.clone(), settings::full_name as lacuna::Naming);
         let stop = self.stop.clone();
         let attends = attendance.clone();
-        let account = move || self.to_json(&attends.file());
+        let account = move || self.to_json(&attends);
         let started = StatusSocket::start(&identity, asked, attendance, account, move || stop.stop());
         started.inspect_err(unseen).ok()
     }
 
-    /// `file`: what became of the file that is open.
-    fn to_json(&self, file: &Value) -> Value {
+    /// `attendance` knows what became of the file that is open.
+    fn to_json(&self, attendance: &Attendance) -> Value {
         let mut out = json!({
             "location": self.location,
             "front": "nbd",
@@ -112,7 +112,8 @@ impl Account {
             "closing": self.stop.stopped(),
             "items": self.counters.now(),
             "last_error": *self.last_error.lock(),
-            "file": file,
+            "id": attendance.id(),
+            "file": attendance.file(),
         });
         in_pool::tell(self.in_pool.as_ref(), &mut out);
         out
@@ -192,13 +193,6 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
     servers
         .iter()
         .try_for_each(|server| console::line(status_words::of(server, console.is_verbose()).trim_end()))
-}
-
-/// The counters of the servers of a disk outside of a pool that this user has; there is one for each mounted level.
-pub(crate) fn items_of(location: &Location, console: Console) -> Result<Vec<Value>> {
-    let items = |server: Value| server["items"].as_array().cloned().unwrap_or_default();
-    let servers = servers_of(location, &ClusterOptions::default(), console)?;
-    Ok(servers.into_iter().flat_map(items).collect())
 }
 
 /// The servers of a disk, or of what is mounted there. Errors: those of [`all`].
@@ -297,6 +291,7 @@ fn mount(record: &Record, mut status: Value) -> Value {
         "closing": status["closing"] == true,
         "items": status.get_mut("items").map_or_else(|| json!([]), Value::take),
         "last_error": status.get_mut("last_error").map(Value::take),
+        "id": status.get_mut("id").map(Value::take),
         "file": status.get_mut("file").map(Value::take).or(silent_file),
     });
     in_pool::tell(record.in_pool.as_ref(), &mut out);

@@ -31,6 +31,7 @@ pub(crate) fn of(server: &Value, all: bool) -> String {
     }
     let mut rows = short(server);
     if all {
+        rows.extend(server["id"].as_str().map(|id| ("ID".to_owned(), id.to_owned())));
         rows.extend(counters(server));
     }
     for (name, value) in rows {

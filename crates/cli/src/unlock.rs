@@ -1,16 +1,17 @@
 //! Unlocking with the passphrases that options give or a person types, and opening in a process that keeps its memory small.
 
 use crate::allocator;
-use crate::args::{HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
+use crate::args::{ExpectArgs, HolderArgs, IdleArgs, PassphraseArgs, PurgingArgs, WaitingArgs, WritingArgs};
 use crate::console::Console;
 use crate::online;
 use crate::passphrase;
 use crate::status;
 use lacuna::vault::is_vault;
 use lacuna::{
-    Access, BLOCK_SIZE, ClusterOptions, DEEPER_LEVELS, Error, Key, Kind, Location, OpenDisk, Opener, Opening,
-    PublicHeader, Result, Volume, no_write_through, peek, shell_word,
+    Access, BLOCK_SIZE, ClusterOptions, DEEPER_LEVELS, DiskId, Error, Key, Kind, Location, OpenDisk, Opened,
+    Opener, Opening, PublicHeader, Result, Volume, no_write_through, peek, shell_word,
 };
+use std::fmt::Display;
 
 /// Unlocks a disk, and says on one with levels what writing to it may cost.
 pub(crate) fn unlock(
@@ -20,9 +21,17 @@ pub(crate) fn unlock(
     args: &PassphraseArgs,
     console: Console,
 ) -> Result<Volume> {
-    let ask = |disk: &PublicHeader, open: Opener<'_>| {
-        passphrase::to_open(args, &location.to_string(), disk.uuid, open)
-    };
+    unlock_expected((location, holder), access, (args, ExpectArgs { expect: None }), console)
+}
+
+/// The same of the disk that it has to be. Another one is refused before it is taken from another client.
+pub(crate) fn unlock_expected(
+    (location, holder): (&Location, &HolderArgs),
+    access: Access,
+    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
+    console: Console,
+) -> Result<Volume> {
+    let ask = asking(location, args, expect);
     let volume = lacuna::unlock(location, &holder.of(location)?, access, &console, ask)
         .map_err(|e| say_whose(location, e, console))?;
     if volume.parameters.has_levels() && access == Access::Write {
@@ -30,6 +39,24 @@ pub(crate) fn unlock(
         console.note(DEEPER_LEVELS);
     }
     Ok(volume)
+}
+
+/// Gets the passphrase and opens the header, which has to be that of the expected disk.
+fn asking<'a>(
+    location: &'a Location,
+    args: &'a PassphraseArgs,
+    expect: Option<DiskId>,
+) -> impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened> + 'a {
+    move |disk: &PublicHeader, open: Opener<'_>| {
+        let opened = passphrase::to_open(args, &location.to_string(), disk.uuid, open)?;
+        check_id(opened, expect, location)
+    }
+}
+
+/// Refuses what was opened if it is another disk or vault than the expected one. `shown`: its location.
+pub(crate) fn check_id(opened: Opened, expect: Option<DiskId>, shown: impl Display) -> Result<Opened> {
+    opened.0.id().check(expect).map_err(|e| e.context(shown))?;
+    Ok(opened)
 }
 
 /// Says whose a disk or vault is that is in use, if that is the error: this user's, who is told how to close it, or another's.
@@ -106,7 +133,13 @@ fn has_levels(location: &Location) -> Result<Option<bool>> {
 ///
 /// Deniability contract: its cover would end at a time that follows from when the last level, perhaps a hidden one, was used.
 pub(crate) fn check_idle(location: &Location, args: &IdleArgs) -> Result<()> {
-    if args.idle_timeout.is_none() || has_levels(location)? != Some(true) {
+    let levels = args.idle_timeout.is_some() && has_levels(location)? == Some(true);
+    refuse_idle(levels, args)
+}
+
+/// The same once the disk is unlocked: what was at the location before may have been another one.
+pub(crate) fn refuse_idle(has_levels: bool, args: &IdleArgs) -> Result<()> {
+    if args.idle_timeout.is_none() || !has_levels {
         return Ok(());
     }
     Err(Error::new(Kind::Usage, "cannot use --idle-timeout here")

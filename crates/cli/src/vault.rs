@@ -1,12 +1,15 @@
 //! `vault init|check|accept|stat`: what is asked and said around the operations of [`lacuna::vault`].
 
-use crate::args::{VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs};
+use crate::args::{
+    ExpectArgs, PassphraseArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultStatArgs,
+};
 use crate::console::{self, Console};
 use crate::cost;
 use crate::passphrase;
 use crate::place::Place;
 use crate::settings;
 use crate::size::budget;
+use crate::unlock::check_id;
 use crate::working;
 use lacuna::vault::{self, BadFile, CheckReport, Consent, NewVault, OpenVault, VaultKey, VaultOpening};
 use lacuna::{Access, Error, Kind, Opener, PublicHeader, Result, human, printable};
@@ -50,24 +53,32 @@ pub(crate) fn init(args: &VaultInitArgs, console: Console) -> Result<()> {
     let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
     let made = vault::create(&new, &console, given).map_err(usage)?;
     console.done(&format!(
-        "made a vault in {}, integrity {}, UUID {}\nits last state is remembered in {}\ntrying a passphrase costs {}",
+        "made a vault in {}, integrity {}, UUID {}\nID {}\nits last state is remembered in {}\ntrying a passphrase costs {}",
         dir.display(),
         args.integrity.name(),
         made.header.uuid,
+        made.id,
         made.anchor.display(),
         cost::words(&made.header.cost)
     ))
 }
 
 /// Takes hold of a vault and opens its header, with the passphrase that options give or a person types.
-pub(crate) fn key(
+pub(crate) fn key(dir: &Path, access: Access, args: &PassphraseArgs, console: Console) -> Result<VaultKey> {
+    key_expected(dir, access, (args, ExpectArgs { expect: None }), console)
+}
+
+/// The same of the vault that it has to be.
+pub(crate) fn key_expected(
     dir: &Path,
     access: Access,
-    args: &crate::args::PassphraseArgs,
+    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
     console: Console,
 ) -> Result<VaultKey> {
     let shown = dir.display().to_string();
-    let ask = |disk: &PublicHeader, open: Opener<'_>| passphrase::to_open(args, &shown, disk.uuid, open);
+    let ask = |disk: &PublicHeader, open: Opener<'_>| {
+        passphrase::to_open(args, &shown, disk.uuid, open).and_then(|opened| check_id(opened, expect, &shown))
+    };
     vault::unlock(dir, access, &console, ask).map_err(|e| {
         if e.kind() != Kind::Busy {
             return e;

@@ -3,6 +3,8 @@
 use crate::args::InfoArgs;
 use crate::console::{self, Console};
 use crate::cost;
+use crate::info::UNKNOWN;
+use crate::info_opened::Told;
 use crate::observer::damaged_copy;
 use crate::utc::utc;
 use lacuna::vault::{AboutVault, VAULT_VERSION, about};
@@ -16,22 +18,24 @@ pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
     // Refuses options that mean nothing for a path.
     args.cluster.of(&args.location)?;
     let about = about(dir, args.anchor.anchor.as_deref())?;
+    let id = Told::of_vault(dir, args, &about, console)?.id;
     if args.json {
-        return console::json(&to_json(dir, &about));
+        return console::json(&to_json(dir, &about, id));
     }
     notes(&about).iter().for_each(|note| console.note(note));
-    console::bytes(words(dir, &about).as_bytes())
+    console::bytes(words(dir, &about, id).as_bytes())
 }
 
 fn notes(about: &AboutVault) -> Vec<String> {
     about.notes.iter().map(|note| damaged_copy(note)).collect()
 }
 
-fn to_json(dir: &Path, about: &AboutVault) -> Value {
+fn to_json(dir: &Path, about: &AboutVault, id: Option<String>) -> Value {
     let remembered = about.remembered.as_ref();
     json!({
         "location": dir.display().to_string(),
         "header": about.header,
+        "id": id,
         "version": VAULT_VERSION,
         "integrity": about.params.integrity.name(),
         "notes": notes(about),
@@ -48,7 +52,7 @@ fn to_json(dir: &Path, about: &AboutVault) -> Value {
     })
 }
 
-fn words(dir: &Path, about: &AboutVault) -> String {
+fn words(dir: &Path, about: &AboutVault, id: Option<String>) -> String {
     let in_use = if about.in_use { " (open now)" } else { "" };
     let remembered = match &about.remembered {
         Some(state) => {
@@ -59,6 +63,7 @@ fn words(dir: &Path, about: &AboutVault) -> String {
     let rows = [
         ("location", format!("{}{in_use}", dir.display())),
         ("UUID", about.header.uuid.to_string()),
+        ("ID", id.unwrap_or_else(|| UNKNOWN.replace("disk", "vault"))),
         (
             "format",
             format!(

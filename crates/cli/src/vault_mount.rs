@@ -14,7 +14,7 @@ use crate::unlock;
 use crate::vault;
 use crate::working::Stage;
 use lacuna::vault::{OpenVault, VaultKey, VaultOpening};
-use lacuna::{Error, Kind, Location, Result, shell_word};
+use lacuna::{DiskId, Error, Kind, Location, Result, shell_word};
 use lacuna_service::{Attendant, Exchange, become_io_flusher, unknown};
 use lacuna_vaultfs::{MountRequest, Mounted};
 use serde_json::Value;
@@ -35,13 +35,15 @@ pub(crate) fn open(dir: &Path, args: &OpenArgs, console: Console) -> Result<()> 
         read_only: args.read_only,
         budget: budget(args.cache)?,
         anchor: args.anchor.anchor.clone(),
+        expect: args.expect.expect,
         ..VaultOpening::default()
     };
     let location = status::canonical(&args.location);
     clear_dead(&location, &args.mountpoints[0], console)?;
     let mountpoint = mount_point::check(&args.mountpoints[0], Some(console))?;
     check_apart(dir, &mountpoint)?;
-    let key = vault::key(dir, unlock::access(args.read_only), &args.passphrase, console)?;
+    let access = unlock::access(args.read_only);
+    let key = vault::key_expected(dir, access, (&args.passphrase, args.expect), console)?;
     let what = format!("opening {}", dir.display());
     background::run(!args.foreground, false, (console, &what), |ready| {
         let place = Place { dir, location: &location, mountpoint: &mountpoint };
@@ -146,14 +148,14 @@ fn serve(
     let opening = VaultOpening { log: vault::log(&say), ..opening };
     let shown = place.dir.display().to_string();
     // An error here leaves no vault open.
-    let held = HeldPlace::of(&args.location)?;
+    let (held, id) = (HeldPlace::of_vault(place.dir)?, key.id());
     let look = move || Stage::default().within("opening", &shown);
     let mounted = ready.working(console, look, || -> Result<Mounted> {
         let open = key.open(opening)?;
         // Its hold on the directory is to end with the vault.
         drop(key);
         vault::notes(&open, args.read_only, console);
-        mount(place, args, (open, held), &say)
+        mount(place, args, (open, VaultAttendant { held, id }), &say)
     })?;
     let _kept = notify::keep(|| None, mounted.closing());
     let stopper = mounted.stopper();
@@ -178,15 +180,15 @@ fn serve(
 fn mount(
     place: &Place<'_>,
     args: &OpenArgs,
-    (open, held): (OpenVault, HeldPlace),
+    (open, attendant): (OpenVault, VaultAttendant),
     say: &lacuna_service::Log,
 ) -> Result<Mounted> {
     let mut request = MountRequest::new(Arc::clone(open.vault()), place.location, place.mountpoint);
     request.allow_other = args.vault.allow_other;
     request.idle_timeout = args.idle.idle_timeout;
     request.read_only = args.read_only;
-    request.place = held.place().identity();
-    request.attendant = Some(Arc::new(VaultAttendant(held)));
+    request.place = attendant.held.place().identity();
+    request.attendant = Some(Arc::new(attendant));
     request.no_exec = mount_options(args).filter(|option| option.ends_with("exec")).last() == Some("noexec");
     request.log = Arc::clone(say);
     // `lacuna close` and `lacuna status` show what the server says.
@@ -197,11 +199,18 @@ fn mount(
 }
 
 /// What the server of a vault answers beside its counters.
-struct VaultAttendant(HeldPlace);
+struct VaultAttendant {
+    held: HeldPlace,
+    id: DiskId,
+}
 
 impl Attendant for VaultAttendant {
+    fn id(&self) -> Option<String> {
+        Some(self.id.to_string())
+    }
+
     fn file(&self) -> Value {
-        self.0.to_json()
+        self.held.to_json()
     }
 
     fn attend(&self, request: &str, _exchange: &mut Exchange) -> Result<Value> {

@@ -48,6 +48,7 @@ mod backup;
 mod copies;
 mod create;
 mod diagnosis;
+mod disk_id;
 mod keyring;
 mod keyslot;
 pub mod layout;
@@ -62,6 +63,7 @@ pub use backup::{HeaderBackup, repair};
 pub use copies::{HeaderCopy, read_public, read_public_with, store};
 pub use create::{CreateHeader, NewHeader, update_params};
 pub use diagnosis::{CopyReport, CopyState, Diagnosis};
+pub use disk_id::DiskId;
 pub use keyring::{Keyring, change_keys, lost_slots_warning, rekey};
 pub use layout::{
     COPY_A, COPY_B, HEADER_AREA, HEADER_LEN, KEY_SLOTS, MAX_LEVELS, PARAMS_MAX, TAIL_AREA, copy_c, medium_len,

@@ -21,6 +21,8 @@ const GOLDEN: [&str; 2] = ["header-v1.bin", "header-v2.bin"];
 const HEADER_SHA256: &str = "4610a05998f45cfcc6ecd5ce7bdf763e45334c8cbb55204a4eb4ceb623a6300c";
 /// SHA-256 of their three master keys, one after the other.
 const KEYS_SHA256: &str = "f225f6bf785e276628c4ee34b377b4857cac2e7770518d547fc6b653378e300b";
+/// The ID of their disk, whichever level is opened.
+const ID: &str = "b28dc16da7b557b74ebcea23ff33bb38";
 
 const PASSPHRASES: [(&str, u8); 4] =
     [("level zero", 0), ("level zero again", 0), ("level one", 1), ("level two", 2)];
@@ -79,6 +81,7 @@ fn golden_headers_open() {
             assert_eq!(opened.level, level);
             assert!(opened.notes.is_empty(), "{name}: {:?}", opened.notes);
             assert_eq!(opened.header.params, b"golden parameters");
+            assert_eq!(opened.id().to_string(), ID);
             assert_eq!(opened.header.uuid.to_string(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
             if level == 2 {
                 assert_eq!(keys_digest(&opened), KEYS_SHA256);
@@ -153,6 +156,7 @@ fn readers_written_from_the_pages_alone_agree() {
                 return;
             };
             assert!(text.starts_with(&format!("level {level}\n")), "{text}");
+            assert!(text.contains(&format!("\nid {ID}\n")), "{text}");
             if level == 2 {
                 assert!(text.contains(KEYS_SHA256), "{text}");
             }

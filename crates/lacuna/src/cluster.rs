@@ -15,7 +15,7 @@ use crate::flash_place::FlashPlace;
 use crate::observer::Observer;
 use crate::rados::{ClusterOptions, RadosPool, WriterLock};
 use lacuna_core::{Error, Kind, Result, shell_word};
-use lacuna_header::{Location, TAIL_AREA, Uuid};
+use lacuna_header::{Location, PublicHeader, TAIL_AREA, Uuid};
 use lacuna_medium::{Keys, Medium, ObjectStore, Query, Step, StripedMedium, Transaction};
 use lacuna_sealed_objects::{SnapshotRecord, Stores, list_snapshots};
 use parking_lot::{Mutex, MutexGuard};
@@ -343,6 +343,38 @@ impl Connection {
         let objects = self.pool.objects(prefix)?;
         Ok(objects)
     }
+}
+
+/// Connects to a disk that is there.
+pub(crate) fn look(target: &Target, location: &Location) -> Result<(Connection, Arc<dyn Medium>)> {
+    let connection = Connection::open(target)?;
+    let header = connection.header()?;
+    if let Some(name) = target.snapshot() {
+        let found = lacuna_header::read_public(&*header)
+            .and_then(|(public, _)| snapshot(&connection, public.uuid, name));
+        found.map(drop).map_err(|e| e.context(location))?;
+    }
+    Ok((connection, header))
+}
+
+/// Takes the lock on a disk; a snapshot, which nobody writes, needs none.
+pub(crate) fn hold(connection: &mut Connection, steal: bool, observer: &dyn Observer) -> Result<()> {
+    if connection.target().snapshot().is_some() { Ok(()) } else { connection.hold(steal, observer) }
+}
+
+/// Refuses a header that is no longer what was unlocked.
+pub(crate) fn check_unchanged(
+    header: &dyn Medium,
+    unlocked: &PublicHeader,
+    location: &Location,
+) -> Result<()> {
+    let (public, _) = lacuna_header::read_public(header).map_err(|e| e.context(location))?;
+    if public == *unlocked {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Changed, format!("cannot open {location}"))
+        .found("a header that another client has rewritten since it was unlocked")
+        .remedy("try again"))
 }
 
 /// Removes every object of a store, calling `progress` with how many of how many are gone.

@@ -34,12 +34,11 @@ pub fn create_with(
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
 ) -> Result<Created> {
     let making = Making { options, observer };
-    let (parameters, header) = match Site::of(&options.location, &options.holder.cluster) {
-        Site::Pool(target) => create_rados::run(&making, &target, passphrases)?,
+    match Site::of(&options.location, &options.holder.cluster) {
+        Site::Pool(target) => create_rados::run(&making, &target, passphrases),
         Site::File(FilePlace::Named(path) | FilePlace::HeaderIn(path)) => {
-            create_file::run(&making, path, passphrases)?
+            create_file::run(&making, path, passphrases)
         }
-        Site::Flash(place) => create_flash::run(&making, place, passphrases)?,
-    };
-    Ok(Created { parameters, header })
+        Site::Flash(place) => create_flash::run(&making, place, passphrases),
+    }
 }

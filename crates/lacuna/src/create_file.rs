@@ -4,7 +4,7 @@ use crate::human;
 use crate::making::{Making, NewDisk, check_layout, disk_on, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
-use crate::shape::{Shape, blocks};
+use crate::shape::{Created, Shape, blocks};
 use lacuna_core::{Advice, BLOCK_SIZE, Error, Kind, Result, SecretVec, Setting};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_deniable::Params as DeniableParams;
@@ -31,7 +31,7 @@ pub(crate) fn run(
     making: &Making<'_>,
     path: &Path,
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<(Parameters, PublicHeader)> {
+) -> Result<Created> {
     let Making { options, observer } = making;
     let place = Place::look(path, options.force)?;
     // Only what may be overwritten comes this far.
@@ -49,7 +49,7 @@ pub(crate) fn run(
     }
     let len = medium_len(parameters.end());
     let header = making.draft(&parameters, passphrases)?;
-    let public = header.unlocked().header.clone();
+    let created = Created::with(parameters, &header);
     // A log that is written round and round needs its whole length sooner or later, and a disk with levels cannot be
     // written at all when the host has no space for the next write.
     let whole = Whole { wanted: options.preallocate, taken: options.preallocate || parameters.has_levels() };
@@ -64,7 +64,7 @@ pub(crate) fn run(
             human(len - taken)
         ));
     }
-    Ok((parameters, public))
+    Ok(created)
 }
 
 /// Whether the space of the medium is taken ahead.

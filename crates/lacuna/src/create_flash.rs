@@ -6,7 +6,7 @@ use crate::human;
 use crate::making::{self, Making, NewDisk, lacuna_disk, overwrite};
 use crate::observer::during;
 use crate::parameters::Parameters;
-use crate::shape::{ChipShape, Shape, blocks};
+use crate::shape::{ChipShape, Created, Shape, blocks};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result, SecretVec};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_flash::{FlashDisk, HeaderMedium, Params};
@@ -37,7 +37,7 @@ pub(crate) fn run(
     making: &Making<'_>,
     place: FlashPlace<'_>,
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<(Parameters, PublicHeader)> {
+) -> Result<Created> {
     let wanted = wanted(making)?;
     match place {
         FlashPlace::Ubi(path) => on_ubi(making, path, wanted, passphrases),
@@ -78,7 +78,7 @@ fn on_ubi(
     path: &Path,
     wanted: Wanted,
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<(Parameters, PublicHeader)> {
+) -> Result<Created> {
     let flash: Arc<dyn Flash> = Arc::new(UbiVolume::open(path, false)?);
     let there = content(&*flash)?;
     let disk = disk_on(&flash);
@@ -105,7 +105,7 @@ fn on_nand(
     path: &Path,
     wanted: Wanted,
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<(Parameters, PublicHeader)> {
+) -> Result<Created> {
     let there = look_at(making, path)?;
     let size = blocks(making.options.size.ok_or_else(|| making.no_size("a simulated chip"))?)?;
     let chip = NewChip::for_blocks(making, size, wanted)?;
@@ -270,19 +270,14 @@ fn plan(making: &Making<'_>, flash: FlashGeometry, wanted: Wanted) -> Result<Par
 }
 
 /// Lays the disk on the flash, its header last.
-fn lay(
-    making: &Making<'_>,
-    flash: &Arc<dyn Flash>,
-    params: Params,
-    header: NewHeader,
-) -> Result<(Parameters, PublicHeader)> {
+fn lay(making: &Making<'_>, flash: &Arc<dyn Flash>, params: Params, header: NewHeader) -> Result<Created> {
     if flash.geometry() != params.flash {
         return Err(Error::new(Kind::Io, "blocks of the flash went bad while the disk was made")
             .found(format!("{} erase blocks", flash.geometry().lebs))
             .expected(format!("{}", params.flash.lebs))
             .remedy("try again"));
     }
-    let public = header.unlocked().header.clone();
+    let created = Created::with(Parameters::Flash(params), &header);
     let random: Arc<dyn RandomSource> = Arc::new(SystemRandom::new()?);
     let laying = format!("laying out {}", making.options.location);
     during(making.observer, &laying, || {
@@ -290,5 +285,5 @@ fn lay(
             FlashDisk::create(flash, &params, &unlocked.master_keys[0], &random)
         })
     })?;
-    Ok((Parameters::Flash(params), public))
+    Ok(created)
 }

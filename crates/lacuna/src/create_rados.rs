@@ -8,9 +8,9 @@ use crate::cluster::{self, Connection, Holder, Site, Target};
 use crate::making::{Making, NewDisk, check_layout, lacuna_disk, overwrite};
 use crate::observer::{Observer, during};
 use crate::parameters::Parameters;
-use crate::shape::{Shape, blocks};
+use crate::shape::{Created, Shape, blocks};
 use lacuna_core::{Advice, Error, Kind, Result, SecretVec, Setting};
-use lacuna_header::{Location, NewHeader, PublicHeader, Uuid};
+use lacuna_header::{Location, NewHeader, Uuid};
 use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, list_snapshots};
 
@@ -19,7 +19,7 @@ pub(crate) fn run(
     making: &Making<'_>,
     target: &Target,
     passphrases: impl FnOnce(NewDisk) -> Result<Vec<Vec<SecretVec>>>,
-) -> Result<(Parameters, PublicHeader)> {
+) -> Result<Created> {
     let Making { options, observer } = making;
     cluster::refuse_snapshot(&options.location, "create")?;
     // What can be refused without a cluster is.
@@ -46,8 +46,8 @@ pub(crate) fn run(
     }
     let parameters = Parameters::Objects(params);
     let made = making.draft(&parameters, passphrases).and_then(|header| {
-        let public = header.unlocked().header.clone();
-        let uuid = public.uuid;
+        let created = Created::with(parameters, &header);
+        let uuid = created.header.uuid;
         if there {
             clear(&connection, making)?;
         }
@@ -55,7 +55,7 @@ pub(crate) fn run(
         during(*observer, &laying, || lay(&connection, &params, header))
             .map_err(|e| e.context(format!("cannot create {}", options.location)))
             .inspect_err(|_| take_back(&connection, uuid, *observer))?;
-        Ok((parameters, public))
+        Ok(created)
     });
     if made.is_err() && !there {
         // Nothing was there before, so nothing stays.

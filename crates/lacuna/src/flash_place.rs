@@ -5,6 +5,7 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Location;
 use lacuna_medium::{Access, FileMedium, Links, Medium};
 use lacuna_nand::{Flash, FlashGeometry, Mapping, SimulatedChip, UbiVolume};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,17 +29,22 @@ impl<'l> FlashPlace<'l> {
         }
     }
 
-    /// Takes hold of the flash.
+    /// Takes hold of the flash. The second value is the file or device that is held, as a path alone.
     ///
     /// Errors: [`Kind::Busy`] while another process has it, [`Kind::NotFound`] if there is none.
-    pub(crate) fn open(self, access: Access) -> Result<Arc<dyn Flash>> {
+    pub(crate) fn open(self, access: Access) -> Result<(Arc<dyn Flash>, OwnedFd)> {
         match self {
             FlashPlace::Nand(path) => {
                 let medium = FileMedium::open(path, access)?;
                 medium.forget_cached()?;
-                attach(path, Arc::new(medium))
+                let file = medium.path_only()?;
+                Ok((attach(path, Arc::new(medium))?, file))
             }
-            FlashPlace::Ubi(path) => Ok(Arc::new(UbiVolume::open(path, access == Access::Read)?)),
+            FlashPlace::Ubi(path) => {
+                let volume = UbiVolume::open(path, access == Access::Read)?;
+                let file = volume.path_only()?;
+                Ok((Arc::new(volume), file))
+            }
         }
     }
 

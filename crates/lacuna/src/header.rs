@@ -238,7 +238,7 @@ pub(crate) fn medium(
             medium.forget_cached()?;
             Ok((Arc::new(medium), None))
         }
-        Site::Flash(place) => Ok((Arc::new(HeaderMedium::new(place.open(Access::Write)?)), None)),
+        Site::Flash(place) => Ok((Arc::new(HeaderMedium::new(place.open(Access::Write)?.0)), None)),
         Site::Pool(target) => {
             let mut connection = Connection::open(&target)?;
             connection.hold(holder.steal, observer)?;

@@ -91,6 +91,7 @@ mod look;
 mod making;
 mod observer;
 mod open_disk;
+mod opening;
 mod parameters;
 mod partition_table;
 mod private_disk;
@@ -124,7 +125,7 @@ pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
 pub use lacuna_flash::{FlashDisk, Policy as PurgePolicy, VERSION as FLASH_VERSION};
 pub use lacuna_header::{
-    CopyReport, CopyState, Diagnosis, FormatId, KEY_SLOTS, Location, PublicHeader, Unlocked, Uuid,
+    CopyReport, CopyState, Diagnosis, DiskId, FormatId, KEY_SLOTS, Location, PublicHeader, Unlocked, Uuid,
 };
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, Wearing};
@@ -136,11 +137,12 @@ pub use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, is_of_version_table};
 pub use making::NewDisk;
 pub use observer::{Observer, Silent};
 pub use open_disk::{OVERWRITTEN, OpenDisk};
+pub use opening::{Key, Opening, no_write_through};
 pub use parameters::{Parameters, hiding};
 pub use rados::ClusterOptions;
 pub use resize::resize;
 pub use shape::{ChipShape, CreateOptions, Created, Shape, blocks};
-pub use unlock::{DEEPER_LEVELS, Key, Opened, Opener, Opening, Volume, no_write_through, open, peek, unlock};
+pub use unlock::{DEEPER_LEVELS, Opened, Opener, Volume, open, peek, unlock};
 
 /// A size for people: exact where it is short, otherwise to one decimal, in powers of 1024.
 pub fn human(bytes: u64) -> String {

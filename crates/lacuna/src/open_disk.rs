@@ -10,7 +10,7 @@ use lacuna_core::{
     BadBlock, BlockAddr, CheckReport, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Status, check,
 };
 use lacuna_flash::FlashDisk;
-use lacuna_header::Uuid;
+use lacuna_header::{DiskId, Uuid};
 use lacuna_levels::{LevelDisk, Levels, level_disks};
 use lacuna_sealed_objects::ObjectDisk;
 use std::sync::{Arc, OnceLock};
@@ -22,6 +22,7 @@ pub const OVERWRITTEN: &str = "on a level from 1 on, most likely the disk was wr
 /// An open disk. Dropping it ends its claim on the disk; [`Disk::close`] comes before.
 pub struct OpenDisk {
     uuid: Uuid,
+    id: DiskId,
     engine: Engine,
     /// For changes while it is open.
     header: HeldHeader,
@@ -84,13 +85,23 @@ impl Engine {
 }
 
 impl OpenDisk {
-    pub(crate) fn new(uuid: Uuid, engine: Engine, header: HeldHeader, claim: Option<Arc<Claim>>) -> Self {
-        OpenDisk { uuid, engine, header, claim }
+    pub(crate) fn new(
+        (uuid, id): (Uuid, DiskId),
+        engine: Engine,
+        header: HeldHeader,
+        claim: Option<Arc<Claim>>,
+    ) -> Self {
+        OpenDisk { uuid, id, engine, header, claim }
     }
 
     /// The name of the disk for programs.
     pub fn uuid(&self) -> Uuid {
         self.uuid
+    }
+
+    /// By which its owner knows the disk again, whichever levels are open.
+    pub fn id(&self) -> DiskId {
+        self.id
     }
 
     /// What front ends serve: a disk for each open level, the public one first.

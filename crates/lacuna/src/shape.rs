@@ -6,7 +6,7 @@ use crate::parameters::Parameters;
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_deniable::Geometry;
-use lacuna_header::{Location, PublicHeader};
+use lacuna_header::{DiskId, Location, NewHeader, PublicHeader};
 use lacuna_nand::Wearing;
 use lacuna_oblivious::Plan;
 use lacuna_sealed_objects::ObjectLayout;
@@ -152,6 +152,16 @@ pub struct Created {
     pub parameters: Parameters,
     /// The header, as anybody can read it.
     pub header: PublicHeader,
+    /// By which its owner knows the disk again ([`Opening::expect`](crate::Opening::expect)).
+    pub id: DiskId,
+}
+
+impl Created {
+    /// With this header, which is on the medium or about to be.
+    pub(crate) fn with(parameters: Parameters, header: &NewHeader) -> Created {
+        let unlocked = header.unlocked();
+        Created { parameters, header: unlocked.header.clone(), id: unlocked.id() }
+    }
 }
 
 /// A size in blocks. Errors: [`Kind::Usage`] if it is not a multiple of a block, or 0.

@@ -42,7 +42,7 @@ use crate::{vault_anchor, vault_place};
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SecretVec};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{
-    CreateHeader, FormatId, HEADER_AREA, Location, NewHeader, PublicHeader, Uuid, medium_len,
+    CreateHeader, DiskId, FormatId, HEADER_AREA, Location, NewHeader, PublicHeader, Uuid, medium_len,
 };
 pub use lacuna_integrity::{Choice, Scheme};
 use lacuna_medium::{Access, DiskFolder, FileMedium, Medium, Space};
@@ -82,6 +82,8 @@ impl NewVault {
 pub struct CreatedVault {
     /// The header, as anybody can read it.
     pub header: PublicHeader,
+    /// By which its owner knows the vault again ([`VaultOpening::expect`]).
+    pub id: DiskId,
     /// Where this machine remembers its last state.
     pub anchor: PathBuf,
 }
@@ -123,7 +125,7 @@ pub fn create(
         uuid: Some(uuid),
     };
     let header = during(observer, "making keys of the passphrase", || NewHeader::build(header, &*random))?;
-    let public = header.unlocked().header.clone();
+    let (public, id) = (header.unlocked().header.clone(), header.unlocked().id());
     let place = vault_place::NewPlace::make(&new.dir)?;
     let file = new.dir.join(HEADER_FILE);
     let medium = FileMedium::create(&file, medium_len(HEADER_AREA))?;
@@ -139,7 +141,7 @@ pub fn create(
     let synced = synced.and_then(|()| crate::create_file::sync_directory(&new.dir));
     synced.map_err(naming).inspect_err(|_| drop(std::fs::remove_file(&anchor)))?;
     place.keep();
-    Ok(CreatedVault { header: public, anchor })
+    Ok(CreatedVault { header: public, id, anchor })
 }
 
 /// How a vault is opened.
@@ -156,6 +158,8 @@ pub struct VaultOpening {
     pub anchor: Option<PathBuf>,
     /// Where findings go: what does not verify, by plain path, backing file and block.
     pub log: Log,
+    /// The vault that it has to be; any if not given.
+    pub expect: Option<DiskId>,
 }
 
 impl Default for VaultOpening {
@@ -167,6 +171,7 @@ impl Default for VaultOpening {
             budget: Budget::default(),
             anchor: None,
             log: Arc::new(|_| ()),
+            expect: None,
         }
     }
 }
@@ -226,6 +231,11 @@ impl VaultKey {
         self.uuid
     }
 
+    /// By which its owner knows the vault again.
+    pub fn id(&self) -> DiskId {
+        DiskId::of(&self.master, self.uuid)
+    }
+
     /// Where this machine remembers its last state, if `given` names no other place.
     ///
     /// Errors: [`Kind::Usage`] for a place that cannot be meant.
@@ -236,10 +246,11 @@ impl VaultKey {
     /// Opens the vault, and first finishes what a crash interrupted.
     ///
     /// Errors: [`Kind::RolledBack`] if the state that is there is older than the one that this machine remembers, or of another
-    /// history; [`Kind::Corrupt`], and what the system reports.
+    /// history; [`Kind::Corrupt`], also for another vault than the expected one; and what the system reports.
     pub fn open(&self, opening: VaultOpening) -> Result<OpenVault> {
         self.claim.iter().for_each(|claim| claim.renew());
-        let VaultOpening { read_only, accept, budget, anchor, log } = opening;
+        let VaultOpening { read_only, accept, budget, anchor, log, expect } = opening;
+        self.id().check(expect).map_err(|e| e.context(self.dir.display()))?;
         let anchor = self.anchor(anchor.as_deref())?;
         let options = OpenOptions { read_only, accept, budget, log, ..OpenOptions::default() };
         let base = base((&self.dir, self.uuid), &anchor, read_only, Arc::new(SystemRandom::new()?))?;

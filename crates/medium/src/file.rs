@@ -1,5 +1,6 @@
 //! A medium on a local file or block device, through the page cache.
 
+use crate::path_only::path_only;
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
 use rustix::fs::{
@@ -10,7 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,6 +165,13 @@ impl FileMedium {
         // In units of 512 bytes, whatever the file system's own block is.
         let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
         Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device, touches, keeps })
+    }
+
+    /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds the lock.
+    ///
+    /// Errors: what the system reports.
+    pub fn path_only(&self) -> Result<OwnedFd> {
+        path_only(&self.file, &self.path)
     }
 
     /// Another open file of the same medium. The system reports a failed write to every open file of its own, so no two users

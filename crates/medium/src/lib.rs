@@ -17,6 +17,7 @@ mod memory;
 mod memory_objects;
 mod memory_pages;
 mod object;
+mod path_only;
 mod pieces;
 mod striped;
 
@@ -26,6 +27,7 @@ pub use folder::{Folder, FolderFile, Space, check_name};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+pub use path_only::path_only;
 pub use pieces::{check_range, pieces};
 pub use striped::StripedMedium;
 

@@ -19,6 +19,7 @@ use crate::ubi_calls;
 use lacuna_core::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -94,6 +95,13 @@ impl UbiVolume {
             change_failed: Mutex::new(false),
             bad_blocks: Mutex::new(BadBlocks::new(device, id)?),
         })
+    }
+
+    /// The device itself, opened as a path alone: what neither reads, nor writes, nor keeps others out.
+    ///
+    /// Errors: what the system reports.
+    pub fn path_only(&self) -> Result<OwnedFd> {
+        lacuna_medium::path_only(&self.file, &self.path)
     }
 
     fn failed(&self, what: &str, block: Leb) -> impl Fn(std::io::Error) -> Error {

@@ -30,6 +30,11 @@ pub trait Attendant: Send + Sync {
         None
     }
 
+    /// By which its owner knows again what is open, as text, for those who ask for the status.
+    fn id(&self) -> Option<String> {
+        None
+    }
+
     /// What became of the file that is open, for those who ask for the status; null if there is none.
     fn file(&self) -> Value {
         Value::Null
@@ -73,6 +78,11 @@ impl Attendance {
     /// The UUID of what is open ([`Attendant::uuid`]).
     pub(crate) fn uuid(&self) -> Option<String> {
         self.0.attendant.as_ref().and_then(|attendant| attendant.uuid())
+    }
+
+    /// By which its owner knows again what is open ([`Attendant::id`]).
+    pub fn id(&self) -> Option<String> {
+        self.0.attendant.as_ref().and_then(|attendant| attendant.id())
     }
 
     /// What became of the file that is open ([`Attendant::file`]).

@@ -178,6 +178,7 @@ fn serve(
                 "items": counters.now(),
                 "last_error": last_error,
                 "closing": watch.closing(),
+                "id": attendance.id(),
                 "file": attendance.file(),
             });
             let mut text = answer.to_string();

@@ -1,9 +1,10 @@
 //! Options that several verbs share.
 
 use super::Format;
+use crate::settings;
 use crate::size::Size;
 use clap::{Args, ValueEnum};
-use lacuna::{BLOCK_SIZE, ChipShape, Geometry, PurgePolicy};
+use lacuna::{BLOCK_SIZE, ChipShape, DiskId, Geometry, PurgePolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,6 +52,19 @@ pub(crate) struct HolderArgs {
     /// not flushed
     #[arg(long)]
     pub steal: bool,
+}
+
+/// Which disk or vault it has to be.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct ExpectArgs {
+    /// Refuse every disk or vault but the one with this ID, with exit code 10. `create` and `vault init` print it, and `info` when it
+    /// is given a passphrase: an exchanged one is refused even if your passphrase opens it
+    #[arg(long, value_name = "ID", value_parser = id)]
+    pub expect: Option<DiskId>,
+}
+
+fn id(text: &str) -> Result<DiskId, String> {
+    text.parse::<DiskId>().map_err(|e| settings::words(&e))
 }
 
 /// When writes are acknowledged.

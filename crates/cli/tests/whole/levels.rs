@@ -240,9 +240,6 @@ fn a_level_is_added_seen_and_dropped() {
         "deep",
     ];
     assert!(scene.lacuna(&add).code(1).stderr.contains("the format deniable or oblivious"));
-    assert!(
-        scene.lacuna(&["info", "flat.img", "--key-file", "key"]).code(1).stderr.contains("without levels")
-    );
 }
 
 #[test]

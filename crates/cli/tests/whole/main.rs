@@ -14,6 +14,7 @@ mod damage;
 mod defaults;
 mod discreet;
 mod everyday;
+mod expect;
 mod flash;
 mod full_host;
 mod growth;

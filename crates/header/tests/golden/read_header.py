@@ -1,6 +1,6 @@
 """Opens one header copy, from docs/format/header.md alone: read_header.py FILE PASSPHRASE.
 
-Prints the level and the SHA-256 of its master keys. A second opinion on the Rust code, never a tool.
+Prints the level, the SHA-256 of its master keys and the ID of the disk. A second opinion on the Rust code, never a tool.
 """
 import hashlib
 import hmac
@@ -50,6 +50,7 @@ mac_key = derive(used[:32], b"header mac", uuid)
 assert hmac.digest(mac_key, header[:16352], "sha256") == header[16352:]
 print(f"level {level}")
 print(hashlib.sha256(used).hexdigest())
+print("id " + derive(used[:32], b"disk id", uuid)[:16].hex())
 map_key = derive(used[:32], b"slot map", uuid)
 slot_map = AESGCM(map_key).decrypt(header[10240:10252], header[10252:10276], magic + struct.pack("<I", version) + uuid)
 assert sorted(slot_map) == [0] * 4 + [1] * 4

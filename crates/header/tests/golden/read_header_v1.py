@@ -1,6 +1,6 @@
 """Opens one header copy, from docs/format/header-v1.md alone: read_header_v1.py FILE PASSPHRASE.
 
-Prints the level and the SHA-256 of its master keys. A second opinion on the Rust code, never a tool.
+Prints the level, the SHA-256 of its master keys and the ID of the disk. A second opinion on the Rust code, never a tool.
 """
 import hashlib
 import hmac
@@ -48,3 +48,4 @@ mac_key = derive(used[:32], b"header mac", uuid)
 assert hmac.digest(mac_key, header[:16352], "sha256") == header[16352:]
 print(f"level {level}")
 print(hashlib.sha256(used).hexdigest())
+print("id " + derive(used[:32], b"disk id", uuid)[:16].hex())
