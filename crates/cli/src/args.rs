@@ -5,6 +5,7 @@ mod groups;
 mod header;
 mod keys;
 mod passphrases;
+mod rescue;
 mod snapshots;
 mod vault;
 
@@ -16,6 +17,7 @@ pub(crate) use groups::{
 pub(crate) use header::{HeaderBackupArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
 pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, RecoveryArgs, Source};
+pub(crate) use rescue::RescueArgs;
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 pub(crate) use vault::{
     AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultStatArgs, VaultVerb,
@@ -75,6 +77,8 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Read and verify every block; exit code 10 if any is bad
     Check(CheckArgs),
+    /// Copy what can be read of a damaged disk into an image; exit code 10 if not all can
+    Rescue(RescueArgs),
     /// Look at everything that can be seen without a passphrase, and say what is wrong; exit code 10 for damage
     Doctor(DoctorArgs),
     /// Add, change, remove or refresh passphrases

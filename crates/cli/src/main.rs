@@ -64,6 +64,9 @@ mod pid_file;
 mod place;
 mod purge;
 mod recovery;
+mod rescue;
+mod rescue_image;
+mod rescue_map;
 mod resize;
 mod serve;
 mod settings;
@@ -173,6 +176,7 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
         Verb::Doctor(args) => doctor::run(&args, console),
         Verb::Erase(args) => erase::run(&args, console),
         Verb::Check(args) => check::run(&args, console),
+        Verb::Rescue(args) => rescue::run(&args, console),
         Verb::Key(KeyVerb::Add(args)) => key::add(&args, console),
         Verb::Key(KeyVerb::Change(args)) => key::change(&args, console),
         Verb::Key(KeyVerb::Remove(args)) => key::remove(&args, console),

@@ -89,6 +89,29 @@ pub(crate) fn of(page: &str) -> Sections {
             ],
             signals: &[ENDS, KILL],
         },
+        "lacuna-rescue" => Sections {
+            examples: &[
+                (
+                    "lacuna rescue disk.img files.raw",
+                    "What can be read of it; files.raw.map says what that is.",
+                ),
+                ("lacuna rescue /dev/sdb1 hidden.raw --level 1", "Of a disk with levels, level 1."),
+            ],
+            files: &[
+                (
+                    "TARGET",
+                    "The image: the blocks of the disk as they are when it is open. Mount it read-only, or copy it first.",
+                ),
+                (
+                    "TARGET.map",
+                    "Lines of position, size and status in the form of GNU ddrescue: `+` was read or never written, `-` is lost.",
+                ),
+            ],
+            signals: &[(
+                "INT, TERM, HUP, KILL",
+                "The command ends at once. The image holds what the map says; of the rest nothing is known. The disk was only read.",
+            )],
+        },
         "lacuna-vault-init" | "lacuna-vault-accept" => {
             Sections { examples: short(page), files: &[ANCHORS], ..Sections::default() }
         }

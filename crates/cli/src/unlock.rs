@@ -41,6 +41,16 @@ pub(crate) fn unlock_expected(
     Ok(volume)
 }
 
+/// Unlocks what is left of a disk, for reading.
+pub(crate) fn unlock_to_rescue(
+    (location, holder): (&Location, &HolderArgs),
+    (args, ExpectArgs { expect }): (&PassphraseArgs, ExpectArgs),
+    console: Console,
+) -> Result<Volume> {
+    lacuna::unlock_to_rescue(location, &holder.of(location)?, &console, asking(location, args, expect))
+        .map_err(|e| say_whose(location, e, console))
+}
+
 /// Gets the passphrase and opens the header, which has to be that of the expected disk.
 fn asking<'a>(
     location: &'a Location,

@@ -35,8 +35,8 @@ impl CheckReport {
     /// Reads the written blocks of a range and calls `bad` with each that cannot be read. The range is as long as `buf`,
     /// a whole number of blocks, whose content is of no use afterwards.
     ///
-    /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a verdict on a block; anything else
-    /// that stops reading.
+    /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a verdict on a block; anything else that stops
+    /// reading.
     pub fn read_range(
         &mut self,
         disk: &dyn Disk,
@@ -44,47 +44,76 @@ impl CheckReport {
         buf: &mut [u8],
         bad: &mut dyn FnMut(BadBlock),
     ) -> Result<()> {
-        let count = (buf.len() / BLOCK_SIZE) as u64;
-        // Where it cannot be read which blocks are written, all of them are tried.
-        let unknown = |e| damage(e).map(|_| vec![Extent { blocks: count, written: true }]);
-        let mut at = first.0;
-        for run in disk.extents(first, count).or_else(unknown)? {
-            if run.written {
-                self.read_run(disk, at, &mut buf[..run.blocks as usize * BLOCK_SIZE], bad)?;
-            } else {
-                self.unwritten += run.blocks;
+        read_range(disk, first, buf, &mut |block, reading| {
+            self.count(&reading);
+            if let Reading::Bad(error) = reading {
+                bad(BadBlock { block, error });
             }
-            at += run.blocks;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
-    fn read_run(
-        &mut self,
-        disk: &dyn Disk,
-        first: u64,
-        buf: &mut [u8],
-        bad: &mut dyn FnMut(BadBlock),
-    ) -> Result<()> {
-        let count = (buf.len() / BLOCK_SIZE) as u64;
-        match disk.read(BlockAddr(first), buf) {
-            Ok(()) => self.good += count,
-            Err(e) => {
-                damage(e)?;
-                // One by one, to know which.
-                for block in (first..first + count).map(BlockAddr) {
-                    match disk.read(block, &mut buf[..BLOCK_SIZE]) {
-                        Ok(()) => self.good += 1,
-                        Err(error) => {
-                            self.bad += 1;
-                            bad(BadBlock { block, error });
-                        }
-                    }
-                }
-            }
+    /// Counts what was read.
+    pub fn count(&mut self, reading: &Reading<'_>) {
+        match reading {
+            Reading::Good(content) => self.good += (content.len() / BLOCK_SIZE) as u64,
+            Reading::Unwritten(blocks) => self.unwritten += blocks,
+            Reading::Bad(_) => self.bad += 1,
         }
-        Ok(())
     }
+}
+
+/// What came of reading a block, or neighbours of which the same is true.
+pub enum Reading<'b> {
+    /// They were written, and this is their content: verified as far as the cipher lets it be.
+    Good(&'b [u8]),
+    /// So many were never written, or were discarded, and read as zeros.
+    Unwritten(u64),
+    /// One that cannot be read or does not verify.
+    Bad(Error),
+}
+
+/// Reads a range and calls `each` with the first block and the reading of every run of neighbours, in order. The range is as long as
+/// `buf`, a whole number of blocks.
+///
+/// Errors: those of [`read_all`], for want of memory apart.
+fn read_range(
+    disk: &dyn Disk,
+    first: BlockAddr,
+    buf: &mut [u8],
+    each: &mut dyn FnMut(BlockAddr, Reading<'_>) -> Result<()>,
+) -> Result<()> {
+    let count = (buf.len() / BLOCK_SIZE) as u64;
+    // Where it cannot be read which blocks are written, all of them are tried.
+    let unknown = |e| damage(e).map(|_| vec![Extent { blocks: count, written: true }]);
+    let mut at = first.0;
+    for run in disk.extents(first, count).or_else(unknown)? {
+        if run.written {
+            read_run(disk, at, &mut buf[..run.blocks as usize * BLOCK_SIZE], each)?;
+        } else {
+            each(BlockAddr(at), Reading::Unwritten(run.blocks))?;
+        }
+        at += run.blocks;
+    }
+    Ok(())
+}
+
+fn read_run(
+    disk: &dyn Disk,
+    first: u64,
+    buf: &mut [u8],
+    each: &mut dyn FnMut(BlockAddr, Reading<'_>) -> Result<()>,
+) -> Result<()> {
+    let count = (buf.len() / BLOCK_SIZE) as u64;
+    let Err(e) = disk.read(BlockAddr(first), buf) else { return each(BlockAddr(first), Reading::Good(buf)) };
+    damage(e)?;
+    // One by one, to know which.
+    for block in (first..first + count).map(BlockAddr) {
+        let buf = &mut buf[..BLOCK_SIZE];
+        let read = disk.read(block, buf);
+        each(block, read.map_or_else(Reading::Bad, |()| Reading::Good(buf)))?;
+    }
+    Ok(())
 }
 
 /// An error that says something about blocks; any other is given back.
@@ -118,4 +147,17 @@ pub fn check(
         progress(first + count)?;
     }
     Ok(report)
+}
+
+/// Reads every block of a disk and calls `each` with the first block and the reading of every run of neighbours, in order.
+///
+/// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a reading of a block; anything else that stops
+/// reading, [`Kind::Memory`], and what `each` says.
+pub fn read_all(disk: &dyn Disk, mut each: impl FnMut(BlockAddr, Reading<'_>) -> Result<()>) -> Result<()> {
+    let mut buf = check_buffer()?;
+    for first in (0..disk.blocks()).step_by(STEP as usize) {
+        let count = STEP.min(disk.blocks() - first);
+        read_range(disk, BlockAddr(first), &mut buf[..count as usize * BLOCK_SIZE], &mut each)?;
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Flash as it is reached: a simulated chip in a file, or a UBI volume of Linux.
 
 use crate::look::Look;
+use crate::remains::Remains;
 use lacuna_core::{Error, Kind, Result};
 use lacuna_header::Location;
 use lacuna_medium::{Access, FileMedium, Links, Medium};
@@ -45,6 +46,24 @@ impl<'l> FlashPlace<'l> {
                 let file = volume.path_only()?;
                 Ok((Arc::new(volume), file))
             }
+        }
+    }
+
+    /// Takes hold, for reading, of flash of which not all may be left.
+    ///
+    /// Errors: those of [`FlashPlace::open`].
+    pub(crate) fn open_to_rescue(self) -> Result<(Arc<dyn Flash>, OwnedFd)> {
+        match self {
+            FlashPlace::Nand(path) => {
+                let medium = FileMedium::open(path, Access::Read)?;
+                medium.forget_cached()?;
+                let (file, medium) = (medium.path_only()?, Arc::new(medium));
+                // Where that cannot be told, `attach` says why.
+                let whole = SimulatedChip::whole_len(&*medium)?.unwrap_or(0);
+                // To the engine it is flash with rubbish on it, as a power cut leaves it.
+                Ok((attach(path, Arc::new(Remains::of(medium, whole, true)))?, file))
+            }
+            FlashPlace::Ubi(_) => self.open(Access::Read),
         }
     }
 

@@ -7,6 +7,7 @@
 use crate::enlarge;
 use crate::held_header::HeaderLease;
 use crate::parameters::Parameters;
+use crate::remains::Remains;
 use lacuna_core::{BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status};
 use lacuna_crypto::SystemRandom;
 use lacuna_header::{Uuid, open_by_key};
@@ -27,15 +28,18 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    fn open(&self, medium: Arc<dyn Medium>, params: &Params) -> Result<Sealed> {
-        let options = OpenOptions {
+    fn options(&self) -> OpenOptions {
+        OpenOptions {
             budget: self.budget,
             read_only: self.read_only,
             write_through: self.write_through,
             background: true,
             random: self.random.clone(),
-        };
-        Sealed::open(medium, params, &self.master, &self.uuid, options)
+        }
+    }
+
+    fn open(&self, medium: Arc<dyn Medium>, params: &Params) -> Result<Sealed> {
+        Sealed::open(medium, params, &self.master, &self.uuid, self.options())
     }
 }
 
@@ -52,6 +56,22 @@ impl Growing {
     pub(crate) fn open(medium: Arc<dyn Medium>, params: &Params, opener: Opener) -> Result<Self> {
         let engine = RwLock::new(opener.open(medium, params)?);
         Ok(Growing { engine, blocks: AtomicU64::new(params.blocks), opener })
+    }
+
+    /// Opens what is left of a disk, for reading alone.
+    pub(crate) fn open_to_rescue(medium: Arc<dyn Medium>, params: &Params, opener: Opener) -> Result<Self> {
+        // The engine gives up where it cannot read the journal or the map, and verifies what it reads of them.
+        let left = Arc::new(Remains::of(medium, params.geometry().medium_len(), true));
+        let (master, uuid) = (&opener.master, &opener.uuid);
+        let engine = Sealed::open_to_rescue(left.clone(), params, master, uuid, opener.options())?;
+        // A block of a cipher that does not notice it must not be made of rubbish.
+        left.be_strict();
+        Ok(Growing { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
+    }
+
+    /// Whether a disk that was opened to rescue what there is has a damaged journal.
+    pub(crate) fn is_journal_damaged(&self) -> bool {
+        self.engine.read().is_journal_damaged()
     }
 
     /// Whether the medium was found full.

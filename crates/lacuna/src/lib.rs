@@ -45,6 +45,7 @@
 //!   [`on_objects`](OpenDisk::on_objects) for snapshots, [`purge`](Disk::purge) to forget what was deleted.
 //! - [`vault`] makes, opens and checks vaults: file systems in directories that nobody trusts.
 //! - [`about`] says what anybody can see of a disk.
+//! - [`unlock_to_rescue`] and [`read_all`] get what there is from a disk whose medium is damaged or was cut short.
 //! - What is open can be [checked](OpenDisk::check_in_use) and [grown](OpenDisk::grow), and its passphrases changed through a
 //!   [`HeaderLease`].
 //! - [`resize`], [`delete`], [`snapshots`], passphrases in [`keys`], backups of the header in [`header`].
@@ -97,6 +98,7 @@ mod partition_table;
 mod private_disk;
 #[cfg(not(feature = "rados"))]
 pub mod rados;
+mod remains;
 mod resize;
 mod shape;
 pub mod snapshots;
@@ -119,7 +121,7 @@ pub use flash_place::{FlashPlace, check_forgets};
 pub use held_header::HeaderLease;
 pub use lacuna_core::{
     Advice, BLOCK_SIZE, BadBlock, BlockAddr, Budget, ByteDisk, CheckReport, Disk, Error, Kind, Naming,
-    Result, SecretVec as Passphrase, Setting, Status, printable, shell_word,
+    Reading, Result, SecretVec as Passphrase, Setting, Status, printable, read_all, shell_word,
 };
 pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds};
 pub use lacuna_deniable::Geometry;
@@ -142,7 +144,7 @@ pub use parameters::{Parameters, hiding};
 pub use rados::ClusterOptions;
 pub use resize::resize;
 pub use shape::{ChipShape, CreateOptions, Created, Shape, blocks};
-pub use unlock::{DEEPER_LEVELS, Opened, Opener, Volume, open, peek, unlock};
+pub use unlock::{DEEPER_LEVELS, Opened, Opener, Volume, open, peek, unlock, unlock_to_rescue};
 
 /// A size for people: exact where it is short, otherwise to one decimal, in powers of 1024.
 pub fn human(bytes: u64) -> String {

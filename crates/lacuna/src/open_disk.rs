@@ -182,6 +182,12 @@ impl OpenDisk {
         }
     }
 
+    /// Whether a disk that was opened to rescue what there is has a damaged journal: blocks that were written last may be older than
+    /// they should be.
+    pub fn is_journal_damaged(&self) -> bool {
+        matches!(&self.engine, Engine::Flat(disk) if disk.is_journal_damaged())
+    }
+
     /// What a person should know who has just opened it.
     pub fn note(&self) -> Option<&'static str> {
         match &self.engine {

@@ -7,6 +7,7 @@ use crate::held_header::HeldHeader;
 use crate::observer::Silent;
 use crate::open_disk::{Engine, OnFlash, OnObjects, OpenDisk};
 use crate::parameters::Parameters;
+use crate::remains::Remains;
 use lacuna_core::{Budget, Error, Kind, Result, Secret, SystemClock};
 use lacuna_crypto::SystemRandom;
 use lacuna_deniable::Params as DeniableParams;
@@ -34,6 +35,8 @@ pub struct Key {
     pub(crate) uuid: [u8; 16],
     /// The version of the header.
     pub(crate) version: u32,
+    /// What is left of the disk is to be read.
+    pub(crate) rescue: bool,
     /// For errors.
     pub(crate) location: Location,
 }
@@ -151,6 +154,7 @@ impl Key {
     pub fn open(self, opening: Opening) -> Result<OpenDisk> {
         self.id.check(opening.expect).map_err(|e| e.context(&self.location))?;
         self.claim.iter().for_each(|claim| claim.renew());
+        let opening = Opening { read_only: opening.read_only || self.rescue, ..opening };
         let Opening { read_only, budget, write_through, .. } = opening;
         // Locks on memory do not cross a fork: this copy is locked in the process that goes on.
         let masters: Vec<Secret<32>> = self.masters.clone();
@@ -164,22 +168,34 @@ impl Key {
         let whole = |medium: &Arc<dyn Medium>, parameters: Parameters| {
             parameters.check_length(medium.len(), self.version, &self.location)
         };
+        // The engines of disks with levels know of places that cannot be read.
+        let left = |medium: Arc<dyn Medium>, parameters: Parameters| -> Result<Arc<dyn Medium>> {
+            if self.rescue {
+                return Ok(Arc::new(Remains::of(medium, parameters.end(), false)));
+            }
+            whole(&medium, parameters).map(|()| medium)
+        };
+        // Nothing is waited for as on a medium that may recover.
+        let of_levels = |random| LevelOptions { background: !self.rescue, ..opening.of_levels(random) };
         let (engine, header) = match self.place {
             Place::Flat { medium, params } => {
                 let (header, master, uuid) = (held(&medium), master.clone(), self.uuid);
                 let opener = Reopener { master, uuid, budget, read_only, write_through, random };
-                whole(&medium, Parameters::Flat(params))?;
-                (Growing::open(medium, &params, opener).map(Engine::Flat), header)
+                let disk = if self.rescue {
+                    Growing::open_to_rescue(medium, &params, opener)
+                } else {
+                    whole(&medium, Parameters::Flat(params))?;
+                    Growing::open(medium, &params, opener)
+                };
+                (disk.map(Engine::Flat), header)
             }
             Place::Deniable { medium, params } => {
-                whole(&medium, Parameters::Deniable(params))?;
-                let header = held(&medium);
-                (with_levels(&params, medium, keys, opening.of_levels(random)), header)
+                let (header, medium) = (held(&medium), left(medium, Parameters::Deniable(params))?);
+                (with_levels(&params, medium, keys, of_levels(random)), header)
             }
             Place::Oblivious { medium, params } => {
-                whole(&medium, Parameters::Oblivious(params))?;
-                let header = held(&medium);
-                (with_levels(&params, medium, keys, opening.of_levels(random)), header)
+                let (header, medium) = (held(&medium), left(medium, Parameters::Oblivious(params))?);
+                (with_levels(&params, medium, keys, of_levels(random)), header)
             }
             Place::Flash { flash, params } => {
                 let options = FlashOptions {

@@ -124,7 +124,7 @@ impl Parameters {
         Err(Error::new(Kind::Corrupt, format!("{location} was cut short"))
             .found(format!("{len} bytes"))
             .expected(format!("at least {} bytes", self.end()))
-            .remedy(format!("restore it whole from a backup; if there is none, {longer}")))
+            .remedy(format!("restore it whole from a backup; if there is none, `lacuna rescue` copies what is left, or {longer}")))
     }
 
     /// The number that stands for the format in the header.

@@ -50,6 +50,8 @@ pub struct Volume {
     claim: Option<Arc<Claim>>,
     /// The file or device that is held.
     file: Option<OwnedFd>,
+    /// What is left of the disk is to be read.
+    rescue: bool,
     location: Location,
     steal: bool,
 }
@@ -73,9 +75,24 @@ pub fn unlock(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
 ) -> Result<Volume> {
-    let held = Held::take(location, holder, access, observer)?;
+    let held = Held::take(location, holder, (access, false), observer)?;
     let claims = held.connection.is_none() && access == Access::Write;
     unlock_in(held, (location, holder), claims, observer, ask)
+}
+
+/// [`unlock`] for reading of a disk whose medium is damaged or was cut short. It is opened with what is left of it: a block that cannot
+/// be read, or does not verify, fails alone.
+///
+/// Errors: those of [`unlock`]; [`Kind::Corrupt`] where no copy of the header is whole.
+pub fn unlock_to_rescue(
+    location: &Location,
+    holder: &Holder,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, Opener<'_>) -> Result<Opened>,
+) -> Result<Volume> {
+    let held = Held::take(location, holder, (Access::Read, true), observer)?;
+    let volume = unlock_in(held, (location, holder), false, observer, ask)?;
+    Ok(Volume { rescue: true, ..volume })
 }
 
 /// A medium or disk that is held, by whatever means.
@@ -89,8 +106,13 @@ struct Held {
 }
 
 impl Held {
-    /// Takes hold of the disk at a location.
-    fn take(location: &Location, holder: &Holder, access: Access, observer: &dyn Observer) -> Result<Held> {
+    /// Takes hold of the disk at a location; to `rescue` it, of whatever is left of it.
+    fn take(
+        location: &Location,
+        holder: &Holder,
+        (access, rescue): (Access, bool),
+        observer: &dyn Observer,
+    ) -> Result<Held> {
         let (mut touches, mut flash, mut file) = (false, None, None);
         let (header, connection) = match Site::of(location, &holder.cluster) {
             Site::File(place) => {
@@ -105,7 +127,7 @@ impl Held {
                 (Arc::new(medium) as Arc<dyn Medium>, None)
             }
             Site::Flash(place) => {
-                let (opened, held) = place.open(access)?;
+                let (opened, held) = if rescue { place.open_to_rescue()? } else { place.open(access)? };
                 (flash, file) = (Some(opened.clone()), Some(held));
                 (Arc::new(HeaderMedium::new(opened)) as Arc<dyn Medium>, None)
             }
@@ -169,6 +191,7 @@ fn unlock_in(
         connection,
         claim,
         file,
+        rescue: false,
         location: location.clone(),
         steal: holder.steal,
     })
@@ -244,7 +267,16 @@ impl Volume {
     /// Forgets the passphrases and keeps what opens the disk, in a form that a fork may split if one is to come.
     pub fn into_key(self, forks: bool) -> Result<Key> {
         let Volume {
-            header: medium, unlocked, parameters, flash, connection, claim, location, steal, ..
+            header: medium,
+            unlocked,
+            parameters,
+            flash,
+            connection,
+            claim,
+            location,
+            steal,
+            rescue,
+            ..
         } = self;
         let id = unlocked.id();
         let masters = unlocked.master_keys;
@@ -269,7 +301,7 @@ impl Volume {
             (Parameters::Vault(_), _) => return Err(not_a_disk(&location)),
             (Parameters::Objects(_), None) => unreachable!("a disk on objects is reached over a connection"),
         };
-        Ok(Key { place, claim, has_levels, masters, id, uuid, version, location })
+        Ok(Key { place, claim, has_levels, masters, id, uuid, version, rescue, location })
     }
 }
 

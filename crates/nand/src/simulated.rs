@@ -109,14 +109,21 @@ impl SimulatedChip {
         factory_bad(geometry, wearing, seed).count() as u32
     }
 
+    /// How long the medium of a chip was that may have been cut short since; none if it does not tell.
+    ///
+    /// Errors: what the medium reports.
+    pub fn whole_len(medium: &dyn Medium) -> Result<Option<u64>> {
+        let head = read_head(medium)?;
+        let geometry = geometry_in(Record(&head));
+        let told = head[..8] == *MAGIC && check_geometry(geometry).is_ok();
+        Ok(told.then(|| Self::medium_len(geometry)))
+    }
+
     /// Takes up a chip. `seed` decides what fails.
     ///
     /// Errors: [`Kind::NotFound`] if there is none, [`Kind::Corrupt`] if what describes it makes no sense.
     pub fn open(medium: Arc<dyn Medium>, seed: u64) -> Result<SimulatedChip> {
-        let mut head = vec![0; HEAD as usize];
-        if medium.len() >= HEAD {
-            medium.read_at(0, &mut head)?;
-        }
+        let head = read_head(&*medium)?;
         let record = Record(&head);
         if head[..8] != *MAGIC {
             return Err(Error::new(Kind::NotFound, "there is no simulated chip here")
@@ -131,7 +138,7 @@ impl SimulatedChip {
                 .expected(format!("version {VERSION}"))
                 .remedy("open it with the version of lacuna that made it"));
         }
-        let geometry = ChipGeometry { page: record.u32(12), pages: record.u32(16), blocks: record.u32(20) };
+        let geometry = geometry_in(record);
         check_geometry(geometry).map_err(|e| e.with_kind(Kind::Corrupt))?;
         if medium.len() < Self::medium_len(geometry) {
             return Err(Error::new(Kind::Corrupt, "the file of the chip is too short")
@@ -401,6 +408,20 @@ fn begin(state: &mut State) -> std::result::Result<Option<u64>, Fault> {
 fn factory_bad(geometry: ChipGeometry, wearing: Wearing, seed: u64) -> impl Iterator<Item = Peb> {
     let mut chance = seed;
     (0..geometry.blocks).map(Peb).filter(move |_| draw(&mut chance) % 1000 < u64::from(wearing.factory_bad))
+}
+
+/// What describes a chip; zeros if the medium is shorter.
+fn read_head(medium: &dyn Medium) -> Result<Vec<u8>> {
+    let mut head = vec![0; HEAD as usize];
+    if medium.len() >= HEAD {
+        medium.read_at(0, &mut head)?;
+    }
+    Ok(head)
+}
+
+/// How a chip is divided, as its description says.
+fn geometry_in(head: Record<'_>) -> ChipGeometry {
+    ChipGeometry { page: head.u32(12), pages: head.u32(16), blocks: head.u32(20) }
 }
 
 fn check_geometry(g: ChipGeometry) -> Result<()> {

@@ -59,6 +59,7 @@ pub struct Sealed {
     segments: Arc<Segments>,
     store: Arc<Store>,
     counters: Arc<Counters>,
+    journal_damaged: bool,
 }
 
 impl Sealed {
@@ -103,6 +104,30 @@ impl Sealed {
         uuid: &[u8; 16],
         options: OpenOptions,
     ) -> Result<Sealed> {
+        Self::open_or_rescue(medium, params, (master, uuid), (options, false))
+    }
+
+    /// Opens a damaged disk to read what there is: of a journal that does not verify, what does is repeated. Blocks that stood in the
+    /// rest alone are then as they were before.
+    ///
+    /// Errors: those of [`Sealed::open`], but for a damaged journal.
+    pub fn open_to_rescue(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        master: &Secret<32>,
+        uuid: &[u8; 16],
+        options: OpenOptions,
+    ) -> Result<Sealed> {
+        let options = OpenOptions { read_only: true, ..options };
+        Self::open_or_rescue(medium, params, (master, uuid), (options, true))
+    }
+
+    fn open_or_rescue(
+        medium: Arc<dyn Medium>,
+        params: &Params,
+        (master, uuid): (&Secret<32>, &[u8; 16]),
+        (options, rescue): (OpenOptions, bool),
+    ) -> Result<Sealed> {
         params.layout.check_available()?;
         medium.forget_cached()?;
         let g = params.geometry();
@@ -117,6 +142,7 @@ impl Sealed {
         }
         let mut salt = [0; 16];
         options.random.fill(&mut salt);
+        let salt = (salt, rescue);
         let mut journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), salt)?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
@@ -140,6 +166,7 @@ impl Sealed {
         replayed: Replayed,
     ) -> Result<Sealed> {
         let OpenOptions { read_only, write_through, .. } = options;
+        let journal_damaged = journal.is_damaged();
         let background = options.background && !read_only;
         let limits = Limits::of(params, options.budget, background);
         let (cache, health, counters) =
@@ -199,7 +226,13 @@ impl Sealed {
             segments,
             store,
             counters,
+            journal_damaged,
         })
+    }
+
+    /// Whether a disk that was opened to rescue what there is has a damaged journal.
+    pub fn is_journal_damaged(&self) -> bool {
+        self.journal_damaged
     }
 
     /// The parameters it was opened with.

@@ -85,6 +85,18 @@ pub(crate) struct Journal {
     next_seq: u64,
     position: u64,
     used: u64,
+    damage: Damage,
+}
+
+/// What becomes of a journal that was damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// The disk is not opened.
+    Refused,
+    /// The disk is opened to rescue what there is: what cannot be read of the journal is left out. None was found so far.
+    Tolerated,
+    /// The same, and some was found.
+    Found,
 }
 
 impl Journal {
@@ -100,13 +112,13 @@ impl Journal {
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
 
-    /// Opens the journal at its retired position. `salt` must be fresh.
+    /// Opens the journal at its retired position. `salt` must be fresh. With `rescue` damage is no error.
     pub(crate) fn open(
         medium: Arc<dyn Medium>,
         start: u64,
         len: u64,
         master: Secret<32>,
-        salt: [u8; 16],
+        (salt, rescue): ([u8; 16], bool),
     ) -> Result<Journal> {
         let retired_key = derive(&master, "sealed ring retired", &[]);
         let region = len - RETIRED_AREA;
@@ -117,12 +129,18 @@ impl Journal {
             *record = Retired::parse(&bytes, &retired_key, region);
         }
         let later = |a: Retired, b: Retired| if b.count > a.count { b } else { a };
-        let retired = found.into_iter().flatten().reduce(later).ok_or_else(|| {
-            Error::new(Kind::Corrupt, "the journal of this disk is not readable")
-                .found("neither of its two retired records verifies")
-                .expected("at least one that this disk wrote")
-                .remedy("restore the medium from a backup")
-        })?;
+        let (retired, damage) = match (found.into_iter().flatten().reduce(later), rescue) {
+            (Some(retired), false) => (retired, Damage::Refused),
+            (Some(retired), true) => (retired, Damage::Tolerated),
+            // No batch has this number: nothing is replayed.
+            (None, true) => (Retired { count: 0, next_seq: u64::MAX, position: 0 }, Damage::Found),
+            (None, false) => {
+                return Err(Error::new(Kind::Corrupt, "the journal of this disk is not readable")
+                    .found("neither of its two retired records verifies")
+                    .expected("at least one that this disk wrote")
+                    .remedy("restore the medium from a backup; if there is none, `lacuna rescue` copies what there is"));
+            }
+        };
         let key = GcmKey::new(&derive(&master, "sealed ring", &salt))?;
         let (next_seq, position) = (retired.next_seq, retired.position);
         Ok(Journal {
@@ -137,7 +155,13 @@ impl Journal {
             next_seq,
             position,
             used: 0,
+            damage,
         })
+    }
+
+    /// Whether it was found to be damaged, and the disk was opened all the same.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damage == Damage::Found
     }
 
     /// Calls `each` for every durable batch that is not retired, in order, and leaves the journal behind the last.
@@ -157,7 +181,12 @@ impl Journal {
             batches += 1;
             each(batch)?;
         }
-        self.refuse_later_batches()?;
+        match self.refuse_later_batches() {
+            Err(e) if e.kind() == Kind::Corrupt && self.damage != Damage::Refused => {
+                self.damage = Damage::Found
+            }
+            refused => refused?,
+        }
         Ok(batches)
     }
 
@@ -298,7 +327,7 @@ mod tests {
     const LEN: u64 = 64 * 4096;
 
     fn open(medium: &Arc<MemoryMedium>, salt: u8) -> Journal {
-        Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), [salt; 16]).unwrap()
+        Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), ([salt; 16], false)).unwrap()
     }
 
     fn batch(tag: u8, blocks: u64) -> Batch {
@@ -363,5 +392,15 @@ mod tests {
         assert_eq!(replayed(&mut open(&medium, 2)), [1, 2, 3]);
         flip(RETIRED_AREA + 3 * 4096 + 100);
         assert_eq!(open(&medium, 2).replay(|_| Ok(())).unwrap_err().kind(), Kind::Corrupt);
+        // To rescue a disk what is left of it is enough.
+        let rescued =
+            || Journal::open(medium.clone(), 0, LEN, Secret::copy_from(&[1; 32]), ([3; 16], true)).unwrap();
+        let mut torn = rescued();
+        assert!(!torn.is_damaged());
+        assert_eq!(replayed(&mut torn), [1]);
+        assert!(torn.is_damaged());
+        medium.write_at(0, &[0xa5; RETIRED_AREA as usize]).unwrap();
+        let mut lost = rescued();
+        assert!(lost.is_damaged() && replayed(&mut lost).is_empty());
     }
 }

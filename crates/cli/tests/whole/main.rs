@@ -44,6 +44,7 @@ mod raw_file;
 mod reading;
 mod refused;
 mod requests;
+mod rescue;
 mod robbed;
 mod rootless;
 mod scene;

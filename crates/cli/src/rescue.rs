@@ -1,0 +1,137 @@
+//! `rescue`: copies what can be read of a damaged disk.
+
+use crate::args::RescueArgs;
+use crate::bad_runs::blocks;
+use crate::console::{self, Console};
+use crate::place::HeldPlace;
+use crate::rescue_image::{self, Image};
+use crate::size::budget;
+use crate::unlock;
+use lacuna::{BLOCK_SIZE, CheckReport, Disk, Error, Key, Kind, Opening, Reading, Result, human, read_all};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is said where the journal of a disk could not be read to its end.
+const JOURNAL: &str = "the journal of the disk is damaged: what was written last before it was closed, or before a power cut, may be older \
+    in the image than it was";
+
+#[derive(Serialize)]
+struct Answer {
+    location: String,
+    target: String,
+    map: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<u8>,
+    size: u64,
+    good: u64,
+    unwritten: u64,
+    bad: u64,
+    /// Whether the cipher lets altered data be noticed.
+    verified: bool,
+    /// Whether what was written last may be older than it was.
+    journal_damaged: bool,
+}
+
+/// `lacuna rescue`.
+pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
+    let budget = budget(args.cache)?;
+    rescue_image::check(&args.target, args.force)?;
+    let given = (&args.passphrase, args.expect);
+    let mut volume = unlock::unlock_to_rescue((&args.location, &args.holder), given, console)?;
+    let source = HeldPlace::of(volume.take_file())?.place();
+    let verified = volume.parameters.verifies();
+    let key = volume.into_key(false)?;
+    check_level(args, &key)?;
+    let level = key.has_levels().then_some(args.level);
+    let opening = Opening {
+        read_only: true,
+        budget,
+        cover_timeout: Duration::ZERO,
+        purging: None,
+        expect: args.expect.expect,
+        ..Opening::default()
+    };
+    let disk = Arc::new(unlock::open(key, opening)?);
+    let source_disk = disk.levels().swap_remove(usize::from(args.level));
+    let size = source_disk.blocks() * BLOCK_SIZE as u64;
+    let copied = Image::create(&args.target, args.force, source, size)
+        .and_then(|image| copy(&*source_disk, image, console));
+    let journal_damaged = disk.is_journal_damaged();
+    let report = console::both(copied, disk.close())?;
+    let CheckReport { good, unwritten, bad } = report;
+    if journal_damaged {
+        console.note(JOURNAL);
+    }
+    if args.json {
+        let (location, target) = (args.location.to_string(), args.target.display().to_string());
+        let map = rescue_image::map_path(&args.target).display().to_string();
+        let answer =
+            Answer { location, target, map, level, size, good, unwritten, bad, verified, journal_damaged };
+        console::json(&answer)?;
+    } else {
+        console::line(&summary(args, &report, verified))?;
+    }
+    verdict(args, bad, journal_damaged)
+}
+
+/// Refuses a level that is not open.
+fn check_level(args: &RescueArgs, key: &Key) -> Result<()> {
+    if usize::from(args.level) < key.levels() {
+        return Ok(());
+    }
+    let refused = Error::new(Kind::Usage, format!("cannot rescue level {} of {}", args.level, args.location));
+    if !key.has_levels() {
+        return Err(refused.found("a disk without levels").remedy("leave --level out"));
+    }
+    // Deniability contract: how many are open is told on a terminal alone.
+    Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).private())
+}
+
+/// Reads every block, and writes those that can be read.
+fn copy(disk: &dyn Disk, mut image: Image, console: Console) -> Result<CheckReport> {
+    let bar = console.progress(disk.blocks() * BLOCK_SIZE as u64, "{binary_bytes_per_sec}");
+    let mut report = CheckReport::default();
+    let read = read_all(disk, |first, reading| {
+        bar.set_position(first.0 * BLOCK_SIZE as u64);
+        report.count(&reading);
+        match reading {
+            Reading::Good(content) => image.rescued(content),
+            Reading::Unwritten(blocks) => image.unwritten(blocks),
+            Reading::Bad(_) => image.lost(),
+        }
+    });
+    bar.finish_and_clear();
+    read.and_then(|()| image.finish())?;
+    Ok(report)
+}
+
+fn summary(args: &RescueArgs, report: &CheckReport, verified: bool) -> String {
+    let CheckReport { good, unwritten, bad } = *report;
+    let (read, hint) = if verified {
+        ("verified", "")
+    } else {
+        (
+            "readable",
+            "; the cipher of this disk cannot tell altered data, so that every block that can be read counts",
+        )
+    };
+    format!(
+        "{} {read} ({}), {unwritten} never written, {bad} unreadable{hint}\nwhich ones stands in {}",
+        blocks(good),
+        human(good * BLOCK_SIZE as u64),
+        rescue_image::map_path(&args.target).display(),
+    )
+}
+
+/// Whether all is there. Errors: [`Kind::Corrupt`].
+fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool) -> Result<()> {
+    if bad == 0 && !journal_damaged {
+        return Ok(());
+    }
+    let found =
+        if bad > 0 { format!("{} that cannot be read", blocks(bad)) } else { "a damaged journal".to_owned() };
+    Err(Error::new(Kind::Corrupt, format!("not all of {} was rescued", args.location)).found(found).remedy(
+        "check the file system in the image before you use it; what cannot be read is zeros there. Restore that from a backup",
+    ))
+}

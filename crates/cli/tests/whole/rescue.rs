@@ -1,0 +1,378 @@
+//! `rescue`: of a damaged disk all blocks that can be read, and a map that tells which those are.
+
+use crate::nbd_client::Client;
+use crate::pool::{Cluster, POOL, PoolDisk};
+use crate::scene::{Ran, Scene, noise};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+const BLOCK: usize = 4096;
+/// Blocks that are written, from the first on: more than a segment. The others never are.
+const WRITTEN: usize = 1152;
+/// Bytes at the end of a medium that hold the last copy of its header.
+const TAIL: u64 = 64 << 10;
+
+/// A disk at a location, with what is written on it.
+struct Damaged {
+    scene: Scene,
+    location: &'static str,
+    /// Its file.
+    file: &'static str,
+    key: &'static str,
+    export: &'static str,
+    content: Vec<u8>,
+}
+
+impl Damaged {
+    /// A disk with `shape`, of which the first [`WRITTEN`] blocks of a level are written.
+    fn make(location: &'static str, shape: &[&str], level: u8) -> Damaged {
+        let scene = Scene::new();
+        let (mut key, mut export) = ("key", "");
+        if level > 0 {
+            fs::write(scene.path("deep"), "battery staple").unwrap();
+            scene.create(location, &[shape, &["--levels", "2", "--key-file", "deep"]].concat()).code(0);
+            (key, export) = ("deep", "1");
+        } else {
+            scene.create(location, shape).code(0);
+        }
+        let content = noise(7, WRITTEN * BLOCK);
+        let file = location.strip_prefix("nand:").unwrap_or(location);
+        let damaged = Damaged { scene, location, file, key, export, content };
+        damaged.write(0, &damaged.content);
+        damaged
+    }
+
+    fn write(&self, block: usize, data: &[u8]) {
+        let words = ["serve", self.location, "--socket", "nbd.sock", "--key-file", self.key];
+        let server = self.scene.served_by(&mut self.scene.command(&words));
+        let mut client = Client::connect_to(&server.socket, self.export).unwrap();
+        for (at, part) in data.chunks(1 << 18).enumerate() {
+            client.write_at((block * BLOCK + (at << 18)) as u64, part).unwrap();
+        }
+        client.flush().unwrap();
+        drop(client);
+        assert_eq!(server.stop(), 0);
+    }
+
+    fn medium(&self) -> fs::File {
+        fs::OpenOptions::new().read(true).write(true).open(self.scene.path(self.file)).unwrap()
+    }
+
+    /// The pages of the medium that hold the content.
+    fn body(&self) -> Range<usize> {
+        let info = self.scene.lacuna(&["info", self.location, "--json"]).code(0).json();
+        let len = self.medium().metadata().unwrap().len();
+        // Without the parts of which all else depends.
+        let is_log = info["header"]["format"] == "deniable";
+        let from = info["data_offset"].as_u64().unwrap_or(if is_log { 2 << 20 } else { len / 4 });
+        from as usize / BLOCK..(len - TAIL) as usize / BLOCK
+    }
+
+    /// Overwrites `pieces` pages of the medium that hold something, spread evenly; each `turn` others.
+    fn destroy(&self, pieces: usize, turn: usize) {
+        let medium = fs::read(self.scene.path(self.file)).unwrap();
+        let used = |page: &usize| medium[page * BLOCK..][..BLOCK].iter().any(|byte| *byte != 0);
+        let held: Vec<usize> = self.body().filter(used).collect();
+        assert!(held.len() > pieces, "{} pages of {} hold something", held.len(), self.location);
+        let file = self.medium();
+        for piece in 0..pieces {
+            let page = held[(piece * held.len() / pieces + turn) % held.len()];
+            file.write_all_at(&noise(page as u64 + 1, BLOCK), (page * BLOCK) as u64).unwrap();
+        }
+    }
+
+    fn rescue(&self, options: &[&str]) -> Ran {
+        let words = ["rescue", self.location, "image", "--key-file", self.key];
+        self.scene.lacuna(&[&words[..], options].concat())
+    }
+
+    /// What is lost, by the map. Everything else must be in the image as it was written, and the source as it was.
+    #[track_caller]
+    fn rescued(&self, options: &[&str], code: i32) -> (BTreeSet<u64>, Value) {
+        let before = fs::read(self.scene.path(self.file)).unwrap();
+        let said = self.rescue(&[options, &["--json", "--force"]].concat()).code(code).json();
+        assert!(fs::read(self.scene.path(self.file)).unwrap() == before, "the disk was written to");
+        let image = fs::read(self.scene.path("image")).unwrap();
+        assert_eq!(said["size"], image.len());
+        let lost = lost(&self.scene.path("image.map"), image.len() as u64);
+        for (block, found) in (0..).zip(image.chunks(BLOCK)) {
+            let expected: &[u8] = self.content.chunks(BLOCK).nth(block as usize).unwrap_or(&[0; BLOCK]);
+            if lost.contains(&block) {
+                assert!(found.iter().all(|byte| *byte == 0), "block {block} is lost, and something is there");
+            } else {
+                assert!(found == expected, "{}: block {block} is not what was written", self.location);
+            }
+        }
+        assert_eq!(said["bad"], lost.len());
+        let (good, unwritten) = (said["good"].as_u64().unwrap(), said["unwritten"].as_u64().unwrap());
+        assert_eq!(good + unwritten + lost.len() as u64, image.len() as u64 / BLOCK as u64);
+        (lost, said)
+    }
+
+    /// The bad blocks of the level, as `check` names them.
+    fn checked(&self) -> BTreeSet<u64> {
+        let said =
+            self.scene.lacuna(&["check", self.location, "--read-only", "--json", "--key-file", self.key]);
+        let level = u64::from(!self.export.is_empty());
+        let bad = said.json()["bad_blocks"].as_array().unwrap().clone();
+        let of_level = |bad: &&Value| bad["level"].as_u64().unwrap_or(level) == level;
+        bad.iter().filter(of_level).map(|bad| bad["block"].as_u64().unwrap()).collect()
+    }
+}
+
+/// The lost blocks that a map file names. All of its areas, one after the other, are the disk.
+#[track_caller]
+fn lost(map: &Path, len: u64) -> BTreeSet<u64> {
+    let text = fs::read_to_string(map).unwrap();
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x").unwrap(), 16).unwrap();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace());
+    let status: Vec<&str> = lines.next().unwrap().collect();
+    assert_eq!((number(status[0]), status[1], status[2]), (len, "+", "1"));
+    let (mut end, mut lost) = (0, BTreeSet::new());
+    for line in lines {
+        let [at, size, kind] = line.collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!(number(at), end);
+        end += number(size);
+        if kind == "-" {
+            lost.extend(number(at) / BLOCK as u64..end / BLOCK as u64);
+        } else {
+            assert_eq!(kind, "+");
+        }
+    }
+    assert_eq!(end, len);
+    lost
+}
+
+#[test]
+fn of_a_whole_disk_everything_is_rescued() {
+    let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+    let words = disk.rescue(&[]).code(0);
+    assert!(
+        words.stdout.contains("1152 blocks verified (4.5 MiB), 2944 never written, 0 unreadable"),
+        "{}",
+        words.stdout
+    );
+    assert_eq!(fs::metadata(disk.scene.path("image")).unwrap().permissions().mode() & 0o777, 0o600);
+    let (lost, said) = disk.rescued(&[], 0);
+    assert!(lost.is_empty());
+    assert_eq!((&said["verified"], &said["journal_damaged"]), (&true.into(), &false.into()));
+    // Nothing is overwritten that is there, and nothing that a link leads to.
+    let before = fs::read(disk.scene.path("image")).unwrap();
+    assert!(disk.rescue(&[]).code(1).stderr.contains("--force"));
+    fs::remove_file(disk.scene.path("image.map")).unwrap();
+    assert!(disk.rescue(&[]).code(1).stderr.contains("--force"));
+    assert!(fs::read(disk.scene.path("image")).unwrap() == before);
+    fs::rename(disk.scene.path("image"), disk.scene.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", disk.scene.path("image")).unwrap();
+    assert!(disk.rescue(&["--force"]).code(1).stderr.contains("a symbolic link"));
+    assert!(fs::read(disk.scene.path("elsewhere")).unwrap() == before);
+    let own = ["rescue", "disk.img", "disk.img", "--force", "--key-file", "key"];
+    disk.scene.lacuna(&own).code(1);
+    // Only the disk that is meant, and only a closed one.
+    fs::remove_file(disk.scene.path("image")).unwrap();
+    disk.rescue(&["--expect", "00112233445566778899aabbccddeeff"]).code(10);
+    disk.rescue(&["--level", "1"]).code(1);
+    assert!(!disk.scene.path("image").exists());
+    let server = disk.scene.serve(&[]);
+    disk.rescue(&[]).code(5);
+    assert_eq!(server.stop(), 0);
+}
+
+/// Each local format, with places of its medium overwritten: the lost blocks are those that `check` names, and there are some.
+#[test]
+fn all_but_the_destroyed_blocks_are_rescued() {
+    for (location, shape, pieces) in [
+        ("disk.img", &["--size", "16M"][..], 12),
+        ("disk.img", &["--size", "16M", "--layout", "interleaved"], 12),
+        ("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "0"], 3),
+        ("disk.img", &["--size", "64M", "--format", "oblivious", "--cover", "0"], 40),
+        ("nand:chip.img", &["--size", "8M"], 8),
+    ] {
+        let disk = Damaged::make(location, shape, 0);
+        // Most pages of a disk with levels hold nothing of level 0.
+        let mut turn = 0;
+        let checked = loop {
+            disk.destroy(pieces, turn);
+            let checked = disk.checked();
+            if !checked.is_empty() {
+                break checked;
+            }
+            turn += 1;
+            assert!(turn < 60, "{shape:?}: nothing is lost");
+        };
+        let (lost, said) = disk.rescued(&[], 10);
+        assert_eq!(lost, checked, "{shape:?}");
+        assert_eq!(said["verified"], true);
+        assert_eq!(said["level"].as_u64(), shape.contains(&"--format").then_some(0));
+    }
+}
+
+/// One block of a sealed disk, by its ciphertext: the map names that one.
+#[test]
+fn the_map_names_exactly_the_destroyed_block() {
+    for options in [&["--size", "16M"][..], &["--size", "16M", "--layout", "interleaved"]] {
+        let mut disk = Damaged::make("disk.img", options, 0);
+        // Twice, so that the journal is behind.
+        let before = fs::read(disk.scene.path("disk.img")).unwrap();
+        let victim = noise(99, BLOCK);
+        disk.write(77, &victim);
+        disk.content[77 * BLOCK..][..BLOCK].copy_from_slice(&victim);
+        let after = fs::read(disk.scene.path("disk.img")).unwrap();
+        let pages = before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate();
+        let differs = |(a, b): (&[u8], &[u8])| a.iter().zip(b).filter(|(a, b)| a != b).count() > BLOCK / 2;
+        // The last of them: the journal lies before the segments.
+        let place = pages.filter(|(_, pair)| differs(*pair)).map(|(page, _)| page).last().unwrap();
+        // In the middle: a page may hold the end of a neighbour too.
+        disk.medium().write_all_at(&noise(5, 8), (place * BLOCK + BLOCK / 2) as u64).unwrap();
+        assert_eq!(disk.rescued(&[], 10).0, BTreeSet::from([77]), "{options:?}");
+    }
+}
+
+#[test]
+fn a_hidden_level_is_rescued_by_its_passphrase() {
+    let disk = Damaged::make("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "5"], 1);
+    let (lost, said) = disk.rescued(&["--level", "1"], 0);
+    assert!(lost.is_empty());
+    assert_eq!(said["level"], 1);
+    disk.destroy(2, 0);
+    let checked = disk.checked();
+    let code = if checked.is_empty() { 0 } else { 10 };
+    assert_eq!(disk.rescued(&["--level", "1"], code).0, checked);
+    // Without a terminal it does not show which levels a passphrase opens.
+    let refused =
+        disk.scene.lacuna(&["rescue", "disk.img", "other", "--level", "1", "--key-file", "key"]).code(20);
+    assert!(!refused.stderr.contains("levels 0 to"), "{}", refused.stderr);
+}
+
+#[test]
+fn one_copy_of_the_header_is_enough() {
+    for shape in [&["--size", "16M"][..], &["--size", "64M", "--format", "deniable"]] {
+        let disk = Damaged::make("disk.img", shape, 0);
+        let medium = disk.medium();
+        let len = medium.metadata().unwrap().len();
+        let copies = [0, 512 << 10, len - TAIL];
+        let whole = fs::read(disk.scene.path("disk.img")).unwrap();
+        for kept in copies {
+            for destroyed in copies.into_iter().filter(|copy| *copy != kept) {
+                medium.write_all_at(&noise(destroyed + 1, 16 << 10), destroyed).unwrap();
+            }
+            assert!(disk.rescued(&[], 0).0.is_empty(), "{shape:?}: copy at {kept}");
+            medium.write_all_at(&whole, 0).unwrap();
+        }
+        for copy in copies {
+            medium.write_all_at(&noise(copy + 1, 16 << 10), copy).unwrap();
+        }
+        assert!(disk.rescue(&["--force"]).code != 0);
+    }
+}
+
+/// What was cut off is lost, and not zeros: with every cipher.
+#[test]
+fn of_a_medium_that_was_cut_short_the_rest_is_rescued() {
+    for (location, shape) in [
+        ("disk.img", &["--size", "16M"][..]),
+        ("disk.img", &["--size", "16M", "--layout", "interleaved"]),
+        ("disk.img", &["--size", "16M", "--cipher", "xts"]),
+        ("disk.img", &["--size", "16M", "--cipher", "xts-random"]),
+        ("disk.img", &["--size", "64M", "--format", "deniable", "--cover", "0"]),
+        ("disk.img", &["--size", "64M", "--format", "oblivious", "--cover", "0"]),
+        ("nand:chip.img", &["--size", "8M"]),
+    ] {
+        let disk = Damaged::make(location, shape, 0);
+        let medium = disk.medium();
+        let whole = medium.metadata().unwrap().len();
+        let len = if shape.contains(&"oblivious") {
+            // Its blocks lie anywhere, and what leads to them as well.
+            whole - TAIL - 32 * BLOCK as u64
+        } else if shape.contains(&"deniable") {
+            whole / 10 * 9
+        } else {
+            last_held(&fs::read(disk.scene.path(disk.file)).unwrap()) - 40 * BLOCK as u64
+        };
+        medium.set_len(len).unwrap();
+        if location == "disk.img" {
+            assert!(
+                disk.scene
+                    .lacuna(&["check", "disk.img", "--key-file", "key"])
+                    .code(10)
+                    .stderr
+                    .contains("cut short")
+            );
+        }
+        let lost = lost_when_cut(&disk);
+        assert!(lost < WRITTEN, "{shape:?}: {lost} are lost");
+        let sealed = location == "disk.img" && !shape.contains(&"--format");
+        assert!(!sealed || lost > 0, "{shape:?}");
+        let plain = shape.iter().any(|word| word.starts_with("xts"));
+        let words = disk.rescue(&["--force"]).stdout;
+        assert_eq!(words.contains("cannot tell altered data"), plain, "{words}");
+    }
+}
+
+/// How many blocks are lost of a disk that was cut short. Those that are not are what was written.
+#[track_caller]
+fn lost_when_cut(disk: &Damaged) -> usize {
+    let code = disk.rescue(&["--force"]).code;
+    assert!([0, 10].contains(&code), "{code}");
+    let (lost, _) = disk.rescued(&[], code);
+    assert_eq!(code == 10, !lost.is_empty());
+    lost.iter().filter(|block| **block < WRITTEN as u64).count()
+}
+
+/// Where what a medium holds ends, without the last copy of the header.
+fn last_held(medium: &[u8]) -> u64 {
+    let body = &medium[..medium.len() - TAIL as usize];
+    let page = body.chunks(BLOCK).rposition(|page| page.iter().any(|byte| *byte != 0)).unwrap();
+    ((page + 1) * BLOCK) as u64
+}
+
+/// Both records that say where the journal of a closed disk ends are gone: it was empty, and everything is there. Who cannot know that is
+/// told.
+#[test]
+fn a_disk_whose_journal_is_gone_is_rescued() {
+    let disk = Damaged::make("disk.img", &["--size", "16M"], 0);
+    let medium = disk.medium();
+    let journal = fs::read(disk.scene.path("disk.img")).unwrap();
+    let at = journal.chunks(BLOCK).position(|page| page.starts_with(b"LACRETD1")).unwrap();
+    medium.write_all_at(&noise(3, 2 * BLOCK), (at * BLOCK) as u64).unwrap();
+    disk.scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(10);
+    let (lost, said) = disk.rescued(&[], 10);
+    assert!(lost.is_empty());
+    assert_eq!(said["journal_damaged"], true);
+    assert!(disk.rescue(&["--force"]).stderr.contains("the journal of the disk is damaged"));
+}
+
+#[test]
+fn a_disk_in_a_pool_is_rescued() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "16M"]);
+    let content = noise(7, 2048 * BLOCK);
+    let server = disk.serve(&[]);
+    let mut client = Client::connect(&server.socket).unwrap();
+    content
+        .chunks(1 << 20)
+        .enumerate()
+        .for_each(|(at, part)| client.write_at((at << 20) as u64, part).unwrap());
+    drop(client);
+    assert_eq!(server.stop(), 0);
+    let rescue = |code: i32| {
+        let said = disk.keyed(&["rescue"], &["image", "--force", "--json"]).code(code).json();
+        (fs::read(disk.scene.path("image")).unwrap(), said)
+    };
+    let (image, said) = rescue(0);
+    assert!(image[..content.len()] == content && image[content.len()..].iter().all(|byte| *byte == 0));
+    assert_eq!(said["good"], 2048);
+    // The second object goes.
+    let object = format!("{}.{:016x}", disk.data_prefix(), 1);
+    disk.cluster.tool("rados", &["-p", POOL, "rm", &object]);
+    let (image, said) = rescue(10);
+    assert_eq!(said["bad"], 1024);
+    assert!(image[..1024 * BLOCK] == content[..1024 * BLOCK]);
+    assert!(image[1024 * BLOCK..].iter().all(|byte| *byte == 0));
+    let lost = lost(&disk.scene.path("image.map"), image.len() as u64);
+    assert!(lost.into_iter().eq(1024..2048));
+}
