@@ -105,12 +105,12 @@ impl Vault {
         let (rests, choices) = store_base(&base, uuid, options);
         let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
-        let Recovered { root, puts, first_opening, accepted, state, records, superblocks } = recovered;
-        if superblocks == Superblocks::Damaged {
-            (options.log)(
-                "one of the two superblocks of the vault (backing file super) does not verify; the other one and the journal \
-                 have everything",
-            );
+        let Recovered { root, puts, first_opening, accepted, state, records, superblocks, superblock_fault } =
+            recovered;
+        if let Some(fault) = superblock_fault.filter(|_| superblocks == Superblocks::Damaged) {
+            (options.log)(&format!(
+                "one of the two superblocks of the vault does not verify, and the other one has everything: the backing file {fault}"
+            ));
         }
         let root = root.ok_or_else(|| {
             Error::new(Kind::Corrupt, "cannot open the vault")
@@ -121,7 +121,7 @@ impl Vault {
         let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4));
         let namespace = namespace.map_err(|e| {
             let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
-            incomplete(e, &names.unwrap_or_else(|_| "super".to_owned()))
+            incomplete(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
         })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
         let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;

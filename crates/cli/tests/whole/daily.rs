@@ -271,8 +271,8 @@ fn a_doctor_says_what_is_wrong_and_what_to_do() {
 
     scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
     assert!(wrong(&scene, "v", 0).is_empty());
-    fs::remove_file(scene.path("v/super")).unwrap();
-    assert!(wrong(&scene, "v", 10)[0].contains("missing in the directory: super"));
+    fs::remove_file(scene.path("v/super.0")).unwrap();
+    assert!(wrong(&scene, "v", 10)[0].contains("missing in the directory: super.0"));
     assert_eq!(wrong(&scene, ".", 4).len(), 1);
     fs::remove_file(scene.path("v/lacuna.vault")).unwrap();
     assert!(wrong(&scene, "v", 4)[0].contains("the files of a vault"));

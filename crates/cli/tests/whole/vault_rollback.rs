@@ -126,8 +126,10 @@ fn half_a_synchronisation_is_refused_without_a_trace_and_can_be_finished() {
         scene.write("large", &vec![b'3'; 100_000]);
         (0..500).for_each(|n| scene.write(&format!("file {n}"), b"3"));
     });
-    // The superblock came first.
-    fs::copy(scene.0.path("v/super"), scene.0.path("w/super")).unwrap();
+    // The superblocks came first.
+    for name in ["super.0", "super.1"] {
+        fs::copy(scene.0.path("v").join(name), scene.0.path("w").join(name)).unwrap();
+    }
     let refused = scene.on("other", &["open", "w", "mnt"]).code(10);
     assert!(refused.stderr.contains("let it finish"), "{}", refused.stderr);
     sync(&scene, "v", "w");

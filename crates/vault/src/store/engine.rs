@@ -7,7 +7,7 @@ use super::journal::Journal;
 use super::keys::{PageTags, StoreKeys};
 use super::object::{Layer, Object, Source};
 use super::objects::{Objects, subfolder};
-use super::superblock::SuperFile;
+use super::superblock::SuperFiles;
 use super::{Now, ObjectId, PAGE};
 use lacuna_core::{Error, FailStop, Kind, Result};
 use lacuna_crypto::RandomSource;
@@ -110,7 +110,7 @@ pub(super) struct Engine {
     pub(super) background: bool,
     /// Taken by one checkpoint at a time: what it brings to its place.
     pub(super) frozen: Mutex<Option<Frozen>>,
-    pub(super) superblock: Mutex<SuperFile>,
+    pub(super) superblock: Mutex<SuperFiles>,
 }
 
 pub(super) fn pages_of(bytes: usize) -> Result<u64> {
@@ -219,11 +219,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives space of journal files back in which nothing is needed any more. Before that both superblocks say so, and then the loss of one
-    /// loses nothing. File systems that write nothing over itself may need space for it: without it nothing is given back.
+    /// Gives space of journal files back in which nothing is needed any more, if both superblocks say so: then the loss of one loses
+    /// nothing. File systems that write nothing over itself may need space for it: without it nothing is given back.
     pub(super) fn give_back(&self, cut: impl FnOnce() -> Result<()>) -> Result<()> {
-        let again = self.superblock.lock().write_again(&self.keys, &*self.random);
-        match again.and_then(|written| if written { cut() } else { Ok(()) }) {
+        if !self.superblock.lock().is_in_both() {
+            return Ok(());
+        }
+        match cut() {
             Err(e) if e.kind() == Kind::NoSpace => Ok(()),
             done => done,
         }

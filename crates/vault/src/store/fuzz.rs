@@ -5,7 +5,7 @@ use super::content::{
     super_to_bytes,
 };
 use super::journal::{Journal, Place};
-use super::superblock::SuperFile;
+use super::superblock::SuperFiles;
 use super::{JournalSize, MemoryAnchor, ObjectId, PAGE, Store, StoreBase, StoreKeys, StoreOptions, record};
 use lacuna_core::Secret;
 use lacuna_crypto::SeededRandom;
@@ -93,7 +93,7 @@ fn make(input: &mut Input<'_>, folder: &dyn Folder) {
     let mut last =
         Commit { machine: facts.machine, number: input.number(), digest: [1; 32], before: [2; 32] };
     let mut at = Place { area: input.byte() & 1, page: 0 };
-    let mut superblock = SuperFile::create(folder).expect("an empty folder");
+    let mut superblock = SuperFiles::create(folder).expect("an empty folder");
     let text = super_to_bytes(&last, &facts, root.as_deref(), at.area);
     superblock.write_text(&keys, &SeededRandom::new(1), &text).expect("it fits its slot");
     for _ in 0..RECORDS {

@@ -55,7 +55,8 @@ use std::sync::atomic::Ordering;
 use worker::Worker;
 
 /// The files of a store beside those of objects, which are in subfolders of two hexadecimal digits.
-pub const FILES: [&str; 3] = [superblock::NAME, journal::NAMES[0], journal::NAMES[1]];
+pub const FILES: [&str; 4] =
+    [superblock::NAMES[0], superblock::NAMES[1], journal::NAMES[0], journal::NAMES[1]];
 
 /// Bytes of a page of an object.
 pub const PAGE: usize = 4096;
@@ -143,17 +144,19 @@ pub struct Recovered {
     pub records: u64,
     /// The two superblocks.
     pub superblocks: Superblocks,
+    /// Why one of them does not count, with the name of its file.
+    pub superblock_fault: Option<String>,
 }
 
 /// What an opening found of the two superblocks, of which it needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Superblocks {
-    /// Both verify, or no second one was written yet.
+    /// Both verify.
     Whole,
     /// One does not verify. A crash leaves that while a checkpoint writes it; damage may as well.
     Torn,
-    /// One does not verify, and no checkpoint was writing it, or it is known to have been written whole. Only a crash while the vault was
-    /// closed, or gave space back, leaves that as well.
+    /// One does not verify, and no checkpoint was writing it, or it is known to have been written whole. Only a crash at the very end of a
+    /// checkpoint, while the second one was written, leaves that as well.
     Damaged,
 }
 
@@ -196,7 +199,7 @@ impl Store {
             time: facts.time,
         };
         journal::Journal::create(&*base.folder, options.journal)?;
-        let mut superblock = superblock::SuperFile::create(&*base.folder)?;
+        let mut superblock = superblock::SuperFiles::create(&*base.folder)?;
         superblock.write(&keys, &*base.random, (&commit, &facts), None, 0)?;
         base.folder.sync_names("")?;
         base.anchor.advance(None, &first)?;

@@ -10,7 +10,7 @@ use super::keys::StoreKeys;
 use super::object::Object;
 use super::objects::{Objects, subfolder};
 use super::replay::Replay;
-use super::superblock::SuperFile;
+use super::superblock::SuperFiles;
 use super::{AnchorState, CommitInfo, Consent, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
 use lacuna_core::{FailStop, Kind, Result};
 use lacuna_crypto::RandomSource;
@@ -53,7 +53,7 @@ pub(super) fn look(
     let keys = Arc::new(keys);
     let known = base.anchor.load()?;
     let journal = Journal::open(&*base.folder, options.journal, writable)?;
-    let (superblock, newest) = SuperFile::open(&*base.folder, &keys, writable)?;
+    let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable)?;
     let replay = Replay::read(&keys, &journal, newest.found, |commit| is_durable(known.as_ref(), commit))?;
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
     let (standing, accepted) = match judged {
@@ -73,11 +73,12 @@ pub(super) fn look(
         accepted,
         state: CommitInfo { number: replay.last.number, time: replay.facts.time },
         records: replay.records,
-        superblocks: match newest.is_bad {
-            false => Superblocks::Whole,
-            true if replay.was_finished || replay.unfinished.is_none() => Superblocks::Damaged,
-            true => Superblocks::Torn,
+        superblocks: match newest.fault {
+            None => Superblocks::Whole,
+            Some(_) if replay.was_finished || replay.unfinished.is_none() => Superblocks::Damaged,
+            Some(_) => Superblocks::Torn,
         },
+        superblock_fault: newest.fault,
     };
     let (engine, frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
     *engine.frozen.lock() = frozen;
@@ -87,6 +88,7 @@ pub(super) fn look(
 /// Goes on from the state that was found: rids it of what a crash left half done, and lets the anchor remember it.
 pub(super) fn take_up(engine: &Engine, untaken: &Untaken) -> Result<()> {
     engine.journal.make_lost(&*engine.folder)?;
+    engine.superblock.lock().make_lost(&*engine.folder)?;
     tidy(engine, &untaken.removed)?;
     for (id, pages) in engine.history.lock().facts.appendable.clone() {
         engine.objects.get_or_make(id).write().trimmed_to(pages);
@@ -96,6 +98,11 @@ pub(super) fn take_up(engine: &Engine, untaken: &Untaken) -> Result<()> {
         engine.folder.sync_all()?;
     }
     remember(engine, untaken.standing)?;
+    if engine.frozen.lock().is_none() {
+        // Otherwise the checkpoint writes both.
+        let mended = engine.superblock.lock().mend(&engine.keys, &*engine.random);
+        mended.or_else(|e| if e.kind() == Kind::NoSpace { Ok(()) } else { Err(e) })?;
+    }
     // The thread finishes it while the vault is in use.
     if !engine.background {
         checkpoint::finish(engine, &mut engine.frozen.lock()).or_else(|e| {
@@ -117,7 +124,7 @@ fn assemble(
     base: StoreBase,
     keys: Arc<StoreKeys>,
     options: &StoreOptions,
-    (journal, superblock): (Journal, SuperFile),
+    (journal, superblock): (Journal, SuperFiles),
     replay: Replay,
     known: Option<AnchorState>,
 ) -> Result<(Engine, Option<Frozen>, BTreeSet<u64>)> {

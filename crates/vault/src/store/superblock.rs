@@ -1,77 +1,104 @@
-//! The superblock: the state at the last checkpoint, in two slots that are written in turn.
+//! The superblock: the state at the last checkpoint, in two files that hold the same. One is written after the other is durable, so one of
+//! them verifies whenever the power fails, and afterwards the loss of either loses nothing.
 
 use super::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use super::keys::{NONCE, StoreKeys, TAG};
 use lacuna_core::{Error, Kind, Record, RecordMut, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::{Folder, FolderFile};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// The file.
-pub(super) const NAME: &str = "super";
+/// The files.
+pub(super) const NAMES: [&str; 2] = ["super.0", "super.1"];
 
-/// Bytes of a slot.
+/// Bytes of a file.
 pub(super) const SLOT: usize = 16384;
 
 const MAGIC: &[u8; 8] = b"lacunasb";
 /// Bytes before the sealed part, all of which the seal binds.
 const HEAD: usize = 48;
 
-/// The file of superblocks.
-pub(super) struct SuperFile {
-    file: Arc<dyn FolderFile>,
-    /// Of the newest slot.
+/// The files of the superblock.
+pub(super) struct SuperFiles {
+    files: [OnceLock<Arc<dyn FolderFile>>; 2],
+    /// Of the newest superblock.
     sequence: u64,
-    /// The text that was written last, if one was since the opening.
-    last: Option<Vec<u8>>,
+    /// The file that holds it and is written last: until the other one is durable, everything hangs on it.
+    kept: usize,
+    /// Whether the other file holds it as well.
+    both: bool,
+    /// Its text.
+    text: Vec<u8>,
 }
 
 /// The superblock that counts.
 pub(super) struct Newest {
     pub(super) found: Super,
-    /// Whether the other slot holds something that is no superblock: a crash while it was written leaves that, or damage.
-    pub(super) is_bad: bool,
+    /// Why one of the files has no superblock: a crash while it was written leaves that, or damage.
+    pub(super) fault: Option<String>,
 }
 
-impl SuperFile {
-    /// A new file without superblocks.
-    pub(super) fn create(folder: &dyn Folder) -> Result<SuperFile> {
-        let file = folder.create(NAME)?;
-        file.write_at(0, &[0; 2 * SLOT])?;
-        Ok(SuperFile { file, sequence: 0, last: None })
+/// A superblock that was read.
+struct Verified {
+    sequence: u64,
+    text: Vec<u8>,
+    found: Super,
+}
+
+impl SuperFiles {
+    /// New files without superblocks.
+    pub(super) fn create(folder: &dyn Folder) -> Result<SuperFiles> {
+        let files = [folder.create(NAMES[0])?, folder.create(NAMES[1])?];
+        files.iter().try_for_each(|file| file.write_at(0, &[0; SLOT]))?;
+        let files = files.map(OnceLock::from);
+        Ok(SuperFiles { files, sequence: 0, kept: 1, both: false, text: Vec::new() })
     }
 
-    /// The file, and what is in it. `synced` is for folders that may be written: what is read is durable then.
-    pub(super) fn open(folder: &dyn Folder, keys: &StoreKeys, synced: bool) -> Result<(SuperFile, Newest)> {
-        let file = folder.open(NAME).map_err(|e| match e.kind() {
-            Kind::NotFound => lost("no file of this name"),
-            _ => e,
-        })?;
-        if synced {
-            file.forget_cached()?;
-        }
-        let (mut newest, mut is_bad, mut unreadable) = (None::<(u64, Super)>, false, None);
-        for slot in 0..2 {
-            let mut bytes = vec![0; SLOT];
-            file.read_at(slot * SLOT as u64, &mut bytes)?;
-            match parse(&bytes, slot, keys) {
-                Ok(Some((sequence, found))) => {
-                    if newest.as_ref().is_none_or(|(best, _)| sequence > *best) {
-                        newest = Some((sequence, found));
+    /// The files, and the newest superblock in them. `synced` is for folders that may be written: what is read is durable then.
+    ///
+    /// Errors: [`Kind::Corrupt`] if neither verifies; what the system says of both. One that cannot be read is a fault of it alone.
+    pub(super) fn open(folder: &dyn Folder, keys: &StoreKeys, synced: bool) -> Result<(SuperFiles, Newest)> {
+        let files = [OnceLock::new(), OnceLock::new()];
+        let (mut newest, mut both, mut fault, mut failed) = (None::<(usize, Verified)>, false, None, None);
+        for (nth, place) in files.iter().enumerate() {
+            match read(folder, NAMES[nth], place, keys, synced) {
+                Ok(Some(read)) => match &newest {
+                    Some((_, other)) if other.sequence >= read.sequence => {
+                        both = other.sequence == read.sequence;
                     }
+                    _ => newest = Some((nth, read)),
+                },
+                Ok(None) => fault = Some(format!("{} does not verify", NAMES[nth])),
+                Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
+                    fault = Some(format!("{} cannot be read ({})", NAMES[nth], e.finding()));
+                    failed = Some(e);
                 }
-                // The second superblock of a vault comes with its first checkpoint.
-                Ok(None) => is_bad |= bytes.iter().any(|byte| *byte != 0),
-                Err(e) if e.kind() == Kind::Corrupt => (is_bad, unreadable) = (true, Some(e)),
                 Err(e) => return Err(e),
             }
         }
-        let (sequence, found) =
-            newest.ok_or_else(|| unreadable.unwrap_or_else(|| lost("no slot that verifies")))?;
-        Ok((SuperFile { file, sequence, last: None }, Newest { found, is_bad }))
+        let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
+        Ok((SuperFiles { files, sequence, kept, both, text }, Newest { found, fault }))
     }
 
-    /// Writes the next superblock and returns when it is durable. Refuses one that could not be read again.
+    /// Makes files that are lost anew, without superblocks.
+    pub(super) fn make_lost(&self, folder: &dyn Folder) -> Result<()> {
+        let mut made = false;
+        for (name, place) in NAMES.iter().zip(&self.files) {
+            if place.get().is_none() {
+                let file = folder.create(name)?;
+                place.get_or_init(|| file);
+                made = true;
+            }
+        }
+        if made { folder.sync_names("") } else { Ok(()) }
+    }
+
+    /// Whether both files hold the newest superblock.
+    pub(super) fn is_in_both(&self) -> bool {
+        self.both
+    }
+
+    /// Writes the next superblock and returns when it is durable in both files. Refuses one that could not be read again.
     pub(super) fn write(
         &mut self,
         keys: &StoreKeys,
@@ -80,16 +107,18 @@ impl SuperFile {
         root: Option<&[u8]>,
         area: u8,
     ) -> Result<()> {
-        let plain = super_to_bytes(commit, facts, root, area);
-        super_from_bytes(&plain)?;
-        self.write_text(keys, random, &plain)
+        let text = super_to_bytes(commit, facts, root, area);
+        super_from_bytes(&text)?;
+        self.write_text(keys, random, &text)
     }
 
-    /// Writes the last one once more, over the one before it: then nothing needs what that one says. Whether one was written since
-    /// the opening.
-    pub(super) fn write_again(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<bool> {
-        let Some(plain) = self.last.clone() else { return Ok(false) };
-        self.write_text(keys, random, &plain).map(|()| true)
+    /// Writes the newest superblock once more if only one file holds it.
+    pub(super) fn mend(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
+        if self.both {
+            return Ok(());
+        }
+        let text = self.text.clone();
+        self.write_text(keys, random, &text)
     }
 
     /// Writes the next superblock with any text.
@@ -97,7 +126,7 @@ impl SuperFile {
         &mut self,
         keys: &StoreKeys,
         random: &dyn RandomSource,
-        plain: &[u8],
+        text: &[u8],
     ) -> Result<()> {
         let sequence = self.sequence + 1;
         let mut nonce = [0; NONCE];
@@ -107,37 +136,65 @@ impl SuperFile {
             .put(0, MAGIC)
             .u64(8, sequence)
             .put(16, &nonce)
-            .u32(40, (plain.len() + TAG) as u32);
-        let sealed = keys.seal(&nonce, &slot, plain)?;
+            .u32(40, (text.len() + TAG) as u32);
+        let sealed = keys.seal(&nonce, &slot, text)?;
         slot.extend(sealed);
         if slot.len() > SLOT || sequence > MOST_NUMBER {
             return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
                 .found(format!("{} bytes, number {sequence}", slot.len()))
                 .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
         }
-        self.file.write_at(sequence % 2 * SLOT as u64, &slot)?;
-        self.file.sync()?;
-        self.sequence = sequence;
-        self.last = Some(plain.to_vec());
+        self.both = false;
+        for nth in [1 - self.kept, self.kept] {
+            let file = self.files[nth].get();
+            let file =
+                file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
+            file.write_at(0, &slot)?;
+            file.sync()?;
+            (self.kept, self.sequence) = (nth, sequence);
+        }
+        (self.both, self.text) = (true, text.to_vec());
         Ok(())
     }
 }
 
-/// The superblock in a slot, if one verifies.
-fn parse(bytes: &[u8], slot: u64, keys: &StoreKeys) -> Result<Option<(u64, Super)>> {
+/// The superblock in a file, which is put in its place; nothing if none verifies, or there is no file.
+fn read(
+    folder: &dyn Folder,
+    name: &str,
+    place: &OnceLock<Arc<dyn FolderFile>>,
+    keys: &StoreKeys,
+    synced: bool,
+) -> Result<Option<Verified>> {
+    let file = match folder.open(name) {
+        Err(e) if e.kind() == Kind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let file = place.get_or_init(|| file);
+    if synced {
+        file.forget_cached()?;
+    }
+    let mut bytes = vec![0; SLOT];
+    file.read_at(0, &mut bytes)?;
+    parse(&bytes, keys)
+}
+
+/// The superblock in these bytes, if one verifies.
+fn parse(bytes: &[u8], keys: &StoreKeys) -> Result<Option<Verified>> {
     let head = Record(bytes);
     let (sequence, len) = (head.u64(8), head.u32(40) as usize);
-    if head.array::<8>(0) != *MAGIC || len > SLOT - HEAD || sequence % 2 != slot || sequence > MOST_NUMBER {
+    if head.array::<8>(0) != *MAGIC || len > SLOT - HEAD || sequence > MOST_NUMBER {
         return Ok(None);
     }
     let opened = keys.open(&head.array(16), &bytes[..HEAD], &bytes[HEAD..HEAD + len])?;
-    opened.map(|plain| Ok((sequence, super_from_bytes(&plain)?))).transpose()
+    opened.map(|text| Ok(Verified { sequence, found: super_from_bytes(&text)?, text })).transpose()
 }
 
-fn lost(found: &str) -> Error {
+fn lost() -> Error {
+    let [first, second] = NAMES;
     Error::new(Kind::Corrupt, "the vault has no superblock")
-        .found(format!("{found} in the file `{NAME}` of its directory"))
-        .expected("at least one of its two superblocks")
+        .found(format!("neither `{first}` nor `{second}` of its directory verifies"))
+        .expected("a superblock in at least one of these files")
         .remedy("restore the directory from a backup, then `lacuna vault accept DIR`")
 }
 
@@ -148,24 +205,68 @@ mod tests {
     use lacuna_crypto::SeededRandom;
     use lacuna_sim::CrashFolder;
 
-    #[test]
-    fn what_could_not_be_read_is_not_written_and_hides_no_other() {
-        let keys = StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16]);
-        let (folder, random) = (CrashFolder::new(), SeededRandom::new(1));
+    const ROOT: Option<&[u8]> = Some(b"root");
+
+    fn keys() -> StoreKeys {
+        StoreKeys::derive(&Secret::copy_from(&[1; 32]), &[2; 16])
+    }
+
+    fn state() -> (Commit, Facts) {
         let commit = Commit { machine: [3; 16], number: 4, digest: [5; 32], before: [6; 32] };
         let facts = Facts { machine: [3; 16], next_object: 9, object_limit: 9, ..Facts::default() };
+        (commit, facts)
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_written_and_hides_no_other() {
+        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+        let (commit, facts) = state();
         let beyond = Facts { appendable: vec![(4, u64::MAX)], ..facts.clone() };
-        let mut file = SuperFile::create(&folder).unwrap();
-        file.write(&keys, &random, (&commit, &facts), Some(b"root"), 1).unwrap();
-        let refused = file.write(&keys, &random, (&commit, &beyond), None, 0).unwrap_err();
+        let mut files = SuperFiles::create(&folder).unwrap();
+        files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
+        let refused = files.write(&keys, &random, (&commit, &beyond), None, 0).unwrap_err();
         assert_eq!(refused.kind(), Kind::Corrupt);
-        let (_, newest) = SuperFile::open(&folder, &keys, true).unwrap();
-        assert!(!newest.is_bad);
-        // Somebody wrote it all the same.
-        file.write_text(&keys, &random, &super_to_bytes(&commit, &beyond, None, 0)).unwrap();
-        let (_, newest) = SuperFile::open(&folder, &keys, true).unwrap();
-        assert_eq!((newest.found.root.as_deref(), newest.is_bad), (Some(&b"root"[..]), true));
-        file.write_text(&keys, &random, b"nonsense").unwrap();
-        assert_eq!(SuperFile::open(&folder, &keys, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
+        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        assert!(newest.fault.is_none() && files.is_in_both());
+        // Another program wrote it all the same, to one file.
+        let kept = folder.snapshot().files[NAMES[1]].clone();
+        files.write_text(&keys, &random, &super_to_bytes(&commit, &beyond, None, 0)).unwrap();
+        folder.put(NAMES[1], Some(&kept));
+        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        assert_eq!((newest.found.root.as_deref(), newest.fault.is_some()), (ROOT, true));
+        files.write_text(&keys, &random, b"nonsense").unwrap();
+        assert_eq!(SuperFiles::open(&folder, &keys, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
+    }
+
+    /// Whatever a cut of the power leaves of the file that is written, the other one verifies; and either alone is enough afterwards.
+    #[test]
+    fn one_of_the_files_is_enough_and_is_never_written_while_it_is_the_only_one() {
+        for lost in NAMES {
+            for torn in [None, Some(0), Some(1)] {
+                let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+                let (commit, facts) = state();
+                let mut files = SuperFiles::create(&folder).unwrap();
+                files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
+                drop(files);
+                folder.put(lost, torn.map(|_| lacuna_sim::Image::new(SLOT as u64)).as_ref());
+                let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+                assert!(newest.fault.unwrap().starts_with(lost) && !files.is_in_both());
+                assert_eq!(newest.found.root.as_deref(), ROOT);
+                files.make_lost(&folder).unwrap();
+                // The first write is that of the lost file: it fails, and the other one is as it was.
+                folder.fail(lacuna_sim::FolderOp::Sync, 0, Kind::Io, false);
+                let next = Commit { number: 5, ..commit.clone() };
+                files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap_err();
+                let kept = folder.snapshot().files[NAMES[usize::from(lost == NAMES[0])]].clone();
+                let alone = CrashFolder::new();
+                alone.put(NAMES[usize::from(lost == NAMES[0])], Some(&kept));
+                let (_, newest) = SuperFiles::open(&alone, &keys, true).unwrap();
+                assert_eq!(newest.found.commit.number, 4);
+                folder.heal();
+                files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+                let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+                assert!(newest.fault.is_none() && files.is_in_both() && newest.found.commit.number == 5);
+            }
+        }
     }
 }

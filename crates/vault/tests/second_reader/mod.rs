@@ -124,11 +124,12 @@ impl SecondReader {
     /// Reads the newest superblock. Gives the journal file of the next record.
     fn superblock(&mut self) -> usize {
         let fields = self.page.fields("Superblock").of_len(48);
-        let size = self.page.constant("slot of a superblock") as usize;
+        let size = self.page.constant("file of a superblock") as usize;
         let mut newest: Option<(u64, Vec<u8>)> = None;
-        for (n, slot) in self.files["super"].chunks_exact(size).enumerate() {
+        for name in ["super.0", "super.1"] {
+            let slot = &self.files[name][..size];
             let (sequence, len) = (fields.number(slot, "sequence"), fields.number(slot, "length") as usize);
-            let good = fields.get(slot, "magic") == b"lacunasb" && sequence % 2 == n as u64;
+            let good = fields.get(slot, "magic") == b"lacunasb";
             let nonce = fields.get(slot, "nonce").try_into().unwrap();
             let plain = good.then(|| self.unseal(nonce, &slot[..48], &slot[48..48 + len])).flatten();
             if let Some(plain) = plain
@@ -332,7 +333,7 @@ impl SecondReader {
 
     /// Every file of the directory that the page explains.
     pub(crate) fn explained(&self) -> BTreeSet<String> {
-        let listed = ["super", "journal.0", "journal.1"].map(str::to_owned);
+        let listed = ["super.0", "super.1", "journal.0", "journal.1"].map(str::to_owned);
         let mut root = Bytes(&self.root[9..]);
         let mut objects = vec![root.number(8)];
         for _ in 0..root.number(1) {

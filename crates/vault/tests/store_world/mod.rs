@@ -10,7 +10,7 @@ use lacuna_core::{Error, Kind, Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_sim::{CrashFolder, FolderImage, Rng};
 use lacuna_vault::store::{
-    JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBase, StoreKeys, StoreOptions,
+    FILES, JournalSize, MemoryAnchor, ObjectId, PAGE, Recovered, Store, StoreBase, StoreKeys, StoreOptions,
 };
 use meanwhile::{Deed, Others, Shared};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,7 +139,7 @@ impl World {
 
     /// No file is in the folder that nothing refers to.
     fn nothing_is_left(&self, store: &Store) -> Result<()> {
-        let own = ["super", "journal.0", "journal.1"].map(str::to_owned);
+        let own = FILES.map(str::to_owned);
         let objects = self.now.keys().map(|object| store.object_name(ObjectId(*object)));
         let known: BTreeSet<String> = own.into_iter().chain(objects).collect();
         let snapshot = self.folder.snapshot();
