@@ -55,10 +55,12 @@ pub(crate) fn check(contents: &Contents, progress: &mut dyn FnMut(u64, u64)) -> 
     let ground = &contents.ground;
     let mut report = CheckReport::default();
     let backing = ground.namespace.backing();
-    report.blocks += ground.namespace.verify(&mut |block, error| {
+    let (blocks, single) = ground.namespace.verify(&mut |block, error| {
         let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.finding());
         report.add(BadFile { path, backing, block: Some(block), blocks: 1, why });
-    });
+    })?;
+    report.blocks += blocks;
+    report.single = single;
     if report.places > 0 {
         // What cannot be trusted is no guide to the files.
         return Ok(report);

@@ -96,6 +96,10 @@ pub struct CheckReport {
     pub blocks: u64,
     /// Blocks, and whole files, that do not verify.
     pub places: u64,
+    /// Pages of the namespace that verify, and that only one of their two backing files holds.
+    pub single: u64,
+    /// Whether one of the two superblocks does not verify, and no crash explains it.
+    pub lacks_superblock: bool,
     /// What does not verify, in the order in which it was found: at most [`CheckReport::NAMED`] of them.
     pub bad: Vec<BadFile>,
 }

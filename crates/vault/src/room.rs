@@ -47,7 +47,7 @@ impl Room {
     pub(crate) fn is_for(&self, bytes: u64) -> Result<bool> {
         let store = &self.ground.store;
         let is = self.is_free(bytes + CHANGE)? && {
-            let beside = self.ground.namespace.owed() / 2 + bytes;
+            let beside = self.ground.namespace.owed() / 3 + bytes;
             is_space(store.reserve_commit(
                 self.puts() + bytes.min(PUTS) + CHANGE,
                 store.journal_step(),

@@ -10,7 +10,7 @@ use crate::entries::NameHash;
 use crate::ground::Ground;
 use crate::inodes::Inodes;
 use crate::length;
-use crate::namespace::{Namespace, tables};
+use crate::namespace::{Namespace, Spot, tables};
 use crate::openings::Openings;
 use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
 use crate::paths;
@@ -80,7 +80,8 @@ impl Vault {
     pub fn create(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &VaultOptions) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, &options.open);
         let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), &choices)?);
-        let namespace = Namespace::create(&store, master, options.open.budget.share(1, 4))?;
+        let namespace =
+            Namespace::create(&store, master, options.open.budget.share(1, 4), &options.open.log)?;
         namespace.put(&tables::meta("version"), Some(&[VERSION]));
         namespace.put(&tables::meta("choice"), Some(&[choice_code(options.choice)]));
         let state = store.last_commit();
@@ -118,7 +119,8 @@ impl Vault {
                 .expected("one that was made whole")
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
-        let namespace = Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4));
+        let namespace =
+            Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4), &options.log);
         let namespace = namespace.map_err(|e| {
             let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
             incomplete(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
@@ -403,7 +405,25 @@ impl Vault {
         if !self.ground.read_only {
             self.commits.commit()?;
         }
-        check::check(&self.contents, progress)
+        let lacks_superblock = self.found.superblocks == Superblocks::Damaged;
+        check::check(&self.contents, progress).map(|report| CheckReport { lacks_superblock, ..report })
+    }
+
+    /// Writes the pages of the namespace anew that only one of their backing files holds, and so both superblocks. How many pages.
+    ///
+    /// Errors: EROFS as [`Kind::ReadOnly`], and those of a commit.
+    pub fn repair(&self) -> Result<u64> {
+        let namespace = &self.ground.namespace;
+        let mut is_whole = true;
+        namespace.verify(&mut |_, _| is_whole = false)?;
+        let (mut pages, mut next) = (0, Some(Spot::default()));
+        while let Some(from) = next {
+            let (given, further) = namespace.give_again(from, is_whole)?;
+            self.commits.checkpoint()?;
+            self.ground.store.finish_checkpoint()?;
+            (pages, next) = (pages + given, further);
+        }
+        Ok(pages)
     }
 
     /// Counters for people.
@@ -416,6 +436,7 @@ impl Vault {
             StatusItem::new("cached_files", open, "files"),
             StatusItem::new("bad_blocks", bad, "blocks"),
             StatusItem::new("inodes_made", self.ground.inodes.made(), "inodes"),
+            StatusItem::new("pages_from_copies", self.ground.namespace.elsewhere(), "pages"),
         ];
         items.extend(self.ground.store.status().items);
         Status { items }

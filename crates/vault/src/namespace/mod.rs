@@ -4,12 +4,14 @@
 //! one record. A checkpoint brings them into the database. So a change costs an insertion into a map, and a file that is made
 //! and removed soon never reaches the database.
 
+mod copies;
 mod database;
 mod objects;
 mod puts;
 mod shelf;
 pub(crate) mod tables;
 
+pub(crate) use copies::Spot;
 pub(crate) use database::Pair;
 
 /// Reads the input as a batch of changes.
@@ -18,8 +20,8 @@ pub(crate) fn fuzz_puts(input: &[u8]) {
     let _refused = Puts::read(input, |_, _| ());
 }
 
-use crate::BLOCK;
 use crate::store::Store;
+use crate::{BLOCK, Log};
 use database::{Database, Snapshot, described, is_of_another};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -31,6 +33,8 @@ use std::sync::Arc;
 
 /// Changes that one transaction of the database takes, and changes above the database from which on they are brought into it.
 const CHUNK: usize = 2048;
+/// Pages that one checkpoint writes anew, where a copy was lost.
+const RENEWED: u64 = 1024;
 /// Pairs that are removed in one go.
 const REMOVED: usize = 1024;
 /// Bytes of changes above the database from which on they are brought into it.
@@ -65,8 +69,13 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// That of a new vault, empty.
-    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, budget: Budget) -> Result<Namespace> {
-        let shelf = Arc::new(Shelf::create(store, master)?);
+    pub(crate) fn create(
+        store: &Arc<Store>,
+        master: &Secret<32>,
+        budget: Budget,
+        log: &Log,
+    ) -> Result<Namespace> {
+        let shelf = Arc::new(Shelf::create(store, master, log)?);
         let database = Database::open(shelf.clone(), budget)?;
         database.create_tables()?;
         Namespace::new(store.clone(), shelf, database)
@@ -84,8 +93,9 @@ impl Namespace {
         root: &[u8],
         puts: &[Vec<u8>],
         budget: Budget,
+        log: &Log,
     ) -> Result<Namespace> {
-        let shelf = Arc::new(Shelf::open(store, master, root, budget.share(1, 4))?);
+        let shelf = Arc::new(Shelf::open(store, master, root, budget.share(1, 4), log)?);
         let database = Database::open(shelf.clone(), budget.share(3, 4))?;
         let namespace = Namespace::new(store.clone(), shelf, database)?;
         let mut layers = namespace.layers.write();
@@ -219,9 +229,20 @@ impl Namespace {
         Ok(())
     }
 
-    /// Verifies the database itself; `bad` is told of each of its blocks that fails. Returns how many there are.
-    pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> u64 {
+    /// Verifies the database itself; `bad` is told of each of its blocks that fails. Gives how many blocks there are, and how many pages
+    /// only one of the backing files holds.
+    pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         self.shelf.verify(bad)
+    }
+
+    /// Hands pages to the store anew that only one of the backing files holds, for the next checkpoint: see [`Shelf::give_again`].
+    pub(crate) fn give_again(&self, from: Spot, parts: bool) -> Result<(u64, Option<Spot>)> {
+        self.shelf.give_again(from, RENEWED, parts)
+    }
+
+    /// Reads that took another copy of a page than the usual one, which does not verify.
+    pub(crate) fn elsewhere(&self) -> u64 {
+        self.shelf.elsewhere()
     }
 
     /// Name of the backing file of the database.
@@ -229,7 +250,8 @@ impl Namespace {
         self.shelf.backing()
     }
 
-    /// Bytes that a checkpoint finds free if it is to begin, about. Half of them at most go to the journal.
+    /// Bytes that a checkpoint finds free if it is to begin, about. A third of them at most goes to the journal, and as much to each of
+    /// the two files of an object.
     pub(crate) fn owed(&self) -> u64 {
         let (changes, bytes) = {
             let layers = self.layers.read();
@@ -237,17 +259,18 @@ impl Namespace {
         };
         // Changes that belong together share leaves, about two each, and no more is altered than there is.
         let altered = (BLOCK / 2 * changes).min(self.shelf.len() as usize) + bytes;
-        4 * (self.shelf.waiting() + altered) as u64 + SPARE
+        6 * (self.shelf.waiting() + altered) as u64 + SPARE
     }
 
     /// Refuses a checkpoint that would find no space half way: without it, what makes space can still be committed. Takes the
-    /// space in the journal, which all of it may need; what goes to its place at once needs as much beside it.
+    /// space in the journal, which all of it needs; the places that it goes to need twice as much beside it.
     fn check_space(&self) -> Result<()> {
         if self.needs_root() {
             return Ok(());
         }
         let journal = 2 * self.shelf.waiting() as u64;
-        let (free, needed) = (self.store.space()?.free_bytes, self.store.lacks(journal) + journal + SPARE);
+        let (free, needed) =
+            (self.store.space()?.free_bytes, self.store.lacks(journal) + 2 * journal + SPARE);
         if free >= needed {
             return self.store.reserve(journal);
         }

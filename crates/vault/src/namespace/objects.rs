@@ -1,16 +1,19 @@
 //! Where the namespace's own database rests: one object of the store for its blocks, and one for each part of its untrusted
 //! storage, a page of a part in a page of the object.
 //!
-//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was never written.
+//! A page of a part begins with its length plus one (u16, little-endian); zero is a page that was removed. A mark ends it. All of these
+//! objects are doubled: see [`super::copies`].
 
+use super::copies::{self, content, mark, pad};
+use crate::Log;
 use crate::parts::{part_code, part_of};
-use crate::store::{ObjectId, PAGE, Store};
+use crate::store::{ObjectId, PageCopy, Store};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_integrity::{PART_PAGE, Part, Untrusted};
+use lacuna_integrity::{Part, Untrusted};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The objects of the namespace's database.
 pub(crate) struct NamespaceObjects {
@@ -22,18 +25,22 @@ pub(crate) struct NamespaceObjects {
     held: Mutex<BTreeMap<(u8, u64), Vec<u8>>>,
     /// Whether the store was given something that no commit has a root for.
     unrooted: AtomicBool,
+    /// Reads that took another copy than the usual one, which does not verify.
+    elsewhere: AtomicU64,
+    log: Log,
 }
 
 impl NamespaceObjects {
     /// The objects of a new database.
-    pub(crate) fn create(store: Arc<Store>) -> Result<NamespaceObjects> {
+    pub(crate) fn create(store: Arc<Store>, log: Log) -> Result<NamespaceObjects> {
         let data = store.new_object()?;
-        Ok(NamespaceObjects::new(store, data, BTreeMap::new()))
+        Ok(NamespaceObjects::new(store, data, BTreeMap::new(), log))
     }
 
-    fn new(store: Arc<Store>, data: ObjectId, parts: BTreeMap<u8, ObjectId>) -> NamespaceObjects {
-        let (parts, unrooted) = (Mutex::new(parts), AtomicBool::new(false));
-        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted }
+    fn new(store: Arc<Store>, data: ObjectId, parts: BTreeMap<u8, ObjectId>, log: Log) -> NamespaceObjects {
+        parts.values().chain([&data]).for_each(|object| store.double(*object));
+        let (parts, unrooted, elsewhere) = (Mutex::new(parts), AtomicBool::new(false), AtomicU64::new(0));
+        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, log }
     }
 
     /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses for want of space is not there.
@@ -47,14 +54,14 @@ impl NamespaceObjects {
     }
 
     /// Writes to the store. After any other failure than that of space nobody commits any more.
-    fn give(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
+    pub(super) fn give(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.store.write(object, first, pages)?;
         self.unrooted.store(true, Ordering::Release);
         Ok(())
     }
 
     /// The objects that [`NamespaceObjects::encode`] wrote down, and what follows them.
-    pub(crate) fn parse(store: Arc<Store>, bytes: &[u8]) -> Result<(NamespaceObjects, &[u8])> {
+    pub(crate) fn parse(store: Arc<Store>, bytes: &[u8], log: Log) -> Result<(NamespaceObjects, &[u8])> {
         let take = |bytes: &[u8]| Some((u64::from_le_bytes(*bytes.first_chunk()?), bytes.len()));
         let parsed = || {
             let (data, _) = take(bytes)?;
@@ -72,7 +79,7 @@ impl NamespaceObjects {
             Error::new(Kind::Corrupt, "cannot read the root of the namespace")
                 .found(format!("{} bytes", bytes.len()))
         })?;
-        Ok((NamespaceObjects::new(store, data, parts), rest))
+        Ok((NamespaceObjects::new(store, data, parts, log), rest))
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -90,7 +97,9 @@ impl NamespaceObjects {
         let mut held = self.held.lock();
         while let Some(entry) = held.first_entry() {
             let (code, page) = *entry.key();
-            self.give(self.object(code)?, page, entry.get())?;
+            let (object, mut bytes) = (self.object(code)?, entry.get().clone());
+            mark(&self.store, object, page, &mut bytes);
+            self.give(object, page, &bytes)?;
             entry.remove();
         }
         Ok(())
@@ -103,6 +112,7 @@ impl NamespaceObjects {
             return Ok(object);
         }
         let object = self.store.new_object()?;
+        self.store.double(object);
         self.parts.lock().insert(code, object);
         Ok(object)
     }
@@ -113,10 +123,55 @@ impl NamespaceObjects {
         self.store.truncate(self.data, blocks)
     }
 
-    /// Names of all backing files.
+    /// All objects, that of the blocks first.
+    pub(super) fn all(&self) -> Vec<ObjectId> {
+        std::iter::once(self.data).chain(self.parts.lock().values().copied()).collect()
+    }
+
+    /// Names of all backing files: of the first of each object.
     pub(crate) fn names(&self) -> Vec<String> {
-        let parts: Vec<ObjectId> = self.parts.lock().values().copied().collect();
-        std::iter::once(self.data).chain(parts).map(|object| self.store.object_name(object)).collect()
+        self.all().into_iter().map(|object| self.store.object_name(object)).collect()
+    }
+
+    /// Reads one copy of a block; false if there is no such copy.
+    pub(super) fn read_copy(&self, block: u64, copy: PageCopy, sealed: &mut [u8]) -> Result<bool> {
+        self.store.read_copy(self.data, block, copy, sealed)
+    }
+
+    /// Pages of an object of a part.
+    pub(super) fn pages(&self, object: ObjectId) -> Result<u64> {
+        self.store.pages(object)
+    }
+
+    /// Whether both files of an object hold the same page.
+    pub(super) fn is_in_both_files(&self, object: ObjectId, page: u64) -> bool {
+        self.store.is_in_both_files(object, page)
+    }
+
+    /// The newest copy of a page of a part, with its mark; nothing if none verifies.
+    pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
+        copies::newest(&self.store, object, page).unwrap_or(None).map(|newest| newest.bytes)
+    }
+
+    /// Takes note of a read that took another copy than the usual one. The first is told.
+    pub(super) fn note_elsewhere(&self, object: ObjectId, page: u64) {
+        if self.elsewhere.fetch_add(1, Ordering::Relaxed) == 0 {
+            let (first, second) = (self.store.object_name(object), self.store.second_name(object));
+            (self.log)(&format!(
+                "page {page} of the namespace does not verify in the backing file {first}, and its copy in {second} does; \
+                 `lacuna vault check DIR --repair` writes what is damaged anew"
+            ));
+        }
+    }
+
+    /// The same of a block.
+    pub(super) fn note_block_elsewhere(&self, block: u64) {
+        self.note_elsewhere(self.data, block);
+    }
+
+    /// Reads that took another copy than the usual one.
+    pub(crate) fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Relaxed)
     }
 
     /// Name of the backing file of the blocks.
@@ -136,32 +191,19 @@ impl Untrusted for NamespaceObjects {
 
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
         let code = part_code(part);
-        let held = self.held.lock().get(&(code, page)).cloned();
-        let mut bytes = if let Some(held) = held {
-            held
-        } else {
-            let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
-            let mut bytes = vec![0; PAGE];
-            self.store.read(object, page, &mut bytes)?;
-            bytes
-        };
-        let len = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-        if len == 0 {
-            return Ok(None);
+        if let Some(held) = self.held.lock().get(&(code, page)) {
+            return Ok(content(held));
         }
-        bytes.drain(..2);
-        // What does not verify is noticed by the reader; a length that is none is not even a page.
-        bytes.truncate((len - 1).min(PART_PAGE));
-        Ok(Some(bytes))
+        let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
+        let Some(newest) = copies::newest(&self.store, object, page)? else { return Ok(None) };
+        if newest.elsewhere {
+            self.note_elsewhere(object, page);
+        }
+        Ok(content(&newest.bytes))
     }
 
     fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
-        let mut padded = vec![0; PAGE];
-        if let Some(bytes) = bytes {
-            padded[..2].copy_from_slice(&(bytes.len() as u16 + 1).to_le_bytes());
-            padded[2..2 + bytes.len()].copy_from_slice(bytes);
-        }
-        self.held.lock().insert((part_code(part), page), padded);
+        self.held.lock().insert((part_code(part), page), pad(bytes));
         Ok(())
     }
 }

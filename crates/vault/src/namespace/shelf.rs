@@ -5,9 +5,10 @@
 //! written to the store and gives the root of the next commit; a crash before that commit leaves the database as it was at
 //! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
 
+use super::copies::{OneBlock, Spot};
 use super::objects::NamespaceObjects;
-use crate::BLOCK;
-use crate::store::Store;
+use crate::store::{ObjectId, PageCopy, Store};
+use crate::{BLOCK, Log};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
 use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Scheme, Session, Trusted};
 use parking_lot::RwLock;
@@ -39,10 +40,10 @@ pub(crate) struct Shelf {
 
 impl Shelf {
     /// Of a new vault.
-    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>) -> Result<Shelf> {
+    pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &Log) -> Result<Shelf> {
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::init(keys, Choice::Fixed(Scheme::Mt), Session(store.session()));
-        Ok(Shelf::new(NamespaceObjects::create(store.clone())?, file, 0))
+        Ok(Shelf::new(NamespaceObjects::create(store.clone(), log.clone())?, file, 0))
     }
 
     /// Of a root that [`Shelf::flush`] gave.
@@ -51,8 +52,9 @@ impl Shelf {
         master: &Secret<32>,
         root: &[u8],
         budget: Budget,
+        log: &Log,
     ) -> Result<Shelf> {
-        let (objects, len, trusted) = Shelf::parse(store, root)?;
+        let (objects, len, trusted) = Shelf::parse(store, root, log)?;
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
         Ok(Shelf::new(objects, file, len))
@@ -60,11 +62,12 @@ impl Shelf {
 
     /// Names of the backing files of such a root: without one of them the vault does not open.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
-        Shelf::parse(store, root).map(|(objects, ..)| objects.names())
+        let silent: Log = Arc::new(|_| ());
+        Shelf::parse(store, root, &silent).map(|(objects, ..)| objects.names())
     }
 
     /// The objects of a root, the length of the database, and what is trusted of its file.
-    fn parse<'r>(store: &Arc<Store>, root: &'r [u8]) -> Result<(NamespaceObjects, u64, &'r [u8])> {
+    fn parse<'r>(store: &Arc<Store>, root: &'r [u8], log: &Log) -> Result<(NamespaceObjects, u64, &'r [u8])> {
         let bad =
             |found: String| Error::new(Kind::Corrupt, "cannot read the root of the namespace").found(found);
         let (&version, rest) = root.split_first().ok_or_else(|| bad("no root".into()))?;
@@ -72,7 +75,7 @@ impl Shelf {
             return Err(bad(format!("version {version}")).expected(format!("version {VERSION}")));
         }
         let (len, rest) = rest.split_first_chunk().ok_or_else(|| bad(format!("{} bytes", root.len())))?;
-        let (objects, trusted) = NamespaceObjects::parse(store.clone(), rest)?;
+        let (objects, trusted) = NamespaceObjects::parse(store.clone(), rest, log.clone())?;
         Ok((objects, u64::from_le_bytes(*len), trusted))
     }
 
@@ -138,16 +141,71 @@ impl Shelf {
         Ok(root)
     }
 
-    /// Reads and verifies every block, as [`Shelf::read`] would.
-    pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> u64 {
+    /// Reads and verifies every block, as [`Shelf::read`] would. Gives their number, and how many pages verify that only one of the
+    /// backing files holds.
+    pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         let state = self.state.read();
-        let mut block = [0; BLOCK];
+        let (mut block, mut single) = ([0; BLOCK], 0);
+        let (data, parts) = self.split_objects();
         for number in 0..state.file.blocks() {
-            if let Err(failed) = state.file.check(&self.objects, number, &mut block) {
-                bad(number, &failed.error);
+            match state.check(&self.objects, number, &mut block) {
+                Ok(()) => single += u64::from(!self.objects.is_in_both_files(data, number)),
+                Err(e) => bad(number, &e),
             }
         }
-        state.file.blocks()
+        for object in parts {
+            for page in 0..self.objects.pages(object)? {
+                let is_single = !self.objects.is_in_both_files(object, page);
+                single += u64::from(is_single && self.objects.newest(object, page).is_some());
+            }
+        }
+        Ok((state.file.blocks(), single))
+    }
+
+    /// The object of the blocks, and those of the parts.
+    fn split_objects(&self) -> (ObjectId, Vec<ObjectId>) {
+        let mut all = self.objects.all();
+        let data = all.remove(0);
+        (data, all)
+    }
+
+    /// Hands pages to the store that only one of the backing files holds, as they are, from a place on: at most `most`. With `parts` those
+    /// of the parts as well. Gives how many they are, and where to go on. The next checkpoint writes them to both files.
+    pub(crate) fn give_again(&self, from: Spot, most: u64, parts: bool) -> Result<(u64, Option<Spot>)> {
+        // Nobody brings newer ones to the store meanwhile.
+        let state = self.state.write();
+        let (mut given, mut plain) = (0, [0; BLOCK]);
+        let objects = self.objects.all();
+        let of_blocks = |nth: usize| nth == 0;
+        for (nth, object) in objects.into_iter().enumerate().skip(from.nth) {
+            let first = if nth == from.nth { from.page } else { 0 };
+            let end = if of_blocks(nth) { state.file.blocks() } else { self.objects.pages(object)? };
+            for page in first..end {
+                if given == most {
+                    return Ok((given, Some(Spot { nth, page })));
+                }
+                if self.objects.is_in_both_files(object, page) {
+                    continue;
+                }
+                let good = if of_blocks(nth) {
+                    state
+                        .copy_of(&self.objects, page, &PageCopy::ALL, &mut plain)
+                        .map(|sealed| sealed.to_vec())
+                } else {
+                    self.objects.newest(object, page).filter(|_| parts)
+                };
+                if let Some(good) = good {
+                    self.objects.give(object, page, &good)?;
+                    given += 1;
+                }
+            }
+        }
+        Ok((given, None))
+    }
+
+    /// Reads that took another copy of a page than the usual one, which does not verify.
+    pub(crate) fn elsewhere(&self) -> u64 {
+        self.objects.elsewhere()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -166,7 +224,7 @@ impl Shelf {
             let take = if whole > 0 { whole * BLOCK } else { (BLOCK - within).min(out.len()) };
             let (now, later) = out.split_at_mut(take);
             if whole > 0 {
-                state.file.check(&self.objects, block, now).map_err(|failed| failed.error)?;
+                state.check(&self.objects, block, now)?;
             } else {
                 now.copy_from_slice(&state.block(&self.objects, block)?[within..within + take]);
             }
@@ -212,6 +270,39 @@ impl Shelf {
 }
 
 impl State {
+    /// Reads and verifies blocks of the file, each from whichever copy verifies.
+    fn check(&self, objects: &NamespaceObjects, first: u64, out: &mut [u8]) -> Result<()> {
+        let (mut at, mut rest) = (first, out);
+        while !rest.is_empty() {
+            let Err(failed) = self.file.check(objects, at, rest) else { return Ok(()) };
+            let good = (failed.block - at) as usize * BLOCK;
+            let (block, behind) = rest[good..].split_at_mut(BLOCK);
+            let others = [PageCopy::Second, PageCopy::Behind];
+            if self.copy_of(objects, failed.block, &others, block).is_none() {
+                return Err(failed.error);
+            }
+            objects.note_block_elsewhere(failed.block);
+            (at, rest) = (failed.block + 1, behind);
+        }
+        Ok(())
+    }
+
+    /// The first of some copies of a block that verifies, and what it decrypts to.
+    fn copy_of(
+        &self,
+        objects: &NamespaceObjects,
+        block: u64,
+        copies: &[PageCopy],
+        plain: &mut [u8],
+    ) -> Option<Box<[u8; BLOCK]>> {
+        let mut sealed = Box::new([0; BLOCK]);
+        let found = copies.iter().any(|copy| {
+            let is_read = matches!(objects.read_copy(block, *copy, &mut sealed[..]), Ok(true));
+            is_read && self.file.check(&OneBlock { objects, block, sealed: &sealed }, block, plain).is_ok()
+        });
+        found.then_some(sealed)
+    }
+
     /// How many blocks from here on, at most `most`, can be read from the file itself.
     fn unwritten_run(&self, first: u64, most: usize) -> usize {
         let end = self.file.blocks().min(self.cut);
@@ -225,7 +316,7 @@ impl State {
         }
         let mut bytes = Box::new([0; BLOCK]);
         if block < self.file.blocks().min(self.cut) {
-            self.file.check(objects, block, &mut bytes[..]).map_err(|failed| failed.error)?;
+            self.check(objects, block, &mut bytes[..])?;
         }
         Ok(bytes)
     }

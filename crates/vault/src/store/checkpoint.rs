@@ -60,27 +60,28 @@ fn bring(engine: &Engine, begun: &Frozen) -> Result<()> {
             brought.push(id);
         }
     }
-    let names = std::mem::take(&mut *engine.names.lock());
-    let synced = sync_objects(engine, &brought).and_then(|()| sync_names(engine, &names));
-    if let Err(e) = synced {
-        engine.names.lock().extend(names);
-        return Err(e);
-    }
+    sync_objects(engine, &brought)?;
+    sync_names(engine)?;
+    engine.bring_seconds(&begun.objects)?;
     let state = (&begun.commit, &begun.facts);
     let mut superblock = engine.superblock.lock();
     superblock.write(&engine.keys, &*engine.random, state, begun.root.as_deref(), 1 - begun.left)
 }
 
-fn sync_names(engine: &Engine, names: &std::collections::BTreeSet<String>) -> Result<()> {
-    if names.len() > super::commit::SYNCS {
-        return engine.folder.sync_all();
-    }
-    names.iter().try_for_each(|folder| engine.folder.sync_names(folder))
+/// Makes names durable that changed.
+pub(super) fn sync_names(engine: &Engine) -> Result<()> {
+    let names = std::mem::take(&mut *engine.names.lock());
+    let synced = if names.len() > super::commit::SYNCS {
+        engine.folder.sync_all()
+    } else {
+        names.iter().try_for_each(|folder| engine.folder.sync_names(folder))
+    };
+    synced.inspect_err(|_| engine.names.lock().extend(names))
 }
 
-/// Brings one object's pages to their places. Nobody writes to these places meanwhile, and an object that is cut is written
+/// Brings one object's pages to their places in a file. Nobody writes to these places meanwhile, and an object that is cut is written
 /// nowhere but to the journal.
-fn bring_object(engine: &Engine, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
+pub(super) fn bring_object(engine: &Engine, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
     if let Some(cut) = layer.cut
         && file.len()? > cut * PAGE as u64
     {

@@ -124,7 +124,7 @@ fn note(
             placed.push(id);
         }
         let many = fresh.placed.max(fresh.journaled.len() as u64) > COPIED;
-        if many && !object.is_cut() && appendable.len() < APPENDABLE {
+        if many && !object.is_cut() && appendable.len() < APPENDABLE && !engine.doubled.has(id) {
             appendable.push((id, object.stable.unwrap_or(0).max(object.end)));
         }
     }

@@ -3,6 +3,7 @@
 use super::anchor::{Anchor, AnchorState};
 use super::checkpoint::Frozen;
 use super::content::{Commit, Facts, MOST_PAGES};
+use super::doubled::Doubled;
 use super::journal::Journal;
 use super::keys::{PageTags, StoreKeys};
 use super::object::{Layer, Object, Source};
@@ -98,6 +99,7 @@ pub(super) struct Engine {
     pub(super) interval: Mutex<Interval>,
     pub(super) numbers: Numbers,
     pub(super) objects: Objects,
+    pub(super) doubled: Doubled,
     pub(super) journal: Journal,
     /// Taken by one commit at a time.
     pub(super) history: Mutex<History>,
@@ -211,7 +213,7 @@ impl Engine {
         Ok(())
     }
 
-    fn read_own(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
+    pub(super) fn read_own(&self, object: u64, first: u64, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.objects.file(object)? {
             return file.read_at(first * PAGE as u64, out);
         }
@@ -339,6 +341,10 @@ impl Engine {
         if has_file {
             self.names.lock().insert(subfolder(&self.objects.name(number)).to_owned());
             self.objects.remove_file(number).map_err(|e| self.refused(e))?;
+            if self.doubled.has(number) {
+                self.names.lock().insert(subfolder(&self.doubled.name(number)).to_owned());
+                self.doubled.remove_file(number).map_err(|e| self.refused(e))?;
+            }
         }
         Ok(())
     }

@@ -21,7 +21,12 @@ pub struct StoreKeys {
     chain: Secret<32>,
     /// Of the tags of journaled pages, one key for each session.
     pages: Secret<32>,
+    /// Of the tags by which a page of the namespace's parts is told from a damaged one.
+    parts: Secret<32>,
 }
+
+/// What is added to the number of an object for the name of its second file.
+const SECOND: u128 = 1 << 64;
 
 impl StoreKeys {
     /// Derives them from the vault's master key.
@@ -32,12 +37,22 @@ impl StoreKeys {
             headers: derive(master, "vault record headers", uuid),
             chain: derive(master, "vault commit chain", uuid),
             pages: derive(master, "vault journaled pages", uuid),
+            parts: derive(master, "vault namespace parts", uuid),
         }
     }
 
     /// The name of an object's file: a subfolder of two hexadecimal digits, and thirty more.
     pub(super) fn object_name(&self, object: u64) -> String {
-        let number = u128::from_be_bytes(self.names.encrypt(u128::from(object).to_le_bytes()));
+        self.name_of(u128::from(object))
+    }
+
+    /// The name of the second file of a doubled object.
+    pub(super) fn second_name(&self, object: u64) -> String {
+        self.name_of(SECOND + u128::from(object))
+    }
+
+    fn name_of(&self, number: u128) -> String {
+        let number = u128::from_be_bytes(self.names.encrypt(number.to_le_bytes()));
         let digits = format!("{number:032x}");
         let (folder, file) = digits.split_at(2);
         format!("{folder}/{file}")
@@ -72,6 +87,12 @@ impl StoreKeys {
     /// The digest of a sealed record, which the next one names.
     pub(super) fn digest(&self, header: &[u8], sealed: &[u8]) -> [u8; 32] {
         keyed_hash(&self.chain, &[header, sealed])
+    }
+
+    /// The tag of a page of an object of the namespace's parts.
+    pub(super) fn part_tag(&self, object: u64, page: u64, bytes: &[u8]) -> [u8; TAG] {
+        let place = [object.to_le_bytes(), page.to_le_bytes()];
+        *keyed_hash(&self.parts, &[place.as_flattened(), bytes]).first_chunk().expect("a hash is longer")
     }
 
     /// What tags the pages that a session journals.

@@ -18,6 +18,7 @@ mod anchor_file;
 mod checkpoint;
 mod commit;
 mod content;
+mod doubled;
 mod engine;
 mod freshness;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -36,6 +37,7 @@ mod write;
 pub use anchor::{Anchor, AnchorState, MemoryAnchor};
 pub use anchor_file::{FileAnchor, default_anchor_path};
 pub use content::ROOT_MAX;
+pub use doubled::PageCopy;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::{fuzz_commits, fuzz_journal};
 pub use journal::JournalSize;
@@ -407,9 +409,10 @@ impl Store {
     /// What the file system must have free, so that what is in the journal finds its places and commits go on meanwhile: bytes, and
     /// files. At most.
     pub fn owed(&self) -> (u64, u64) {
-        let journal = &self.engine.journal;
-        let (pages, left) = journal.owed();
-        let files = self.engine.journaled.lock().len() as u64 + left;
+        let (journal, doubled) = (&self.engine.journal, &self.engine.doubled);
+        let ((pages, left), (twice, seconds)) = (journal.owed(), doubled.journaled(&self.engine.objects));
+        let pages = pages + twice;
+        let files = self.engine.journaled.lock().len() as u64 + left + seconds;
         // Each file may be the first of its subfolder, and make it longer.
         let names = (files + 8).min(320) * PAGE as u64;
         (pages * PAGE as u64 + names + 2 * journal.prepared_at_once(), files)
@@ -428,6 +431,11 @@ impl Store {
         }
         self.unlink_leaving()?;
         self.engine.folder.space()
+    }
+
+    /// Number of the last durable commit.
+    pub fn last_number(&self) -> u64 {
+        self.engine.durable.load(Ordering::Acquire)
     }
 
     /// Name of an object's file in the folder.

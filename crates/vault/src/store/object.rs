@@ -139,6 +139,18 @@ impl Object {
         }
     }
 
+    /// How many of its pages lie in the journal.
+    pub(super) fn journaled(&self) -> u64 {
+        (self.live.pages.len() + self.frozen.as_ref().map_or(0, |layer| layer.pages.len())) as u64
+    }
+
+    /// The page after the last one that lies in the journal.
+    pub(super) fn journaled_end(&self) -> u64 {
+        let layers = [Some(&self.live), self.frozen.as_deref()];
+        let last = layers.into_iter().flatten().filter_map(|layer| layer.pages.last_key_value());
+        last.map(|(page, _)| page + 1).max().unwrap_or(0)
+    }
+
     /// Whether a cut was not carried out in place yet. Until it is, every page goes to the journal.
     pub(super) fn is_cut(&self) -> bool {
         self.live.cut.is_some() || self.frozen.as_ref().is_some_and(|layer| layer.cut.is_some())

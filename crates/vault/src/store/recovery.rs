@@ -3,6 +3,7 @@
 use super::checkpoint::{self, Frozen};
 use super::commit::{Request, commit};
 use super::content::Commit;
+use super::doubled::Doubled;
 use super::engine::{Engine, History, Interval, Leaving, Numbers};
 use super::freshness::{Standing, judge};
 use super::journal::Journal;
@@ -134,6 +135,7 @@ fn assemble(
     // An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes back.
     let next = number.max(known.as_ref().map_or(0, |known| known.number)) + 1;
     let objects = Objects::new(base.folder.clone(), keys.clone());
+    let doubled = Doubled::new(base.folder.clone(), keys.clone());
     let (mut journaled, mut frozen_objects, mut frozen_pages) = (BTreeSet::new(), Vec::new(), 0);
     for (id, replayed) in replay.objects {
         let shared = objects.get_or_make(id);
@@ -186,6 +188,7 @@ fn assemble(
         interval: Mutex::new(Interval::default()),
         numbers,
         objects,
+        doubled,
         journal,
         history: Mutex::new(history),
         journaled: Mutex::new(journaled),

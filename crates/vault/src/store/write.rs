@@ -86,16 +86,22 @@ impl Engine {
     /// What a write consists of. Takes the places in the journal that it needs.
     fn pieces(&self, number: u64, object: &Object, pages: Range<u64>) -> Result<Vec<Piece>> {
         let (durable, new) = (self.durable.load(Ordering::Acquire), self.is_new(number));
+        let doubled = self.doubled.has(number);
+        let target_of = |page| match object.target(page, durable, new) {
+            // Only a checkpoint writes both files.
+            Target::Own if doubled => Target::Append,
+            target => target,
+        };
         let mut pieces = Vec::new();
         let mut first = pages.start;
         while first < pages.end {
-            let target = object.target(first, durable, new);
+            let target = target_of(first);
             let past = first >= object.end;
             let mut count = 1;
             if !matches!(target, Target::Again(_)) {
                 while first + count < pages.end
                     && (first + count >= object.end) == past
-                    && object.target(first + count, durable, new) == target
+                    && target_of(first + count) == target
                 {
                     count += 1;
                 }

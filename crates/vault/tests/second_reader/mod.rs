@@ -237,7 +237,16 @@ impl SecondReader {
 
     /// The name of an object's file.
     pub(crate) fn name(&self, object: u64) -> String {
-        let block = AesBlock::new(&self.key("names")).encrypt(u128::from(object).to_le_bytes());
+        self.name_of(u128::from(object))
+    }
+
+    /// The name of a doubled object's second file.
+    fn second_name(&self, object: u64) -> String {
+        self.name_of(u128::from(object) + (1 << 64))
+    }
+
+    fn name_of(&self, number: u128) -> String {
+        let block = AesBlock::new(&self.key("names")).encrypt(number.to_le_bytes());
         let digits = format!("{:032x}", u128::from_be_bytes(block));
         format!("{}/{}", &digits[..2], &digits[2..])
     }
@@ -288,6 +297,12 @@ impl SecondReader {
             for page in 0..self.pages(object) {
                 let bytes = self.page_of(object, page);
                 let len = number(&bytes[..2]) as usize;
+                if bytes.iter().any(|byte| *byte != 0) {
+                    let place = [object.to_le_bytes(), page.to_le_bytes()].concat();
+                    let tag = keyed_hash(&self.key("parts"), &[&place, &bytes[..4080]]);
+                    assert!(tag[..16] == bytes[4080..], "the tag of page {page} of object {object}");
+                    assert!(number(&bytes[4072..4080]) < self.last.0, "a page from the future");
+                }
                 if len > 0 {
                     stored.pages.insert((self.part(code), page), bytes[2..=len].to_vec());
                 }
@@ -340,10 +355,16 @@ impl SecondReader {
             let _part = root.number(1);
             objects.push(root.number(8));
         }
+        let seconds: Vec<String> = objects.iter().map(|object| self.second_name(*object)).collect();
+        for (object, second) in objects.iter().zip(&seconds) {
+            let copy = &self.files[second];
+            assert!(*copy == self.files[&self.name(*object)], "the second file of object {object}");
+        }
         let fields = self.page.fields("Inode");
         let inodes = self.namespace().into_iter().filter(|(key, _)| key[0] == 1);
         objects.extend(inodes.map(|(_, inode)| fields.number(&inode, "object")).filter(|object| *object > 0));
-        listed.into_iter().chain(objects.into_iter().map(|object| self.name(object))).collect()
+        let names = objects.into_iter().map(|object| self.name(object));
+        listed.into_iter().chain(seconds).chain(names).collect()
     }
 
     /// The tree below the root directory, by path.
