@@ -28,6 +28,8 @@ ROBBED ?= 200
 LIES ?= 20000
 # Attacks on each kind of disk in a hostile pool, in test-long.
 HOSTILE ?= 5000
+# Pairs of blocks of a vault that are destroyed, in test-long.
+PAIRS ?= 2000
 # For each fuzz target.
 FUZZ_SECONDS ?= 600
 LACUNA = target/release/lacuna
@@ -69,6 +71,7 @@ test-long: all
 	LACUNA_CUTS=$(CUTS) LACUNA_SEED=$(SEED) $(CARGO) test --release -p lacuna-vault --test store_crash --test vault_crash -- --nocapture
 	LACUNA_LIES=$(LIES) $(CARGO) test --release -p lacuna-vault --test vault_lies
 	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release -p lacuna-sealed-objects --test hostile -- --nocapture
+	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release -p lacuna-vault --test vault_damage
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)

@@ -20,7 +20,8 @@ pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, RecoveryArgs, So
 pub(crate) use rescue::RescueArgs;
 pub(crate) use snapshots::{DeleteArgs, SnapshotArgs, SnapshotListArgs, SnapshotVerb};
 pub(crate) use vault::{
-    AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultStatArgs, VaultVerb,
+    AnchorArgs, VaultAcceptArgs, VaultCheckArgs, VaultInitArgs, VaultMountArgs, VaultRescueArgs,
+    VaultStatArgs, VaultVerb,
 };
 
 use crate::settings;

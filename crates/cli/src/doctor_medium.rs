@@ -316,7 +316,8 @@ fn vault_files(dir: &Path, findings: &mut Findings) {
         }
         Ok(missing) => {
             let found = format!("missing in the directory: {}", missing.join(", "));
-            findings.wrong("files", Kind::Corrupt, found, "restore the directory from a backup, whole");
+            let remedy = "`lacuna vault check DIR --repair` makes one of two superblocks anew; if it refuses, restore the directory from a backup, whole";
+            findings.wrong("files", Kind::Corrupt, found, remedy);
         }
         Err(e) => findings.failed("files", &e),
     }

@@ -83,6 +83,7 @@ mod vault_info;
 #[cfg(feature = "fuse")]
 mod vault_mount;
 mod vault_refused;
+mod vault_rescue;
 mod working;
 
 use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, VaultVerb, Verb};
@@ -193,6 +194,7 @@ fn run(mut verb: Verb, console: Console) -> Result<()> {
         Verb::Vault(VaultVerb::Init(args)) => vault::init(&args, console),
         Verb::Vault(VaultVerb::Check(args)) => vault::check(&args, console),
         Verb::Vault(VaultVerb::Accept(args)) => vault::accept(&args, console),
+        Verb::Vault(VaultVerb::Rescue(args)) => vault_rescue::run(&args, console),
         Verb::Vault(VaultVerb::Stat(args)) => vault::stat(&args, console),
         Verb::Delete(args) => create::delete(&args, console),
         Verb::Bench(args) => bench::run(&args, console),

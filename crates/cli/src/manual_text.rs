@@ -239,12 +239,17 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             ),
             ("lacuna vault init /srv/v --integrity mt", "With a tree of tags for each file."),
         ],
-        "lacuna-vault-check" => {
-            &[("lacuna vault check ~/synced/photos", "Read and verify everything in it.")]
-        }
+        "lacuna-vault-check" => &[
+            ("lacuna vault check ~/synced/photos", "Read and verify everything in it."),
+            ("lacuna vault check ~/synced/photos --repair", "Write anew what one of two copies lost."),
+        ],
         "lacuna-vault-accept" => &[(
             "lacuna vault accept ~/synced/photos",
             "After a backup was restored: take the state that is there as the newest.",
+        )],
+        "lacuna-vault-rescue" => &[(
+            "lacuna vault rescue ~/synced/photos ~/rescued",
+            "Bring out all that verifies, and list what is missing.",
         )],
         "lacuna-vault-stat" => &[("lacuna vault stat /mnt/photos/a.jpg", "How one file is protected.")],
         "lacuna-delete" => {

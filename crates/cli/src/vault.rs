@@ -118,9 +118,10 @@ pub(crate) fn notes(open: &OpenVault, read_only: bool, console: Console) {
 pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     // A vault that is only looked at stays as it is: a new state of it might be in conflict with one of another machine.
-    let key = key(&args.dir, Access::Read, &args.passphrase, console)?;
+    let access = if args.repair { Access::Write } else { Access::Read };
+    let key = key(&args.dir, access, &args.passphrase, console)?;
     let opening = VaultOpening {
-        read_only: true,
+        read_only: !args.repair,
         budget,
         anchor: args.anchor.anchor.clone(),
         ..VaultOpening::default()
@@ -128,21 +129,26 @@ pub(crate) fn check(args: &VaultCheckArgs, console: Console) -> Result<()> {
     let opening_it = format!("opening {}", args.dir.display());
     let open = working::show(console, &opening_it, |_| key.open(opening));
     let open = open?;
-    notes(&open, true, console);
+    notes(&open, !args.repair, console);
     let bar = console.progress(0, "{per_sec} files");
     let report = open.vault().check(&mut |done, of| {
         bar.set_length(of);
         bar.set_position(done);
     });
     bar.finish_and_clear();
+    let repaired = report.and_then(|report| {
+        let lacks = args.repair && (report.single > 0 || report.lacks_superblock);
+        let pages = if lacks { open.vault().repair()? } else { 0 };
+        Ok((report, pages))
+    });
     let closed = open.close();
-    console::both(report.and_then(|report| verdict(args, &report)), closed)
+    console::both(repaired.and_then(|(report, pages)| verdict(args, &report, pages)), closed)
 }
 
-/// Says what came of a check. Errors: [`Kind::Corrupt`] with what to do about what is bad.
-fn verdict(args: &VaultCheckArgs, report: &CheckReport) -> Result<()> {
+/// Says what came of a check, after which `repaired` pages were written anew. Errors: [`Kind::Corrupt`] with what to do about what is bad.
+fn verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
     if args.json {
-        console::json(&check_json(&args.dir, report))?;
+        console::json(&check_json(&args.dir, report, repaired))?;
     } else {
         report.bad.iter().try_for_each(|bad| console::line(&bad_words(bad)))?;
         if !report.is_whole() {
@@ -154,9 +160,10 @@ fn verdict(args: &VaultCheckArgs, report: &CheckReport) -> Result<()> {
             many(report.blocks, "block"),
             report.places
         ))?;
+        copies_words(report, repaired).iter().try_for_each(|line| console::line(line))?;
     }
     if report.places == 0 {
-        return Ok(());
+        return copies_verdict(args, report, repaired);
     }
     Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
         .found(format!("{} that cannot be read", many(report.places, "place")))
@@ -166,7 +173,34 @@ fn verdict(args: &VaultCheckArgs, report: &CheckReport) -> Result<()> {
         ))
 }
 
-fn check_json(dir: &Path, report: &CheckReport) -> Value {
+/// What there is to say about the copies of the namespace and the superblock.
+fn copies_words(report: &CheckReport, repaired: u64) -> Vec<String> {
+    let mut words = Vec::new();
+    if report.single > 0 {
+        words.push(format!("{} of the namespace in one backing file alone", many(report.single, "page")));
+    }
+    if report.lacks_superblock {
+        words.push("one of the two superblocks does not verify".to_owned());
+    }
+    if repaired > 0 {
+        words.push(format!("{} written anew", many(repaired, "page")));
+    }
+    words
+}
+
+/// Errors: [`Kind::Corrupt`] if everything can be read, and another bad block might change that.
+fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) -> Result<()> {
+    let is_repaired = args.repair && repaired >= report.single;
+    if (report.single == 0 && !report.lacks_superblock) || is_repaired {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Corrupt, format!("{} is not what was written", args.dir.display()))
+        .found(copies_words(report, repaired).join(", "))
+        .expected("two copies of each page of the namespace and of the superblock; everything can be read from those that are left")
+        .remedy(format!("`lacuna vault check {} --repair` writes them anew", lacuna::shell_word(&args.dir))))
+}
+
+fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
     let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, why }| {
         json!({ "path": path, "backing": backing, "block": block, "blocks": blocks, "error": why })
     });
@@ -175,6 +209,9 @@ fn check_json(dir: &Path, report: &CheckReport) -> Value {
         "files": report.files,
         "blocks": report.blocks,
         "bad": report.places,
+        "single_copies": report.single,
+        "lacks_superblock": report.lacks_superblock,
+        "repaired": repaired,
         "bad_blocks": named.collect::<Vec<_>>(),
         "bad_blocks_truncated": !report.is_whole(),
     })
@@ -214,7 +251,8 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
             return console
                 .done(&format!("nothing to accept: the state of {shown} is as it should be; {why}"));
         }
-        Err(e) if e.kind() == Kind::RolledBack => {}
+        // A damaged journal leaves a state before the damage, which can be accepted as well.
+        Err(e) if matches!(e.kind(), Kind::RolledBack | Kind::Corrupt) => {}
         Err(e) => return Err(e),
     }
     let open = key.open(VaultOpening { accept: Some(consent(args.yes, console)), ..opening })?;
@@ -294,7 +332,7 @@ fn stat_words(found: &Value) -> String {
 }
 
 /// So many of something, in words.
-fn many(count: u64, what: &str) -> String {
+pub(crate) fn many(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 

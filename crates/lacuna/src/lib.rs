@@ -107,6 +107,7 @@ pub mod vault;
 mod vault_anchor;
 mod vault_params;
 mod vault_place;
+mod vault_rescue;
 
 pub use about::{About, AboutMedium, about};
 pub use claim::process_of;

@@ -48,7 +48,7 @@ pub use lacuna_integrity::{Choice, Scheme};
 use lacuna_medium::{Access, DiskFolder, FileMedium, Medium, Space};
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
 pub use lacuna_vault::store::{Consent, FILES};
-pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Vault};
+pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Log, Rescue, Vault};
 use lacuna_vault::{Base, OpenOptions, SystemWallClock, VaultOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,7 @@ use std::sync::Arc;
 pub use crate::vault_anchor::default_anchor;
 pub use crate::vault_params::{VAULT_VERSION, VaultParams, choices};
 pub use crate::vault_place::{HEADER_FILE, is_vault, lacks_header};
+pub use crate::vault_rescue::{Missing, RescueReport, rescue};
 
 /// A vault to be made.
 #[derive(Clone, Debug)]
@@ -259,6 +260,21 @@ impl VaultKey {
         let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
         let vault = Arc::new(Vault::open(base, &master, self.uuid.0, &options).map_err(naming)?);
         Ok(OpenVault { vault, _header: Arc::clone(&self.header), _claim: self.claim.clone() })
+    }
+}
+
+impl VaultKey {
+    /// Opens a damaged vault to look at what verifies of it. What `opening` says of reading and accepting is of no meaning.
+    ///
+    /// Errors: [`Kind::Corrupt`] if nothing of it can be reached, and what the system reports.
+    pub fn open_to_rescue(&self, opening: VaultOpening) -> Result<Rescue> {
+        self.claim.iter().for_each(|claim| claim.renew());
+        let VaultOpening { budget, anchor, log, .. } = opening;
+        let anchor = self.anchor(anchor.as_deref())?;
+        let options = OpenOptions { budget, log, ..OpenOptions::default() };
+        let base = base((&self.dir, self.uuid), &anchor, true, Arc::new(SystemRandom::new()?))?;
+        let naming = |e: Error| e.context(format!("cannot open {}", self.dir.display()));
+        Rescue::open(base, &self.master.clone(), self.uuid.0, &options).map_err(naming)
     }
 }
 

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 /// Buckets that are read at once.
 const STEP: usize = 64;
+/// Hashes of names are below this number.
+const MOST_HASH: u64 = 1 << 56;
 
 /// The directories of a vault.
 pub(crate) struct Directories {
@@ -117,4 +119,60 @@ pub(crate) fn scan(
         from.clone_from(last);
         from.push(0);
     }
+}
+
+/// Calls `each` with the entries of a directory that verify, past buckets that do not. Whether all of them do.
+pub(crate) fn scan_past_damage(namespace: &Namespace, directory: u64, each: &mut dyn FnMut(&Entry)) -> bool {
+    let prefix = tables::of_inode(Table::Entries, directory);
+    let (mut from, mut most, mut all) = (prefix.clone(), STEP, true);
+    loop {
+        match namespace.scan(&from, &prefix, most) {
+            Ok(pairs) => {
+                for (_, value) in &pairs {
+                    match Bucket::parse(value) {
+                        Ok(bucket) => bucket.0.iter().for_each(&mut *each),
+                        Err(_) => all = false,
+                    }
+                }
+                let Some((last, _)) = pairs.last().filter(|_| pairs.len() == most) else { return all };
+                from.clone_from(last);
+                from.push(0);
+                most = (2 * most).min(STEP);
+            }
+            // Those before the damage come one by one.
+            Err(_) if most > 1 => most = 1,
+            Err(_) => {
+                all = false;
+                let hash = from.get(prefix.len()..).and_then(|rest| rest.first_chunk());
+                let Some(next) =
+                    past_damage(namespace, directory, hash.map_or(0, |hash| u64::from_be_bytes(*hash)))
+                else {
+                    return all;
+                };
+                from = tables::bucket(directory, next);
+            }
+        }
+    }
+}
+
+/// The first hash of a directory behind `hash`, about, from which on its buckets can be read, where they cannot be read from `hash` on.
+fn past_damage(namespace: &Namespace, directory: u64, hash: u64) -> Option<u64> {
+    let prefix = tables::of_inode(Table::Entries, directory);
+    let is_read = |hash: u64| namespace.scan(&tables::bucket(directory, hash), &prefix, 1).is_ok();
+    let (mut bad, mut step) = (hash, 1);
+    let mut good = loop {
+        let next = bad.saturating_add(step).min(MOST_HASH);
+        if is_read(next) {
+            break next;
+        }
+        if next == MOST_HASH {
+            return None;
+        }
+        (bad, step) = (next, step.saturating_mul(2));
+    };
+    while good - bad > 1 {
+        let middle = bad + (good - bad) / 2;
+        *(if is_read(middle) { &mut good } else { &mut bad }) = middle;
+    }
+    Some(good)
 }

@@ -6,8 +6,8 @@
 use crate::namespace::{Namespace, tables};
 use crate::open_file::OpenFile;
 use crate::record::Record;
-use crate::{FsError, FsResult, ROOT, Time};
-use lacuna_core::{BoundedCache, Budget, Error, Kind, Result};
+use crate::{FsError, FsResult, Time};
+use lacuna_core::{BoundedCache, Budget, Result};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,22 +57,12 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    /// Errors: [`lacuna_core::Kind::Corrupt`] if the namespace cannot be read.
-    pub(crate) fn new(namespace: Arc<Namespace>, budget: Budget) -> Result<Inodes> {
+    /// None in memory; the next new one gets the number `next`.
+    pub(crate) fn new(namespace: Arc<Namespace>, next: u64, budget: Budget) -> Inodes {
         let most = (budget.get() / INODE_BYTES / SHARDS as u64) as usize;
         let shards = (0..SHARDS).map(|_| Mutex::new(BoundedCache::new(most))).collect();
-        let next = match namespace.get(&tables::meta("next inode"))? {
-            // A new vault.
-            None => ROOT,
-            Some(bytes) => bytes.try_into().map(u64::from_le_bytes).map_err(|bytes: Vec<u8>| {
-                Error::new(Kind::Corrupt, "cannot tell which numbers of files are free")
-                    .found(format!("{} bytes in the namespace", bytes.len()))
-                    .expected("8 bytes")
-                    .remedy("open it with a newer lacuna")
-            })?,
-        };
         let (changed, next, next_kept) = (Mutex::default(), AtomicU64::new(next), AtomicU64::new(next));
-        Ok(Inodes { namespace, shards, changed, next, next_kept })
+        Inodes { namespace, shards, changed, next, next_kept }
     }
 
     /// An inode. ENOENT if there is none.

@@ -36,7 +36,9 @@ mod parts;
 mod paths;
 mod record;
 mod rename;
+mod rescue;
 mod room;
+mod settings;
 pub mod store;
 mod timer;
 mod tree;
@@ -51,6 +53,7 @@ pub use fs_error::{FsError, FsResult};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_namespace;
 pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, Log, OpenOptions, VaultOptions};
+pub use rescue::Rescue;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use store::{fuzz_commits, fuzz_journal};
 pub use vault::{Base, Found, Vault};

@@ -10,12 +10,13 @@ use crate::entries::NameHash;
 use crate::ground::Ground;
 use crate::inodes::Inodes;
 use crate::length;
-use crate::namespace::{Namespace, Spot, tables};
+use crate::namespace::{Namespace, Reading, Spot};
 use crate::openings::Openings;
 use crate::options::{CheckReport, FileStat, OpenOptions, VaultOptions};
 use crate::paths;
-use crate::record::{Record, choice_code, choice_of};
+use crate::record::Record;
 use crate::rename;
+use crate::settings::Settings;
 use crate::store::{Anchor, CommitInfo, Recovered, Store, StoreBase, StoreKeys, StoreOptions, Superblocks};
 use crate::timer::Timer;
 use crate::tree::Tree;
@@ -31,9 +32,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The version of the namespace's layout.
-const VERSION: u8 = 1;
-
 /// An open vault. Called from many threads at once.
 pub struct Vault {
     ground: Arc<Ground>,
@@ -44,6 +42,35 @@ pub struct Vault {
     found: Found,
     timer: Mutex<Option<Timer>>,
     chores: Mutex<Option<Chores>>,
+}
+
+/// What an opening does about a namespace that does not verify.
+pub(crate) trait Way {
+    /// The namespace: the newest, or the one before a checkpoint that was not finished, if there is such a one.
+    fn namespace(
+        &self,
+        newest: Result<Namespace>,
+        before: &dyn Fn() -> Option<Result<Namespace>>,
+    ) -> Result<Namespace>;
+    /// Its settings.
+    fn settings(&self, namespace: &Namespace) -> Result<Settings>;
+}
+
+/// Nothing passes.
+struct Strict;
+
+impl Way for Strict {
+    fn namespace(
+        &self,
+        newest: Result<Namespace>,
+        _: &dyn Fn() -> Option<Result<Namespace>>,
+    ) -> Result<Namespace> {
+        newest
+    }
+
+    fn settings(&self, namespace: &Namespace) -> Result<Settings> {
+        Settings::read(namespace)
+    }
 }
 
 /// What opening found.
@@ -82,12 +109,11 @@ impl Vault {
         let store = Arc::new(Store::create(rests, StoreKeys::derive(master, &uuid), &choices)?);
         let namespace =
             Namespace::create(&store, master, options.open.budget.share(1, 4), &options.open.log)?;
-        namespace.put(&tables::meta("version"), Some(&[VERSION]));
-        namespace.put(&tables::meta("choice"), Some(&[choice_code(options.choice)]));
+        let settings = Settings::create(&namespace, options.choice);
         let state = store.last_commit();
         let superblocks = Superblocks::Whole;
         let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
-        let vault = Vault::assemble(base, master, uuid, (store, namespace), &options.open, found)?;
+        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), &options.open, found)?;
         let mut root = Record::new(FileKind::Directory, vault.ground.now());
         (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
         (root.nlink, root.parent) = (2, ROOT);
@@ -103,11 +129,31 @@ impl Vault {
     /// Errors: [`Kind::RolledBack`] if that state does not descend from what the anchor remembers, [`Kind::Corrupt`] if what
     /// holds everything together does not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Vault> {
+        Vault::open_with(base, master, uuid, options, &Strict)
+    }
+
+    /// The same, as far as `way` lets what does not verify pass.
+    pub(crate) fn open_with(
+        base: Base,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &OpenOptions,
+        way: &dyn Way,
+    ) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, options);
         let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
-        let Recovered { root, puts, first_opening, accepted, state, records, superblocks, superblock_fault } =
-            recovered;
+        let Recovered {
+            root,
+            puts,
+            before,
+            first_opening,
+            accepted,
+            state,
+            records,
+            superblocks,
+            superblock_fault,
+        } = recovered;
         if let Some(fault) = superblock_fault.filter(|_| superblocks == Superblocks::Damaged) {
             (options.log)(&format!(
                 "one of the two superblocks of the vault does not verify, and the other one has everything: the backing file {fault}"
@@ -119,14 +165,20 @@ impl Vault {
                 .expected("one that was made whole")
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
-        let namespace =
-            Namespace::open(&store, master, &root, &puts, options.budget.share(1, 4), &options.log);
+        let open = |root: &[u8], puts: &[Vec<u8>], below: u64| {
+            let reading = Reading { below, log: options.log.clone() };
+            Namespace::open(&store, master, (root, puts), reading, options.budget.share(1, 4))
+        };
+        let namespace = way.namespace(open(&root, &puts, u64::MAX), &|| {
+            before.as_ref().map(|before| open(&before.root, &before.puts, before.below))
+        });
         let namespace = namespace.map_err(|e| {
             let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
             incomplete(e, &names.unwrap_or_else(|_| "super.0 and super.1".to_owned()))
         })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
-        let vault = Vault::assemble(base, master, uuid, (store, namespace), options, found)?;
+        let settings = way.settings(&namespace)?;
+        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), options, found)?;
         // Only now is it known that the state is whole enough to go on from.
         vault.ground.store.take_up()?;
         vault.start(options)?;
@@ -144,35 +196,20 @@ impl Vault {
         base: Base,
         master: &Secret<32>,
         uuid: [u8; 16],
-        (store, namespace): (Arc<Store>, Namespace),
+        (store, namespace, settings): (Arc<Store>, Namespace, Settings),
         options: &OpenOptions,
         found: Found,
     ) -> Result<Vault> {
         let namespace = Arc::new(namespace);
-        let setting = |name: &str| -> Result<Option<u8>> {
-            Ok(namespace.get(&tables::meta(name))?.and_then(|bytes| bytes.first().copied()))
-        };
-        if setting("version")? != Some(VERSION) {
-            return Err(Error::new(Kind::Corrupt, "cannot open the vault")
-                .found("a namespace of another version")
-                .expected(format!("version {VERSION}"))
-                .remedy("open it with a newer lacuna"));
-        }
-        let choice = setting("choice")?.and_then(choice_of).ok_or_else(|| {
-            Error::new(Kind::Corrupt, "cannot open the vault")
-                .found("no way of protecting files that this version knows")
-                .expected("the one that the vault was made with")
-                .remedy("open it with a newer lacuna")
-        })?;
         let ground = Arc::new(Ground {
-            inodes: Inodes::new(namespace.clone(), options.budget.share(1, 8))?,
+            inodes: Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8)),
             session: Session(store.session()),
             store,
             namespace: namespace.clone(),
             master: master.clone(),
             clock: base.clock,
             log: options.log.clone(),
-            choice,
+            choice: settings.choice,
             read_only: options.read_only,
             budget: options.budget,
             short: AtomicBool::new(false),
@@ -210,6 +247,11 @@ impl Vault {
     fn remove_orphans(&self) -> Result<u64> {
         let Some(_turn) = self.commits.enter_anyway() else { return Ok(0) };
         self.openings.remove_orphans()
+    }
+
+    /// What everything in it stands on.
+    pub(crate) fn ground(&self) -> &Ground {
+        &self.ground
     }
 
     /// What opening found.
@@ -450,7 +492,8 @@ fn incomplete(e: Error, backing: &str) -> Error {
     }
     e.context(format!("the directory does not hold one whole state of the backing files {backing}, which hold all names")).remedy(
         "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
-         bring these files back as they were when the vault was last closed, or restore the directory from a backup",
+         bring these files back as they were when the vault was last closed, or restore the directory from a backup; \
+         `lacuna vault rescue DIR TARGET` brings out what still verifies",
     )
 }
 

@@ -165,8 +165,8 @@ fn what_is_accepted_is_the_state_that_was_shown() {
         Ok((store, found)) => {
             assert!(found.accepted && found.state.number > 8);
             drop(store);
-            // The next opening finds the older state, and says so.
-            assert_eq!(machine.refused(&folder).kind(), Kind::RolledBack);
+            // The next opening finds the older state, and says so; or it finds a gap before the record of what was accepted.
+            assert!(matches!(machine.refused(&folder).kind(), Kind::RolledBack | Kind::Corrupt));
         }
         Err(e) => assert_ne!(e.kind(), Kind::RolledBack),
     }
@@ -405,7 +405,9 @@ fn what_was_appended_survives_the_loss_of_a_superblock() {
     for (rolled_back, other) in [(false, "super.0"), (false, "super.1"), (true, "super.1")] {
         let (mut machine, folder, object, older, content) = appended_after_a_cut();
         let mut image = folder.snapshot();
-        ["super.0", "super.1"].map(|name| image.files.insert(name.into(), older.clone()));
+        for name in ["super.0", "super.1"] {
+            image.files.insert(name.into(), older.clone());
+        }
         if !rolled_back {
             assert!(image.alter(other, |bytes| bytes[100] ^= 1));
         }

@@ -214,7 +214,7 @@ fn one_bad_block_costs_what_lies_in_it() {
         lost += lost_blocks;
     }
     println!("{} blocks, {lost} of them of files", blocks.len());
-    assert!(lost > 20 && blocks.len() as u64 > 2 * lost, "{lost}");
+    assert!(lost > 20 && blocks.len() as u64 > lost + 50, "{lost}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn two_bad_blocks_cost_what_lies_in_them() {
             continue;
         }
         let mut image = closed.image.clone();
-        [&one, &other].map(|(name, page)| destroy(&mut image, name, *page, &mut rng));
+        [&one, &other].into_iter().for_each(|(name, page)| destroy(&mut image, name, *page, &mut rng));
         let context = format!("{one:?} and {other:?}");
         let vault = closed.look(&image).unwrap_or_else(|e| panic!("{context}: {e}"));
         let Shown { lost_blocks, lost, wrong, .. } = show(&vault, &closed.truth);

@@ -15,14 +15,19 @@ use std::path::PathBuf;
 pub(crate) enum VaultVerb {
     /// Make a vault in an empty directory, or in one that is made
     Init(VaultInitArgs),
-    /// Read and verify every block of every file; exit code 10 if any is bad
+    /// Read and verify every block of every file, and both copies of the names; exit code 10 if any is bad
     ///
-    /// The vault must not be open. Nothing is written, not even to finish what a crash interrupted.
+    /// The vault must not be open. Nothing is written, not even to finish what a crash interrupted, unless --repair asks for it.
     Check(VaultCheckArgs),
     /// Accept the state that is there instead of the one that this machine remembers, as after a backup was restored
     ///
     /// From then on the newer state that was expected counts as altered.
     Accept(VaultAcceptArgs),
+    /// Bring out what verifies of a damaged vault, to a new or empty directory; exit code 10 if anything is missing
+    ///
+    /// The vault must not be open. Nothing is written to it. What is missing is listed by name where a name verifies, and by number
+    /// otherwise. Permissions, times and extended attributes come out, owners do not.
+    Rescue(VaultRescueArgs),
     /// Show how a file of an open vault is protected
     Stat(VaultStatArgs),
 }
@@ -53,6 +58,31 @@ pub(crate) struct VaultInitArgs {
 pub(crate) struct VaultCheckArgs {
     /// The directory of the vault
     pub dir: PathBuf,
+    /// Write anew what one of two copies lost: pages of the namespace and the superblock. It opens the vault as a mount does, and finishes
+    /// what a crash interrupted
+    #[arg(long)]
+    pub repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Memory for all caches
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// Where the state of the vault is remembered.
+    #[command(flatten)]
+    pub anchor: AnchorArgs,
+    /// The passphrase.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
+}
+
+/// `vault rescue`.
+#[derive(Args)]
+pub(crate) struct VaultRescueArgs {
+    /// The directory of the vault
+    pub dir: PathBuf,
+    /// Where to bring it out to: made if there is nothing, empty otherwise
+    pub target: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

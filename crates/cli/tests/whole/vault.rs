@@ -180,33 +180,94 @@ fn an_altered_block_is_an_error_that_names_it_and_all_else_is_there() {
     assert_eq!(json["bad_blocks"][0]["backing"], named);
 }
 
+/// Every bit of a file is another one.
+fn alter(file: &std::path::Path) {
+    let altered: Vec<u8> = fs::read(file).unwrap().iter().map(|byte| byte ^ 1).collect();
+    fs::write(file, altered).unwrap();
+}
+
 #[test]
-fn a_backing_file_without_which_the_vault_does_not_open_is_named() {
+fn one_copy_of_the_names_is_enough_and_without_both_the_files_are_named() {
     let Some(scene) = VaultScene::new(&[]) else { return };
+    let content = noise(1, 20_000);
     scene.open().code(0);
-    scene.write("file", &noise(1, 20_000));
+    scene.write("file", &content);
     scene.close().code(0);
     let vault = scene.0.path("v");
     let all = scene.keyed(&["vault", "check", "v", "--json"]).code(0).json()["blocks"].as_u64().unwrap();
-    let (mut named, mut listed) = (0, 0);
+    let mut alike = std::collections::BTreeMap::<Vec<u8>, Vec<_>>::new();
     for file in walk(&vault).into_iter().filter(|file| file.parent() != Some(&vault)) {
-        let whole = fs::read(&file).unwrap();
-        let altered: Vec<u8> = whole.iter().map(|byte| byte ^ 1).collect();
-        fs::write(&file, altered).unwrap();
+        alike.entry(fs::read(&file).unwrap()).or_default().push(file);
+    }
+    let name = |file: &std::path::Path| file.strip_prefix(&vault).unwrap().display().to_string();
+    let (mut named, mut listed) = (0, 0);
+    for (whole, files) in &alike {
+        let restore = || files.iter().for_each(|file| fs::write(file, whole).unwrap());
+        alter(&files[0]);
         let ran = scene.keyed(&["vault", "check", "v"]).code(10);
-        let name = file.strip_prefix(&vault).unwrap().display().to_string();
-        if ran.stderr.contains("which hold all names") {
-            assert!(ran.stderr.contains(&name), "{name}: {}", ran.stderr);
-            named += 1;
-        } else {
+        let [_, second] = &files[..] else {
             let counted = format!("{} blocks verified, 5 bad", all - 5);
-            assert!(ran.stdout.contains(&name) && ran.stdout.contains(&counted), "{}", ran.stdout);
+            assert!(ran.stdout.contains(&name(&files[0])) && ran.stdout.contains(&counted), "{}", ran.stdout);
             listed += 1;
-        }
-        fs::write(&file, whole).unwrap();
+            restore();
+            continue;
+        };
+        assert!(ran.stdout.contains(&format!("{all} blocks verified, 0 bad")), "{}", ran.stdout);
+        assert!(ran.stdout.contains("of the namespace in one backing file alone"), "{}", ran.stdout);
+        assert!(ran.stderr.contains("lacuna vault check v --repair"), "{}", ran.stderr);
+        alter(second);
+        let refused = scene.keyed(&["vault", "check", "v"]).code(10);
+        let is_named = files.iter().any(|file| refused.stderr.contains(&name(file)));
+        assert!(is_named && refused.stderr.contains("which hold all names"), "{}", refused.stderr);
+        named += 1;
+        restore();
     }
     assert!(named > 0 && listed == 1, "{named} {listed}");
-    scene.keyed(&["vault", "check", "v"]).code(0);
+    // Repaired, it needs the other copy no more.
+    for (_, files) in alike.iter().filter(|(_, files)| files.len() == 2) {
+        for file in files {
+            alter(file);
+            let repaired = scene.keyed(&["vault", "check", "v", "--repair"]).code(0);
+            assert!(repaired.stdout.contains("written anew"), "{}", repaired.stdout);
+            scene.keyed(&["vault", "check", "v"]).code(0);
+        }
+    }
+    scene.open().code(0);
+    assert!(scene.read("file").unwrap() == content);
+    scene.close().code(0);
+}
+
+#[test]
+fn what_verifies_of_a_damaged_vault_is_brought_out() {
+    let Some(scene) = VaultScene::new(&["--integrity", "mt"]) else { return };
+    let content = noise(2, 5 * 4096);
+    scene.open().code(0);
+    fs::create_dir(scene.0.path("mnt/dir")).unwrap();
+    scene.write("dir/altered", &content);
+    scene.write("good", &content);
+    let backing = scene.backing("dir/altered");
+    scene.close().code(0);
+    let whole = scene.keyed(&["vault", "rescue", "v", "whole"]).code(0);
+    assert!(whole.stdout.contains("brought out 2 files"), "{}", whole.stdout);
+    assert!(fs::read(scene.0.path("whole/dir/altered")).unwrap() == content);
+    // Never over what is there.
+    scene.keyed(&["vault", "rescue", "v", "whole"]).code(1);
+    let mut bytes = fs::read(&backing).unwrap();
+    bytes[2 * 4096] ^= 1;
+    fs::write(&backing, bytes).unwrap();
+    fs::remove_file(scene.0.path("v/super.0")).unwrap();
+    let before: Vec<_> = walk(&scene.0.path("v")).iter().map(|file| fs::read(file).unwrap()).collect();
+    let ran = scene.keyed(&["vault", "rescue", "v", "out"]).code(10);
+    assert!(ran.stdout.contains("missing: /dir/altered: block 2 ("), "{}", ran.stdout);
+    let mut expected = content.clone();
+    expected[2 * 4096..3 * 4096].fill(0);
+    assert!(fs::read(scene.0.path("out/dir/altered")).unwrap() == expected);
+    assert!(fs::read(scene.0.path("out/good")).unwrap() == content);
+    let json = scene.keyed(&["vault", "rescue", "v", "again", "--json"]).code(10).json();
+    assert_eq!((&json["lost"], &json["missing"][0]["path"]), (&1.into(), &"/dir/altered".into()));
+    // The vault is as it was.
+    let after: Vec<_> = walk(&scene.0.path("v")).iter().map(|file| fs::read(file).unwrap()).collect();
+    assert!(before == after);
 }
 
 #[test]

@@ -4,11 +4,9 @@
 //! before they were written, and a tag. Of copies whose tags verify, the one with the highest number counts: a page that one of the files
 //! missed is older. Neither says that a page is the one of the anchored state: that is for the tree to say, which the root names.
 
-use super::objects::NamespaceObjects;
-use crate::BLOCK;
 use crate::store::{ObjectId, PAGE, PageCopy, Store};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_integrity::{PART_PAGE, Part, Untrusted};
+use lacuna_integrity::PART_PAGE;
 
 /// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before it.
 const NUMBER: usize = PAGE - 24;
@@ -54,10 +52,10 @@ pub(super) struct Newest {
     pub(super) elsewhere: bool,
 }
 
-/// The newest copy of a page of a part. Nothing if it was never written.
+/// The newest copy of a page of a part, of those with numbers below `below`. Nothing if it was never written.
 ///
 /// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of them.
-pub(super) fn newest(store: &Store, object: ObjectId, page: u64) -> Result<Option<Newest>> {
+pub(super) fn newest(store: &Store, object: ObjectId, page: u64, below: u64) -> Result<Option<Newest>> {
     let (mut newest, mut failed) = (None::<(u64, Newest)>, None);
     for copy in PageCopy::ALL {
         let mut bytes = vec![0; PAGE];
@@ -71,6 +69,7 @@ pub(super) fn newest(store: &Store, object: ObjectId, page: u64) -> Result<Optio
         }
         let elsewhere = copy != PageCopy::Current;
         match number(store, object, page, &bytes) {
+            Some(number) if number >= below => {}
             Some(number) if newest.as_ref().is_none_or(|(best, _)| number > *best) => {
                 newest = Some((number, Newest { bytes, elsewhere }));
             }
@@ -89,40 +88,4 @@ pub(super) fn newest(store: &Store, object: ObjectId, page: u64) -> Result<Optio
         (None, Some(e)) => Err(e),
         (None, None) => Ok(None),
     }
-}
-
-/// The namespace's objects, with one block as a copy of it has it: for reads of that block alone.
-pub(super) struct OneBlock<'a> {
-    pub(super) objects: &'a NamespaceObjects,
-    pub(super) block: u64,
-    pub(super) sealed: &'a [u8; BLOCK],
-}
-
-impl Untrusted for OneBlock<'_> {
-    fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
-        if first == self.block && out.len() == BLOCK {
-            out.copy_from_slice(self.sealed);
-            return Ok(());
-        }
-        self.objects.read_blocks(first, out)
-    }
-
-    fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
-        self.objects.write_blocks(first, sealed)
-    }
-
-    fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
-        self.objects.read_part(part, page)
-    }
-
-    fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
-        self.objects.write_part(part, page, bytes)
-    }
-}
-
-/// A place in the objects of the namespace: the number of the object among them, and a page of it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Spot {
-    pub(super) nth: usize,
-    pub(super) page: u64,
 }

@@ -11,13 +11,21 @@ mod puts;
 mod shelf;
 pub(crate) mod tables;
 
-pub(crate) use copies::Spot;
 pub(crate) use database::Pair;
+pub(crate) use objects::Reading;
+pub(crate) use shelf::Spot;
 
 /// Reads the input as a batch of changes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz_puts(input: &[u8]) {
     let _refused = Puts::read(input, |_, _| ());
+}
+
+/// Calls `each` with the key and the new value of every change of a batch.
+///
+/// Errors: [`Kind::Corrupt`] for what no version wrote.
+pub(crate) fn each_change(batch: &[u8], each: impl FnMut(&[u8], Option<&[u8]>)) -> Result<()> {
+    Puts::read(batch, each)
 }
 
 use crate::store::Store;
@@ -90,12 +98,11 @@ impl Namespace {
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
-        root: &[u8],
-        puts: &[Vec<u8>],
+        (root, puts): (&[u8], &[Vec<u8>]),
+        reading: Reading,
         budget: Budget,
-        log: &Log,
     ) -> Result<Namespace> {
-        let shelf = Arc::new(Shelf::open(store, master, root, budget.share(1, 4), log)?);
+        let shelf = Arc::new(Shelf::open(store, master, (root, reading), budget.share(1, 4))?);
         let database = Database::open(shelf.clone(), budget.share(3, 4))?;
         let namespace = Namespace::new(store.clone(), shelf, database)?;
         let mut layers = namespace.layers.write();
@@ -233,6 +240,12 @@ impl Namespace {
     /// only one of the backing files holds.
     pub(crate) fn verify(&self, bad: &mut dyn FnMut(u64, &Error)) -> Result<(u64, u64)> {
         self.shelf.verify(bad)
+    }
+
+    /// Whether every block of the database verifies.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut is_whole = true;
+        self.shelf.verify(&mut |_, _| is_whole = false).is_ok() && is_whole
     }
 
     /// Hands pages to the store anew that only one of the backing files holds, for the next checkpoint: see [`Shelf::give_again`].

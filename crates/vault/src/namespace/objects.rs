@@ -15,6 +15,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// How the copies of pages are read.
+#[derive(Clone)]
+pub(crate) struct Reading {
+    /// Pages of parts count whose marks have smaller numbers than this one.
+    pub(crate) below: u64,
+    /// Where it is told that a copy does not verify.
+    pub(crate) log: Log,
+}
+
 /// The objects of the namespace's database.
 pub(crate) struct NamespaceObjects {
     store: Arc<Store>,
@@ -27,20 +36,26 @@ pub(crate) struct NamespaceObjects {
     unrooted: AtomicBool,
     /// Reads that took another copy than the usual one, which does not verify.
     elsewhere: AtomicU64,
-    log: Log,
+    reading: Reading,
 }
 
 impl NamespaceObjects {
     /// The objects of a new database.
     pub(crate) fn create(store: Arc<Store>, log: Log) -> Result<NamespaceObjects> {
         let data = store.new_object()?;
-        Ok(NamespaceObjects::new(store, data, BTreeMap::new(), log))
+        let reading = Reading { below: u64::MAX, log };
+        Ok(NamespaceObjects::new(store, data, BTreeMap::new(), reading))
     }
 
-    fn new(store: Arc<Store>, data: ObjectId, parts: BTreeMap<u8, ObjectId>, log: Log) -> NamespaceObjects {
+    fn new(
+        store: Arc<Store>,
+        data: ObjectId,
+        parts: BTreeMap<u8, ObjectId>,
+        reading: Reading,
+    ) -> NamespaceObjects {
         parts.values().chain([&data]).for_each(|object| store.double(*object));
         let (parts, unrooted, elsewhere) = (Mutex::new(parts), AtomicBool::new(false), AtomicU64::new(0));
-        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, log }
+        NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, reading }
     }
 
     /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses for want of space is not there.
@@ -61,7 +76,11 @@ impl NamespaceObjects {
     }
 
     /// The objects that [`NamespaceObjects::encode`] wrote down, and what follows them.
-    pub(crate) fn parse(store: Arc<Store>, bytes: &[u8], log: Log) -> Result<(NamespaceObjects, &[u8])> {
+    pub(crate) fn parse(
+        store: Arc<Store>,
+        bytes: &[u8],
+        reading: Reading,
+    ) -> Result<(NamespaceObjects, &[u8])> {
         let take = |bytes: &[u8]| Some((u64::from_le_bytes(*bytes.first_chunk()?), bytes.len()));
         let parsed = || {
             let (data, _) = take(bytes)?;
@@ -79,7 +98,7 @@ impl NamespaceObjects {
             Error::new(Kind::Corrupt, "cannot read the root of the namespace")
                 .found(format!("{} bytes", bytes.len()))
         })?;
-        Ok((NamespaceObjects::new(store, data, parts, log), rest))
+        Ok((NamespaceObjects::new(store, data, parts, reading), rest))
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -150,14 +169,16 @@ impl NamespaceObjects {
 
     /// The newest copy of a page of a part, with its mark; nothing if none verifies.
     pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
-        copies::newest(&self.store, object, page).unwrap_or(None).map(|newest| newest.bytes)
+        copies::newest(&self.store, object, page, self.reading.below)
+            .unwrap_or(None)
+            .map(|newest| newest.bytes)
     }
 
     /// Takes note of a read that took another copy than the usual one. The first is told.
     pub(super) fn note_elsewhere(&self, object: ObjectId, page: u64) {
         if self.elsewhere.fetch_add(1, Ordering::Relaxed) == 0 {
             let (first, second) = (self.store.object_name(object), self.store.second_name(object));
-            (self.log)(&format!(
+            (self.reading.log)(&format!(
                 "page {page} of the namespace does not verify in the backing file {first}, and its copy in {second} does; \
                  `lacuna vault check DIR --repair` writes what is damaged anew"
             ));
@@ -195,7 +216,9 @@ impl Untrusted for NamespaceObjects {
             return Ok(content(held));
         }
         let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
-        let Some(newest) = copies::newest(&self.store, object, page)? else { return Ok(None) };
+        let Some(newest) = copies::newest(&self.store, object, page, self.reading.below)? else {
+            return Ok(None);
+        };
         if newest.elsewhere {
             self.note_elsewhere(object, page);
         }

@@ -5,12 +5,11 @@
 //! written to the store and gives the root of the next commit; a crash before that commit leaves the database as it was at
 //! the checkpoint before. So a full backing directory cannot fail the database in the middle of its own commit.
 
-use super::copies::{OneBlock, Spot};
-use super::objects::NamespaceObjects;
+use super::objects::{NamespaceObjects, Reading};
 use crate::store::{ObjectId, PageCopy, Store};
 use crate::{BLOCK, Log};
 use lacuna_core::{Budget, Error, Kind, Result, Secret};
-use lacuna_integrity::{Choice, FileKeys, ProtectedFile, Scheme, Session, Trusted};
+use lacuna_integrity::{Choice, FileKeys, Part, ProtectedFile, Scheme, Session, Trusted, Untrusted};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::fmt;
@@ -22,6 +21,13 @@ const VERSION: u8 = 1;
 const FILE: u64 = 0;
 /// Blocks that are handed over in one piece.
 const RUN: usize = 256;
+
+/// A place in the objects of the namespace: the number of the object among them, and a page of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Spot {
+    nth: usize,
+    page: u64,
+}
 
 struct State {
     file: ProtectedFile,
@@ -50,11 +56,10 @@ impl Shelf {
     pub(crate) fn open(
         store: &Arc<Store>,
         master: &Secret<32>,
-        root: &[u8],
+        (root, reading): (&[u8], Reading),
         budget: Budget,
-        log: &Log,
     ) -> Result<Shelf> {
-        let (objects, len, trusted) = Shelf::parse(store, root, log)?;
+        let (objects, len, trusted) = Shelf::parse(store, root, reading)?;
         let keys = FileKeys::derive(master, FILE)?;
         let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
         Ok(Shelf::new(objects, file, len))
@@ -63,11 +68,16 @@ impl Shelf {
     /// Names of the backing files of such a root: without one of them the vault does not open.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
         let silent: Log = Arc::new(|_| ());
-        Shelf::parse(store, root, &silent).map(|(objects, ..)| objects.names())
+        Shelf::parse(store, root, Reading { below: u64::MAX, log: silent })
+            .map(|(objects, ..)| objects.names())
     }
 
     /// The objects of a root, the length of the database, and what is trusted of its file.
-    fn parse<'r>(store: &Arc<Store>, root: &'r [u8], log: &Log) -> Result<(NamespaceObjects, u64, &'r [u8])> {
+    fn parse<'r>(
+        store: &Arc<Store>,
+        root: &'r [u8],
+        reading: Reading,
+    ) -> Result<(NamespaceObjects, u64, &'r [u8])> {
         let bad =
             |found: String| Error::new(Kind::Corrupt, "cannot read the root of the namespace").found(found);
         let (&version, rest) = root.split_first().ok_or_else(|| bad("no root".into()))?;
@@ -75,7 +85,7 @@ impl Shelf {
             return Err(bad(format!("version {version}")).expected(format!("version {VERSION}")));
         }
         let (len, rest) = rest.split_first_chunk().ok_or_else(|| bad(format!("{} bytes", root.len())))?;
-        let (objects, trusted) = NamespaceObjects::parse(store.clone(), rest, log.clone())?;
+        let (objects, trusted) = NamespaceObjects::parse(store.clone(), rest, reading)?;
         Ok((objects, u64::from_le_bytes(*len), trusted))
     }
 
@@ -319,6 +329,35 @@ impl State {
             self.check(objects, block, &mut bytes[..])?;
         }
         Ok(bytes)
+    }
+}
+
+/// The namespace's objects, with one block as a copy of it has it: for reads of that block alone.
+struct OneBlock<'a> {
+    objects: &'a NamespaceObjects,
+    block: u64,
+    sealed: &'a [u8; BLOCK],
+}
+
+impl Untrusted for OneBlock<'_> {
+    fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        if first == self.block && out.len() == BLOCK {
+            out.copy_from_slice(self.sealed);
+            return Ok(());
+        }
+        self.objects.read_blocks(first, out)
+    }
+
+    fn write_blocks(&self, first: u64, sealed: &[u8]) -> Result<()> {
+        self.objects.write_blocks(first, sealed)
+    }
+
+    fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
+        self.objects.read_part(part, page)
+    }
+
+    fn write_part(&self, part: Part, page: u64, bytes: Option<&[u8]>) -> Result<()> {
+        self.objects.write_part(part, page, bytes)
     }
 }
 

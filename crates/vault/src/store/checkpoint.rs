@@ -6,6 +6,7 @@ use super::content::{Commit, Facts};
 use super::engine::Engine;
 use super::journal::{Need, Place};
 use super::object::Layer;
+use super::objects::subfolder;
 use lacuna_core::{Kind, Result};
 use lacuna_medium::FolderFile;
 use std::sync::atomic::Ordering;
@@ -62,14 +63,34 @@ fn bring(engine: &Engine, begun: &Frozen) -> Result<()> {
     }
     sync_objects(engine, &brought)?;
     sync_names(engine)?;
-    engine.bring_seconds(&begun.objects)?;
+    bring_seconds(engine, &begun.objects)?;
     let state = (&begun.commit, &begun.facts);
     let mut superblock = engine.superblock.lock();
     superblock.write(&engine.keys, &*engine.random, state, begun.root.as_deref(), 1 - begun.left)
 }
 
+/// Brings the pages of doubled objects to their second files, after they are durable in the first, and makes them durable there.
+fn bring_seconds(engine: &Engine, objects: &[u64]) -> Result<()> {
+    let mut files = Vec::new();
+    for &id in objects.iter().filter(|id| engine.doubled.has(**id)) {
+        let layer = engine.objects.get(id).and_then(|object| object.read().frozen.clone());
+        let Some(layer) = layer else { continue };
+        let file = match engine.doubled.file(id)? {
+            Some(file) => file,
+            None => {
+                engine.names.lock().insert(subfolder(&engine.doubled.name(id)).to_owned());
+                engine.doubled.make_file(id)?
+            }
+        };
+        bring_object(engine, &layer, &*file)?;
+        files.push(file);
+    }
+    files.iter().try_for_each(|file| file.sync())?;
+    sync_names(engine)
+}
+
 /// Makes names durable that changed.
-pub(super) fn sync_names(engine: &Engine) -> Result<()> {
+fn sync_names(engine: &Engine) -> Result<()> {
     let names = std::mem::take(&mut *engine.names.lock());
     let synced = if names.len() > super::commit::SYNCS {
         engine.folder.sync_all()
@@ -81,7 +102,7 @@ pub(super) fn sync_names(engine: &Engine) -> Result<()> {
 
 /// Brings one object's pages to their places in a file. Nobody writes to these places meanwhile, and an object that is cut is written
 /// nowhere but to the journal.
-pub(super) fn bring_object(engine: &Engine, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
+fn bring_object(engine: &Engine, layer: &Layer, file: &dyn FolderFile) -> Result<()> {
     if let Some(cut) = layer.cut
         && file.len()? > cut * PAGE as u64
     {

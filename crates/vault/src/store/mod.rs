@@ -18,6 +18,7 @@ mod anchor_file;
 mod checkpoint;
 mod commit;
 mod content;
+mod copies;
 mod doubled;
 mod engine;
 mod freshness;
@@ -37,11 +38,12 @@ mod write;
 pub use anchor::{Anchor, AnchorState, MemoryAnchor};
 pub use anchor_file::{FileAnchor, default_anchor_path};
 pub use content::ROOT_MAX;
-pub use doubled::PageCopy;
+pub use copies::PageCopy;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::{fuzz_commits, fuzz_journal};
 pub use journal::JournalSize;
 pub use keys::StoreKeys;
+pub use replay::Before;
 
 use commit::Request;
 use content::{Commit, Facts};
@@ -136,6 +138,8 @@ pub struct Recovered {
     pub root: Option<Vec<u8>>,
     /// The batches committed since, oldest first, without empty ones.
     pub puts: Vec<Vec<u8>>,
+    /// The state before the checkpoint that was not finished, if there is one.
+    pub before: Option<Before>,
     /// No anchor was there: nobody can tell whether this is the newest state.
     pub first_opening: bool,
     /// The state does not descend from what the anchor remembered, and was accepted.
@@ -327,6 +331,24 @@ impl Store {
             Err(e) if e.kind() != Kind::NoSpace => Err(e),
             _ => Ok(()),
         }
+    }
+
+    /// The batches of commits in the journal that are newer than the last one that was found, and that nothing leads to: a block between
+    /// is damaged. With their numbers. For a store that was only looked at.
+    pub fn unreached(&self) -> Result<Vec<(u64, Vec<u8>)>> {
+        let (engine, mut batches) = (&self.engine, Vec::new());
+        let (last, known) = {
+            let history = engine.history.lock();
+            (history.last.number, history.anchor.as_ref().map_or(u64::MAX, |known| known.number))
+        };
+        for area in 0..2 {
+            let found = record::unreached(&engine.keys, &engine.journal, area, last)?;
+            // What is newer than the anchor was never acknowledged.
+            let durable = found.into_iter().filter(|found| found.commit.number <= known);
+            batches.extend(durable.map(|found| (found.commit.number, found.changes.puts)));
+        }
+        batches.sort_by_key(|(number, _)| *number);
+        Ok(batches)
     }
 
     /// Finishes a checkpoint that began, so that the next commit with a root need not.

@@ -4,7 +4,7 @@ use super::PAGE;
 use super::content::{Changes, Commit, Facts, MOST_NUMBER, record_from_bytes};
 use super::journal::{Journal, Place};
 use super::keys::{StoreKeys, TAG, nonce_of_record};
-use lacuna_core::{Record, RecordMut, Result};
+use lacuna_core::{Error, Kind, Record, RecordMut, Result};
 
 /// Bytes before the sealed part: the header and its tag.
 pub(super) const HEADER: usize = 96;
@@ -58,23 +58,25 @@ pub(super) struct Found {
     pub(super) end: u64,
 }
 
-/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled stand before it.
+/// The record that follows `last`, from page `tail` of a journal file on: pages that were journaled stand before it. Pages that the
+/// system cannot read are passed, and `unread` is its last word on them.
 pub(super) fn find(
     keys: &StoreKeys,
     journal: &Journal,
     (area, mut tail): (u8, u64),
     last: &Commit,
+    unread: &mut Option<Error>,
 ) -> Result<Option<Found>> {
     let pages = journal.pages_in(area);
     let mut look = vec![0; AT_ONCE * PAGE];
     while tail < pages {
         let count = (pages - tail).min(AT_ONCE as u64);
         let look = &mut look[..count as usize * PAGE];
-        journal.read(Place { area, page: tail as u32 }, look)?;
+        read_pages(journal, Place { area, page: tail as u32 }, look, unread)?;
         for (page, bytes) in (tail..).zip(look.chunks_exact(PAGE)) {
             let place = Place { area, page: page as u32 };
             if let Some(header) = Header::following(keys, bytes, place, last)
-                && let Some(found) = read(keys, journal, place, &header, last)?
+                && let Some(found) = read(keys, journal, place, &header, unread)?
             {
                 return Ok(Some(found));
             }
@@ -84,7 +86,39 @@ pub(super) fn find(
     Ok(None)
 }
 
-/// The header of a record that follows a commit, verified.
+/// The newest records of a journal file that nothing leads to: those with higher numbers than `than`, whatever they follow. What is damaged
+/// of the journal comes before them.
+pub(super) fn unreached(keys: &StoreKeys, journal: &Journal, area: u8, than: u64) -> Result<Vec<Found>> {
+    let (mut found, mut page, mut unread) = (Vec::new(), vec![0; PAGE], None);
+    for at in 0..journal.pages_in(area) {
+        let place = Place { area, page: at as u32 };
+        read_pages(journal, place, &mut page, &mut unread)?;
+        if let Some(header) = Header::verified(keys, &page, place).filter(|header| header.number > than) {
+            found.extend(read(keys, journal, place, &header, &mut unread)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads pages of the journal. Those that the system cannot read are zeros, and `unread` is its last word on them.
+fn read_pages(journal: &Journal, place: Place, out: &mut [u8], unread: &mut Option<Error>) -> Result<()> {
+    match journal.read(place, out) {
+        Err(e) if e.kind() == Kind::Io => {}
+        done => return done,
+    }
+    for (nth, page) in (0..).zip(out.chunks_mut(PAGE)) {
+        match journal.read(Place { page: place.page + nth, ..place }, page) {
+            Err(e) if e.kind() == Kind::Io => {
+                page.fill(0);
+                *unread = Some(e);
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// The verified header of a record.
 #[derive(PartialEq, Eq)]
 struct Header {
     number: u64,
@@ -99,11 +133,16 @@ impl Header {
     /// The header at the start of these bytes, if it is of the record at this place that follows `last`.
     fn following(keys: &StoreKeys, bytes: &[u8], place: Place, last: &Commit) -> Option<Header> {
         let header = Record(bytes);
+        let follows = header.u64(8) > last.number && header.array(24) == last.digest;
+        if follows { Header::verified(keys, bytes, place) } else { None }
+    }
+
+    /// The header at the start of these bytes, if it is of the record at this place.
+    fn verified(keys: &StoreKeys, bytes: &[u8], place: Place) -> Option<Header> {
+        let header = Record(bytes);
         let (number, before) = (header.u64(8), header.array(24));
         let good = header.array::<8>(0) == *MAGIC
-            && number > last.number
             && number <= MOST_NUMBER
-            && before == last.digest
             && header.u32(56) == place.page
             && header.u32(64) == u32::from(place.area)
             && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
@@ -118,15 +157,15 @@ fn read(
     journal: &Journal,
     place: Place,
     looked_at: &Header,
-    last: &Commit,
+    unread: &mut Option<Error>,
 ) -> Result<Option<Found>> {
     let end = u64::from(place.page) + (HEADER + looked_at.sealed).div_ceil(PAGE) as u64;
     if end > journal.pages_in(place.area) {
         return Ok(None);
     }
     let mut bytes = vec![0; HEADER + looked_at.sealed];
-    journal.read(place, &mut bytes)?;
-    let header = Header::following(keys, &bytes, place, last).filter(|header| header == looked_at);
+    read_pages(journal, place, &mut bytes, unread)?;
+    let header = Header::verified(keys, &bytes, place).filter(|header| header == looked_at);
     let Some(Header { number, session, before, .. }) = header else { return Ok(None) };
     let (header, sealed) = bytes.split_at(HEADER);
     let Some(plain) = keys.open(&nonce_of_record(session, number), header, sealed)? else { return Ok(None) };

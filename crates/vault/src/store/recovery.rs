@@ -10,10 +10,11 @@ use super::journal::Journal;
 use super::keys::StoreKeys;
 use super::object::Object;
 use super::objects::{Objects, subfolder};
+use super::record;
 use super::replay::Replay;
 use super::superblock::SuperFiles;
 use super::{AnchorState, CommitInfo, Consent, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
-use lacuna_core::{FailStop, Kind, Result};
+use lacuna_core::{Error, FailStop, Kind, Result};
 use lacuna_crypto::RandomSource;
 use lacuna_medium::FolderFile;
 use parking_lot::{Mutex, RwLock};
@@ -55,12 +56,21 @@ pub(super) fn look(
     let known = base.anchor.load()?;
     let journal = Journal::open(&*base.folder, options.journal, writable)?;
     let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable)?;
-    let replay = Replay::read(&keys, &journal, newest.found, |commit| is_durable(known.as_ref(), commit))?;
+    let mut replay =
+        Replay::read(&keys, &journal, newest.found, |commit| is_durable(known.as_ref(), commit))?;
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
+    // Whatever the system cannot read of the journal, the state that the anchor remembers is the newest of this machine.
+    let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
+    if let Some(e) = replay.unread.take().filter(|_| !is_newest && options.accept.is_none()) {
+        return Err(e.context("cannot read the journal of the vault"));
+    }
     let (standing, accepted) = match judged {
         Ok(standing) => (standing, false),
         Err(e) if e.kind() == Kind::RolledBack => {
-            let Some(Consent(agrees)) = &options.accept else { return Err(e) };
+            let Some(Consent(agrees)) = &options.accept else {
+                let is_there = known.as_ref().map(|known| holds_newest(&keys, &journal, &replay.last, known));
+                return Err(if is_there.transpose()?.unwrap_or(false) { damaged(&replay.last) } else { e });
+            };
             // What is agreed to is the state that was read just now, whatever lies in the folder meanwhile.
             agrees(e)?;
             (Standing::Newer, true)
@@ -70,6 +80,7 @@ pub(super) fn look(
     let recovered = Recovered {
         root: replay.root.clone(),
         puts: replay.puts.clone(),
+        before: replay.before.clone(),
         first_opening: standing == Standing::Unknown,
         accepted,
         state: CommitInfo { number: replay.last.number, time: replay.facts.time },
@@ -112,6 +123,28 @@ pub(super) fn take_up(engine: &Engine, untaken: &Untaken) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Whether the journal holds the record of the commit that the anchor remembers, although nothing leads to it from the last one that was
+/// found: what lies between is damaged, and nobody rolled anything back.
+fn holds_newest(keys: &StoreKeys, journal: &Journal, last: &Commit, known: &AnchorState) -> Result<bool> {
+    for area in 0..2 {
+        let unreached = record::unreached(keys, journal, area, last.number)?;
+        if unreached.iter().any(|found| is_durable(Some(known), &found.commit)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn damaged(last: &Commit) -> Error {
+    Error::new(Kind::Corrupt, "the journal of the vault is damaged")
+        .found(format!("state {}, and later ones that nothing leads to", last.number))
+        .expected("a journal without gaps")
+        .remedy(
+            "bring the journal files back as they were, or bring out what there is with `lacuna vault rescue DIR TARGET`; \
+             `lacuna vault accept DIR` goes on from the state before the gap",
+        )
 }
 
 /// Whether the anchor says that a commit was durable.

@@ -5,7 +5,7 @@ use super::journal::{Journal, Place};
 use super::keys::{StoreKeys, malformed};
 use super::object::{Entry, Layer};
 use super::record::{self, Found};
-use lacuna_core::Result;
+use lacuna_core::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,6 +24,18 @@ pub(super) struct Unfinished {
     pub(super) left: u8,
 }
 
+/// The state just before the commit that began a checkpoint which was not finished: what its root names is still in the second files, or the
+/// root of the checkpoint is in the first.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// The root before.
+    pub root: Vec<u8>,
+    /// The batches committed between the two, oldest first, without empty ones.
+    pub puts: Vec<Vec<u8>>,
+    /// What was written for this root bears smaller numbers of commits than this one.
+    pub below: u64,
+}
+
 /// The state that superblock and journal give together.
 pub(super) struct Replay {
     pub(super) last: Commit,
@@ -38,6 +50,11 @@ pub(super) struct Replay {
     pub(super) area: u8,
     pub(super) tail: u64,
     pub(super) records: u64,
+    /// The number of the superblock's commit.
+    first: u64,
+    pub(super) before: Option<Before>,
+    /// What the system said of pages of the journal that it cannot read: records in them are missed.
+    pub(super) unread: Option<Error>,
     /// Whether the records prove that the checkpoint was finished: a superblock that said so is lost.
     pub(super) was_finished: bool,
 }
@@ -45,6 +62,9 @@ pub(super) struct Replay {
 impl Replay {
     fn new(from: Super) -> Replay {
         Replay {
+            first: from.commit.number,
+            before: None,
+            unread: None,
             last: from.commit,
             facts: from.facts,
             root: from.root,
@@ -68,12 +88,13 @@ impl Replay {
         is_durable: impl Fn(&Commit) -> bool,
     ) -> Result<Replay> {
         let mut replay = Replay::new(from);
-        let mut next = record::find(keys, journal, (replay.area, replay.tail), &replay.last)?;
+        let mut unread = None;
+        let mut next = record::find(keys, journal, (replay.area, replay.tail), &replay.last, &mut unread)?;
         while let Some(found) = next {
             // A record is written after the one before is durable with its pages: only the last can be without some.
             let switches = found.changes.root.is_some();
             let then = if switches { (1 - replay.area, 0) } else { (replay.area, found.end) };
-            let after = record::find(keys, journal, then, &found.commit)?;
+            let after = record::find(keys, journal, then, &found.commit, &mut unread)?;
             let certain = after.is_some()
                 || is_durable(&found.commit)
                 || record::is_whole(keys, journal, replay.area, &found)?;
@@ -83,6 +104,7 @@ impl Replay {
             replay.apply(found)?;
             next = after;
         }
+        replay.unread = unread;
         Ok(replay)
     }
 
@@ -145,8 +167,8 @@ impl Replay {
         for object in self.objects.values_mut() {
             object.frozen = Some(Arc::new(std::mem::take(&mut object.live)));
         }
-        self.root = Some(root.clone());
-        self.puts.clear();
+        let puts = std::mem::take(&mut self.puts);
+        self.before = self.root.replace(root.clone()).map(|root| Before { root, puts, below: self.first });
         let (commit, facts, root) = (self.last.clone(), self.facts.clone(), Some(root));
         self.unfinished = Some(Unfinished { commit, facts, root, left: self.area });
         (self.area, self.tail) = (1 - self.area, 0);
