@@ -1,6 +1,6 @@
 //! A medium in memory that loses power when told, and with it whatever nobody synced.
 
-use crate::lies::{Lies, Past};
+use crate::lies::{Lies, Past, Truths};
 use crate::loss::{Fragment, Unsynced, leave};
 use crate::operation::Digest;
 use crate::power::Power;
@@ -221,7 +221,21 @@ impl CrashMedium {
     /// of other places, so that two reads of one place may differ; or no longer. What is written and what is left after a cut stay
     /// as they are.
     pub fn lie(&self, lies: Option<Lies>) {
-        self.state().past.get_or_insert_default().lie(lies);
+        self.lie_but(lies, Truths::default());
+    }
+
+    /// The same, where some reads are true all the same.
+    pub fn lie_but(&self, lies: Option<Lies>, truths: Truths) {
+        self.state().past.get_or_insert_default().lie(lies, truths);
+    }
+
+    /// Another medium, with what reads of this one see, all of it durable, and with the past of this one.
+    pub fn fork(&self) -> CrashMedium {
+        let state = self.state();
+        let fork = CrashMedium::from_image(state.volatile.clone());
+        fork.state().past.clone_from(&state.past);
+        drop(state);
+        fork
     }
 
     /// The length as a reader is told.

@@ -15,6 +15,8 @@ pub struct Cuts {
 pub struct Outcome {
     /// Of what the medium was asked for.
     digest: u64,
+    /// Whether the same seed gives it again.
+    repeats: bool,
     rounds: u64,
     /// What was lost, if anything was.
     violation: Option<String>,
@@ -43,18 +45,25 @@ impl Cuts {
     pub fn end(self, seed: u64, lost: Option<String>) -> Outcome {
         let Cuts { digest, rounds, .. } = self;
         let violation = lost.map(|e| format!("seed {seed}, round {rounds}: {e}"));
-        Outcome { digest, rounds, violation }
+        Outcome { digest, repeats: true, rounds, violation }
     }
 }
 
 impl Outcome {
+    /// The same of a simulation with threads, which no seed gives again.
+    #[must_use]
+    pub fn with_threads(self) -> Outcome {
+        Outcome { repeats: false, ..self }
+    }
+
     /// Says what was played, and its digest.
     ///
     /// # Panics
     ///
     /// If anything was lost.
     pub fn nothing_is_lost(self, what: &str, cuts: u64, seed: u64) {
-        println!("{what}{cuts} cuts in {} rounds, seed {seed}, digest {:016x}", self.rounds, self.digest);
+        let digest = if self.repeats { format!("{:016x}", self.digest) } else { "none".into() };
+        println!("{what}{cuts} cuts in {} rounds, seed {seed}, digest {digest}", self.rounds);
         if let Some(violation) = self.violation {
             panic!("{violation}");
         }

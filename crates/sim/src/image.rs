@@ -4,7 +4,7 @@ use crate::operation::Digest;
 use lacuna_core::Result;
 use lacuna_medium::{check_range, pieces};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Bytes per page of an [`Image`].
 pub const PAGE_SIZE: u64 = 4096;
@@ -13,6 +13,8 @@ pub const PAGE_SIZE: u64 = 4096;
 pub(crate) type Page = [u8; PAGE_SIZE as usize];
 
 static ZEROS: Page = [0; PAGE_SIZE as usize];
+/// The same, to be shared.
+static UNWRITTEN: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new(ZEROS));
 
 /// The bytes of a medium. Pages never written read as zeros and cost nothing; a copy costs one pointer per
 /// written page.
@@ -50,7 +52,7 @@ impl Image {
 
     /// What a page holds; zeros where none was written.
     pub(crate) fn page(&self, page: u64) -> Arc<Page> {
-        self.pages.get(&page).cloned().unwrap_or_else(|| Arc::new(ZEROS))
+        self.pages.get(&page).unwrap_or(&UNWRITTEN).clone()
     }
 
     /// Their numbers, in order.

@@ -2,10 +2,12 @@
 
 mod crash;
 mod damage;
+mod lies;
 mod threads;
 
 pub use crash::Hardship;
 pub use damage::{failures, lost_blocks};
+pub use lies::Lying;
 pub use threads::Threaded;
 
 use crate::versions::{Model, stamp_of};

@@ -1,4 +1,6 @@
 //! Reads that lie: an adversary's medium answers two reads of one place differently.
+//!
+//! A simulated chip lies where its medium does: take the chip up, then let the medium lie.
 
 use crate::image::Page;
 use crate::{Image, PAGE_SIZE, Rng};
@@ -6,6 +8,11 @@ use lacuna_medium::pieces;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The unit in which first reads are told apart from later ones, in bytes: the smallest thing that formats lay somewhere.
+const LINE: usize = 16;
+/// A bit for each line of a page.
+type Lines = [u64; PAGE_SIZE as usize / LINE / 64];
 
 /// How often reads lie, and where their choices come from.
 #[derive(Clone, Debug)]
@@ -16,18 +23,33 @@ pub struct Lies {
     pub rng: Rng,
 }
 
+/// Which reads of a medium that lies are true.
+#[derive(Clone, Debug, Default)]
+pub struct Truths {
+    /// The first read of each place, so that a reader is right as long as no second read decides with it, or against it.
+    pub first: bool,
+    /// All reads of these places.
+    pub at: Vec<Range<u64>>,
+}
+
 /// Every version of every page since the medium began to keep them, and the lies that are told with them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Past {
     pages: BTreeMap<u64, Vec<Arc<Page>>>,
+    /// The same pages, to pick one of them.
+    changed: Vec<u64>,
     lengths: BTreeSet<u64>,
     lies: Option<Lies>,
+    truths: Truths,
+    /// Of each page, the lines that were read since the lies began, where first reads are true.
+    read: BTreeMap<u64, Lines>,
 }
 
 impl Past {
-    /// Lies from now on, or no longer.
-    pub(crate) fn lie(&mut self, lies: Option<Lies>) {
-        self.lies = lies;
+    /// Lies from now on, but for these truths, or no longer.
+    pub(crate) fn lie(&mut self, lies: Option<Lies>, truths: Truths) {
+        (self.lies, self.truths) = (lies, truths);
+        self.read.clear();
     }
 
     /// Keeps what `now` holds in a range that is about to change.
@@ -35,6 +57,9 @@ impl Past {
         self.lengths.insert(now.len());
         for page in range.start / PAGE_SIZE..range.end.min(now.len()).div_ceil(PAGE_SIZE) {
             let (versions, held) = (self.pages.entry(page).or_default(), now.page(page));
+            if versions.is_empty() {
+                self.changed.push(page);
+            }
             if versions.last() != Some(&held) {
                 versions.push(held);
             }
@@ -49,24 +74,48 @@ impl Past {
     }
 
     /// Changes the answer to a read of `now`, if this read lies: pages of it become versions that they had, or all of it becomes
-    /// the content of another place.
+    /// the content of another place that ever changed.
     pub(crate) fn answer(&mut self, now: &Image, offset: u64, buf: &mut [u8]) {
-        let Past { pages, lies, .. } = self;
-        let Some(lies) = lying(lies) else { return };
-        let written: Vec<u64> = now.written_pages().collect();
-        let shift = (!written.is_empty() && lies.rng.chance(1, 3)).then(|| *lies.rng.pick(&written));
-        for (page, within, out) in pieces(offset, buf.len() as u64, PAGE_SIZE) {
-            let from = shift.map_or(page, |shift| shift + (page - offset / PAGE_SIZE));
-            let versions = pages.get(&from).map_or(&[][..], Vec::as_slice);
-            let which = lies.rng.below(versions.len() as u64 + 1) as usize;
-            let told = versions.get(which).cloned().unwrap_or_else(|| now.page(from));
-            buf[out].copy_from_slice(&told[within]);
+        let Past { pages, changed, lies, truths, read, .. } = self;
+        if let Some(lies) = lying(lies) {
+            let shift = (!changed.is_empty() && lies.rng.chance(1, 3)).then(|| *lies.rng.pick(changed));
+            for (page, within, out) in pieces(offset, buf.len() as u64, PAGE_SIZE) {
+                let from = shift.map_or(page, |shift| shift + (page - offset / PAGE_SIZE));
+                let versions = pages.get(&from).map_or(&[][..], Vec::as_slice);
+                let which = lies.rng.below(versions.len() as u64 + 1) as usize;
+                let told = versions.get(which).cloned().unwrap_or_else(|| now.page(from));
+                let start = page * PAGE_SIZE;
+                if truths.at.iter().any(|at| at.start < start + PAGE_SIZE && start < at.end) {
+                    continue;
+                }
+                if !truths.first {
+                    buf[out].copy_from_slice(&told[within]);
+                    continue;
+                }
+                let seen = read.get(&page).copied().unwrap_or_default();
+                for line in lines(&within).filter(|line| seen[line / 64] >> (line % 64) & 1 == 1) {
+                    let part = within.start.max(line * LINE)..within.end.min((line + 1) * LINE);
+                    let to = part.start - within.start + out.start..part.end - within.start + out.start;
+                    buf[to].copy_from_slice(&told[part]);
+                }
+            }
+        }
+        if lies.is_some() && truths.first {
+            for (page, within, _) in pieces(offset, buf.len() as u64, PAGE_SIZE) {
+                let seen = read.entry(page).or_default();
+                lines(&within).for_each(|line| seen[line / 64] |= 1 << (line % 64));
+            }
         }
     }
 }
 
+/// The lines of a page that a range of it touches.
+fn lines(within: &Range<usize>) -> Range<usize> {
+    within.start / LINE..within.end.div_ceil(LINE)
+}
+
 /// The lies, if this read is one.
-fn lying(lies: &mut Option<Lies>) -> Option<&mut Lies> {
+pub(crate) fn lying(lies: &mut Option<Lies>) -> Option<&mut Lies> {
     let lies = lies.as_mut()?;
     lies.rng.chance(lies.of_a_thousand, 1000).then_some(lies)
 }

@@ -4,7 +4,8 @@ use crate::Rng;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result};
 
 /// Versions a block may have after a cut: the first is the last flushed, the last is the latest.
-/// A version is a stamp; 0 is a block of zeros.
+/// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] they are all versions that it ever had.
+#[derive(Clone)]
 pub struct Model {
     /// Who it stands beside, for messages.
     name: String,
@@ -32,6 +33,11 @@ impl Model {
     /// The latest version of a block.
     pub fn latest(&self, block: u64) -> u64 {
         *self.versions[block as usize].last().unwrap()
+    }
+
+    /// The versions of a block, oldest first.
+    pub fn versions(&self, block: u64) -> &[u64] {
+        &self.versions[block as usize]
     }
 
     /// The disk was flushed: every block has its latest version.
@@ -105,6 +111,14 @@ pub fn stamp_of(block: u64, data: &[u8]) -> Option<u64> {
     (data == expected).then_some(stamp)
 }
 
+/// The block of which this is a version, and the version, unless it is none. Zeros are no block's.
+pub fn origin_of(data: &[u8]) -> Option<(u64, u64)> {
+    let word = |at: usize| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
+    let (stamp, second) = (word(0)?, word(8)?);
+    let block = second.wrapping_sub(stamp | 1) ^ stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (stamp != 0 && stamp_of(block, data) == Some(stamp)).then_some((block, stamp))
+}
+
 /// A disk under work, and its model.
 pub struct Worked<'a> {
     /// The disk.
@@ -175,5 +189,22 @@ impl Worked<'_> {
             );
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_tells_whose_version_it_is() {
+        for (block, stamp) in [(0, 1), (7, 3), (1 << 40, 99)] {
+            assert_eq!(origin_of(&content(block, stamp)), Some((block, stamp)));
+            assert_eq!(stamp_of(block, &content(block, stamp)), Some(stamp));
+            assert_eq!(stamp_of(block + 1, &content(block, stamp)), None);
+        }
+        assert_eq!(origin_of(&content(5, 0)), None);
+        let mixed = [&content(5, 1)[..2048], &content(5, 2)[2048..]].concat();
+        assert_eq!((origin_of(&mixed), stamp_of(5, &mixed)), (None, None));
     }
 }

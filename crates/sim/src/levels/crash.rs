@@ -130,7 +130,10 @@ impl<F: LevelFormat> Hardship<F> {
     /// If a cut loses anything.
     pub fn no_cut_loses_anything(&self, cuts: u64) {
         let seed = setting("LACUNA_SEED", 1);
-        self.simulate(seed, cuts, false).nothing_is_lost("", cuts, seed);
+        let what = if self.flaky { "where reads fail at times: " } else { "" };
+        let outcome = self.simulate(seed, cuts, false);
+        let outcome = if self.threads { outcome.with_threads() } else { outcome };
+        outcome.nothing_is_lost(what, cuts, seed);
     }
 }
 
@@ -215,7 +218,7 @@ fn write(disk: &impl Levels, beats: u64, worked: &mut Worked<'_>, count: u64) ->
 }
 
 /// Does something that may find no room in the queue of its level: the paced clock then beats, and it is done again.
-fn beating(disk: &impl Levels, beats: u64, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
+pub(super) fn beating(disk: &impl Levels, beats: u64, mut ask: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..beats {
         match ask() {
             Err(e) if e.kind() == Kind::NoCover => disk.refresh()?,
