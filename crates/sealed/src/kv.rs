@@ -3,6 +3,9 @@
 //!
 //! Entries written since the last commit wait in memory. Every commit is durable, so that after a power cut
 //! the store is what it was at its last commit; the journal repeats what came after.
+//!
+//! `redb` trusts its medium: on one that was altered, or that answers two reads of one place differently, it may panic. Such a panic
+//! ends here, as an error ([`guarded`]).
 
 use lacuna_core::{Budget, Error, Kind, Result};
 use lacuna_medium::Medium;
@@ -10,6 +13,7 @@ use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +28,8 @@ const LEN_BLOCK: u64 = 4096;
 const AHEAD: u64 = 64 << 20;
 
 pub(crate) struct KvStore {
-    db: Database,
+    /// There until this is dropped.
+    db: Option<Database>,
     /// The region as the store has it, for a look ahead.
     region: Arc<Region>,
     meta_size: usize,
@@ -40,34 +45,52 @@ impl KvStore {
         budget: Budget,
     ) -> Result<Self> {
         let region = Arc::new(Region::open(medium, region)?);
-        let db = Database::builder()
-            .set_cache_size(budget.get() as usize)
-            .create_with_backend(Backend(region.clone()))
-            .map_err(|e| failed("open", e))?;
-        let store = KvStore { db, region, meta_size, waiting: Mutex::default() };
+        let db = guarded("open", || {
+            Database::builder()
+                .set_cache_size(budget.get() as usize)
+                .create_with_backend(Backend(region.clone()))
+                .map_err(|e| failed("open", e))
+        })?;
+        let store = KvStore { db: Some(db), region, meta_size, waiting: Mutex::default() };
         store.commit()?;
         Ok(store)
+    }
+
+    fn db(&self) -> &Database {
+        self.db.as_ref().expect("the store is not dropped yet")
     }
 
     /// Reads the metadata of consecutive places; absent entries are zeros.
     pub(crate) fn read(&self, first: u64, meta: &mut [u8]) -> Result<()> {
         meta.fill(0);
-        let count = (meta.len() / self.meta_size) as u64;
         // The waiting entries stay locked until the tree was read, or a commit could hide between the two.
         let waiting = self.waiting.lock();
-        let view = self.db.begin_read().map_err(|e| failed("read", e))?;
+        guarded("read", || self.read_stored(first, meta))?;
+        let count = (meta.len() / self.meta_size) as u64;
+        for (key, value) in waiting.range(first..first + count) {
+            self.part_of(meta, key - first).copy_from_slice(&value[..self.meta_size]);
+        }
+        Ok(())
+    }
+
+    /// Reads the entries that the store has.
+    fn read_stored(&self, first: u64, meta: &mut [u8]) -> Result<()> {
+        let count = (meta.len() / self.meta_size) as u64;
+        let view = self.db().begin_read().map_err(|e| failed("read", e))?;
         let table = view.open_table(TABLE).map_err(|e| failed("read", e))?;
         for entry in table.range(first..first + count).map_err(|e| failed("read", e))? {
             let (key, value) = entry.map_err(|e| failed("read", e))?;
-            if value.value().len() != self.meta_size {
+            // A store that was altered may give what was not asked for.
+            let index = key.value().checked_sub(first).filter(|index| *index < count);
+            let Some(index) = index.filter(|_| value.value().len() == self.meta_size) else {
                 return Err(Error::new(Kind::Corrupt, "metadata entry of the key-value store")
-                    .found(format!("{} bytes", value.value().len()))
-                    .expected(format!("{} bytes", self.meta_size)));
-            }
-            self.part_of(meta, key.value() - first).copy_from_slice(value.value());
-        }
-        for (key, value) in waiting.range(first..first + count) {
-            self.part_of(meta, key - first).copy_from_slice(&value[..self.meta_size]);
+                    .found(format!("{} bytes for place {}", value.value().len(), key.value()))
+                    .expected(format!(
+                        "{} bytes for one of {count} places from {first} on",
+                        self.meta_size
+                    )));
+            };
+            self.part_of(meta, index).copy_from_slice(value.value());
         }
         Ok(())
     }
@@ -98,10 +121,17 @@ impl KvStore {
     }
 
     fn commit_locked(&self, waiting: &mut BTreeMap<u64, [u8; 32]>) -> Result<()> {
-        let change = self.db.begin_write().map_err(|e| failed("commit", e))?;
+        guarded("commit", || self.store(waiting))?;
+        waiting.clear();
+        Ok(())
+    }
+
+    /// Commits these entries.
+    fn store(&self, entries: &BTreeMap<u64, [u8; 32]>) -> Result<()> {
+        let change = self.db().begin_write().map_err(|e| failed("commit", e))?;
         {
             let mut table = change.open_table(TABLE).map_err(|e| failed("commit", e))?;
-            for (key, value) in waiting.iter() {
+            for (key, value) in entries {
                 let value = &value[..self.meta_size];
                 if lacuna_crypto::is_zero(value) {
                     table.remove(key).map_err(|e| failed("commit", e))?;
@@ -110,15 +140,33 @@ impl KvStore {
                 }
             }
         }
-        change.commit().map_err(|e| failed("commit", e))?;
-        waiting.clear();
-        Ok(())
+        change.commit().map_err(|e| failed("commit", e))
     }
 
     fn part_of<'a>(&self, meta: &'a mut [u8], index: u64) -> &'a mut [u8] {
         let at = index as usize * self.meta_size;
         &mut meta[at..at + self.meta_size]
     }
+}
+
+impl Drop for KvStore {
+    fn drop(&mut self) {
+        let db = self.db.take();
+        // It writes when it is dropped. No caller is left to take an error.
+        drop(guarded("close", || {
+            drop(db);
+            Ok(())
+        }));
+    }
+}
+
+/// Does something with the store, and makes an error of a panic.
+fn guarded<R>(operation: &str, act: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
+        Err(Error::new(Kind::Corrupt, format!("{operation} of the metadata key-value store"))
+            .found("what no such store writes")
+            .remedy("restore the disk from a backup; a check of the disk shows what can still be read"))
+    })
 }
 
 fn failed(operation: &str, e: impl Into<redb::Error>) -> Error {
