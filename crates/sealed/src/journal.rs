@@ -170,6 +170,7 @@ impl Journal {
         loop {
             let found = match self.read(self.position)? {
                 Some(batch) if batch.seq == self.next_seq => Some((self.position, batch)),
+                _ if self.position == 0 => None,
                 _ => match self.read(0)? {
                     Some(batch) if batch.seq == self.next_seq => Some((0, batch)),
                     _ => None,
@@ -277,21 +278,30 @@ impl Journal {
         self.position = at + len;
     }
 
-    fn read_head(&self, at: u64) -> Result<Option<BatchHead>> {
+    /// The head of the batch at a place, and its bytes.
+    fn read_head(&self, at: u64) -> Result<Option<(BatchHead, [u8; HEAD])>> {
         if at + HEAD as u64 > self.region {
             return Ok(None);
         }
-        let mut head = [0; HEAD];
-        self.medium.read_at(self.start + RETIRED_AREA + at, &mut head)?;
-        Ok(BatchHead::parse(&head).filter(|head| at + head.total as u64 <= self.region))
+        let mut bytes = [0; HEAD];
+        self.medium.read_at(self.start + RETIRED_AREA + at, &mut bytes)?;
+        let head = BatchHead::parse(&bytes).filter(|head| at + head.total as u64 <= self.region);
+        Ok(head.map(|head| (head, bytes)))
     }
 
     fn read(&self, at: u64) -> Result<Option<ParsedBatch>> {
-        let Some(head) = self.read_head(at)? else { return Ok(None) };
+        let Some((head, start)) = self.read_head(at)? else { return Ok(None) };
+        self.read_rest(at, &head, &start)
+    }
+
+    /// The batch with this head. Nothing is read twice: a medium may answer differently, and what the head said would seem torn.
+    fn read_rest(&self, at: u64, head: &BatchHead, start: &[u8; HEAD]) -> Result<Option<ParsedBatch>> {
         let mut bytes = vec![0; head.total];
-        self.medium.read_at(self.start + RETIRED_AREA + at, &mut bytes)?;
+        let (front, rest) = bytes.split_at_mut(HEAD);
+        front.copy_from_slice(start);
+        self.medium.read_at(self.start + RETIRED_AREA + at + HEAD as u64, rest)?;
         let key = GcmKey::new(&derive(&self.master, "sealed ring", &head.salt))?;
-        Ok(ParsedBatch::verify(bytes, &head, &key))
+        Ok(ParsedBatch::verify(bytes, head, &key))
     }
 
     /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off from it.
@@ -300,8 +310,8 @@ impl Journal {
     fn refuse_later_batches(&self) -> Result<()> {
         let (mut at, mut planted) = (0, 0);
         while at < self.region {
-            if let Some(head) = self.read_head(at)?.filter(|head| head.seq > self.next_seq)
-                && (self.read(at)?.is_some() || {
+            if let Some((head, start)) = self.read_head(at)?.filter(|(head, _)| head.seq > self.next_seq)
+                && (self.read_rest(at, &head, &start)?.is_some() || {
                     planted += 1;
                     planted > PLANTED_HEADS
                 })

@@ -111,15 +111,13 @@ pub(crate) struct ParsedBatch {
 }
 
 impl ParsedBatch {
-    /// The batch in `bytes`, which were read as `head` says; `None` if its tag does not verify under `key`.
+    /// The batch in `bytes`, which begin with `head` and are as long as it says; `None` if its tag does not verify under `key`.
     pub(super) fn verify(mut bytes: Vec<u8>, head: &BatchHead, key: &GcmKey) -> Option<ParsedBatch> {
         let place = bytes.get_mut(48..64)?;
         let tag: [u8; 16] = (&*place).try_into().ok()?;
         place.fill(0);
         key.open(&nonce(head.seq), &bytes, &[], &tag, &mut []).ok()?;
-        // The head may have changed between the two reads; what was verified is what counts.
-        let head = bytes.first_chunk::<HEAD>().and_then(BatchHead::parse)?;
-        let entries = parse_entries(&bytes, &head)?;
+        let entries = parse_entries(&bytes, head)?;
         Some(ParsedBatch { seq: head.seq, entries, data_at: head.head_len, bytes })
     }
 }
