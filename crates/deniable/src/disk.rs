@@ -79,14 +79,15 @@ impl LevelFormat for Params {
         check_length(medium.len(), self.medium_len(), Kind::Corrupt)?;
         check_levels(self, masters.keys)?;
         let disk = Deniable::build(&medium, self, masters, &options, |log, progress, trees| {
-            let end = recovery::find_end(log, options.read_only)?;
+            let (end, summary) = recovery::find_end(log, options.read_only)?;
             if !options.read_only {
                 // What was found may still be on its way: stripes that follow will rely on it.
                 medium.sync()?;
             }
             progress.begin(end.head);
+            let last = (end.head, summary.as_deref());
             for (level, tree) in (0u8..).zip(trees) {
-                recovery::rebuild(log, level, end.head, tree, options.read_only)?;
+                recovery::rebuild(log, level, last, tree, options.read_only)?;
             }
             Ok(end)
         })?;

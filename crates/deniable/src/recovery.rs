@@ -21,6 +21,8 @@ use rustc_hash::FxHashMap;
 /// The end of the log as far as it has been followed.
 struct End {
     last: LogEnd,
+    /// The summary of the last stripe, as it was read when the end was found.
+    summary: Option<Box<Summary>>,
     /// Whether a stripe cannot be read that nothing calls durable: what was written before it may belong to another end.
     doubtful: bool,
 }
@@ -28,7 +30,12 @@ struct End {
 impl End {
     /// Stripe `head`, of which nothing is known.
     fn unknown(head: Seq, doubtful: bool) -> End {
-        End { last: LogEnd { head, name: [0; 16], echo: Vec::new() }, doubtful }
+        End { last: LogEnd { head, name: [0; 16], echo: Vec::new() }, summary: None, doubtful }
+    }
+
+    /// The stripe with this summary.
+    fn known(summary: Box<Summary>, doubtful: bool) -> End {
+        End { last: summary.end(), summary: Some(summary), doubtful }
     }
 
     fn head(&self) -> Seq {
@@ -36,22 +43,24 @@ impl End {
     }
 }
 
-/// Finds the end of the log. `read_only` says that the disk is opened to rescue what there is.
-pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<LogEnd> {
+/// Finds the end of the log, and the summary that maps are rebuilt from: that of the last stripe, or of the one before it if closing
+/// wrote the last one and it is damaged. It is not read again for the maps: a medium may answer differently when it is asked again,
+/// and end and maps would be of different times. `read_only` says that the disk is opened to rescue what there is.
+pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box<Summary>>)> {
     let checkpoint = match Checkpoint::read(log.reader(), log.keys().level(0))? {
         Some(checkpoint) => checkpoint,
         None => Checkpoint { seq: last_synced(log)?, closed: false },
     };
     let durable = checkpoint.seq;
     let mut end = match log.summary_if_read(durable)? {
-        Some(summary) => End { last: summary.end(), doubtful: false },
+        Some(summary) => End::known(Box::new(summary), false),
         None => End::unknown(durable, false),
     };
     // A checkpoint may be older than it should be: as long as all of what was looked at is whole, look on.
     loop {
         let from = end.head();
         let (found, looked) = look(log, from)?;
-        end = follow(log, end, durable, &found);
+        end = follow(log, end, durable, found);
         if end.head() < looked || end.head() >= durable + log.params().stripes {
             break;
         }
@@ -62,12 +71,13 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<LogEnd> {
             .expected("at least the one that creation wrote")
             .remedy("the medium was overwritten: restore it from a backup"));
     }
-    check_last(log, end.head(), checkpoint)?;
     let was_closed = checkpoint.closed && checkpoint.seq == end.head();
+    let read = end.summary.take();
+    let summary = last_summary(log, end.head(), read, was_closed)?;
     if !read_only && !was_closed {
         check_next(log, &end)?;
     }
-    Ok(end.last)
+    Ok((end.last, summary))
 }
 
 /// What lies where the summary of a stripe belongs.
@@ -106,27 +116,29 @@ fn look(log: &Log, from: Seq) -> Result<(Vec<Found>, Seq)> {
 }
 
 /// Follows the log from `end` over the summaries found after it.
-fn follow(log: &Log, mut end: End, durable: Seq, found: &[Found]) -> End {
+fn follow(log: &Log, mut end: End, durable: Seq, found: Vec<Found>) -> End {
     let claims = found.iter().filter_map(|found| match found {
         Found::Summary(summary) => Some(summary.public.synced),
         _ => None,
     });
     let synced = claims.fold(durable, Seq::max);
     let mut linked = !end.last.echo.is_empty();
-    for (at, here) in found.iter().enumerate() {
+    let mut found = found.into_iter().peekable();
+    while let Some(here) = found.next() {
         let seq = end.head().next();
         match here {
             Found::Summary(summary) => {
                 let whole = seq <= synced
-                    || ((!linked || summary.public.previous == end.last.name) && is_whole(log, seq, summary));
+                    || ((!linked || summary.public.previous == end.last.name)
+                        && is_whole(log, seq, &summary));
                 if !whole {
                     break;
                 }
-                end.last = summary.end();
+                end = End::known(summary, end.doubtful);
                 linked = true;
             }
             // A bad sector is no end of the log if the stripe after it was written, whole.
-            Found::Unreadable if seq <= synced || is_followed(log, seq, found.get(at + 1), synced) => {
+            Found::Unreadable if seq <= synced || is_followed(log, seq, found.peek(), synced) => {
                 end = End::unknown(seq, end.doubtful || seq > synced);
                 linked = false;
             }
@@ -145,16 +157,23 @@ fn is_followed(log: &Log, seq: Seq, next: Option<&Found>, synced: Seq) -> bool {
     matches!(next, Some(Found::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
 }
 
-/// Refuses a log whose last stripe cannot be read, unless that stripe is known to hold nothing new: what it held would
-/// silently be missing.
-fn check_last(log: &Log, head: Seq, checkpoint: Checkpoint) -> Result<()> {
-    let is_read = |seq: Seq| -> Result<bool> { Ok(log.summary_if_read(seq)?.is_some()) };
-    if is_read(head)? {
-        return Ok(());
+/// The summary of the last stripe, which may have been read before. Refuses a log where it cannot be read, unless that stripe is
+/// known to hold nothing new, since closing wrote it: what it held would silently be missing. Then it is the summary of the stripe
+/// before, if there is one.
+fn last_summary(
+    log: &Log,
+    head: Seq,
+    read: Option<Box<Summary>>,
+    was_closed: bool,
+) -> Result<Option<Box<Summary>>> {
+    let again = |seq: Seq| -> Result<Option<Box<Summary>>> { Ok(log.summary_if_read(seq)?.map(Box::new)) };
+    if let Some(summary) = read.map_or_else(|| again(head), |summary| Ok(Some(summary)))? {
+        return Ok(Some(summary));
     }
-    let was_closed = checkpoint.closed && checkpoint.seq == head;
-    if was_closed && head.back(1).map_or(Ok(true), is_read)? {
-        return Ok(());
+    let before = head.back(1);
+    let found = before.filter(|_| was_closed).map_or(Ok(None), again)?;
+    if found.is_some() || (was_closed && before.is_none()) {
+        return Ok(found);
     }
     Err(corrupt("cannot open the disk").found(format!("the last stripe of the log, {head}, is damaged")))
 }
@@ -238,11 +257,17 @@ enum Change {
     Clear(u64, u64),
 }
 
-/// Rebuilds the map of a level. `log` must be complete up to `head`. Without a stripe that was written while the level was
-/// open the level is empty.
-pub(crate) fn rebuild(log: &Log, level: u8, head: Seq, tree: &mut Tree, read_only: bool) -> Result<()> {
+/// Rebuilds the map of a level. `log` must be complete up to `head`, and `summary` is the last one, as [`find_end`] gave it. Without
+/// a stripe that was written while the level was open the level is empty.
+pub(crate) fn rebuild(
+    log: &Log,
+    level: u8,
+    (head, summary): (Seq, Option<&Summary>),
+    tree: &mut Tree,
+    read_only: bool,
+) -> Result<()> {
     let mut skipped = false;
-    let last = last_root(log, level, head, &mut skipped)?;
+    let last = last_root(log, level, (head, summary), &mut skipped)?;
     if level > 0 && skipped && last.is_some() && !read_only {
         return Err(last_of_level_missing(level));
     }
@@ -292,10 +317,19 @@ fn last_of_level_missing(level: u8) -> Error {
 ///
 /// `skipped` becomes whether a stripe after it cannot be read, which may have had a later one: but not the stripe that closed
 /// the disk, which had nothing new.
-fn last_root(log: &Log, level: u8, head: Seq, skipped: &mut bool) -> Result<Option<(Seq, MapState)>> {
+fn last_root(
+    log: &Log,
+    level: u8,
+    (head, last): (Seq, Option<&Summary>),
+    skipped: &mut bool,
+) -> Result<Option<(Seq, MapState)>> {
     let first = head.back(log.params().stripes - 1).unwrap_or(Seq(1));
     for seq in first.up_to(head).rev() {
-        let Some(summary) = log.summary_if_read(seq)? else {
+        let read = match last {
+            Some(last) if last.public.seq == seq => None,
+            _ => log.summary_if_read(seq)?,
+        };
+        let Some(summary) = read.as_ref().or(last.filter(|last| last.public.seq == seq)) else {
             *skipped |= seq < head;
             continue;
         };
