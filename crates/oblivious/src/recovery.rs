@@ -120,21 +120,29 @@ impl Recovery<'_> {
         cells: &LevelCells,
     ) -> Result<()> {
         let level_key = &self.keys.level(level).level;
-        let Some(last) = self.last_record(level, end)? else { return Ok(()) };
+        let earlier;
+        // The last head is not read again: a medium may answer differently, and the map would be of another batch than the ring.
+        let last = if end.level(self.params, &batch_key(level_key, &end.salt)?, level).is_some() {
+            end
+        } else {
+            earlier = self.record_before(level, end)?;
+            let Some(earlier) = &earlier else { return Ok(()) };
+            earlier
+        };
         let said =
             last.level(self.params, &batch_key(level_key, &last.salt)?, level).expect("it was just read");
         let end = end.public.seq;
         if said.state.covered + u64::from(self.params.journal) <= end.0 {
             return Err(not_open_for_long(level, end.0 - last.public.seq.0));
         }
-        let stashed = self.stash_of(level, &last, state, cells)?;
+        let stashed = self.stash_of(level, last, state, cells)?;
         if level > 0 {
             // Pages above the leaves may be among it. What a hidden level lost is found out by the reader of its cell.
             let displaced = stashed.into_iter().filter_map(|(entry, block)| Some((entry.pack(), block?)));
             cells.set_displaced(displaced.collect::<Displaced>());
-            return self.replay(level, &last, &said, &mut state.tree, cells);
+            return self.replay(level, last, &said, &mut state.tree, cells);
         }
-        self.replay(level, &last, &said, &mut state.tree, cells)?;
+        self.replay(level, last, &said, &mut state.tree, cells)?;
         // It is later than what the map says.
         for (entry, block) in stashed {
             match (entry, block) {
@@ -174,12 +182,12 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The last head that was written while the level was open.
-    fn last_record(&self, level: u8, end: &Head) -> Result<Option<Head>> {
+    /// The last head before `end` that was written while the level was open.
+    fn record_before(&self, level: u8, end: &Head) -> Result<Option<Head>> {
         let key = &self.keys.level(level).level;
         let seq = end.public.seq.0;
-        let mut name = Some(end.name());
-        for seq in ((seq + 1).saturating_sub(u64::from(self.params.journal)).max(1)..=seq).rev() {
+        let mut name = Some(end.public.previous);
+        for seq in ((seq + 1).saturating_sub(u64::from(self.params.journal)).max(1)..seq).rev() {
             let fits = |head: &Head| name.is_none_or(|name| head.name() == name);
             let head = self.journal.head(self.level0(), BatchSeq(seq), fits)?;
             name = head.as_ref().map(|head| head.public.previous);
