@@ -128,7 +128,11 @@ impl Collector {
                 match entry.target {
                     Target::Block(block) => {
                         let Some(place) = readable(self.index.get(block))? else { continue };
-                        let here = place.filter(|place| (place.group, place.ordinal) == (group, ordinal));
+                        // The key as well: an older header of this place may be told of again.
+                        let is_here = |place: &Place| {
+                            (place.group, place.ordinal, place.key.0) == (group, ordinal, entry.key)
+                        };
+                        let here = place.filter(is_here);
                         live.extend(here.map(|place| Live { place, entry: *entry }));
                     }
                     Target::Index(page) => {

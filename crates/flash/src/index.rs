@@ -6,7 +6,7 @@
 //! 3. One thread at a time changes the index. Others read it meanwhile.
 
 use crate::log::{Log, damaged};
-use crate::numbers::{Place, Target};
+use crate::numbers::{KeyPosition, Place, Target};
 use crate::params::{INDEX_FANOUT, Layout};
 use lacuna_core::{BLOCK_SIZE, BoundedCache, Budget, Result};
 use parking_lot::{Mutex, MutexGuard};
@@ -21,6 +21,14 @@ struct State {
     root: Vec<Option<Place>>,
     pages: BoundedCache<u32, Entries, FxBuildHasher>,
     dirty: BTreeSet<u32>,
+}
+
+/// Neighbouring blocks that lie together.
+pub(crate) enum Run {
+    /// So many are unwritten.
+    Holes(usize),
+    /// The first lies here, each of the others behind the one before it; with the key of each.
+    Nodes(Place, Vec<KeyPosition>),
 }
 
 /// The index of an open disk.
@@ -44,22 +52,22 @@ impl Index {
     }
 
     /// Where blocks from `first` on lie, as far as one page has them, they are `most` at most, and they lie one after another in
-    /// one group. The first alone decides whether these are holes. Gives how many they are.
-    pub(crate) fn run(&self, first: u32, most: usize) -> Result<(Option<Place>, usize)> {
+    /// one group. The first alone decides whether these are holes.
+    pub(crate) fn run(&self, first: u32, most: usize) -> Result<Run> {
         let (page, at) = page_of(first);
         let most = most.min(INDEX_FANOUT as usize - at);
         let run = self.with_page(page, |entries| {
             let entries = &entries[at..at + most];
             let Some(place) = Place::unpack(entries[0]) else {
-                return (None, entries.iter().take_while(|entry| **entry == 0).count());
+                return Run::Holes(entries.iter().take_while(|entry| **entry == 0).count());
             };
-            let follows = |(entry, ordinal): &(&u64, u32)| {
-                Place::unpack(**entry)
-                    .is_some_and(|next| (next.group, u32::from(next.ordinal)) == (place.group, *ordinal))
+            let key = |(entry, ordinal): (&u64, u32)| {
+                let next = Place::unpack(*entry)?;
+                ((next.group, u32::from(next.ordinal)) == (place.group, ordinal)).then_some(next.key)
             };
-            (Some(place), entries.iter().zip(u32::from(place.ordinal)..).take_while(follows).count())
+            Run::Nodes(place, entries.iter().zip(u32::from(place.ordinal)..).map_while(key).collect())
         })?;
-        Ok(run.unwrap_or((None, most)))
+        Ok(run.unwrap_or(Run::Holes(most)))
     }
 
     /// Where each of these blocks lies.

@@ -5,7 +5,7 @@
 
 use crate::buffer::Buffer;
 use crate::group::NodeEntry;
-use crate::index::Index;
+use crate::index::{Index, Run};
 use crate::keys::Keys;
 use crate::log::{Log, damaged};
 use crate::numbers::{KeyPosition, Place};
@@ -52,24 +52,29 @@ impl Reader {
             Some(pending) => pending,
             None => end,
         };
-        let (place, count) = self.index.run(first, (until - first) as usize)?;
-        let out = &mut out[..count];
-        let Some(place) = place else {
-            out.as_flattened_mut().fill(0);
-            return Ok(count);
+        let (place, keys) = match self.index.run(first, (until - first) as usize)? {
+            Run::Nodes(place, keys) => (place, keys),
+            Run::Holes(count) => {
+                out[..count].as_flattened_mut().fill(0);
+                return Ok(count);
+            }
         };
+        let count = keys.len();
+        let out = &mut out[..count];
         self.log.read_nodes(place.group, place.ordinal, out.as_flattened_mut())?;
         let header = self.log.header(place.group)?;
         let entries = header.as_ref().and_then(|header| {
             let entries = header.nodes().get(usize::from(place.ordinal)..)?.get(..count)?;
-            let as_said = |(block, entry): (u32, &NodeEntry)| entry.target.block() == Some(block);
-            (first..).zip(entries).all(as_said).then_some(entries)
+            // The key as well: where the header is an older one, it names an older version.
+            let as_said = |((block, key), entry): ((u32, &KeyPosition), &NodeEntry)| {
+                entry.target.block() == Some(block) && entry.key == key.0
+            };
+            (first..).zip(&keys).zip(entries).all(as_said).then_some(entries)
         });
         let Some(entries) = entries else {
             (first..).zip(out).try_for_each(|(block, out)| self.read_again(block, out))?;
             return Ok(count);
         };
-        let keys: Vec<KeyPosition> = entries.iter().map(|entry| KeyPosition(entry.key)).collect();
         let keys = self.keys.fetch(&keys)?;
         for (at, (entry, block)) in entries.iter().zip(out).enumerate() {
             if !keys.key(at)?.open(entry, block) {

@@ -160,8 +160,11 @@ pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHead
     let volume = match VolumeHeader::parse(&bytes[page..]) {
         // Whether all of the page is erased decides.
         Found::Nothing | Found::Rubbish => {
-            chip.read(peb, page as u32, &mut bytes[..page]).map_err(fault)?;
-            VolumeHeader::parse(&bytes[..page])
+            let mut whole = bytes[page..].to_vec();
+            whole.resize(page, 0);
+            // What was read is not read again: a chip may answer differently, and a header would appear or vanish.
+            chip.read(peb, page as u32 + START as u32, &mut whole[START..]).map_err(fault)?;
+            VolumeHeader::parse(&whole)
         }
         found => found,
     };
