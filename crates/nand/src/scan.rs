@@ -163,7 +163,7 @@ pub(crate) fn read_headers(chip: &dyn Chip, peb: Peb) -> Result<(Found<EraseHead
             let mut whole = bytes[page..].to_vec();
             whole.resize(page, 0);
             // What was read is not read again: a chip may answer differently, and a header would appear or vanish.
-            chip.read(peb, page as u32 + START as u32, &mut whole[START..]).map_err(fault)?;
+            chip.read(peb, page as u32 + START, &mut whole[START as usize..]).map_err(fault)?;
             VolumeHeader::parse(&whole)
         }
         found => found,
