@@ -53,6 +53,9 @@ def ring():
 def medium():
     for selector in range(32):
         put("sealed_medium", f"untouched-{selector}", [selector, 1])
+        # how many reads lie, then for each its number and the past that it tells of
+        told = b"".join(struct.pack("<HB", 7 * n + selector, n) for n in range(20))
+        put("sealed_medium", f"lies-{selector}", bytes([selector, 0x81, 20]) + told)
         for place in range(8):
             # a flipped bit, zeros, a page of the past, a copy from elsewhere
             changes = [
@@ -78,6 +81,7 @@ def book():
 def objects():
     for selector in range(22):
         put("sealed_objects", f"untouched-{selector}", [selector, 0])
+        put("sealed_objects", f"lies-{selector}", [selector, 0x83, selector, 1, 0, 0])
         put("sealed_objects", f"rollback-{selector}", [selector, 3])
         for operation in range(8):
             for place in (0, 4, 1, 5):
@@ -152,6 +156,7 @@ def flash():
     # Of each change: what, erase block, offset, which past, value, length; before them the image and what is left out.
     for image in range(4):
         put("flash_open", f"untouched-{image}", [image])
+        put("flash_open", f"lies-{image}", bytes([image + 32]) + bytes(5 * n % 23 for n in range(32)))
         for what in range(6):
             for leb in range(0, 48, 5):
                 change = struct.pack("<BBHBBBB", what, leb, (leb * 331) % 4096, leb % 3, leb + 1, 200, 0)

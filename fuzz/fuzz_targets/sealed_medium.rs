@@ -1,10 +1,12 @@
-//! A sealed disk whose medium somebody altered: opening, reading, checking, writing and closing end with a result
-//! or an error. With gcm, what is read was once written there; what is written and flushed afterwards is read
-//! back as long as nobody alters the medium again.
+//! A sealed disk whose medium somebody altered, or whose medium answers some reads with what lay there before:
+//! opening, reading, checking, writing and closing end with a result or an error. With gcm, what is read was once
+//! written there; what is written and flushed afterwards is read back as long as the medium is neither altered
+//! again nor lies.
 #![no_main]
 
 use lacuna_core::{BlockAddr, Disk, SEGMENT_BLOCKS};
 use lacuna_fuzz::bytes::Bytes;
+use lacuna_fuzz::lying::{Lies, LyingMedium, lies};
 use lacuna_fuzz::sealed_image::{
     BLOCKS, NEW, each_readable_block, image, is_content, open, was_written, write,
 };
@@ -17,8 +19,11 @@ fuzz_target!(|input: &[u8]| {
     let selector = input.byte();
     let image = image(selector >> 1);
     let extra = input.byte();
+    let told = if extra >= 0x80 { lies(&mut input) } else { Lies::new() };
     let medium = Arc::new(image.altered(&mut input));
-    let Ok(disk) = open(medium.clone(), &image.params, 7, selector & 1 == 1) else { return };
+    let lying = !told.is_empty();
+    let seen_by_disk = Arc::new(LyingMedium::over(medium.clone(), image.past(), told));
+    let Ok(disk) = open(seen_by_disk, &image.params, 7, selector & 1 == 1) else { return };
     let authenticated = image.params.cipher.authenticates();
 
     let mut seen = 0;
@@ -56,13 +61,16 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     let Ok(disk) = open(medium, &image.params, 8, false) else {
-        assert!(!flushed, "a disk that took a flush does not open again");
+        assert!(!flushed || lying, "a disk that took a flush does not open again");
         return;
     };
     for ((first, count), written) in ranges.into_iter().zip(written) {
         if written && flushed {
             each_readable_block(&disk, first, count, |block, data| {
-                assert!(is_content(block, data, NEW), "block {block} lost what was flushed");
+                // What was written on the strength of lies may be lost with them, but no block is another one's.
+                let known = is_content(block, data, NEW)
+                    || (lying && (!authenticated || was_written(block, data)));
+                assert!(known, "block {block} lost what was flushed");
             });
         }
     }

@@ -10,6 +10,7 @@
 
 pub mod bytes;
 pub mod header_image;
+pub mod lying;
 pub mod nbd_client;
 pub mod objects_image;
 pub mod ram_disk;

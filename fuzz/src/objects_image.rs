@@ -7,6 +7,7 @@ use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, Secret, SEGMENT_B
 use lacuna_crypto::{SeededRandom, Cipher};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStore, Step, Transaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
+use lacuna_sim::{Lies, LyingObjects, Rng};
 use std::sync::{Arc, OnceLock};
 
 /// The name of the snapshot that every disk has, made after phase 2 of its history.
@@ -22,6 +23,8 @@ const OBJECTS: u64 = 3;
 pub struct Pool {
     data: MemoryObjects,
     book: MemoryObjects,
+    /// The same as a client is told of them, if that is not the truth.
+    told: Option<[LyingObjects; 2]>,
 }
 
 /// A disk with its past.
@@ -34,15 +37,18 @@ pub struct Image {
 
 impl Pool {
     fn new(keys: bool) -> Pool {
-        Pool { data: MemoryObjects::new(keys), book: MemoryObjects::new(keys) }
+        Pool { data: MemoryObjects::new(keys), book: MemoryObjects::new(keys), told: None }
     }
 
     fn copied(&self) -> Pool {
-        Pool { data: self.data.copied(), book: self.book.copied() }
+        Pool { data: self.data.copied(), book: self.book.copied(), told: None }
     }
 
     /// A client's handles.
     pub fn stores(&self) -> Stores {
+        if let Some([data, book]) = &self.told {
+            return Stores { data: Arc::new(data.clone()), book: Arc::new(book.clone()) };
+        }
         Stores { data: Arc::new(self.data.reopened()), book: Arc::new(self.book.reopened()) }
     }
 }
@@ -164,6 +170,24 @@ impl Image {
                 objects.replace_at(object, id, self.past(is_book, input));
             }
         }
+    }
+
+    /// From now on clients of a pool of this disk are told of earlier moments at times: how often, and when, follows from `seed`.
+    pub fn lie(&self, pool: &mut Pool, seed: u32) {
+        let of_a_thousand = [20, 100, 400][(seed % 3) as usize];
+        let rng = Rng::new(u64::from(seed));
+        let told = |now: &MemoryObjects, of: fn(&Pool) -> &MemoryObjects| {
+            let lying = LyingObjects::over(Arc::new(now.reopened()));
+            self.moments.iter().for_each(|moment| lying.remember(of(moment)));
+            lying.lie(Some(Lies { of_a_thousand, rng: rng.clone() }));
+            lying
+        };
+        pool.told = Some([told(&pool.data, |pool| &pool.data), told(&pool.book, |pool| &pool.book)]);
+    }
+
+    /// From now on they are told the truth.
+    pub fn be_honest(pool: &mut Pool) {
+        pool.told = None;
     }
 
     /// An object of some moment.

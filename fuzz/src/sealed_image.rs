@@ -143,6 +143,11 @@ impl Image {
         Ok(Image { params, snapshots })
     }
 
+    /// The medium at several moments, oldest first.
+    pub fn past(&self) -> &[SparseMedium] {
+        &self.snapshots
+    }
+
     /// The present medium, altered as `input` says: bits flipped, bytes set, pages of the past put back, ranges
     /// moved elsewhere or cleared.
     pub fn altered(&self, input: &mut Bytes<'_>) -> SparseMedium {

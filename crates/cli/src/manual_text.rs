@@ -212,26 +212,33 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             ),
             ("lacuna purge --all", "Every disk on flash that is open, as before the machine sleeps."),
         ],
-        "lacuna-header-backup" => &[
-            ("lacuna header backup files.img files.hdr", "Keep the header elsewhere."),
-            ("lacuna header backup /dev/sdb1 sdb1.hdr", "Of a block device; also while it is open."),
-        ],
-        "lacuna-header-restore" => &[
-            ("lacuna header restore files.img files.hdr", "Bring it back."),
-            (
-                "lacuna header restore files.img old.hdr --older",
-                "Bring back one that is older: removed passphrases work again.",
-            ),
-        ],
-        "lacuna-header-repair" => {
-            &[("lacuna header repair files.img", "Write all copies anew from the one that is whole.")]
-        }
         "lacuna-snapshot-create" => {
             &[("lacuna snapshot create rados:pool/vm1 monday", "Keep the present state.")]
         }
         "lacuna-snapshot-list" => &[("lacuna snapshot list rados:pool/vm1", "What is kept.")],
         "lacuna-snapshot-remove" => &[("lacuna snapshot remove rados:pool/vm1 monday", "Keep it no longer.")],
         "lacuna-snapshot-rollback" => &[("lacuna snapshot rollback rados:pool/vm1 monday", "Go back to it.")],
+        "lacuna-delete" => {
+            &[("lacuna delete rados:pool/vm1", "Remove the disk, its snapshots and all its data.")]
+        }
+        "lacuna-bench" => {
+            &[("lacuna bench", "How fast the ciphers are here, and what a guess at a passphrase costs.")]
+        }
+        "lacuna-completions" => {
+            &[("lacuna completions bash >~/.local/share/bash-completion/completions/lacuna", "For bash.")]
+        }
+        "lacuna-man" => &[(
+            "lacuna man pages",
+            "Write the pages to a directory; `make install` puts them where man looks.",
+        )],
+        _ if page.starts_with("lacuna-vault-") => of_vaults(page),
+        _ => daily(page),
+    }
+}
+
+/// The examples of verbs for vaults.
+fn of_vaults(page: &str) -> &'static [(&'static str, &'static str)] {
+    match page {
         "lacuna-vault-init" => &[
             (
                 "lacuna vault init ~/synced/photos",
@@ -252,30 +259,31 @@ fn short(page: &str) -> &'static [(&'static str, &'static str)] {
             "Bring out all that verifies, and list what is missing.",
         )],
         "lacuna-vault-stat" => &[("lacuna vault stat /mnt/photos/a.jpg", "How one file is protected.")],
-        "lacuna-delete" => {
-            &[("lacuna delete rados:pool/vm1", "Remove the disk, its snapshots and all its data.")]
-        }
-        "lacuna-bench" => {
-            &[("lacuna bench", "How fast the ciphers are here, and what a guess at a passphrase costs.")]
-        }
-        "lacuna-completions" => {
-            &[("lacuna completions bash >~/.local/share/bash-completion/completions/lacuna", "For bash.")]
-        }
-        "lacuna-man" => &[(
-            "lacuna man pages",
-            "Write the pages to a directory; `make install` puts them where man looks.",
-        )],
-        _ => daily(page),
+        _ => &[],
     }
 }
 
-/// The examples of verbs that look at disks and end them.
+/// The examples of verbs that look at disks, keep their headers, and end them.
 fn daily(page: &str) -> &'static [(&'static str, &'static str)] {
     match page {
         "lacuna-list" => &[
             ("lacuna list", "Everything that is open, a line for each."),
             ("lacuna list --json", "The same for a program."),
         ],
+        "lacuna-header-backup" => &[
+            ("lacuna header backup files.img files.hdr", "Keep the header elsewhere."),
+            ("lacuna header backup /dev/sdb1 sdb1.hdr", "Of a block device; also while it is open."),
+        ],
+        "lacuna-header-restore" => &[
+            ("lacuna header restore files.img files.hdr", "Bring it back."),
+            (
+                "lacuna header restore files.img old.hdr --older",
+                "Bring back one that is older: removed passphrases work again.",
+            ),
+        ],
+        "lacuna-header-repair" => {
+            &[("lacuna header repair files.img", "Write all copies anew from the one that is whole.")]
+        }
         "lacuna-doctor" => &[
             ("lacuna doctor disk.img", "What is wrong with it, and what to do."),
             ("lacuna doctor /dev/sdb1 --json", "The same for a program; exit code 0 if nothing is wrong."),

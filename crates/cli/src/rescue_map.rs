@@ -78,7 +78,8 @@ impl MapFile {
     }
 
     fn put(&mut self, (at, size, became): (u64, u64, Area)) -> io::Result<()> {
-        self.gathered += &format!("0x{at:010X}  0x{size:010X}  {}\n", became.mark());
+        let line = format!("0x{at:010X}  0x{size:010X}  {}\n", became.mark());
+        self.gathered.push_str(&line);
         if self.gathered.len() < GATHERED { Ok(()) } else { self.flush() }
     }
 

@@ -20,7 +20,7 @@ pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
     let about = about(dir, args.anchor.anchor.as_deref())?;
     let id = Told::of_vault(dir, args, &about, console)?.id;
     if args.json {
-        return console::json(&to_json(dir, &about, id));
+        return console::json(&to_json(dir, &about, id.as_deref()));
     }
     notes(&about).iter().for_each(|note| console.note(note));
     console::bytes(words(dir, &about, id).as_bytes())
@@ -30,7 +30,7 @@ fn notes(about: &AboutVault) -> Vec<String> {
     about.notes.iter().map(|note| damaged_copy(note)).collect()
 }
 
-fn to_json(dir: &Path, about: &AboutVault, id: Option<String>) -> Value {
+fn to_json(dir: &Path, about: &AboutVault, id: Option<&str>) -> Value {
     let remembered = about.remembered.as_ref();
     json!({
         "location": dir.display().to_string(),

@@ -5,7 +5,7 @@ use crate::group::{Content, Discarded, Header, NodeEntry};
 use crate::log::{Log, Position};
 use crate::numbers::{KeyPosition, Place, Target, Unit};
 use crate::params::Params;
-use crate::ram_flash::{Contents, RamFlash};
+use crate::ram_flash::{Contents, Lies, RamFlash};
 use crate::state_map::KeyStateMap;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Record, Result, Secret};
 use lacuna_crypto::{RandomSource, SeededRandom, XaesKey, derive};
@@ -16,6 +16,8 @@ use std::sync::{Arc, LazyLock};
 const GEOMETRY: FlashGeometry = FlashGeometry { page: 2048, leb_len: 28 * 1024, lebs: 48 };
 /// Blocks of the disk that are used.
 const BLOCKS: u64 = 24;
+/// Bytes of input for lies of a flash, at most.
+const LIES: usize = 32;
 /// Bytes of input for one change of a flash.
 const CHANGE: usize = 8;
 /// Bytes of input for one group.
@@ -69,13 +71,16 @@ pub fn fuzz_checkpoint(input: &[u8]) {
 }
 
 /// Damages a small disk as the input says: bits flipped, bytes set, pages and whole erase blocks as they were before or as they are
-/// elsewhere. What opens reads as zeros or as what was written there once; it takes writes, purges, and opens again.
+/// elsewhere. What opens reads as zeros or as what was written there once; it takes writes, purges, and opens again. With a bit of
+/// the first byte, some reads are answered with what lay there before, and then what is written may be lost.
 pub fn fuzz_open(input: &[u8]) {
     let (selector, changes) = input.split_first().unwrap_or((&0, &[]));
+    let (lies, changes) = changes.split_at(if selector & 32 == 0 { 0 } else { changes.len().min(LIES) });
     let image = 1 + usize::from(*selector) % (IMAGES.len() - 1);
     let mut contents = IMAGES[image].clone();
     changes.chunks(CHANGE).take(16).for_each(|change| damage(&mut contents, image, change));
     let flash = Arc::new(RamFlash::new(GEOMETRY, contents));
+    flash.lie(told(lies));
     let Ok(disk) = open(flash.clone(), 3) else { return };
     let read = read_all(&disk);
     let written = disk.write(BlockAddr(3), &content(3, LATER)).is_ok() && disk.flush().is_ok();
@@ -87,11 +92,15 @@ pub fn fuzz_open(input: &[u8]) {
         let _damaged = disk.close();
     }
     drop(disk);
+    flash.lie(Lies::new());
     let Ok(disk) = open(flash, 4) else {
-        assert!(!written, "a disk that took a flush opens no more");
+        assert!(!written || !lies.is_empty(), "a disk that took a flush opens no more");
         return;
     };
     let after = read_all(&disk);
+    if !lies.is_empty() {
+        return;
+    }
     let mut expected = read;
     if written {
         expected.insert(3, LATER);
@@ -103,6 +112,16 @@ pub fn fuzz_open(input: &[u8]) {
         let found = after.get(block);
         assert!(found == Some(version), "block {block}: {found:?} instead of version {version}");
     }
+}
+
+/// The reads that lie as these bytes say: by pairs, how many reads are true before each, and of which image it tells.
+fn told(bytes: &[u8]) -> Lies {
+    let mut number = 0;
+    let mut lie = |pair: &[u8; 2]| {
+        number += 1 + u64::from(pair[0]);
+        (number, &IMAGES[usize::from(pair[1]) % IMAGES.len()])
+    };
+    bytes.as_chunks::<2>().0.iter().map(&mut lie).collect()
 }
 
 /// What is written to a damaged disk.

@@ -1,4 +1,4 @@
-//! Flash in memory, whose contents can be taken and altered: for fuzzing.
+//! Flash in memory, whose contents can be taken and altered, and that lies when told: for fuzzing.
 
 use lacuna_core::{Error, Kind, Result};
 use lacuna_nand::{Flash, FlashGeometry, Leb, Unerased};
@@ -8,15 +8,25 @@ use std::collections::BTreeMap;
 /// What the logical erase blocks that are mapped hold, as far as they were programmed.
 pub(crate) type Contents = BTreeMap<u32, Vec<u8>>;
 
+/// Reads that lie, by their number, each with what it tells of.
+pub(crate) type Lies = BTreeMap<u64, &'static Contents>;
+
 /// See the head of this file.
 pub(crate) struct RamFlash {
     geometry: FlashGeometry,
     contents: Mutex<Contents>,
+    /// The number of the next read, and those that lie.
+    reads: Mutex<(u64, Lies)>,
 }
 
 impl RamFlash {
     pub(crate) fn new(geometry: FlashGeometry, contents: Contents) -> RamFlash {
-        RamFlash { geometry, contents: Mutex::new(contents) }
+        RamFlash { geometry, contents: Mutex::new(contents), reads: Mutex::default() }
+    }
+
+    /// From now on some reads lie.
+    pub(crate) fn lie(&self, lies: Lies) {
+        *self.reads.lock() = (0, lies);
     }
 
     pub(crate) fn contents(&self) -> Contents {
@@ -51,7 +61,13 @@ impl Flash for RamFlash {
     fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
         self.check(block, offset, buf.len(), 1)?;
         buf.fill(0xff);
-        let contents = self.contents.lock();
+        let told = {
+            let (number, lies) = &mut *self.reads.lock();
+            *number += 1;
+            lies.get(number).copied()
+        };
+        let now = self.contents.lock();
+        let contents = told.unwrap_or(&*now);
         let held = contents.get(&block.0).and_then(|held| held.get(offset as usize..)).unwrap_or(&[]);
         buf.iter_mut().zip(held).for_each(|(to, from)| *to = *from);
         Ok(())

@@ -169,6 +169,12 @@ fn unlock_in(
         during(observer, &trying, || lacuna_header::open(&*header, passphrases)).map_err(naming)
     };
     let (unlocked, passphrases) = ask(&public, &open)?;
+    // The claim is on the disk that was looked at.
+    if unlocked.header.uuid != public.uuid {
+        return Err(Error::new(Kind::Changed, format!("cannot open {location}"))
+            .found("the header of another disk than a moment ago")
+            .remedy("try again"));
+    }
     let parameters = Parameters::of(&unlocked.header, location).map_err(naming)?;
     // Where part of the disk is gone, no copy is written to the end.
     let whole = header.len() >= parameters.end();
@@ -317,3 +323,7 @@ fn not_a_disk(location: &Location) -> Error {
 fn access(read_only: bool) -> Access {
     if read_only { Access::Read } else { Access::Write }
 }
+
+#[cfg(test)]
+#[path = "unlock_tests.rs"]
+mod tests;

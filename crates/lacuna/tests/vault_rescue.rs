@@ -85,17 +85,17 @@ fn directory(vault: &Vault, name: &str) -> u64 {
     }
 }
 
-fn write(vault: &Vault, truth: &mut Truth, path: &str, content: Vec<u8>) {
+fn write(vault: &Vault, truth: &mut Truth, path: &str, content: &[u8]) {
     let (parent, name) = path.split_once('/').unwrap();
     let parent = directory(vault, parent);
     let ino = match vault.lookup(parent, name.as_bytes()) {
         Ok(attr) => attr.ino,
         Err(_) => vault.make(parent, name.as_bytes(), NewNode::File, 0o640, 0, 0).unwrap().ino,
     };
-    vault.write(ino, 0, &content).unwrap();
+    vault.write(ino, 0, content).unwrap();
     let holds = truth.entry(path.to_owned()).or_default();
     holds.resize(holds.len().max(content.len()), 0);
-    holds[..content.len()].copy_from_slice(&content);
+    holds[..content.len()].copy_from_slice(content);
 }
 
 fn content(path: &str, round: u64, rng: &mut Rng) -> Vec<u8> {
@@ -150,7 +150,7 @@ fn all_of_a_whole_vault_comes_out() {
     for n in 0..30 {
         let path = format!("directory {}/file {n}", n % 3);
         let content = content(&path, 0, &mut rng);
-        write(&vault, &mut truth, &path, content);
+        write(&vault, &mut truth, &path, &content);
     }
     vault.make(ROOT, b"link", NewNode::Symlink(b"../elsewhere"), 0o777, 0, 0).unwrap();
     vault.make(ROOT, b"pipe", NewNode::Fifo, 0o600, 0, 0).unwrap();
@@ -190,16 +190,16 @@ fn all_of_a_whole_vault_comes_out() {
 fn without_a_block_of_the_journal_all_up_to_it_comes_out() {
     let (mut world, mut truth, mut rng) = (World::new(), Truth::new(), Rng::new(2));
     let vault = world.create();
-    write(&vault, &mut truth, "a/first", b"first".to_vec());
+    write(&vault, &mut truth, "a/first", b"first");
     vault.close().unwrap();
     drop(vault);
     let vault = world.open(false).unwrap();
     let mut states = BTreeMap::from([(world.number(), truth.clone())]);
     for round in 0..14 {
-        for n in 0..1 + rng.below(3) {
+        for n in 0..=rng.below(3) {
             let path = format!("{}/file {}", ["a", "b"][(n % 2) as usize], rng.below(12));
             let content = content(&path, round, &mut rng);
-            write(&vault, &mut truth, &path, content);
+            write(&vault, &mut truth, &path, &content);
         }
         vault.sync().unwrap();
         states.insert(world.number(), truth.clone());
@@ -261,7 +261,7 @@ fn a_checkpoint_that_was_cut_short_loses_nothing_to_a_bad_block_of_the_journal()
             for n in 0..30 {
                 let path = format!("{}/a file with a longer name, number {n}", ["a", "b"][n % 2]);
                 let content = content(&path, round, &mut rng);
-                write(&vault, &mut truth, &path, content[..content.len().min(6000)].to_vec());
+                write(&vault, &mut truth, &path, &content[..content.len().min(6000)]);
             }
             vault.sync().unwrap();
         }
@@ -303,7 +303,7 @@ fn without_both_copies_of_a_page_of_the_names_the_rest_comes_out() {
     for n in 0..160 {
         let path = format!("directory {}/a file with a longer name, number {n}", n % 3);
         let content = format!("{path}. ").into_bytes().repeat(40);
-        write(&vault, &mut truth, &path, content);
+        write(&vault, &mut truth, &path, &content);
     }
     vault.sync().unwrap();
     for path in truth.keys() {

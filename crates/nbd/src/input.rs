@@ -106,13 +106,12 @@ impl Input {
                 self.end -= self.start;
                 self.start = 0;
             }
-            let got = match self.patience.watch(transport, &mut self.bytes[self.end..])? {
-                Some(got) => got,
-                None => {
-                    // It may be long.
-                    self.wipe();
-                    transport.recv(&mut self.bytes[self.end..])?
-                }
+            let got = if let Some(got) = self.patience.watch(transport, &mut self.bytes[self.end..])? {
+                got
+            } else {
+                // It may be long until the next one comes.
+                self.wipe();
+                transport.recv(&mut self.bytes[self.end..])?
             };
             if got == 0 {
                 return Ok(None);

@@ -139,12 +139,11 @@ impl Judge<'_> {
             let rolled = left.copied();
             let Some(disk) = self.opened(try_open(&rolled, 70)) else { continue };
             let present: Vec<Vec<u64>> = pool.stamps().iter().map(|s| vec![*s]).collect();
-            match disk.rollback(kept.name) {
-                Ok(()) => self.read(&disk, &expected),
-                Err(_) => {
-                    self.shown.refused += 1;
-                    self.read(&disk, &present);
-                }
+            if disk.rollback(kept.name).is_ok() {
+                self.read(&disk, &expected);
+            } else {
+                self.shown.refused += 1;
+                self.read(&disk, &present);
             }
         }
     }

@@ -184,7 +184,7 @@ impl Journal {
         }
         match self.refuse_later_batches() {
             Err(e) if e.kind() == Kind::Corrupt && self.damage != Damage::Refused => {
-                self.damage = Damage::Found
+                self.damage = Damage::Found;
             }
             refused => refused?,
         }

@@ -183,6 +183,9 @@ impl Openings {
     }
 }
 
+/// Opens the levels of a disk on a medium: whether for reading alone, and where its randomness begins.
+pub type OpenLevels<'a> = dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<dyn Disk>>> + 'a;
+
 /// A disk that was used on a medium that kept its past, and what each of its levels ever held.
 pub struct Past<'a> {
     /// The medium.
@@ -190,7 +193,7 @@ pub struct Past<'a> {
     /// A model for each level, which was never told of a flush.
     pub models: &'a [Model],
     /// Opens the disk: on this medium, to read alone or not, with this seed. A disk without levels is one level.
-    pub open: &'a dyn Fn(Arc<dyn Medium>, bool, u64) -> Result<Vec<Arc<dyn Disk>>>,
+    pub open: &'a OpenLevels<'a>,
     /// Whether a session under lies may write, after which the disk is opened on a medium that is honest.
     pub writes: bool,
     /// The kinds of lies that are told, and what holds under them.

@@ -113,7 +113,7 @@ impl Vault {
         let state = store.last_commit();
         let superblocks = Superblocks::Whole;
         let found = Found { first_opening: false, accepted: false, state, records: 0, superblocks };
-        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), &options.open, found)?;
+        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), &options.open, found);
         let mut root = Record::new(FileKind::Directory, vault.ground.now());
         (root.mode, root.uid, root.gid) = (options.mode & 0o7777, options.uid, options.gid);
         (root.nlink, root.parent) = (2, ROOT);
@@ -178,7 +178,7 @@ impl Vault {
         })?;
         let found = Found { first_opening, accepted, state, records, superblocks };
         let settings = way.settings(&namespace)?;
-        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), options, found)?;
+        let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), options, found);
         // Only now is it known that the state is whole enough to go on from.
         vault.ground.store.take_up()?;
         vault.start(options)?;
@@ -199,7 +199,7 @@ impl Vault {
         (store, namespace, settings): (Arc<Store>, Namespace, Settings),
         options: &OpenOptions,
         found: Found,
-    ) -> Result<Vault> {
+    ) -> Vault {
         let namespace = Arc::new(namespace);
         let ground = Arc::new(Ground {
             inodes: Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8)),
@@ -225,7 +225,7 @@ impl Vault {
         };
         let commits = Arc::new(Commits::new(ground.clone(), contents.clone()));
         let (timer, chores) = (Mutex::new(None), Mutex::new(None));
-        Ok(Vault { ground, contents, openings, tree, commits, found, timer, chores })
+        Vault { ground, contents, openings, tree, commits, found, timer, chores }
     }
 
     fn start(&self, options: &OpenOptions) -> Result<()> {

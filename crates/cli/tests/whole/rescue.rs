@@ -225,7 +225,7 @@ fn the_map_names_exactly_the_destroyed_block() {
         let pages = before.chunks(BLOCK).zip(after.chunks(BLOCK)).enumerate();
         let differs = |(a, b): (&[u8], &[u8])| a.iter().zip(b).filter(|(a, b)| a != b).count() > BLOCK / 2;
         // The last of them: the journal lies before the segments.
-        let place = pages.filter(|(_, pair)| differs(*pair)).map(|(page, _)| page).last().unwrap();
+        let place = pages.filter(|(_, pair)| differs(*pair)).map(|(page, _)| page).next_back().unwrap();
         // In the middle: a page may hold the end of a neighbour too.
         disk.medium().write_all_at(&noise(5, 8), (place * BLOCK + BLOCK / 2) as u64).unwrap();
         assert_eq!(disk.rescued(&[], 10).0, BTreeSet::from([77]), "{options:?}");

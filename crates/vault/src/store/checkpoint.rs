@@ -75,12 +75,11 @@ fn bring_seconds(engine: &Engine, objects: &[u64]) -> Result<()> {
     for &id in objects.iter().filter(|id| engine.doubled.has(**id)) {
         let layer = engine.objects.get(id).and_then(|object| object.read().frozen.clone());
         let Some(layer) = layer else { continue };
-        let file = match engine.doubled.file(id)? {
-            Some(file) => file,
-            None => {
-                engine.names.lock().insert(subfolder(&engine.doubled.name(id)).to_owned());
-                engine.doubled.make_file(id)?
-            }
+        let file = if let Some(file) = engine.doubled.file(id)? {
+            file
+        } else {
+            engine.names.lock().insert(subfolder(&engine.doubled.name(id)).to_owned());
+            engine.doubled.make_file(id)?
         };
         bring_object(engine, &layer, &*file)?;
         files.push(file);

@@ -1,0 +1,73 @@
+//! A medium whose header is another disk's when it is read again.
+
+use super::*;
+use crate::observer::Silent;
+use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
+use lacuna_header::{CreateHeader, FormatId, NewHeader, Uuid, medium_len};
+use lacuna_medium::{MemoryMedium, ReadExtent};
+use lacuna_sealed::{Layout, Params};
+use lacuna_sim::{Around, Surrounded};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The header of a disk of this name, on a medium of its own.
+fn header_of(uuid: u8) -> MemoryMedium {
+    let params = Params::plan(Cipher::Gcm, Layout::SegmentEnd, 16, None).unwrap();
+    let end = params.geometry().medium_len();
+    let levels = [vec![SecretVec::new(b"secret".to_vec())]];
+    let new = CreateHeader {
+        format: FormatId::SEALED,
+        params: params.encode().to_vec(),
+        end,
+        cost: Argon2Cost::new(8, 1, 1).unwrap(),
+        levels: &levels,
+        uuid: Some(Uuid([uuid; 16])),
+    };
+    let medium = MemoryMedium::new(medium_len(end));
+    let built = NewHeader::build(new, &SeededRandom::new(u64::from(uuid))).unwrap();
+    built.write(&medium, |_| Ok(())).unwrap();
+    medium
+}
+
+/// The first reads are of one medium, those after them of another.
+struct Turncoat {
+    first: MemoryMedium,
+    then: MemoryMedium,
+    left: AtomicU64,
+}
+
+impl Around for Turncoat {
+    fn below(&self) -> &dyn Medium {
+        &self.then
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let spent = |left: u64| left.checked_sub(1);
+        let medium = match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spent) {
+            Ok(_) => &self.first,
+            Err(_) => &self.then,
+        };
+        medium.read(batch)
+    }
+}
+
+/// Unlocks for writing: as disk `first` as long as that many reads go, then as disk `then`.
+fn unlocked(first: u8, then: u8, reads: u64) -> Result<Volume> {
+    let (first, then) = (header_of(first), header_of(then));
+    let header = Arc::new(Surrounded(Turncoat { first, then, left: AtomicU64::new(reads) }));
+    let held = Held { header, flash: None, connection: None, file: None, touches: false };
+    let (location, holder) = (Location::Path(PathBuf::from("disk.img")), Holder::default());
+    unlock_in(held, (&location, &holder), true, &Silent, |_, open| {
+        let passphrases = vec![SecretVec::new(b"secret".to_vec())];
+        Ok((open(&passphrases)?, passphrases))
+    })
+}
+
+/// The disk that is claimed, by its name, is the disk that is opened.
+#[test]
+fn another_header_than_the_first_is_refused() {
+    assert_eq!(unlocked(0xa1, 0xa2, 0).unwrap().unlocked.header.uuid, Uuid([0xa2; 16]));
+    // Three copies are read to learn which disk it is.
+    assert_eq!(unlocked(0xa3, 0xa4, 3).err().unwrap().kind(), Kind::Changed);
+    assert_eq!(unlocked(0xa5, 0xa6, 1 << 20).unwrap().unlocked.header.uuid, Uuid([0xa5; 16]));
+}
