@@ -5,7 +5,7 @@
 //! "never written"; in the two ciphers without metadata, ciphertext that is all zeros means it (a real block
 //! has that ciphertext with probability 2^-32768).
 
-use crate::{AesBlock, GcmKey, Hctr2Key, RandomSource, TagMismatch, XtsKey, derive};
+use crate::{AesBlock, GcmKey, Hctr2Key, HedgedNonce, RandomSource, TagMismatch, XtsKey, derive};
 use lacuna_core::{BLOCK_SIZE, BoundedCache, Error, Kind, Result, SEGMENT_BLOCKS, Secret};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub enum Cipher {
     /// AES-256-XTS, tweak = block address, no metadata. What everyone ships; the baseline.
     Xts,
-    /// AES-256-XTS under a fresh random IV per write, bound to the block address.
+    /// AES-256-XTS under a fresh random IV per write, hedged, bound to the block address.
     XtsRandom,
-    /// AES-256-GCM under a key per segment, random nonce, address as associated data. The default.
+    /// AES-256-GCM under a key per segment, random nonce, hedged, address as associated data. The default.
     Gcm,
     /// HCTR2-256 over the whole block, tweak = block address, no metadata.
     Hctr2,
@@ -85,8 +85,17 @@ pub struct BlockCipher {
 // One of these per disk: the size of the largest variant costs nothing.
 enum Keys {
     Xts(XtsKey),
-    XtsRandom { data: XtsKey, binder: AesBlock },
-    Gcm { master: Secret<32>, segments: RwLock<BoundedCache<u64, Arc<GcmKey>>>, bound: Bound },
+    XtsRandom {
+        data: XtsKey,
+        binder: AesBlock,
+        ivs: HedgedNonce,
+    },
+    Gcm {
+        master: Secret<32>,
+        nonces: HedgedNonce,
+        segments: RwLock<BoundedCache<u64, Arc<GcmKey>>>,
+        bound: Bound,
+    },
     Hctr2(Hctr2Key),
 }
 
@@ -116,9 +125,11 @@ impl BlockCipher {
             Cipher::XtsRandom => Keys::XtsRandom {
                 data: XtsKey::new(&derive(master, "sealed xts-random", uuid))?,
                 binder: AesBlock::new(&derive(master, "sealed xts-random tweak", uuid)),
+                ivs: HedgedNonce::derive(master, "sealed xts-random iv", uuid),
             },
             Cipher::Gcm => Keys::Gcm {
                 master: derive(master, "sealed gcm", uuid),
+                nonces: HedgedNonce::derive(master, "sealed gcm nonce", uuid),
                 segments: RwLock::new(BoundedCache::new(GCM_KEYS)),
                 bound,
             },
@@ -156,25 +167,32 @@ impl BlockCipher {
                     session.encrypt(&address(addr), from, to);
                 }
             }
-            Keys::XtsRandom { data, binder } => {
+            Keys::XtsRandom { data, binder, ivs } => {
                 random.fill(meta);
                 let mut session = data.session();
-                for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.chunks_exact_mut(16)) {
+                for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.as_chunks_mut::<16>().0) {
+                    let hedged = |iv: &[u8; 16]| ivs.nonce(iv, &address(addr), from);
+                    *iv = hedged(iv);
                     // An IV of zeros would read as "never written".
-                    while iv.iter().all(|&b| b == 0) {
+                    while *iv == [0; 16] {
                         random.fill(iv);
+                        *iv = hedged(iv);
                     }
                     session.encrypt(&bound_tweak(binder, iv, addr), from, to);
                 }
             }
-            Keys::Gcm { bound, .. } => {
+            Keys::Gcm { nonces, bound, .. } => {
                 random.fill(meta);
                 let mut key = None;
                 let last = bound.now();
-                for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.chunks_exact_mut(32)) {
+                for ((addr, (from, to)), entry) in (first..).zip(blocks).zip(meta.as_chunks_mut::<32>().0) {
                     let key = self.segment_key(addr, &mut key);
-                    let nonce = entry.first_chunk().expect("an entry begins with its nonce");
-                    let tag = key.seal(nonce, bound.data(addr, &last).bytes(), from, to);
+                    let data = bound.data(addr, &last);
+                    let random = entry.first_chunk().expect("an entry is longer");
+                    // The address also says which key it is under.
+                    let nonce = nonces.nonce(random, data.bytes(), from);
+                    let tag = key.seal(&nonce, data.bytes(), from, to);
+                    entry[..12].copy_from_slice(&nonce);
                     entry[12..28].copy_from_slice(&tag);
                     entry[28..].copy_from_slice(&last);
                 }
@@ -198,7 +216,7 @@ impl BlockCipher {
                     if is_zero(from) { to.fill(0) } else { session.decrypt(&address(addr), from, to) }
                 }
             }
-            Keys::XtsRandom { data, binder } => {
+            Keys::XtsRandom { data, binder, .. } => {
                 let mut session = data.session();
                 for ((addr, (from, to)), iv) in (first..).zip(blocks).zip(meta.chunks_exact(16)) {
                     if is_zero(iv) {
@@ -241,7 +259,7 @@ impl BlockCipher {
                     session.decrypt_in_place(&address(addr), block);
                 }
             }
-            Keys::XtsRandom { data, binder } => {
+            Keys::XtsRandom { data, binder, .. } => {
                 let mut session = data.session();
                 for ((addr, block), iv) in blocks.zip(meta.chunks_exact(16)) {
                     if is_zero(iv) {

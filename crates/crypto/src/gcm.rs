@@ -48,6 +48,11 @@ impl GcmKey {
 
     /// Encrypts `src` into `dst` (of the same length) and returns the tag over it and `aad`.
     pub fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
+        self.witness(nonce, aad, src);
+        self.run(nonce, aad, src, dst)
+    }
+
+    fn run(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         match &self.0 {
             Engine::Library(context) => context.seal(nonce, aad, src, dst),
             Engine::Vector(key) => {
@@ -56,6 +61,29 @@ impl GcmKey {
             }
         }
     }
+
+    /// XORs the key stream of a nonce into `src`, to `dst` (of the same length). Doing so again undoes it.
+    pub(crate) fn xor_stream(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
+        self.run(nonce, &[], src, dst);
+    }
+
+    /// [`GcmKey::xor_stream`] where `buf` lies.
+    pub(crate) fn xor_stream_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
+        match &self.0 {
+            Engine::Library(context) => context.seal_in_place(nonce, &[], buf),
+            Engine::Vector(key) => key.seal(nonce, &[], buf),
+        };
+    }
+
+    /// Tells a test that looks for repeated nonces.
+    #[cfg(feature = "witness")]
+    pub(crate) fn witness(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
+        crate::witness::record(|| self.run(&[0xff; 12], b"which key", &[], &mut []), nonce, aad, src);
+    }
+
+    #[cfg(not(feature = "witness"))]
+    #[inline(always)]
+    pub(crate) fn witness(&self, _: &[u8; 12], _: &[u8], _: &[u8]) {}
 
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
     pub fn open(

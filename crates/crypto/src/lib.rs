@@ -6,6 +6,7 @@
 //! - Keys, key schedules and buffered key stream are wiped when their owner is dropped.
 //! - What fails to verify is never returned: the output is zeroed first.
 //! - A cost taken from a header is bounded before any memory or time is spent on it.
+//! - Nonces that are drawn are hedged: where the source repeats, they repeat with the content alone ([`HedgedNonce`]).
 //! - Tags and keys are compared in time that does not depend on their bytes.
 //! - `unsafe` is confined to the wrappers over aws-lc and ring and to vector instructions.
 #![deny(unsafe_code)]
@@ -15,6 +16,7 @@ mod block_cipher;
 mod ffi;
 mod gcm;
 mod hctr2;
+mod hedged_nonce;
 mod kdf;
 mod memory;
 mod random;
@@ -23,6 +25,8 @@ mod speed;
 mod vector_gcm;
 #[allow(unsafe_code)]
 mod vector_stream;
+#[cfg(feature = "witness")]
+pub mod witness;
 mod wrap;
 mod xaes;
 mod xts;
@@ -31,6 +35,7 @@ pub use block_cipher::{BlockCipher, Cipher, is_zero};
 pub use ffi::{AesBlock, constant_time_eq};
 pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
+pub use hedged_nonce::{HEDGED, HedgedNonce, SivHash, SivKey};
 pub use kdf::{Argon2Cost, derive, derive_ciphers, derive_gcm, measure_cost, stretch};
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;

@@ -14,7 +14,7 @@ mod x86;
 
 use crate::ffi::Direction;
 use lacuna_core::{Result, Secret};
-use portable::PortableKey;
+use portable::{PortableHash, PortableKey};
 
 /// An HCTR2-256 key, used by any number of threads at once.
 ///
@@ -72,6 +72,43 @@ impl Hctr2Key {
             #[cfg(target_arch = "x86_64")]
             Engine::Vector(key) => key.run_in_place(direction, tweak, buf),
             Engine::Portable(key) => key.run_in_place(direction, tweak, buf),
+        }
+    }
+}
+
+/// The hash of HCTR2 under a key of its own: POLYVAL over a block of lengths, a tweak and a message, each padded to whole blocks.
+/// For two different inputs of at most *n* blocks a random key gives hashes of any chosen difference with probability at most
+/// *n* / 2^128 (Crowley, Huckleberry and Biggers, section 3).
+pub(crate) struct HashKey(HashEngine);
+
+enum HashEngine {
+    #[cfg(target_arch = "x86_64")]
+    Vector(x86::VectorHash),
+    Portable(PortableHash),
+}
+
+impl HashKey {
+    /// Sets up `key`, for the machine's vector instructions if it has them.
+    pub(crate) fn new(key: &[u8; 16]) -> HashKey {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(vector) = x86::VectorHash::new(key) {
+            return HashKey(HashEngine::Vector(vector));
+        }
+        HashKey(HashEngine::Portable(PortableHash::new(key)))
+    }
+
+    /// On the engine for any machine.
+    #[cfg(test)]
+    pub(crate) fn portable(key: &[u8; 16]) -> HashKey {
+        HashKey(HashEngine::Portable(PortableHash::new(key)))
+    }
+
+    /// The hash over `tweak` and `message`, each of any length.
+    pub(crate) fn hash(&self, tweak: &[u8], message: &[u8]) -> [u8; 16] {
+        match &self.0 {
+            #[cfg(target_arch = "x86_64")]
+            HashEngine::Vector(key) => key.hash(tweak, message),
+            HashEngine::Portable(key) => key.hash(tweak, message),
         }
     }
 }

@@ -80,6 +80,23 @@ impl Drop for PortableKey {
     }
 }
 
+/// The hash alone.
+pub(super) struct PortableHash(Polyval);
+
+impl PortableHash {
+    pub(super) fn new(key: &[u8; 16]) -> Self {
+        PortableHash(Polyval::new(key.into()))
+    }
+
+    /// The hash over `tweak` and the whole of `message`.
+    pub(super) fn hash(&self, tweak: &[u8], message: &[u8]) -> [u8; 16] {
+        let mut hash = self.0.clone();
+        hash.update(&[length_block(tweak.len(), message.len()).into()]);
+        hash.update_padded(tweak);
+        hash_tail(hash, message).into()
+    }
+}
+
 /// The hash after `text`, whose last block, if it is not whole, ends in a byte 1 and zeros.
 fn hash_tail(mut hash: Polyval, text: &[u8]) -> Block {
     let (whole, rest) = Block::slice_as_chunks(text);

@@ -18,23 +18,71 @@ const BATCH: usize = 8;
 const ROUNDS: usize = 14;
 const VECTOR: usize = 64;
 
-/// Everything derived from a key. Powers stand in descending order, from `POWERS` to 1, and zeros after.
+/// A hash key and its powers, which stand in descending order, from `POWERS` to 1, and zeros after.
+#[repr(C, align(64))]
+struct HashPowers {
+    powers: [[u8; 16]; POWERS + 4],
+    key: [u8; 16],
+}
+
+impl HashPowers {
+    const ZEROS: HashPowers = HashPowers { powers: [[0; 16]; POWERS + 4], key: [0; 16] };
+}
+
+impl Drop for HashPowers {
+    fn drop(&mut self) {
+        self.powers.zeroize();
+        self.key.zeroize();
+    }
+}
+
+/// Everything derived from a key.
 #[repr(C, align(64))]
 struct Schedule {
-    powers: [[u8; 16]; POWERS + 4],
+    hash: HashPowers,
     encrypt: [[u8; 16]; ROUNDS + 1],
     decrypt: [[u8; 16]; ROUNDS + 1],
-    hash_key: [u8; 16],
     stream_mask: [u8; 16],
 }
 
 impl Drop for Schedule {
     fn drop(&mut self) {
-        self.powers.zeroize();
         self.encrypt.zeroize();
         self.decrypt.zeroize();
-        self.hash_key.zeroize();
         self.stream_mask.zeroize();
+    }
+}
+
+/// Whether this machine has every instruction that is used here.
+fn able() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("vaes")
+        && is_x86_feature_detected!("vpclmulqdq")
+        && is_x86_feature_detected!("aes")
+        && is_x86_feature_detected!("pclmulqdq")
+}
+
+/// The hash alone. That one exists proves that the machine has the instructions.
+pub(super) struct VectorHash(Box<HashPowers>);
+
+impl VectorHash {
+    /// `None` if the machine lacks an instruction.
+    pub(super) fn new(key: &[u8; 16]) -> Option<Self> {
+        if !able() {
+            return None;
+        }
+        let mut hash = Box::new(HashPowers { key: *key, ..HashPowers::ZEROS });
+        // SAFETY: every feature that `raise` enables was detected above.
+        unsafe { raise(&mut hash) };
+        Some(VectorHash(hash))
+    }
+
+    /// The hash over `tweak` and the whole of `message`.
+    pub(super) fn hash(&self, tweak: &[u8], message: &[u8]) -> [u8; 16] {
+        // SAFETY: `new` detected the features.
+        unsafe { hash(&self.0, tweak, message) }
     }
 }
 
@@ -44,21 +92,13 @@ pub(super) struct VectorKey(Box<Schedule>);
 impl VectorKey {
     /// `None` if the machine lacks an instruction.
     pub(super) fn new(key: &[u8; 32]) -> Option<Self> {
-        let able = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("vaes")
-            && is_x86_feature_detected!("vpclmulqdq")
-            && is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("pclmulqdq");
-        if !able {
+        if !able() {
             return None;
         }
         let mut schedule = Box::new(Schedule {
-            powers: [[0; 16]; POWERS + 4],
+            hash: HashPowers::ZEROS,
             encrypt: [[0; 16]; ROUNDS + 1],
             decrypt: [[0; 16]; ROUNDS + 1],
-            hash_key: [0; 16],
             stream_mask: [0; 16],
         });
         // SAFETY: every feature that `expand` enables was detected above.
@@ -94,20 +134,45 @@ unsafe fn cipher(
     dst: *mut u8,
     len: usize,
 ) {
-    let prefix = hash_prefix(schedule, tweak, len);
+    let (powers, keys) = (&schedule.hash.powers, &schedule.encrypt);
+    let prefix = hash_prefix(&schedule.hash, tweak, len);
     // SAFETY: `src` is valid for at least 16 bytes.
     let head = unsafe { _mm_loadu_si128(src.cast()) };
     // SAFETY: `src` is valid for `len` bytes; without a stream nothing is written.
-    let before = _mm_xor_si128(head, unsafe { pass::<false>(schedule, prefix, head, src, dst, len) });
+    let before = _mm_xor_si128(head, unsafe { pass::<false>(powers, keys, prefix, head, src, dst, len) });
     let after = match direction {
         Direction::Encrypt => encrypt_block(&schedule.encrypt, before),
         Direction::Decrypt => decrypt_block(&schedule.decrypt, before),
     };
     let seed = _mm_xor_si128(_mm_xor_si128(before, after), block(&schedule.stream_mask));
     // SAFETY: the caller vouches for both pointers.
-    let hashed = unsafe { pass::<true>(schedule, prefix, seed, src, dst, len) };
+    let hashed = unsafe { pass::<true>(powers, keys, prefix, seed, src, dst, len) };
     // SAFETY: `dst` is valid for at least 16 bytes.
     unsafe { _mm_storeu_si128(dst.cast(), _mm_xor_si128(after, hashed)) };
+}
+
+/// The hash of length, tweak and the whole of a message.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
+fn hash(hash: &HashPowers, tweak: &[u8], message: &[u8]) -> [u8; 16] {
+    let key = _mm512_zextsi128_si512(block(&hash.key));
+    let times_key = |x| _mm512_castsi512_si128(multiply(_mm512_zextsi128_si512(x), key));
+    let before = times_key(hash_prefix(hash, tweak, message.len()));
+    let Some(head) = message.first_chunk::<16>() else {
+        if message.is_empty() {
+            return bytes(before);
+        }
+        let mut padded = [0; 16];
+        padded[..message.len()].copy_from_slice(message);
+        padded[message.len()] = 1;
+        return bytes(times_key(_mm_xor_si128(before, block(&padded))));
+    };
+    // A pass puts what it begins with in the place of the first block, which therefore comes in here.
+    let carry = _mm_xor_si128(before, block(head));
+    let (src, nowhere) = (message.as_ptr(), std::ptr::null_mut());
+    // SAFETY: `src` is valid for the length, which is at least 16; without a stream nothing is written.
+    bytes(unsafe {
+        pass::<false>(&hash.powers, &[[0; 16]; ROUNDS + 1], carry, carry, src, nowhere, message.len())
+    })
 }
 
 /// Hashes the prefix and the message after its first block. With `STREAM`, the key stream of `seed` is
@@ -119,20 +184,21 @@ unsafe fn cipher(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
 unsafe fn pass<const STREAM: bool>(
-    schedule: &Schedule,
+    powers: &[[u8; 16]; POWERS + 4],
+    encrypt: &[[u8; 16]; ROUNDS + 1],
     prefix: __m128i,
     seed: __m128i,
     src: *const u8,
     dst: *mut u8,
     len: usize,
 ) -> __m128i {
-    let mut stream = Stream::new(&schedule.encrypt, seed);
+    let mut stream = Stream::new(encrypt, seed);
     let mut carry = prefix;
     let mut at = 0;
     while at < len {
         let group = (len - at).min(POWERS * 16);
         let end = at + group;
-        let mut sum = Sum::new(&schedule.powers, group.div_ceil(16));
+        let mut sum = Sum::new(powers, group.div_ceil(16));
         // The carry has the power of the group's first block. It comes late, so it must not hold up the rest.
         let carry_power = sum.power();
         // A first block of a message is not hashed.
@@ -303,16 +369,16 @@ fn multiply(a: __m512i, b: __m512i) -> __m512i {
 /// The hash of length and tweak, short of the multiplication by the hash key that the message brings.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
-fn hash_prefix(schedule: &Schedule, tweak: &[u8], len: usize) -> __m128i {
-    let key = _mm512_zextsi128_si512(block(&schedule.hash_key));
-    let mut hash = block(&length_block(tweak.len(), len));
+fn hash_prefix(hash: &HashPowers, tweak: &[u8], len: usize) -> __m128i {
+    let key = _mm512_zextsi128_si512(block(&hash.key));
+    let mut sum = block(&length_block(tweak.len(), len));
     for part in tweak.chunks(16) {
         let mut padded = [0; 16];
         padded[..part.len()].copy_from_slice(part);
-        let product = multiply(_mm512_zextsi128_si512(hash), key);
-        hash = _mm_xor_si128(_mm512_castsi512_si128(product), block(&padded));
+        let product = multiply(_mm512_zextsi128_si512(sum), key);
+        sum = _mm_xor_si128(_mm512_castsi512_si128(product), block(&padded));
     }
-    hash
+    sum
 }
 
 #[inline]
@@ -344,10 +410,15 @@ fn expand(schedule: &mut Schedule, key: &[u8; 32]) {
     for round in 1..ROUNDS {
         schedule.decrypt[round] = bytes(_mm_aesimc_si128(block(&schedule.encrypt[ROUNDS - round])));
     }
-    schedule.hash_key = bytes(encrypt_block(&schedule.encrypt, _mm_setzero_si128()));
+    schedule.hash.key = bytes(encrypt_block(&schedule.encrypt, _mm_setzero_si128()));
     schedule.stream_mask = bytes(encrypt_block(&schedule.encrypt, _mm_set_epi64x(0, 1)));
+    raise(&mut schedule.hash);
+}
 
-    let first = _mm512_zextsi128_si512(block(&schedule.hash_key));
+/// Fills in the powers of the hash key.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,vpclmulqdq,aes,pclmulqdq")]
+fn raise(hash: &mut HashPowers) {
+    let first = _mm512_zextsi128_si512(block(&hash.key));
     let mut four = [first; 4];
     for i in 1..4 {
         four[i] = multiply(four[i - 1], first);
@@ -360,7 +431,7 @@ fn expand(schedule: &mut Schedule, key: &[u8; 32]) {
     // SAFETY: `lanes` has 64 bytes.
     let mut powers = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
     lanes.zeroize();
-    for place in schedule.powers[..POWERS].rchunks_exact_mut(4) {
+    for place in hash.powers[..POWERS].rchunks_exact_mut(4) {
         // SAFETY: `place` has four blocks of 16 bytes.
         unsafe { _mm512_storeu_si512(place.as_mut_ptr().cast(), powers) };
         powers = multiply(powers, fourth);

@@ -1,0 +1,73 @@
+//! What a tracing cipher sees: every key and nonce with the content encrypted under them, recorded for tests that look for a nonce
+//! that served twice. It is compiled with the feature `witness` alone, which no program has, and keeps hashes, neither keys nor
+//! plaintext.
+
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One use of a key and a nonce: AES-256-GCM, or AES-256-XTS, whose tweak it is then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    key: [u8; 16],
+    nonce: Vec<u8>,
+    content: [u8; 32],
+}
+
+static USES: Mutex<Option<Vec<Use>>> = Mutex::new(None);
+/// Held while something is recorded: one play at a time.
+static PLAY: Mutex<()> = Mutex::new(());
+
+static UNHEDGED: AtomicBool = AtomicBool::new(false);
+
+/// [`uses_of`], with nonces as they are drawn: what a game must notice.
+pub fn uses_unhedged<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
+    uses_of(|| {
+        UNHEDGED.store(true, Ordering::Relaxed);
+        let played = play();
+        UNHEDGED.store(false, Ordering::Relaxed);
+        played
+    })
+}
+
+/// From now on, in this process, nonces and salts are as they are drawn: for tests that compare all that follows from public
+/// randomness, byte for byte, between plays that differ in what must not show.
+pub fn never_hedge() {
+    UNHEDGED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_unhedged() -> bool {
+    UNHEDGED.load(Ordering::Relaxed)
+}
+
+/// Plays something, and gives what all threads used meanwhile.
+pub fn uses_of<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
+    let _alone = PLAY.lock();
+    *USES.lock() = Some(Vec::new());
+    let played = play();
+    (played, USES.lock().take().expect("it was started above"))
+}
+
+/// How many pairs of key and nonce were used for more than one content.
+pub fn repeated(uses: &[Use]) -> usize {
+    let mut first = HashMap::new();
+    let mut bad = HashMap::new();
+    for Use { key, nonce, content } in uses {
+        if *first.entry((key, nonce)).or_insert(content) != content {
+            bad.insert((key, nonce), ());
+        }
+    }
+    bad.len()
+}
+
+/// Records a use, if anything is recorded. `key` tells keys apart.
+pub(crate) fn record(key: impl FnOnce() -> [u8; 16], nonce: &[u8], bound: &[u8], content: &[u8]) {
+    let mut uses = USES.lock();
+    if let Some(uses) = &mut *uses {
+        let lengths = [(bound.len() as u64).to_le_bytes(), (content.len() as u64).to_le_bytes()];
+        let hash =
+            Sha256::new().chain_update(lengths.as_flattened()).chain_update(bound).chain_update(content);
+        uses.push(Use { key: key(), nonce: nonce.to_vec(), content: hash.finalize().into() });
+    }
+}
