@@ -140,10 +140,9 @@ impl Sealed {
                      read",
                 ));
         }
-        let mut salt = [0; 16];
-        options.random.fill(&mut salt);
-        let salt = (salt, rescue);
-        let mut journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), salt)?;
+        let mut random = [0; 16];
+        options.random.fill(&mut random);
+        let mut journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), (random, rescue))?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
         let slots: Arc<dyn Medium> = match params.layout {

@@ -6,8 +6,9 @@
 //!   exactly the durable ones, the first invalid one ends them, and a valid batch beyond it means that the journal
 //!   was altered, not that power failed.
 //! - A batch never wraps: one that does not fit before the end of the region starts at its beginning.
-//! - No batch key is used for two batches with one number: every opening draws a fresh salt, and so does an
-//!   append that fails, after which its number is used again.
+//! - No batch key is used for two batches with one number, unless they are the same: the salt of each is hedged, so it
+//!   depends on a random value that every opening draws, on the number, and on the whole batch. After an append that fails
+//!   the number is used again, and two copies of a running machine use the same ones.
 //!
 //! Byte-exact: `docs/format/sealed.md`.
 
@@ -19,7 +20,7 @@ pub(crate) use batch::{Batch, Entry, ParsedBatch};
 
 use batch::{BatchHead, HEAD, MAX_BATCH};
 use lacuna_core::{BLOCK_SIZE, Error, Kind, Record, RecordMut, Result, Secret};
-use lacuna_crypto::{GcmKey, derive, keyed_hash};
+use lacuna_crypto::{GcmKey, HedgedNonce, derive, derive_gcm, keyed_hash};
 use lacuna_medium::{Medium, WriteExtent};
 use std::sync::Arc;
 
@@ -79,8 +80,9 @@ pub(crate) struct Journal {
     region: u64,
     master: Secret<32>,
     retired_key: Secret<32>,
-    salt: [u8; 16],
-    key: GcmKey,
+    /// The random value of this opening, and what makes salts of it.
+    random: [u8; 16],
+    salts: HedgedNonce,
     retired: Retired,
     next_seq: u64,
     position: u64,
@@ -112,13 +114,13 @@ impl Journal {
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
     }
 
-    /// Opens the journal at its retired position. `salt` must be fresh. With `rescue` damage is no error.
+    /// Opens the journal at its retired position. `random` must be fresh. With `rescue` damage is no error.
     pub(crate) fn open(
         medium: Arc<dyn Medium>,
         start: u64,
         len: u64,
         master: Secret<32>,
-        (salt, rescue): ([u8; 16], bool),
+        (random, rescue): ([u8; 16], bool),
     ) -> Result<Journal> {
         let retired_key = derive(&master, "sealed ring retired", &[]);
         let region = len - RETIRED_AREA;
@@ -141,7 +143,7 @@ impl Journal {
                     .remedy("restore the medium from a backup; if there is none, `lacuna rescue` copies what there is"));
             }
         };
-        let key = GcmKey::new(&derive(&master, "sealed ring", &salt))?;
+        let salts = HedgedNonce::derive(&master, "sealed ring salt", &[]);
         let (next_seq, position) = (retired.next_seq, retired.position);
         Ok(Journal {
             medium,
@@ -149,8 +151,8 @@ impl Journal {
             region,
             master,
             retired_key,
-            salt,
-            key,
+            random,
+            salts,
             retired,
             next_seq,
             position,
@@ -223,25 +225,19 @@ impl Journal {
             return Err(Error::new(Kind::Other, "the journal is full")
                 .found(format!("a batch of {len} bytes, {} of {} bytes used", self.used, self.region)));
         }
-        let bytes = batch.finish(self.next_seq, &self.salt, &self.key);
+        let bytes = batch.finish(self.next_seq, |batch| {
+            let salt = self.salts.nonce(&self.random, &self.next_seq.to_le_bytes(), batch);
+            Ok((salt, batch_key(&self.master, &salt)?))
+        })?;
         let (at, _) = self.place_for(len as u64);
         let offset = self.start + RETIRED_AREA + at;
         if let Err(e) = self.medium.write_durable(&[WriteExtent { offset, data: &bytes }]) {
-            self.renew_key()?;
             // As for a sync (`Store::sync`): whether it is durable is unknown.
             return Err(e.with_kind(Kind::Io));
         }
         self.take_place(at, len as u64);
         self.next_seq += 1;
         Ok(Arc::new(bytes))
-    }
-
-    /// After a failed append the number is used again, for other bytes: never under the same key.
-    fn renew_key(&mut self) -> Result<()> {
-        let hash = keyed_hash(&self.retired_key, &[&self.salt, &self.next_seq.to_le_bytes()]);
-        self.key = GcmKey::new(&derive(&self.master, "sealed ring", &hash[..16]))?;
-        self.salt.copy_from_slice(&hash[..16]);
-        Ok(())
     }
 
     /// Retires everything in the journal, all of which must be durable in its slots.
@@ -300,8 +296,7 @@ impl Journal {
         let (front, rest) = bytes.split_at_mut(HEAD);
         front.copy_from_slice(start);
         self.medium.read_at(self.start + RETIRED_AREA + at + HEAD as u64, rest)?;
-        let key = GcmKey::new(&derive(&self.master, "sealed ring", &head.salt))?;
-        Ok(ParsedBatch::verify(bytes, head, &key))
+        Ok(ParsedBatch::verify(bytes, head, &batch_key(&self.master, &head.salt)?))
     }
 
     /// An attack is not mistaken for a crash: a valid batch that the log does not reach was cut off from it.
@@ -325,6 +320,11 @@ impl Journal {
         }
         Ok(())
     }
+}
+
+/// The key of the batch with this salt.
+fn batch_key(master: &Secret<32>, salt: &[u8; 16]) -> Result<GcmKey> {
+    derive_gcm(master, "sealed ring", salt)
 }
 
 #[cfg(test)]
@@ -380,6 +380,22 @@ mod tests {
             journal.append(batch(round, u64::from(round % 7) + 1)).unwrap();
             expected.push(round);
         }
+    }
+
+    /// Two copies of a running machine, and an append that failed and is tried again.
+    #[test]
+    fn salts_repeat_with_the_whole_batch_alone() {
+        let salt_of = |tag: u8, numbered: u8| {
+            let medium = Arc::new(MemoryMedium::new(LEN));
+            Journal::create(&*medium, 0, LEN, &Secret::copy_from(&[1; 32])).unwrap();
+            let mut journal = open(&medium, 5);
+            let bytes = (1..=numbered)
+                .map(|n| journal.append(batch(if n == numbered { tag } else { 0 }, 2)).unwrap());
+            bytes.last().unwrap()[16..32].to_vec()
+        };
+        assert_eq!(salt_of(1, 1), salt_of(1, 1));
+        assert_ne!(salt_of(1, 1), salt_of(2, 1));
+        assert_ne!(salt_of(1, 1), salt_of(1, 2));
     }
 
     #[test]

@@ -42,7 +42,7 @@
 //! 3. A slot is read, and one that others can see is written, only under the lock of its chunk of 64 blocks; a
 //!    thread holds one chunk lock at a time, or all of one segment's in ascending order. The thread that commits, which alone
 //!    writes slots, reads them without. Slots that nobody can see, and what a frozen copy-on-write segment does not cover, are the committing thread's alone.
-//! 4. A ciphertext is made once per write under fresh randomness and may then be copied as it is; no cipher
+//! 4. A ciphertext is made once per write under fresh randomness, which is hedged with the content, and may then be copied as it is; no cipher
 //!    binds the place on the medium, all bind the block address.
 //! 5. After an error on the write path nothing more is written and nothing is retired. One exception: when a
 //!    write found the medium full, what was acknowledged and waits in the cache is put into the journal, where

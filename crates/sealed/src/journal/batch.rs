@@ -4,7 +4,7 @@
 //! they say.
 
 use crate::address::{SegmentNo, SlotNo};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Record, RecordMut};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Record, RecordMut, Result};
 use lacuna_crypto::GcmKey;
 
 /// Bytes of the head, with which a batch begins.
@@ -89,16 +89,22 @@ impl Batch {
         self.len
     }
 
-    /// The batch under its number and tag, as it is written.
-    pub(super) fn finish(self, seq: u64, salt: &[u8; 16], key: &GcmKey) -> Vec<u8> {
+    /// The batch under its number and tag, as it is written. `key_of` gives its salt and key by all the rest of it.
+    pub(super) fn finish(
+        self,
+        seq: u64,
+        key_of: impl FnOnce(&[u8]) -> Result<([u8; 16], GcmKey)>,
+    ) -> Result<Vec<u8>> {
         let mut buf = self.buf;
         buf.truncate(self.len);
         let mut head = RecordMut(&mut buf);
-        head.put(0, &MAGIC).u64(8, seq).put(16, salt);
+        head.put(0, &MAGIC).u64(8, seq);
         head.u32(32, self.entries as u32).u32(36, self.head_len as u32).u32(40, self.len as u32);
+        let (salt, key) = key_of(&buf)?;
+        RecordMut(&mut buf).put(16, &salt);
         let tag = key.seal(&nonce(seq), &buf, &[], &mut []);
         buf[48..64].copy_from_slice(&tag);
-        buf
+        Ok(buf)
     }
 }
 

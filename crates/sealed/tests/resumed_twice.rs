@@ -1,0 +1,57 @@
+//! A machine that is resumed twice: two copies of a running disk, with the same medium and the same generator, take different
+//! data. No key and nonce may serve for two contents. Where nonces are as they are drawn, some do.
+
+mod fixture;
+
+use fixture::{create, open_with, options, params, write};
+use lacuna_core::{Disk, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_crypto::witness::{Use, repeated, uses_of, uses_unhedged};
+use lacuna_medium::MemoryMedium;
+use lacuna_sealed::Layout;
+use std::sync::Arc;
+
+/// Plays both copies. What they did before they parted is done by each, in the same way.
+fn copies(cipher: Cipher, layout: Layout) {
+    let params = params(cipher, layout, 4 * SEGMENT_BLOCKS);
+    let medium = MemoryMedium::new(params.geometry().medium_len());
+    create(&medium, &params);
+    let before = medium.snapshot();
+    for copy in 1..3 {
+        let medium = Arc::new(MemoryMedium::from_bytes(before.clone()));
+        let disk = open_with(medium, &params, options(7)).unwrap();
+        write(&disk, 5, 3, 9).unwrap();
+        disk.flush().unwrap();
+        // Here they part: small writes, some of them alike, and a stream.
+        write(&disk, 5, 2, 10 + copy).unwrap();
+        write(&disk, 100, 1, 20).unwrap();
+        disk.flush().unwrap();
+        for at in (0..SEGMENT_BLOCKS).step_by(256) {
+            write(&disk, SEGMENT_BLOCKS + at, 256, 30 + copy).unwrap();
+        }
+        disk.flush().unwrap();
+        write(&disk, 7, 1, 40 + copy).unwrap();
+        disk.close().unwrap();
+    }
+}
+
+fn play(cipher: Cipher, layout: Layout) -> [Vec<Use>; 2] {
+    let (_, hedged) = uses_of(|| copies(cipher, layout));
+    let (_, unhedged) = uses_unhedged(|| copies(cipher, layout));
+    [hedged, unhedged]
+}
+
+#[test]
+fn no_nonce_serves_twice() {
+    let all = [
+        (Cipher::Gcm, Layout::SegmentEnd),
+        (Cipher::Gcm, Layout::Interleaved),
+        (Cipher::XtsRandom, Layout::SegmentEnd),
+    ];
+    for (cipher, layout) in all {
+        let [hedged, unhedged] = play(cipher, layout);
+        assert!(hedged.len() > 2 * 1024, "{cipher:?}: {} uses", hedged.len());
+        assert_eq!(repeated(&hedged), 0, "{cipher:?}");
+        assert!(repeated(&unhedged) > 1000, "{cipher:?}: the game does not notice");
+    }
+}
