@@ -3,7 +3,7 @@
 use crate::layout::{self, KEY_LEN, KEY_SLOTS, MAX_LEVELS, PAYLOAD_LEN, SLOT_LEN};
 use crate::public::{PublicHeader, Uuid};
 use lacuna_core::{Error, Kind, Result, Secret, SecretVec};
-use lacuna_crypto::{RandomSource, derive, stretch, unwrap, wrap};
+use lacuna_crypto::{HEDGED, HedgedNonce, RandomSource, derive, stretch, unwrap, wrap};
 use zeroize::Zeroizing;
 
 /// What a slot gave: the master keys of levels 0 up to the slot's level, so never empty.
@@ -48,14 +48,11 @@ pub(crate) fn seal(
     for (place, key) in payload[1..].chunks_exact_mut(KEY_LEN).zip(keys) {
         place.copy_from_slice(key.expose());
     }
-    let mut nonce = [0u8; 12];
-    random.fill(&mut nonce);
-    let sealed = wrap(
-        &slot_key(stretched, position, &public.uuid),
-        &nonce,
-        &associated(position, public),
-        &payload[..],
-    );
+    let (key, associated) = (slot_key(stretched, position, &public.uuid), associated(position, public));
+    let mut drawn = [0u8; HEDGED];
+    random.fill(&mut drawn[..12]);
+    let nonce = HedgedNonce::derive(&key, "key slot nonce", &[]).nonce(&drawn, &associated, &payload[..]);
+    let sealed = wrap(&key, &nonce, &associated, &payload[..]);
     slot[layout::SLOT_NONCE.range()].copy_from_slice(&nonce);
     slot[layout::SLOT_SEALED.offset..layout::SLOT_TAG.end()].copy_from_slice(&sealed);
 }

@@ -4,7 +4,7 @@
 use crate::layout::{self, Field, HEADER_LEN, KEY_LEN, KEY_SLOTS};
 use crate::public::PublicHeader;
 use lacuna_core::{Error, Kind, Result, Secret};
-use lacuna_crypto::{RandomSource, derive, unwrap, wrap};
+use lacuna_crypto::{HEDGED, HedgedNonce, RandomSource, derive, unwrap, wrap};
 
 /// For each slot, whether it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +30,11 @@ impl SlotMap {
         random: &dyn RandomSource,
     ) {
         let Some(field) = public.slot_map() else { return };
-        let mut nonce = [0u8; 12];
-        random.fill(&mut nonce);
-        let sealed = wrap(&map_key(public, level0), &nonce, &associated(public), &self.0.map(u8::from));
+        let (key, map, associated) = (map_key(public, level0), self.0.map(u8::from), associated(public));
+        let mut drawn = [0u8; HEDGED];
+        random.fill(&mut drawn[..12]);
+        let nonce = HedgedNonce::derive(&key, "slot map nonce", &[]).nonce(&drawn, &associated, &map);
+        let sealed = wrap(&key, &nonce, &associated, &map);
         let place = &mut header[field.range()];
         place[..12].copy_from_slice(&nonce);
         place[12..].copy_from_slice(&sealed);
