@@ -14,7 +14,7 @@ use crate::numbers::{KeyBlock, Place};
 use crate::params::Layout;
 use crate::placer::Placer;
 use lacuna_core::{Error, Kind, Record, RecordMut, Result, Secret};
-use lacuna_crypto::{RandomSource, XAES_NONCE, XaesKey, derive};
+use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive};
 use lacuna_nand::{Flash, Leb};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -63,6 +63,7 @@ pub(crate) struct Checkpoints {
     flash: Arc<dyn Flash>,
     layout: Layout,
     key: XaesKey,
+    nonces: HedgedNonce,
     random: Arc<dyn RandomSource>,
     log: Arc<Log>,
     index: Arc<Index>,
@@ -80,7 +81,8 @@ impl Checkpoints {
         (log, index, keys): (Arc<Log>, Arc<Index>, Arc<Keys>),
     ) -> Checkpoints {
         let key = XaesKey::new(&derive(master, "flash checkpoint", b""));
-        Checkpoints { flash, layout, key, random, log, index, keys, number: Mutex::new(0) }
+        let nonces = HedgedNonce::derive(master, "flash checkpoint nonce", b"");
+        Checkpoints { flash, layout, key, nonces, random, log, index, keys, number: Mutex::new(0) }
     }
 
     /// Writes one. The caller is the one that writes; the log has room for the dirty pages of the index.
@@ -276,6 +278,7 @@ impl Checkpoints {
         RecordMut(&mut head).put(0, MAGIC).u32(8, VERSION).u32(12, plain.len() as u32).u64(16, number);
         let mut nonce = [0; XAES_NONCE];
         self.random.fill(&mut nonce);
+        let nonce = self.nonces.hedge(nonce, &number.to_le_bytes(), plain);
         let mut content = vec![0; plain.len()];
         let tag = self.key.seal(&nonce, &head[..BOUND], plain, &mut content)?;
         RecordMut(&mut head).put(BOUND, &nonce).put(BOUND + XAES_NONCE, &tag);

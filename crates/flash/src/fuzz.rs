@@ -8,7 +8,7 @@ use crate::params::Params;
 use crate::ram_flash::{Contents, Lies, RamFlash};
 use crate::state_map::KeyStateMap;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Record, Result, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom, XaesKey, derive};
+use lacuna_crypto::{HedgedNonce, RandomSource, SeededRandom, XaesKey, derive};
 use lacuna_nand::{Flash, FlashGeometry, Leb};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -283,6 +283,7 @@ fn forge(flash: &Arc<RamFlash>, input: &[u8]) -> Result<()> {
 fn forge_groups(flash: &RamFlash, log: &Log, mut at: Position, groups: &[u8]) -> Result<()> {
     let layout = params().layout()?;
     let key = XaesKey::new(&derive(&master(), "flash log", b""));
+    let nonces = HedgedNonce::derive(&master(), "flash log nonce", b"");
     for piece in groups.chunks(GROUP).take(64) {
         let mut said = [0; GROUP];
         said[..piece.len()].copy_from_slice(piece);
@@ -299,7 +300,7 @@ fn forge_groups(flash: &RamFlash, log: &Log, mut at: Position, groups: &[u8]) ->
         let next_leb = if said[0] >> 4 & 1 == 1 { u32::from(said[1]) } else { at.next };
         let header = Header { next_leb, checksum, ..header };
         let unit = Unit(log.unit(at.leb, at.unit).0 + u32::from(said[0] >> 5 & 1));
-        let mut bytes = header.seal(layout.unit, unit, &key, &SeededRandom::new(at.sequence))?;
+        let mut bytes = header.seal(layout.unit, unit, (&key, &nonces), &SeededRandom::new(at.sequence))?;
         bytes.extend(nodes);
         bytes.resize((units * layout.unit) as usize, 0xff);
         flash.put(layout.log.0 + at.leb, at.unit * layout.unit, &bytes);

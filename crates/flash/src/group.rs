@@ -1,12 +1,12 @@
 //! A group: what the log takes in one go. One unit of header, then nodes.
 //!
 //! The header says of each node what it is of, which key encrypted it, its sequence number and its tag, and what it replaced, so
-//! that replay needs nothing but headers. It is encrypted and authenticated with the key of the log under a random nonce
-//! (docs/format/flash.md), which is long: flash bears more headers than short ones are good for.
+//! that replay needs nothing but headers. It is encrypted and authenticated with the key of the log under a random nonce,
+//! hedged (docs/format/flash.md), which is long: flash bears more headers than short ones are good for.
 
 use crate::numbers::{KeyPosition, Place, Target, Unit};
 use lacuna_core::{Error, Kind, Record, RecordMut, Result};
-use lacuna_crypto::{RandomSource, XAES_NONCE, XaesKey};
+use lacuna_crypto::{HedgedNonce, RandomSource, XAES_NONCE, XaesKey};
 
 /// The version of headers of groups.
 const VERSION: u8 = 1;
@@ -98,7 +98,7 @@ impl Header {
         &self,
         unit: u32,
         place: Unit,
-        key: &XaesKey,
+        (key, nonces): (&XaesKey, &HedgedNonce),
         random: &dyn RandomSource,
     ) -> Result<Vec<u8>> {
         let plain = self.encode(unit);
@@ -106,7 +106,9 @@ impl Header {
         let (nonce, rest) = bytes.split_first_chunk_mut::<NONCE>().expect("a unit is longer");
         let (tag, body) = rest.split_first_chunk_mut::<TAG>().expect("a unit is longer");
         random.fill(nonce);
-        *tag = key.seal(nonce, &place.0.to_le_bytes(), &plain, body)?;
+        let place = place.0.to_le_bytes();
+        *nonce = nonces.hedge(*nonce, &place, &plain);
+        *tag = key.seal(nonce, &place, &plain, body)?;
         Ok(bytes)
     }
 

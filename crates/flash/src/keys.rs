@@ -10,12 +10,12 @@
 
 use crate::assignment::{Assignment, Lifetime};
 use crate::log::damaged;
-use crate::node_key::NodeKey;
+use crate::node_key::{Ciphers, NodeKey};
 use crate::numbers::{KeyBlock, KeyPosition};
 use crate::params::{Layout, SALT};
 use crate::state_map::{Counts, KeyState, KeyStateMap};
 use lacuna_core::{BoundedCache, Budget, Error, Kind, Result, Secret, SecretVec};
-use lacuna_crypto::{GcmKey, RandomSource, XtsKey, derive};
+use lacuna_crypto::{HedgedNonce, RandomSource, SivHash, XtsKey, derive};
 use lacuna_nand::Flash;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxBuildHasher;
@@ -71,7 +71,8 @@ pub(crate) struct KeyCopy {
 /// Keys that were fetched to be used at once. Zeroed on drop.
 pub(crate) struct Fetched<'k> {
     keys: Zeroizing<Vec<[u8; 32]>>,
-    of_disk: Option<&'k GcmKey>,
+    hash: &'k SivHash,
+    of_disk: Option<&'k Ciphers>,
 }
 
 impl<'k> Fetched<'k> {
@@ -79,7 +80,7 @@ impl<'k> Fetched<'k> {
     pub(crate) fn key(&self, at: usize) -> Result<NodeKey<'k>> {
         match self.of_disk {
             Some(key) => Ok(NodeKey::OfDisk(key)),
-            None => GcmKey::from_bytes(&self.keys[at]).map(NodeKey::Own),
+            None => Ciphers::new(self.hash, &self.keys[at]).map(NodeKey::Own),
         }
     }
 }
@@ -89,11 +90,15 @@ pub(crate) struct Keys {
     flash: Arc<dyn Flash>,
     layout: Layout,
     page_key: XtsKey,
+    /// Hedges the salts of pages.
+    salts: HedgedNonce,
+    /// Of the tags of nodes, which are under the key of each.
+    hash: SivHash,
     /// Completes keys of 16 bytes.
     tail: Secret<32>,
     random: Arc<dyn RandomSource>,
     /// Of a disk without keys, for comparison.
-    of_disk: Option<GcmKey>,
+    of_disk: Option<Ciphers>,
     state: Mutex<State>,
 }
 
@@ -129,9 +134,13 @@ impl Keys {
             undrained: Recoverable::default(),
         };
         let tail = derive(master, "flash short keys", b"");
+        let salts = HedgedNonce::derive(master, "flash key storage salt", b"");
+        let hash = SivHash::derive(master, "flash node tags", b"");
         let without = layout.is_without_keys();
-        let of_disk = without.then(|| GcmKey::new(&derive(master, "flash without keys", b""))).transpose()?;
-        Ok(Keys { flash, layout, page_key, tail, random, of_disk, state: Mutex::new(state) })
+        let of_disk = without
+            .then(|| Ciphers::derive(master, "flash without keys", "flash tags without keys"))
+            .transpose()?;
+        Ok(Keys { flash, layout, page_key, salts, hash, tail, random, of_disk, state: Mutex::new(state) })
     }
 
     // --- states ---
@@ -313,7 +322,7 @@ impl Keys {
         let expand = |page: &SecretVec| {
             let mut whole = Zeroizing::new(*self.tail.expose());
             whole[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
-            GcmKey::from_bytes(&whole).map(NodeKey::Own)
+            Ciphers::new(&self.hash, &whole).map(NodeKey::Own)
         };
         page.map(expand).transpose()
     }
@@ -323,7 +332,7 @@ impl Keys {
     /// Fetches keys, to be used at once.
     pub(crate) fn fetch(&self, keys: &[KeyPosition]) -> Result<Fetched<'_>> {
         let of_disk = self.of_disk.as_ref();
-        let mut fetched = Fetched { keys: Zeroizing::new(vec![]), of_disk };
+        let mut fetched = Fetched { keys: Zeroizing::new(vec![]), hash: &self.hash, of_disk };
         if of_disk.is_some() {
             return Ok(fetched);
         }
@@ -439,6 +448,7 @@ impl Keys {
             let (salt, keys) = bytes.split_first_chunk_mut::<SALT>().expect("a page is longer");
             let len = keys.len() / 16 * 16;
             plain[..len].copy_from_slice(&keys[..len]);
+            *salt = self.salts.nonce(salt, &(block.0 * pages + page).to_le_bytes(), &plain[..len]);
             session.encrypt(salt, &plain[..len], &mut keys[..len]);
         }
         self.flash.change(self.layout.leb_of_keys(block), &content)

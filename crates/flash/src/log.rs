@@ -7,11 +7,11 @@
 
 use crate::group::{Content, Header, NodeEntry};
 use crate::leb_table::{LebTable, LebUse};
-use crate::node_key::{associated, nonce};
+use crate::node_key::Ciphers;
 use crate::numbers::{Place, Target, Unit};
 use crate::params::Layout;
 use lacuna_core::{BLOCK_SIZE, BoundedCache, Budget, Error, Kind, Result, Secret};
-use lacuna_crypto::{GcmKey, RandomSource, XaesKey, derive};
+use lacuna_crypto::{HedgedNonce, RandomSource, XaesKey, derive};
 use lacuna_nand::{Flash, Leb};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
@@ -43,7 +43,8 @@ pub(crate) struct Log {
     flash: Arc<dyn Flash>,
     layout: Layout,
     key: XaesKey,
-    index_key: GcmKey,
+    nonces: HedgedNonce,
+    index_key: Ciphers,
     random: Arc<dyn RandomSource>,
     state: Mutex<State>,
     /// For the next group. What was in it is ciphertext.
@@ -64,11 +65,13 @@ impl Log {
         let headers = Mutex::new(BoundedCache::new((budget.get() / HEADER_COST).max(16) as usize));
         let state = State { table: LebTable::new(layout.log.1), at: None };
         let key = XaesKey::new(&derive(master, "flash log", b""));
-        let index_key = GcmKey::new(&derive(master, "flash index", b""))?;
+        let nonces = HedgedNonce::derive(master, "flash log nonce", b"");
+        let index_key = Ciphers::derive(master, "flash index", "flash index tags")?;
         Ok(Log {
             flash,
             layout,
             key,
+            nonces,
             index_key,
             random,
             state: Mutex::new(state),
@@ -134,7 +137,12 @@ impl Log {
         let mut header = Header { sequence: at.sequence, next_leb, checksum: 0, content };
         let (front, nodes) = bytes.split_at_mut(self.layout.unit as usize);
         header.checksum = crc32fast::hash(&nodes[..header.nodes().len() * BLOCK_SIZE]);
-        front.copy_from_slice(&header.seal(self.layout.unit, place, &self.key, &*self.random)?);
+        front.copy_from_slice(&header.seal(
+            self.layout.unit,
+            place,
+            (&self.key, &self.nonces),
+            &*self.random,
+        )?);
         self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes)?;
         let live = state.table.live(at.leb) + header.nodes().len() as u32;
         state.table.set_live(at.leb, live);
@@ -296,7 +304,7 @@ impl Log {
         let mut random = [0; 4];
         self.random.fill(&mut random);
         let (target, key) = (Target::Index(page), u32::from_le_bytes(random));
-        let tag = self.index_key.seal(&nonce(key, sequence), &associated(target, sequence), plain, out);
+        let tag = self.index_key.seal(key, (target, sequence), plain, out);
         NodeEntry { target, key, sequence, tag, replaced: None }
     }
 
@@ -306,11 +314,9 @@ impl Log {
         self.read_nodes(place.group, place.ordinal, &mut bytes)?;
         let header = self.header(place.group)?;
         let entry = header.as_ref().and_then(|header| header.nodes().get(usize::from(place.ordinal)));
-        let opened = entry.filter(|entry| entry.target == Target::Index(page)).is_some_and(|entry| {
-            let nonce = nonce(entry.key, entry.sequence);
-            let data = associated(entry.target, entry.sequence);
-            self.index_key.open_in_place(&nonce, &data, &mut bytes, &entry.tag).is_ok()
-        });
+        let opened = entry
+            .filter(|entry| entry.target == Target::Index(page))
+            .is_some_and(|entry| self.index_key.open(entry.key, entry, &mut bytes));
         if opened { Ok(bytes) } else { Err(damaged(format!("page {page} of the index"))) }
     }
 

@@ -1,18 +1,66 @@
 //! The key of one block in the log, and encryption with it.
+//!
+//! The tag of a node is synthetic, and the nonce as well ([`SivKey`]): of two copies of a running machine each may use a key once,
+//! for different blocks. It depends on the key of the node itself, so that no content can be tried against the tag of a node whose
+//! key is deleted.
 
 use crate::group::NodeEntry;
 use crate::numbers::{KeyPosition, Target};
-use lacuna_crypto::GcmKey;
+use lacuna_core::{Result, Secret};
+use lacuna_crypto::{GcmKey, HEDGED, SivHash, SivKey, derive};
+
+/// A key with its two uses.
+pub(crate) struct Ciphers {
+    stream: GcmKey,
+    tags: SivKey,
+}
+
+impl Ciphers {
+    /// The bytes are the caller's to wipe.
+    pub(crate) fn new(hash: &SivHash, key: &[u8; 32]) -> Result<Ciphers> {
+        Ok(Ciphers { stream: GcmKey::from_bytes(key)?, tags: SivKey::under(hash, key) })
+    }
+
+    /// Of a key that encrypts many nodes: `label` says which, and `label_of_tags` names that of their tags.
+    pub(crate) fn derive(master: &Secret<32>, label: &str, label_of_tags: &str) -> Result<Ciphers> {
+        let stream = GcmKey::new(&derive(master, label, b""))?;
+        Ok(Ciphers { stream, tags: SivKey::derive(master, label_of_tags, b"") })
+    }
+
+    /// Encrypts a node of a target with its sequence number, and gives its tag. `random` are further bytes of its entry, if any.
+    pub(crate) fn seal(
+        &self,
+        random: u32,
+        (target, sequence): (Target, u64),
+        plain: &[u8],
+        out: &mut [u8],
+    ) -> [u8; 16] {
+        self.tags.seal(&self.stream, &counter(random), &associated(target, sequence), plain, out)
+    }
+
+    /// Decrypts a node where it lies. False: it is not what the entry says, and is zeros now.
+    pub(crate) fn open(&self, random: u32, entry: &NodeEntry, node: &mut [u8]) -> bool {
+        let data = associated(entry.target, entry.sequence);
+        self.tags.open_in_place(&self.stream, &counter(random), &data, node, &entry.tag).is_ok()
+    }
+}
 
 /// A key, ready for use.
 pub(crate) enum NodeKey<'k> {
     /// It encrypts nothing else.
-    Own(GcmKey),
-    /// It encrypts every block of a disk without keys, under nonces that never repeat.
-    OfDisk(&'k GcmKey),
+    Own(Ciphers),
+    /// It encrypts every block of a disk without keys.
+    OfDisk(&'k Ciphers),
 }
 
 impl NodeKey<'_> {
+    fn ciphers(&self) -> &Ciphers {
+        match self {
+            NodeKey::Own(ciphers) => ciphers,
+            NodeKey::OfDisk(ciphers) => ciphers,
+        }
+    }
+
     /// Encrypts a block, and gives its entry.
     pub(crate) fn seal(
         &self,
@@ -23,27 +71,18 @@ impl NodeKey<'_> {
         out: &mut [u8],
     ) -> NodeEntry {
         let target = Target::Block(block);
-        let data = associated(target, sequence);
-        let tag = match self {
-            NodeKey::Own(key) => key.seal(&[0; 12], &data, plain, out),
-            NodeKey::OfDisk(key) => key.seal(&nonce(0, sequence), &data, plain, out),
-        };
+        let tag = self.ciphers().seal(0, (target, sequence), plain, out);
         NodeEntry { target, key: position.0, sequence, tag, replaced: None }
     }
 
     /// Decrypts a block where it was read to. False: it is not what the entry says, and is zeros now.
     pub(crate) fn open(&self, entry: &NodeEntry, block: &mut [u8]) -> bool {
-        let data = associated(entry.target, entry.sequence);
-        let opened = match self {
-            NodeKey::Own(key) => key.open_in_place(&[0; 12], &data, block, &entry.tag),
-            NodeKey::OfDisk(key) => key.open_in_place(&nonce(0, entry.sequence), &data, block, &entry.tag),
-        };
-        opened.is_ok()
+        self.ciphers().open(0, entry, block)
     }
 }
 
 /// What is authenticated with a node.
-pub(crate) fn associated(target: Target, sequence: u64) -> [u8; 13] {
+fn associated(target: Target, sequence: u64) -> [u8; 13] {
     let mut data = [0; 13];
     let (kind, number) = match target {
         Target::Block(block) => (0, block),
@@ -55,10 +94,8 @@ pub(crate) fn associated(target: Target, sequence: u64) -> [u8; 13] {
     data
 }
 
-/// The nonce of a node that shares its key with others.
-pub(crate) fn nonce(random: u32, sequence: u64) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[..4].copy_from_slice(&random.to_le_bytes());
-    nonce[4..].copy_from_slice(&sequence.to_le_bytes());
-    nonce
+fn counter(random: u32) -> [u8; HEDGED] {
+    let mut counter = [0; HEDGED];
+    counter[..4].copy_from_slice(&random.to_le_bytes());
+    counter
 }

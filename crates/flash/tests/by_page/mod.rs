@@ -7,7 +7,7 @@ mod lebs;
 use lebs::Lebs;
 
 use lacuna_core::Secret;
-use lacuna_crypto::{GcmKey, XaesKey, XtsKey, derive};
+use lacuna_crypto::{GcmKey, SivHash, SivKey, XaesKey, XtsKey, derive};
 use lacuna_sim::format_page::{Fields, FormatPage, number};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,7 +106,8 @@ struct Keys {
     page: XtsKey,
     tail: Secret<32>,
     log: XaesKey,
-    index: GcmKey,
+    index: (GcmKey, SivKey),
+    tags: SivHash,
     checkpoint: XaesKey,
 }
 
@@ -120,7 +121,11 @@ impl Keys {
             page: XtsKey::new(&derive(master, &label("page key"), b"")).unwrap(),
             tail: derive(master, &label("tail"), b""),
             log: XaesKey::new(&derive(master, &label("log key"), b"")),
-            index: GcmKey::new(&derive(master, &label("index key"), b"")).unwrap(),
+            index: (
+                GcmKey::new(&derive(master, &label("index key"), b"")).unwrap(),
+                SivKey::derive(master, &label("index tags"), b""),
+            ),
+            tags: SivHash::derive(master, &label("node tags"), b""),
             checkpoint: XaesKey::new(&derive(master, &label("checkpoint key"), b"")),
         }
     }
@@ -437,10 +442,11 @@ impl SecondReader {
             let (entry, mut node) = self.node(*place);
             let fields = self.doc.fields("Entry of a node");
             assert_eq!(fields.number(&entry, "target"), page | 1 << 31);
-            let nonce = [fields.get(&entry, "key"), fields.get(&entry, "sequence")].concat();
+            let counter = [fields.get(&entry, "key"), &[0; 12]].concat().try_into().unwrap();
             let tag = fields.get(&entry, "tag").try_into().unwrap();
             let data = associated(1, page, fields.get(&entry, "sequence"));
-            let opened = self.keys.index.open_in_place(&nonce.try_into().unwrap(), &data, &mut node, tag);
+            let (key, tags) = &self.keys.index;
+            let opened = tags.open_in_place(key, &counter, &data, &mut node, tag);
             opened.expect("a page of the index");
             for (block, bytes) in (page * 512..).zip(node.chunks(8)) {
                 self.index.extend(Place::of(bytes).map(|place| (block, place)));
@@ -476,10 +482,11 @@ impl SecondReader {
         let (entry, mut node) = self.node(*place);
         let fields = self.doc.fields("Entry of a node");
         assert_eq!([fields.number(&entry, "target"), fields.number(&entry, "key")], [block, place.key]);
-        let key = GcmKey::new(&self.key(place.key)).unwrap();
+        let key = self.key(place.key);
+        let (key, tags) = (GcmKey::new(&key).unwrap(), SivKey::under(&self.keys.tags, key.expose()));
         let data = associated(0, block, fields.get(&entry, "sequence"));
         let tag = fields.get(&entry, "tag").try_into().unwrap();
-        key.open_in_place(&[0; 12], &data, &mut node, tag).expect("a block");
+        tags.open_in_place(&key, &[0; 16], &data, &mut node, tag).expect("a block");
         Some(node)
     }
 }

@@ -1,0 +1,42 @@
+//! A machine that is resumed twice: two copies of an open disk, with the same flash and the same generator, take different data.
+//! No key and nonce may serve for two contents. Where nonces of headers are as they are drawn, some do.
+
+mod fixture;
+
+use fixture::Bed;
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_crypto::witness::{repeated, uses_of, uses_unhedged};
+
+fn content(block: u64, version: u64) -> Vec<u8> {
+    (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
+}
+
+/// Both copies, each from the beginning: what they do before they part is the same.
+fn copies() {
+    for copy in 1..3 {
+        let mut bed = Bed::small(3);
+        let disk = bed.open();
+        let write = |block, version| disk.write(BlockAddr(block), &content(block, version)).unwrap();
+        (0..20).for_each(|block| write(block, 1));
+        disk.flush().unwrap();
+        // Here they part; some of what they write is alike.
+        for round in 0..3 {
+            (0..20).for_each(|block| write(block, 100 * copy + round));
+            write(30, round);
+            disk.flush().unwrap();
+        }
+        disk.discard(BlockAddr(copy), 3).unwrap();
+        disk.purge().unwrap();
+        (5..15).for_each(|block| write(block, 200 * copy));
+        disk.close().unwrap();
+    }
+}
+
+#[test]
+fn no_nonce_serves_twice() {
+    let ((), hedged) = uses_of(copies);
+    assert!(hedged.len() > 100, "{} uses", hedged.len());
+    assert_eq!(repeated(&hedged), 0);
+    let ((), unhedged) = uses_unhedged(copies);
+    assert!(repeated(&unhedged) > 0, "the game does not notice");
+}
