@@ -2,7 +2,7 @@
 //! blocks at a fixed place, written in turn whenever the schedule of the log syncs; without a key both are
 //! random bytes, always.
 
-use crate::keys::{Salt, domain, stripe_key};
+use crate::keys::{LevelKeys, Salt, domain, stripe_key};
 use crate::medium_reader::MediumReader;
 use crate::params::{CHECKPOINTS, Params};
 use crate::place::Seq;
@@ -26,11 +26,11 @@ impl Checkpoint {
         self,
         medium: &dyn Medium,
         params: &Params,
-        level0: &Secret<32>,
-        salt: &Salt,
+        keys: &LevelKeys,
+        drawn: &Salt,
     ) -> Result<()> {
         let turn = self.seq.0 / params.half_gap() % 2;
-        self.write_to(turn, medium, level0, salt)
+        self.write_to(turn, medium, keys, drawn)
     }
 
     /// Writes it to place 0 or 1.
@@ -38,15 +38,16 @@ impl Checkpoint {
         self,
         turn: u64,
         medium: &dyn Medium,
-        level0: &Secret<32>,
-        salt: &Salt,
+        keys: &LevelKeys,
+        drawn: &Salt,
     ) -> Result<()> {
         let mut block = [0; BLOCK_SIZE];
-        block[..SALT_LEN].copy_from_slice(salt);
         let mut plain = [0; BLOCK_SIZE - BODY_AT];
         plain[..8].copy_from_slice(&self.seq.0.to_le_bytes());
         plain[8] = u8::from(self.closed);
-        let key = stripe_key(level0, salt)?;
+        let salt = keys.salts().hedge(*drawn, &turn.to_le_bytes(), &plain);
+        block[..SALT_LEN].copy_from_slice(&salt);
+        let key = stripe_key(keys.level(0), &salt)?;
         let tag = key.seal(domain::CHECKPOINT, turn as u8, &[], &plain, &mut block[BODY_AT..]);
         block[SALT_LEN..BODY_AT].copy_from_slice(&tag);
         medium.write_at(CHECKPOINTS + turn * BLOCK_SIZE as u64, &block)

@@ -11,8 +11,8 @@ use crate::params::Params;
 use crate::place::{Seq, Slot};
 use crate::plain::Echo;
 use crate::summary::{self, PublicPart, seal_root};
-use lacuna_core::{BLOCK_SIZE, Result};
-use lacuna_crypto::RandomSource;
+use lacuna_core::{BLOCK_SIZE, RecordMut, Result};
+use lacuna_crypto::{HEDGED, RandomSource};
 use lacuna_levels::{Entry, MapState, WriteKey};
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ pub(crate) struct Closed {
     pub(crate) in_flight: Arc<InFlight>,
     /// What the hidden part of its summary says.
     pub(crate) hidden: HiddenPart,
+    /// As it was drawn, until it is hedged.
     pub(crate) salt: Salt,
     /// The salt of the checkpoint that is due before it, if one is.
     pub(crate) checkpoint: Option<Salt>,
@@ -46,6 +47,31 @@ pub(crate) struct Encrypted {
 }
 
 impl Closed {
+    /// Makes its salt depend on all that is going to be sealed under it, so that two copies of a running machine, which draw the same
+    /// bytes, have keys of their own for what differs. As long as the bytes are fresh the salt is as random as they are, and tells
+    /// nothing (deniability contract). Every slot is hashed, full or empty: the work is the same whatever levels exist.
+    pub(crate) fn with_hedged_salt(mut self, keys: &LevelKeys) -> Closed {
+        let (salts, part) = (keys.salts(), &self.part);
+        let mut content = Vec::new();
+        let plain = [&self.in_flight.public, self.in_flight.hidden.get().expect("it was filled")];
+        for (slot, level, entry, block) in plain.into_iter().flat_map(|plain| plain.to_encrypt()) {
+            let mut bound = [0; 10];
+            RecordMut(&mut bound).put(0, &[level, slot.0]).u64(2, entry.pack());
+            content.extend(salts.nonce::<16>(&[0; HEDGED], &bound, block));
+        }
+        content.extend(part.previous);
+        content.extend(part.synced.0.to_le_bytes());
+        content.extend(part.root.encode());
+        content.extend(part.echo.iter().flat_map(|entry| entry.pack().to_le_bytes()));
+        content.extend(self.hidden.roots.iter().flat_map(MapState::encode));
+        for (level, entry) in &self.hidden.echo {
+            content.push(*level);
+            content.extend(entry.pack().to_le_bytes());
+        }
+        self.salt = salts.hedge(self.salt, &part.seq.0.to_le_bytes(), &content);
+        self
+    }
+
     /// Encrypts it into `bytes`, which are as long as a stripe.
     pub(crate) fn encrypt(
         mut self,

@@ -69,7 +69,7 @@ impl LevelFormat for Params {
         let first = Checkpoint { seq: Seq(1), closed: true };
         for turn in 0..2 {
             let salt = disk.public.draw_salt();
-            first.write_to(turn, &**medium, disk.log.keys().level(0), &salt)?;
+            first.write_to(turn, &**medium, disk.log.keys(), &salt)?;
         }
         medium.sync()
     }

@@ -6,7 +6,7 @@
 use crate::params::{Params, Version};
 use crate::place::{Seq, Slot};
 use lacuna_core::{BLOCK_SIZE, RecordMut, Result, Secret};
-use lacuna_crypto::{RandomSource, derive, random_secret};
+use lacuna_crypto::{HedgedNonce, RandomSource, derive, random_secret};
 use lacuna_levels::{Entry, Masters, SALT_LEN, TAG_LEN, Unverified, WriteKey};
 
 /// The random bytes of a stripe or a checkpoint from which its keys are derived.
@@ -31,6 +31,8 @@ pub(crate) struct LevelKeys {
     open: usize,
     /// The number of the key for each hidden slot that holds nothing.
     owners: Vec<u8>,
+    /// Hedges salts: under level 0's key, which is always there.
+    salts: HedgedNonce,
 }
 
 impl LevelKeys {
@@ -54,7 +56,8 @@ impl LevelKeys {
             }
         };
         let owners = (0..params.hidden_slots()).map(owner).collect();
-        LevelKeys { keys, open, owners }
+        let salts = HedgedNonce::derive(&keys[0], "deniable salt", &[]);
+        LevelKeys { keys, open, owners, salts }
     }
 
     /// The open hidden levels.
@@ -65,6 +68,11 @@ impl LevelKeys {
     /// The key of an open level.
     pub(crate) fn level(&self, level: u8) -> &Secret<32> {
         &self.keys[usize::from(level)]
+    }
+
+    /// What makes salts of random bytes.
+    pub(crate) fn salts(&self) -> &HedgedNonce {
+        &self.salts
     }
 
     /// The key of an open level for the stripe with this salt.

@@ -20,7 +20,8 @@
 //! 5. After a power cut the log ends before the first stripe that is not whole and was not durable; what was flushed is
 //!    before that end. Opening writes nothing, and finds the same end whichever levels are opened.
 //! 6. A discard never reaches the medium: it is a record in a slot.
-//! 7. Keys are derived from a level's key and the random salt of a stripe: no nonce ever repeats.
+//! 7. Keys are derived from a level's key and the random salt of a stripe, which is hedged: no nonce ever repeats, and where the
+//!    source of randomness does, it repeats with the content alone.
 //!
 //! Where it leaves the paper: one summary for a stripe instead of *k* map blocks for a block; recovery from summaries; a
 //! copy a gap ahead instead of rewriting in place, which a power cut could tear; no public bitmap (the entries of a

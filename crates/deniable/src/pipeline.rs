@@ -7,7 +7,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::closed::{Closed, Encrypted};
 use crate::health::{Health, LOOK_AGAIN, Wake};
-use crate::keys::Salt;
+use crate::keys::{LevelKeys, Salt};
 use crate::log::Log;
 use crate::params::Params;
 use crate::place::Seq;
@@ -85,6 +85,10 @@ impl Pipeline {
 
     pub(crate) fn params(&self) -> &Params {
         self.log.params()
+    }
+
+    pub(crate) fn keys(&self) -> &LevelKeys {
+        self.log.keys()
     }
 
     /// Stripes written since the disk was opened.
@@ -213,7 +217,7 @@ impl Pipeline {
     /// Writes down that stripe `seq` is durable.
     fn write_checkpoint(&self, seq: Seq, closed: bool, salt: &Salt) -> Result<()> {
         let checkpoint = Checkpoint { seq, closed };
-        checkpoint.write(&*self.medium, self.params(), self.log.keys().level(0), salt)
+        checkpoint.write(&*self.medium, self.params(), self.log.keys(), salt)
     }
 }
 

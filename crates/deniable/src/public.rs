@@ -199,8 +199,8 @@ impl Public {
         self.pipeline.finish(last, &self.draw_salt())
     }
 
-    /// A salt for a stripe or a checkpoint. Drawn in the order of operations, never by a thread of the disk: the same public
-    /// randomness gives the same trace.
+    /// Random bytes for the salt of a stripe or a checkpoint, which is hedged with the content sealed under it. Drawn in the order of
+    /// operations, never by a thread of the disk: the same public randomness gives the same trace.
     pub(crate) fn draw_salt(&self) -> Salt {
         let mut salt = [0; SALT_LEN];
         self.random.fill(&mut salt);
@@ -224,13 +224,13 @@ impl Public {
     /// function of the order of operations on it and on level 0, and no matter of speed (deniability contract).
     fn close(&self, turn: &mut Turn) -> Result<()> {
         self.pipeline.wait_room()?;
-        let salt = self.draw_salt();
+        let drawn = self.draw_salt();
         let seq = turn.last.head.next();
         let checkpoint = self.pipeline.is_checkpoint_due(seq).then(|| self.draw_salt());
         let carried = turn.carried.take().expect("an open stripe has what it carries on");
         let (in_flight, root) = self.view.close();
         let entries = in_flight.public.entries_of(0);
-        let last = LogEnd { head: seq, name: name_of(&salt), echo: entries.clone() };
+        let last = LogEnd { head: seq, name: name_of(&drawn), echo: entries.clone() };
         let before = std::mem::replace(&mut turn.last, last);
         let part = PublicPart {
             seq,
@@ -241,8 +241,12 @@ impl Public {
             echo: before.echo,
         };
         let filled = self.hidden.fill(&in_flight, carried);
-        let sent = filled
-            .and_then(|hidden| self.pipeline.send(Closed { in_flight, hidden, salt, checkpoint, part }));
+        let sent = filled.and_then(|hidden| {
+            let closed = Closed { in_flight, hidden, salt: drawn, checkpoint, part };
+            let closed = closed.with_hedged_salt(self.pipeline.keys());
+            turn.last.name = name_of(&closed.salt);
+            self.pipeline.send(closed)
+        });
         // The stripe has its number: no other can take its place.
         sent.map_err(|e| self.health.fail(e))
     }

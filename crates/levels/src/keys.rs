@@ -1,6 +1,6 @@
 //! The keys of one write to the medium, a stripe or a batch: for each level one pair, derived from the level's key and
-//! the write's random salt. A salt is drawn for every write there ever is, so no key is used for two, after a power cut
-//! and on a restored copy as little as otherwise; within a write each nonce is a domain and an index.
+//! the write's random salt. A salt is drawn for every write there ever is and hedged with its content, so no key is used for two,
+//! after a power cut, on a restored copy and in two copies of a running machine as little as otherwise; within a write each nonce is a domain and an index.
 
 use crate::entry::Entry;
 use lacuna_core::{Error, Kind, Result, Secret};

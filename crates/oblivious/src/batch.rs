@@ -1,8 +1,9 @@
 //! Filling a batch: what each of its cells takes (the paper's Algorithm 6, for all operations of a batch at once).
 //!
-//! Deniability contract: cells and salt come from public randomness, and every level has cells of its own among them: what a
+//! Deniability contract: cells come from public randomness, as does the salt, which is hedged, and every level has cells of its own among them: what a
 //! level gets does not depend on any other. A cell that no level takes is sealed under a throwaway key: all cells cost the same.
 
+use crate::cell::{FILLER_AT, NONCE_AT};
 use crate::head::{Draft, LevelRecord, PublicPart, batch_key};
 use crate::keys::Keys;
 use crate::level_cells::LevelCells;
@@ -13,7 +14,7 @@ use crate::prepared::Prepared;
 use crate::progress::Claims;
 use lacuna_core::{BLOCK_SIZE, Result};
 use lacuna_crypto::RandomSource;
-use lacuna_levels::{Entry, HiddenLevel, SALT_LEN, WriteKey};
+use lacuna_levels::{Entry, HiddenLevel, SALT_LEN};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
@@ -47,11 +48,19 @@ pub(crate) struct Batch<'a> {
     /// Its cells; what they are going to hold takes the place of what they held.
     drawn: Prepared,
     holds: Vec<Holds>,
-    draft: Draft,
-    /// Of the open levels, for this batch.
-    write_keys: Vec<WriteKey>,
+    /// What the head is made of: random bytes, and what the levels say.
+    block: Box<[u8; BLOCK_SIZE]>,
+    told: Vec<Told>,
     /// What level 0 leaves in the stash.
     stashed: Vec<(Entry, Box<[u8]>)>,
+}
+
+/// What a level says in the head.
+struct Told {
+    level: u8,
+    entries: Vec<Entry>,
+    stashed: Vec<Entry>,
+    record: LevelRecord,
 }
 
 /// A batch as it goes to the medium, but for its record.
@@ -70,21 +79,20 @@ impl<'a> Batch<'a> {
         filler: &'a dyn RandomSource,
         seq: BatchSeq,
         drawn: Prepared,
-    ) -> Result<Batch<'a>> {
+    ) -> Batch<'a> {
         let mut block = Box::new([0; BLOCK_SIZE]);
         filler.fill(&mut block[..]);
-        let of_batch = keys.levels().iter().map(|key| batch_key(&key.level, &drawn.salt));
-        Ok(Batch {
+        Batch {
             params,
             keys,
             filler,
             seq,
             holds: vec![Holds::Filler; drawn.cells.len()],
-            draft: Draft::new(drawn.salt, block),
-            write_keys: of_batch.collect::<Result<_>>()?,
+            block,
+            told: Vec::new(),
             drawn,
             stashed: Vec::new(),
-        })
+        }
     }
 
     /// A level takes its turn.
@@ -115,7 +123,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// The head says what the level did.
+    /// The head is going to say what the level did.
     fn tell(&mut self, level: u8, state: &HiddenLevel, trims: Vec<(u64, u64)>) {
         let slots = self.slots(level);
         let put = |holds: &Holds| match holds {
@@ -127,8 +135,7 @@ impl<'a> Batch<'a> {
             self.stashed.iter().filter(|_| level == 0).map(|(entry, _)| *entry).collect();
         let cycle = BatchSeq(state.tree.cycle_began());
         let record = LevelRecord { state: state.tree.state(), cycle, trims };
-        let key = &self.write_keys[usize::from(level)];
-        self.draft.put_level(key, level, slots, &entries, &stashed, &record);
+        self.told.push(Told { level, entries, stashed, record });
     }
 
     fn slots(&self, level: u8) -> Range<usize> {
@@ -226,9 +233,40 @@ impl<'a> Batch<'a> {
         }
         let cells = std::mem::take(&mut self.drawn.cells);
         let public = PublicPart { seq: self.seq, previous, claims, cells };
-        let salt = self.draft.salt;
-        let head = self.draft.finish(&self.write_keys[0], &public, record);
+        let salt = self.hedged_salt(&public, record);
+        let write_keys = self.keys.levels().iter().map(|key| batch_key(&key.level, &salt));
+        let write_keys = write_keys.collect::<Result<Vec<_>>>()?;
+        let mut draft = Draft::new(salt, self.block);
+        for Told { level, entries, stashed, record } in &self.told {
+            let key = &write_keys[usize::from(*level)];
+            draft.put_level(key, *level, self.params.slots(*level), entries, stashed, record);
+        }
+        let head = draft.finish(&write_keys[0], &public, record);
         Ok(Sealed { salt, public, head, memory: self.drawn.old })
+    }
+
+    /// The salt, which depends on all that is going to be sealed under it, so that two copies of a running machine, which draw the
+    /// same bytes, have keys of their own for what differs. As long as the bytes are fresh it is as random as they are, and tells
+    /// nothing (deniability contract). Nonces of cells stand for the cells, whose content they depend on.
+    fn hedged_salt(&self, public: &PublicPart, record: &[u8]) -> [u8; SALT_LEN] {
+        let mut content = self.block.to_vec();
+        for cell in record.chunks_exact(self.params.cell_len()) {
+            content.extend_from_slice(&cell[NONCE_AT..FILLER_AT]);
+        }
+        for Told { level, entries, stashed, record } in &self.told {
+            content.extend(
+                [u32::from(*level), entries.len() as u32, stashed.len() as u32]
+                    .map(u32::to_le_bytes)
+                    .as_flattened(),
+            );
+            content.extend(entries.iter().chain(stashed).flat_map(|entry| entry.pack().to_le_bytes()));
+            content.extend(record.encode());
+        }
+        content.extend(public.previous);
+        content
+            .extend([public.claims.synced, public.claims.applied].iter().flat_map(|seq| seq.0.to_le_bytes()));
+        content.extend(public.cells.iter().flat_map(|cell| cell.0.to_le_bytes()));
+        self.keys.salts().hedge(self.drawn.salt, &self.seq.0.to_le_bytes(), &content)
     }
 }
 

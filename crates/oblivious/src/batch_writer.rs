@@ -159,7 +159,7 @@ impl BatchWriter {
         record: &mut Vec<u8>,
     ) -> Result<(FxHashMap<Cell, usize>, Sealed, bool)> {
         let params = &self.params;
-        let mut batch = Batch::new(params, &self.keys, &*self.filler, seq, drawn)?;
+        let mut batch = Batch::new(params, &self.keys, &*self.filler, seq, drawn);
         let another = self.levels.with(0, |level0, cells| -> Result<bool> {
             // No more than there are operations, or the stash would not keep its bound.
             let idle = usize::from(params.plan.operations).saturating_sub(level0.queue.len());

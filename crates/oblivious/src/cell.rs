@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!    0  block   4096  encrypted (XAES-256-GCM)
-//! 4096  nonce     24  random
+//! 4096  nonce     24  random, hedged
 //! 4120  cover     16  the entry and the place (in version 1 zeros), under a pad that belongs to the nonce
 //! 4136  tag       16  of the block, over place and entry as well
 //! 4152  filler     8  random (456 in version 1)
@@ -15,7 +15,7 @@
 
 use crate::place::Place;
 use lacuna_core::{BLOCK_SIZE, Record, Result, Secret};
-use lacuna_crypto::{AesBlock, RandomSource, XAES_NONCE, XaesKey, derive, random_secret};
+use lacuna_crypto::{AesBlock, HedgedNonce, RandomSource, XAES_NONCE, XaesKey, derive, random_secret};
 use lacuna_levels::Entry;
 
 pub(crate) const NONCE_AT: usize = BLOCK_SIZE;
@@ -36,6 +36,7 @@ pub(crate) enum Opened {
 /// The keys of one level for cells.
 pub(crate) struct CellKey {
     blocks: XaesKey,
+    nonces: HedgedNonce,
     entries: AesBlock,
 }
 
@@ -49,12 +50,13 @@ impl CellKey {
     pub(crate) fn new(level: &Secret<32>) -> CellKey {
         CellKey {
             blocks: XaesKey::new(&derive(level, "oblivious cell", &[])),
+            nonces: HedgedNonce::derive(level, "oblivious cell nonce", &[]),
             entries: AesBlock::new(&derive(level, "oblivious entry", &[])),
         }
     }
 
     /// Fills a cell, or a slot of the stash, with a block, which verifies at this place alone. Everything random in it comes
-    /// from `filler`.
+    /// from `filler`; the nonce is hedged with place, entry and block.
     pub(crate) fn seal(
         &self,
         place: Place,
@@ -65,8 +67,11 @@ impl CellKey {
     ) -> Result<()> {
         let (body, trailer) = cell.split_at_mut(BLOCK_SIZE);
         filler.fill(trailer);
-        let nonce = trailer[..XAES_NONCE].try_into().expect("a nonce");
-        let tag = self.blocks.seal(&nonce, &associated(place, entry), block, body)?;
+        let (nonce, _) = trailer.split_first_chunk_mut::<XAES_NONCE>().expect("a nonce");
+        let associated = associated(place, entry);
+        *nonce = self.nonces.hedge(*nonce, &associated, block);
+        let nonce = *nonce;
+        let tag = self.blocks.seal(&nonce, &associated, block, body)?;
         let mut cover = self.pad(&nonce);
         let plain = [entry.pack().to_le_bytes(), place.word().to_le_bytes()];
         cover.iter_mut().zip(plain.as_flattened()).for_each(|(byte, plain)| *byte ^= plain);

@@ -163,7 +163,7 @@ pub(crate) struct LevelRecord {
 }
 
 impl LevelRecord {
-    fn encode(&self) -> [u8; RECORD_PLAIN] {
+    pub(crate) fn encode(&self) -> [u8; RECORD_PLAIN] {
         debug_assert!(self.trims.len() <= MOST_TRIMS);
         let mut out = [0; RECORD_PLAIN];
         out[..STATE_LEN].copy_from_slice(&self.state.encode());
@@ -188,7 +188,6 @@ impl LevelRecord {
 
 /// A head that is being written. What no level says in it is random from the start.
 pub(crate) struct Draft {
-    pub(crate) salt: [u8; SALT_LEN],
     block: Box<[u8; BLOCK_SIZE]>,
 }
 
@@ -196,7 +195,7 @@ impl Draft {
     /// `block` is random.
     pub(crate) fn new(salt: [u8; SALT_LEN], mut block: Box<[u8; BLOCK_SIZE]>) -> Draft {
         block[..SALT_LEN].copy_from_slice(&salt);
-        Draft { salt, block }
+        Draft { block }
     }
 
     fn cover(&mut self, key: &WriteKey, domain: Domain, at: usize, slot: usize, entry: Entry) {

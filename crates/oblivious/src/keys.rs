@@ -4,7 +4,7 @@
 
 use crate::cell::CellKey;
 use lacuna_core::Secret;
-use lacuna_crypto::{RandomSource, derive};
+use lacuna_crypto::{HedgedNonce, RandomSource, derive};
 use lacuna_levels::Masters;
 
 /// The keys of one level of one disk.
@@ -26,14 +26,23 @@ impl LevelKey {
 pub(crate) struct Keys {
     /// Of the open levels, from 0 up.
     levels: Vec<LevelKey>,
+    /// Hedges salts: under level 0's key, which is always there.
+    salts: HedgedNonce,
     /// Seals filler, and is tried on cells of which no open level has anything.
     throwaway: CellKey,
 }
 
 impl Keys {
     pub(crate) fn new(masters: Masters<'_>, filler: &dyn RandomSource) -> Keys {
-        let levels = masters.keys.iter().map(|master| LevelKey::new(master, masters.uuid)).collect();
-        Keys { levels, throwaway: CellKey::throwaway(filler) }
+        let levels: Vec<LevelKey> =
+            masters.keys.iter().map(|master| LevelKey::new(master, masters.uuid)).collect();
+        let salts = HedgedNonce::derive(&levels[0].level, "oblivious salt", &[]);
+        Keys { levels, salts, throwaway: CellKey::throwaway(filler) }
+    }
+
+    /// What makes salts of random bytes.
+    pub(crate) fn salts(&self) -> &HedgedNonce {
+        &self.salts
     }
 
     /// Of all open levels, from 0 up.

@@ -44,7 +44,8 @@
 //!    that falls exponentially in *m* (`bound.rs`).
 //! 7. A cell is overwritten in place only with what is durable in the ring; a batch in the ring only when a durable head says
 //!    that its cells are durable in place.
-//! 8. A nonce is drawn for every cell that is ever written, and a salt for every head.
+//! 8. A nonce is drawn for every cell that is ever written, and a salt for every head, and both are hedged: where the source
+//!    repeats, they repeat with the content alone.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
