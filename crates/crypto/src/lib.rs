@@ -20,6 +20,7 @@ mod hedged_nonce;
 mod kdf;
 mod memory;
 mod random;
+mod resumption;
 mod speed;
 #[allow(unsafe_code)]
 mod vector_gcm;

@@ -4,6 +4,7 @@
 //! its memory does not tell what it gave before.
 
 use crate::ffi::AesBlock;
+use crate::resumption::{ResumptionWatch, about_now};
 use crate::vector_stream;
 use lacuna_core::{Error, Kind, Result, Secret};
 use parking_lot::Mutex;
@@ -18,6 +19,8 @@ const BUFFER: usize = 1024;
 const LARGE: usize = 512;
 /// Bytes after which fresh entropy from the system is mixed into the key.
 const RESEED_AFTER: u64 = 1 << 30;
+/// Nanoseconds after which it is: so soon two copies of a running machine part, whose kernels have keys of their own.
+const RESEED_EVERY: i64 = 1_000_000_000;
 /// Generators that share the load of many threads.
 const SHARDS: usize = 8;
 
@@ -25,11 +28,21 @@ const SHARDS: usize = 8;
 pub trait RandomSource: Send + Sync {
     /// Fills `buf` with random bytes.
     fn fill(&self, buf: &mut [u8]);
+
+    /// How often it was noticed that this process may go on as a copy, in a virtual machine that was resumed from a snapshot:
+    /// another copy may have drawn the earlier bytes too. Bytes that are drawn after such a change are new.
+    fn resumptions(&self) -> u64 {
+        0
+    }
 }
 
 impl<T: RandomSource + ?Sized> RandomSource for Arc<T> {
     fn fill(&self, buf: &mut [u8]) {
         (**self).fill(buf);
+    }
+
+    fn resumptions(&self) -> u64 {
+        (**self).resumptions()
     }
 }
 
@@ -56,6 +69,7 @@ struct Generator {
     buffer: Box<[u8; BUFFER]>,
     used: usize,
     since_reseed: u64,
+    reseeded_at: i64,
     reseeds: bool,
 }
 
@@ -66,6 +80,7 @@ impl Generator {
             buffer: Box::new([0; BUFFER]),
             used: BUFFER,
             since_reseed: 0,
+            reseeded_at: about_now(),
             reseeds,
         }
     }
@@ -98,18 +113,35 @@ impl Generator {
         }
     }
 
-    /// Makes a new buffer of key stream, and from its start the key that replaces the present one.
+    /// Makes a new buffer of key stream, from fresh entropy if it is time.
     fn refill(&mut self, already_given: usize) {
+        let due =
+            self.since_reseed >= RESEED_AFTER || about_now().wrapping_sub(self.reseeded_at) >= RESEED_EVERY;
+        if self.reseeds && due {
+            self.reseed();
+        }
+        self.turn(already_given, false);
+    }
+
+    /// Mixes fresh entropy into the key. Nothing that is given from now on was made before.
+    fn reseed(&mut self) {
+        self.turn(0, true);
+        self.buffer.zeroize();
+        self.used = BUFFER;
+    }
+
+    /// Makes a new buffer of key stream, and from its start the key that replaces the present one.
+    fn turn(&mut self, already_given: usize, reseeds: bool) {
         self.buffer.fill(0);
         self.schedule.xor_stream(&[0; 16], &mut self.buffer[..]);
         self.since_reseed += (BUFFER + already_given) as u64;
         let (key, _) = self.buffer.split_first_chunk_mut::<32>().expect("the buffer is longer than a key");
-        if self.reseeds && self.since_reseed >= RESEED_AFTER {
+        if reseeds {
             let mut fresh = [0u8; 32];
             // If the system gives nothing this time, the generator goes on safely from its own output.
             if getrandom::fill(&mut fresh).is_ok() {
                 key.iter_mut().zip(&fresh).for_each(|(k, f)| *k ^= f);
-                self.since_reseed = 0;
+                (self.since_reseed, self.reseeded_at) = (0, about_now());
             }
             fresh.zeroize();
         }
@@ -128,7 +160,10 @@ impl Drop for Generator {
 /// The random source of a running program, keyed by the operating system.
 ///
 /// Make it after any `fork`: two processes that share one would draw the same bytes.
-pub struct SystemRandom(Vec<Mutex<Generator>>);
+pub struct SystemRandom {
+    shards: Vec<Mutex<Generator>>,
+    watch: ResumptionWatch,
+}
 
 impl SystemRandom {
     /// A source under fresh keys. Fails if the system has no entropy to give.
@@ -142,7 +177,8 @@ impl SystemRandom {
             })?;
             Ok(Mutex::new(Generator::new(&key, true)))
         };
-        (0..SHARDS).map(|_| shard()).collect::<Result<_>>().map(SystemRandom)
+        let shards = (0..SHARDS).map(|_| shard()).collect::<Result<_>>()?;
+        Ok(SystemRandom { shards, watch: ResumptionWatch::new() })
     }
 }
 
@@ -151,7 +187,15 @@ impl RandomSource for SystemRandom {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local!(static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS);
         let shard = SHARD.try_with(|s| *s).unwrap_or(0);
-        self.0[shard].lock().fill(buf);
+        self.shards[shard].lock().fill(buf);
+    }
+
+    fn resumptions(&self) -> u64 {
+        let (times, resumed) = self.watch.look();
+        if resumed {
+            self.shards.iter().for_each(|shard| shard.lock().reseed());
+        }
+        times
     }
 }
 
@@ -214,6 +258,22 @@ mod tests {
         let ones: u64 = buf.iter().map(|b| u64::from(b.count_ones())).sum();
         // Half of 2^23 bits; the standard deviation is 1448.
         assert!(ones.abs_diff(1 << 22) < 8 * 1448, "{ones} ones");
+    }
+
+    #[test]
+    fn copies_of_a_generator_part_when_they_are_keyed_anew() {
+        let copy = || Generator::new(&in_place(|key: &mut [u8; 32]| key.fill(5)), false);
+        let (mut one, mut other) = (copy(), copy());
+        let draw = |generator: &mut Generator| {
+            let mut bytes = [0; 100];
+            generator.fill(&mut bytes);
+            bytes
+        };
+        assert_eq!(draw(&mut one), draw(&mut other));
+        one.reseed();
+        other.reseed();
+        let (first, second) = (draw(&mut one), draw(&mut other));
+        assert!(first.chunks(16).all(|part| second.chunks(16).all(|other| part != other)));
     }
 
     #[test]
