@@ -4,7 +4,7 @@
 
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One use of a key and a nonce: AES-256-GCM, or AES-256-XTS, whose tweak it is then.
@@ -52,10 +52,10 @@ pub fn uses_of<T>(play: impl FnOnce() -> T) -> (T, Vec<Use>) {
 /// How many pairs of key and nonce were used for more than one content.
 pub fn repeated(uses: &[Use]) -> usize {
     let mut first = HashMap::new();
-    let mut bad = HashMap::new();
+    let mut bad = HashSet::new();
     for Use { key, nonce, content } in uses {
         if *first.entry((key, nonce)).or_insert(content) != content {
-            bad.insert((key, nonce), ());
+            bad.insert((key, nonce));
         }
     }
     bad.len()

@@ -9,7 +9,7 @@ use crate::keys::{LevelKeys, Salt, domain, seal_slot};
 use crate::log::InFlight;
 use crate::params::Params;
 use crate::place::{Seq, Slot};
-use crate::plain::Echo;
+use crate::plain::{Echo, Plain};
 use crate::summary::{self, PublicPart, seal_root};
 use lacuna_core::{BLOCK_SIZE, RecordMut, Result};
 use lacuna_crypto::{HEDGED, RandomSource};
@@ -54,7 +54,7 @@ impl Closed {
         let (salts, part) = (keys.salts(), &self.part);
         let mut content = Vec::new();
         let plain = [&self.in_flight.public, self.in_flight.hidden.get().expect("it was filled")];
-        for (slot, level, entry, block) in plain.into_iter().flat_map(|plain| plain.to_encrypt()) {
+        for (slot, level, entry, block) in plain.into_iter().flat_map(Plain::to_encrypt) {
             let mut bound = [0; 10];
             RecordMut(&mut bound).put(0, &[level, slot.0]).u64(2, entry.pack());
             content.extend(salts.nonce::<16>(&[0; HEDGED], &bound, block));

@@ -1,6 +1,6 @@
 //! Write counters (section 4): pairs (session, pass) that no block ever meets twice, not even after a crash.
 //!
-//! A session is drawn at random by each opening for writing. Within a session a file counts passes, and within a pass each block
+//! A session is drawn at random by each opening for writing, and again where the machine may be a copy that was resumed. Within a session a file counts passes, and within a pass each block
 //! is written at most once. Nothing has to be remembered across a crash: the next opening draws another session. The paper
 //! increments a counter for each block and forgets it when the block is deleted (`del_ctr`), so a block that is deleted and
 //! appended again would use a counter twice; here the blocks of a pass are remembered whether they still exist or not.
@@ -43,6 +43,13 @@ impl Pass {
         let number = if last.session == session { last.pass } else { 0 };
         // The pass of `number` counts as over: the first write starts the next.
         Pass { session, number, written: vec![(0, u64::MAX)] }
+    }
+
+    /// Goes on in a session, from its first pass if it is another than before.
+    pub(crate) fn enter(&mut self, session: Session) {
+        if self.session != session {
+            *self = Pass::after(Counter::HOLE, session);
+        }
     }
 
     /// The last pass used, for TS.
@@ -102,6 +109,17 @@ mod tests {
                 pass = Pass::after(pass.last(), session);
             }
         }
+    }
+
+    #[test]
+    fn another_session_begins_with_its_first_pass() {
+        let mut pass = Pass::after(Counter::HOLE, Session(5));
+        assert_eq!((0..3).map(|_| pass.write(0, 4).unwrap().pass).max(), Some(3));
+        pass.enter(Session(5));
+        assert_eq!(pass.write(0, 4).unwrap(), Counter { session: Session(5), pass: 4 });
+        pass.enter(Session(6));
+        assert_eq!(pass.write(0, 4).unwrap(), Counter { session: Session(6), pass: 1 });
+        assert_eq!(pass.write(0, 4).unwrap(), Counter { session: Session(6), pass: 2 });
     }
 
     #[test]

@@ -154,6 +154,11 @@ impl ProtectedFile {
         Ok(file)
     }
 
+    /// From now on blocks are written in this session, in which no other opening may have written the file.
+    pub fn set_session(&mut self, session: Session) {
+        self.pass.enter(session);
+    }
+
     /// Bounds its caches; what is dirty stays until the next commit.
     pub fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;

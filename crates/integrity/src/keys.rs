@@ -1,9 +1,9 @@
-//! The keys of one file, and what goes with them: nonces, tweaks, tags of tree pages.
+//! The keys of one file, and what goes with them: counters, tweaks, tags of tree pages.
 
 use crate::counter::{Counter, Session};
 use crate::untrusted::Part;
 use lacuna_core::{Result, Secret};
-use lacuna_crypto::{AesBlock, GcmKey, Hctr2Key, XtsKey, derive, derive_gcm, keyed_hash};
+use lacuna_crypto::{AesBlock, GcmKey, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_gcm, keyed_hash};
 use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +14,7 @@ pub(crate) type Tag = [u8; 16];
 mod label {
     pub(super) const FILE: &str = "integrity file";
     pub(super) const BLOCKS: &str = "integrity blocks";
+    pub(super) const TAGS: &str = "integrity block tags";
     pub(super) const TREE: &str = "integrity tree";
     pub(super) const WIDE: &str = "integrity wide blocks";
     pub(super) const PAGES: &str = "integrity pages";
@@ -26,6 +27,7 @@ mod label {
 pub struct FileKeys {
     file: Secret<32>,
     sessions: RwLock<SessionKeys>,
+    tags: OnceLock<SivKey>,
     tree: OnceLock<Secret<32>>,
     wide: OnceLock<Hctr2Key>,
     pages: OnceLock<Hctr2Key>,
@@ -39,12 +41,17 @@ impl FileKeys {
     pub fn derive(master: &Secret<32>, file: u64) -> Result<Arc<FileKeys>> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
         let (sessions, reference) = (RwLock::default(), OnceLock::new());
-        let (tree, wide) = (OnceLock::new(), OnceLock::new());
+        let (tags, tree, wide) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (pages, xts) = (OnceLock::new(), OnceLock::new());
-        Ok(Arc::new(FileKeys { file, sessions, tree, wide, pages, xts, reference }))
+        Ok(Arc::new(FileKeys { file, sessions, tags, tree, wide, pages, xts, reference }))
     }
 
-    /// AES-256-GCM over the blocks that a session wrote. Errors: [`lacuna_core::Kind::Memory`].
+    /// The tags of blocks, which are the nonces under which they are encrypted as well.
+    pub(crate) fn siv(&self) -> &SivKey {
+        self.tags.get_or_init(|| SivKey::derive(&self.file, label::TAGS, &[]))
+    }
+
+    /// AES-256-GCM over the blocks that a session wrote, for its key stream. Errors: [`lacuna_core::Kind::Memory`].
     pub(crate) fn gcm(&self, session: Session) -> Result<Arc<GcmKey>> {
         if let Some(key) = self.sessions.read().get(session) {
             return Ok(key);
@@ -137,13 +144,12 @@ pub(crate) fn wide_tweak(block: u64, counter: Counter) -> [u8; 20] {
     tweak
 }
 
-/// The nonce of a block under the key of its session: its pass and its index. Within a pass each block is written at most once, so
-/// no two are alike.
-pub(crate) fn nonce(block: u64, pass: u32) -> [u8; 12] {
-    let mut nonce = [0; 12];
-    nonce[..4].copy_from_slice(&pass.to_le_bytes());
-    nonce[4..].copy_from_slice(&block.to_le_bytes());
-    nonce
+/// What the tag of a block binds beside its index: its write counter.
+pub(crate) fn tag_counter(Counter { session, pass }: Counter) -> [u8; HEDGED] {
+    let mut bytes = [0; HEDGED];
+    bytes[..8].copy_from_slice(&session.0.to_le_bytes());
+    bytes[8..12].copy_from_slice(&pass.to_le_bytes());
+    bytes
 }
 
 /// How many keys of sessions are kept: a run of blocks seldom has more.
@@ -180,7 +186,7 @@ mod tests {
         let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
         let seal = |session| {
             let mut sealed = [0; 32];
-            let tag = keys.gcm(Session(session)).unwrap().seal(&nonce(5, 1), &[], &[9; 32], &mut sealed);
+            let tag = keys.gcm(Session(session)).unwrap().seal(&[5; 12], &[], &[9; 32], &mut sealed);
             (sealed, tag)
         };
         let all: Vec<_> = (0..40).map(seal).collect();

@@ -1,10 +1,13 @@
-//! How blocks are encrypted that need no tag in a tree: by what they are (RAND-EINT), with the tag inside (COMP-EINT), or
-//! without any check (encryption only).
+//! How blocks are encrypted: with a tag that becomes a leaf of a tree; or those that need none, by what they are (RAND-EINT), with
+//! the tag inside (COMP-EINT), or without any check (encryption only).
+//!
+//! A tag is a pseudorandom function of index, write counter and content, and is the nonce as well (SIV): a machine that is
+//! resumed twice repeats counters, and then shows no more than whether contents are equal.
 
 use crate::compress::{PACKED_HEADER, compress, decompress};
 use crate::counter::{Counter, Session};
 use crate::entropy::is_random_looking;
-use crate::keys::{FileKeys, Tag, nonce, wide_tweak};
+use crate::keys::{FileKeys, Tag, tag_counter, wide_tweak};
 use crate::weak::{Check, enforced};
 use lacuna_core::Result;
 use lacuna_crypto::GcmKey;
@@ -44,9 +47,16 @@ impl<'k> Ciphers<'k> {
         from: &[u8],
         to: &mut [u8],
     ) -> Result<Tag> {
-        let (index, Counter { session, pass }) = bound(block, counter);
-        crate::witness::gcm(session, nonce(index, pass), block, from);
-        Ok(self.gcm(session)?.seal(&nonce(index, pass), &index.to_le_bytes(), from, to))
+        let (index, counter) = bound(block, counter);
+        self.seal(block, counter, &index.to_le_bytes(), from, to)
+    }
+
+    /// Encrypts something under its synthetic tag, which `data` goes into beside the counter.
+    fn seal(&mut self, block: u64, counter: Counter, data: &[u8], from: &[u8], to: &mut [u8]) -> Result<Tag> {
+        let keys = self.keys;
+        let tag = keys.siv().seal(self.gcm(counter.session)?, &tag_counter(counter), data, from, to);
+        crate::witness::gcm(counter.session, &tag, block, from);
+        Ok(tag)
     }
 
     /// Decrypts a block whose tag is a leaf. `false` if the tag does not verify.
@@ -57,9 +67,10 @@ impl<'k> Ciphers<'k> {
         bytes: &mut [u8],
         tag: &Tag,
     ) -> Result<bool> {
-        let (index, Counter { session, pass }) = bound(block, counter);
-        let gcm = self.gcm(session)?;
-        Ok(gcm.open_in_place(&nonce(index, pass), &index.to_le_bytes(), bytes, tag).is_ok())
+        let (index, counter) = bound(block, counter);
+        let (keys, data) = (self.keys, index.to_le_bytes());
+        let gcm = self.gcm(counter.session)?;
+        Ok(keys.siv().open_in_place(gcm, &tag_counter(counter), &data, bytes, tag).is_ok())
     }
 }
 
@@ -138,9 +149,8 @@ impl Low for CompLow {
         if compress(from, packed, SAVED).is_none() {
             return Ok(false);
         }
-        let (index, Counter { session, pass }) = bound(block, counter);
-        crate::witness::gcm(session, nonce(index, pass), block, packed);
-        *tag = ciphers.gcm(session)?.seal(&nonce(index, pass), &inner_data(index), packed, text);
+        let (index, counter) = bound(block, counter);
+        *tag = ciphers.seal(block, counter, &inner_data(index), packed, text)?;
         Ok(true)
     }
 
@@ -148,9 +158,10 @@ impl Low for CompLow {
         let (text, tag) = bytes.split_last_chunk::<16>().expect("a block is longer than a tag");
         let mut packed = [0; MOST_BLOCK_SIZE];
         let packed = &mut packed[..text.len()];
-        let (index, Counter { session, pass }) = bound(block, counter);
-        let gcm = ciphers.gcm(session)?;
-        let opened = gcm.open(&nonce(index, pass), &inner_data(index), text, tag, packed).is_ok();
+        let (index, counter) = bound(block, counter);
+        let (siv, data) = (ciphers.keys.siv(), inner_data(index));
+        let gcm = ciphers.gcm(counter.session)?;
+        let opened = siv.open(gcm, &tag_counter(counter), &data, text, tag, packed).is_ok();
         let good = opened && decompress(packed, bytes).is_some();
         if !good {
             bytes.fill(0);

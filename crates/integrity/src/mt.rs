@@ -1,7 +1,6 @@
-//! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM, its tag a leaf of a tree of tags.
+//! MT-EINT (section 5.1, Figure 7): each block encrypted with AES-256-GCM under its tag, a leaf of a tree of tags.
 //!
-//! The paper hashes index and content; here the tag is a keyed hash that binds the index and the write counter (key and nonce), made by
-//! the pass that encrypts. A leaf of zeros is a hole.
+//! The paper hashes index and content; here the tag is a keyed hash that binds the write counter as well. A leaf of zeros is a hole.
 
 use crate::body::{BATCH, Body, State, at, batch_blocks, with_buffer};
 use crate::counter::{Counter, Pass};

@@ -3,7 +3,7 @@
 
 #[cfg(not(test))]
 #[inline]
-pub(crate) fn gcm(_: crate::counter::Session, _: [u8; 12], _: u64, _: &[u8]) {}
+pub(crate) fn gcm(_: crate::counter::Session, _: &[u8; 16], _: u64, _: &[u8]) {}
 
 #[cfg(not(test))]
 #[inline]
@@ -32,8 +32,8 @@ mod record {
         });
     }
 
-    pub(crate) fn gcm(session: Session, nonce: [u8; 12], block: u64, content: &[u8]) {
-        record(&[&[0], &session.0.to_le_bytes()[..], &nonce].concat(), block, content);
+    pub(crate) fn gcm(session: Session, tag: &[u8; 16], block: u64, content: &[u8]) {
+        record(&[&[0], &session.0.to_le_bytes()[..], &tag[..12]].concat(), block, content);
     }
 
     pub(crate) fn wide(tweak: &[u8; 20], block: u64, content: &[u8]) {

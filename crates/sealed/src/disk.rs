@@ -142,7 +142,8 @@ impl Sealed {
         }
         let mut random = [0; 16];
         options.random.fill(&mut random);
-        let mut journal = Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), (random, rescue))?;
+        let mut journal =
+            Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), (random, rescue))?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = Replayed::of(&mut journal, &map, params)?;
         let slots: Arc<dyn Medium> = match params.layout {

@@ -36,8 +36,8 @@ fn copies(cipher: Cipher, layout: Layout) {
 }
 
 fn play(cipher: Cipher, layout: Layout) -> [Vec<Use>; 2] {
-    let (_, hedged) = uses_of(|| copies(cipher, layout));
-    let (_, unhedged) = uses_unhedged(|| copies(cipher, layout));
+    let ((), hedged) = uses_of(|| copies(cipher, layout));
+    let ((), unhedged) = uses_unhedged(|| copies(cipher, layout));
     [hedged, unhedged]
 }
 

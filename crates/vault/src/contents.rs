@@ -165,6 +165,7 @@ impl Contents {
         }
         let space = FileSpace::new(&self.ground, inode.ino, &body.record);
         let open = body.file.as_mut().expect("it was just opened");
+        open.protected.set_session(self.ground.session());
         let mut all = Work { open, space, record: &mut body.record };
         let result = work(self, inode, &mut all);
         let has_us = all.space.has_us();

@@ -16,7 +16,6 @@ pub(crate) struct Ground {
     pub(crate) namespace: Arc<Namespace>,
     pub(crate) inodes: Inodes,
     pub(crate) master: Secret<32>,
-    pub(crate) session: Session,
     pub(crate) clock: Arc<dyn WallClock>,
     pub(crate) log: Log,
     /// The scheme of files whose directory names none.
@@ -32,6 +31,11 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// The session in which files are written now.
+    pub(crate) fn session(&self) -> Session {
+        Session(self.store.session())
     }
 
     /// Takes note of a failure of a change: those that leave nothing half done pass.

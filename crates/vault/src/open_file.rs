@@ -33,11 +33,11 @@ pub(crate) fn open(ground: &Ground, ino: u64, record: &Record) -> Result<OpenFil
     let keys = FileKeys::derive(&ground.master, ino)?;
     let choice = record.choice.unwrap_or(ground.choice);
     let protected = if record.trusted.is_empty() {
-        ProtectedFile::init(keys, choice, ground.session)
+        ProtectedFile::init(keys, choice, ground.session())
     } else {
         let trusted = Trusted::parse(&record.trusted)?;
         let budget = Budget::bytes(pages_budget(ground, record.size.div_ceil(BLOCK as u64)));
-        ProtectedFile::open(keys, &trusted, ground.session, budget)?
+        ProtectedFile::open(keys, &trusted, ground.session(), budget)?
     };
     Ok(OpenFile { room: record.size.div_ceil(BLOCK as u64), protected })
 }

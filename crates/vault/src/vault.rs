@@ -26,7 +26,6 @@ use crate::{
 };
 use lacuna_core::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
 use lacuna_crypto::RandomSource;
-use lacuna_integrity::Session;
 use lacuna_medium::{Folder, Space};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -203,7 +202,6 @@ impl Vault {
         let namespace = Arc::new(namespace);
         let ground = Arc::new(Ground {
             inodes: Inodes::new(namespace.clone(), settings.next_inode, options.budget.share(1, 8)),
-            session: Session(store.session()),
             store,
             namespace: namespace.clone(),
             master: master.clone(),

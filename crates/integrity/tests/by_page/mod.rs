@@ -3,7 +3,7 @@
 
 use crate::fixture::Stored;
 use lacuna_core::Secret;
-use lacuna_crypto::{GcmKey, Hctr2Key, XtsKey, derive, keyed_hash};
+use lacuna_crypto::{GcmKey, Hctr2Key, SivKey, XtsKey, derive, keyed_hash};
 use lacuna_integrity::{Part, decompress, is_random_looking};
 use lacuna_sim::format_page::{FormatPage, number};
 use std::cell::RefCell;
@@ -17,6 +17,7 @@ struct Keys {
     file: Secret<32>,
     /// The label of keys of blocks.
     blocks: String,
+    tags: SivKey,
     tree: Secret<32>,
     wide: Hctr2Key,
     pages: Hctr2Key,
@@ -31,6 +32,7 @@ impl Keys {
         let file: Secret<32> = derive(&Secret::copy_from(&[7; 32]), &label("file"), &file.to_le_bytes());
         Keys {
             blocks: label("blocks"),
+            tags: SivKey::derive(&file, &label("block tags"), &[]),
             tree: derive(&file, &label("tree"), &[]),
             wide: Hctr2Key::new(&derive(&file, &label("wide blocks"), &[])).unwrap(),
             pages: Hctr2Key::new(&derive(&file, &label("pages"), &[])).unwrap(),
@@ -43,8 +45,12 @@ impl Keys {
         GcmKey::new(&derive(&self.file, &self.blocks, &session.to_le_bytes())).unwrap()
     }
 
-    fn nonce(block: u64, (_, pass): Counter) -> [u8; 12] {
-        [&pass.to_le_bytes()[..], &block.to_le_bytes()].concat().try_into().unwrap()
+    /// Decrypts what has a tag, which binds this beside the counter.
+    fn open(&self, counter: Counter, bound: &[u8], sealed: &[u8], tag: &Tag, plain: &mut [u8]) -> Option<()> {
+        let (session, pass) = counter;
+        let counter_bytes = [&session.to_le_bytes()[..], &pass.to_le_bytes(), &[0; 4]].concat();
+        let gcm = self.gcm(counter);
+        self.tags.open(&gcm, &counter_bytes.try_into().unwrap(), bound, sealed, tag, plain).ok()
     }
 
     fn tag(&self, level: u8, bytes: &[u8]) -> Tag {
@@ -310,9 +316,8 @@ impl<'s> SecondReader<'s> {
 
     fn tagged(&self, block: u64, counter: Counter, tag: &Tag) -> Option<Vec<u8>> {
         let mut plain = vec![0; self.block_size];
-        let (gcm, nonce) = (self.keys.gcm(counter), Keys::nonce(block, counter));
         let sealed = self.stored.blocks.get(&block)?;
-        gcm.open(&nonce, &block.to_le_bytes(), sealed, tag, &mut plain).ok()?;
+        self.keys.open(counter, &block.to_le_bytes(), sealed, tag, &mut plain)?;
         Some(plain)
     }
 
@@ -335,8 +340,7 @@ impl<'s> SecondReader<'s> {
             let (text, tag) = sealed.split_last_chunk::<16>()?;
             let mut packed = vec![0; text.len()];
             let data = [&block.to_le_bytes()[..], &[1]].concat();
-            let nonce = Keys::nonce(block, counter);
-            self.keys.gcm(counter).open(&nonce, &data, text, tag, &mut packed).ok()?;
+            self.keys.open(counter, &data, text, tag, &mut packed)?;
             decompress(&packed, &mut plain)?;
             return Some(plain);
         }

@@ -9,7 +9,7 @@ use crate::Log;
 use crate::parts::{part_code, part_of};
 use crate::store::{ObjectId, PageCopy, Store};
 use lacuna_core::{Error, Kind, Result};
-use lacuna_integrity::{Part, Untrusted};
+use lacuna_integrity::{Part, Session, Untrusted};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,6 +56,11 @@ impl NamespaceObjects {
         parts.values().chain([&data]).for_each(|object| store.double(*object));
         let (parts, unrooted, elsewhere) = (Mutex::new(parts), AtomicBool::new(false), AtomicU64::new(0));
         NamespaceObjects { store, data, parts, held: Mutex::default(), unrooted, elsewhere, reading }
+    }
+
+    /// The session in which the database is written now.
+    pub(crate) fn session(&self) -> Session {
+        Session(self.store.session())
     }
 
     /// Whether the store was given something since [`NamespaceObjects::rooted`]. What it refuses for want of space is not there.

@@ -123,6 +123,7 @@ impl Shelf {
     pub(crate) fn flush(&self) -> Result<Vec<u8>> {
         let mut state = self.state.write();
         let State { file, len, cut, written } = &mut *state;
+        file.set_session(self.objects.session());
         let blocks = len.div_ceil(BLOCK as u64);
         let kept = (*cut).min(blocks);
         if file.blocks() > kept {

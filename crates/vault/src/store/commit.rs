@@ -254,7 +254,7 @@ fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
 fn publish(engine: &Engine, history: &mut History, noted: &Noted) -> Result<Commit> {
     sync_objects(engine, &noted.placed)?;
     let link = (noted.number, &history.last.digest);
-    let (bytes, digest) = record::seal(&engine.keys, engine.session, noted.place, link, &noted.plain)?;
+    let (bytes, digest) = record::seal(&engine.keys, engine.session(), noted.place, link, &noted.plain)?;
     engine.journal.write(noted.place, &bytes)?;
     engine.journal.sync(noted.place.area)?;
     let machine = history.machine;

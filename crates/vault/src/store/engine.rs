@@ -5,9 +5,10 @@ use super::checkpoint::Frozen;
 use super::content::{Commit, Facts, MOST_PAGES};
 use super::doubled::Doubled;
 use super::journal::Journal;
-use super::keys::{PageTags, StoreKeys};
+use super::keys::StoreKeys;
 use super::object::{Layer, Object, Source};
 use super::objects::{Objects, subfolder};
+use super::session::DrawnSession;
 use super::superblock::SuperFiles;
 use super::{Now, ObjectId, PAGE};
 use lacuna_core::{Error, FailStop, Kind, Result};
@@ -84,8 +85,7 @@ pub(super) struct Engine {
     pub(super) now: Now,
     pub(super) uuid: [u8; 16],
     pub(super) read_only: bool,
-    pub(super) session: u64,
-    pub(super) tags: PageTags,
+    pub(super) session: DrawnSession,
     pub(super) sequence: AtomicU64,
     pub(super) health: FailStop,
     /// Shared by everything that changes objects; a commit takes it alone while it notes what it says.
@@ -134,6 +134,11 @@ pub(super) fn range(first: u64, count: u64) -> Result<Range<u64>> {
 }
 
 impl Engine {
+    /// The number of the present session.
+    pub(super) fn session(&self) -> u64 {
+        self.session.number(&*self.random)
+    }
+
     /// Refuses changes of a store that takes none.
     pub(super) fn may_change(&self) -> Result<()> {
         if self.read_only {

@@ -112,7 +112,6 @@ fn make_record(
     (last, mut at): (&Commit, Place),
 ) -> (Commit, Place) {
     let session = u64::from(input.byte() & 1);
-    let tags = keys.page_tags(session).expect("a key");
     let facts = input.facts();
     let mut changes = Changes {
         cuts: input.list(Input::pair),
@@ -123,7 +122,7 @@ fn make_record(
     for (object, number) in input.list(Input::pair) {
         let content = [number as u8; PAGE];
         let (place, sequence) = (at.page, u64::from(at.page));
-        let tag = if input.byte() == 0xff { [0; 16] } else { tags.tag(sequence, &content) };
+        let tag = if input.byte() == 0xff { [0; 16] } else { keys.page_tag(sequence, &content) };
         journal.write(at, &content).expect("the folder writes");
         changes.pages.push(JournaledPage { object, page: number, place, sequence, tag });
         at.page += 1;

@@ -1,7 +1,7 @@
 //! The keys of a store, and what they do: seal, digest, tag and name.
 
 use lacuna_core::{Error, Kind, Result, Secret};
-use lacuna_crypto::{AesBlock, GcmKey, XaesKey, constant_time_eq, derive, keyed_hash};
+use lacuna_crypto::{AesBlock, HEDGED, HedgedNonce, SivKey, XaesKey, constant_time_eq, derive, keyed_hash};
 
 /// Bytes of a nonce of a sealed structure.
 pub(super) const NONCE: usize = lacuna_crypto::XAES_NONCE;
@@ -9,18 +9,23 @@ pub(super) const NONCE: usize = lacuna_crypto::XAES_NONCE;
 /// Bytes of a tag.
 pub(super) const TAG: usize = 16;
 
+/// Bytes of the nonce of a record that depend on the sealed text.
+pub(super) const HEDGE: usize = 12;
+
 /// The keys of a store, all from the vault's master key and its UUID.
 pub struct StoreKeys {
     /// Of the names of objects: a permutation of their numbers, so no two have one name.
     names: AesBlock,
     /// Of records and superblocks.
     seal: XaesKey,
+    /// Of their nonces.
+    nonces: HedgedNonce,
     /// Of the tags of the headers of records.
     headers: Secret<32>,
     /// Of the digests that chain records.
     chain: Secret<32>,
-    /// Of the tags of journaled pages, one key for each session.
-    pages: Secret<32>,
+    /// Of the tags of journaled pages.
+    pages: SivKey,
     /// Of the tags by which a page of the namespace's parts is told from a damaged one.
     parts: Secret<32>,
 }
@@ -34,9 +39,10 @@ impl StoreKeys {
         StoreKeys {
             names: AesBlock::new(&derive(master, "vault object names", uuid)),
             seal: XaesKey::new(&derive(master, "vault commits", uuid)),
+            nonces: HedgedNonce::derive(master, "vault nonces", uuid),
             headers: derive(master, "vault record headers", uuid),
             chain: derive(master, "vault commit chain", uuid),
-            pages: derive(master, "vault journaled pages", uuid),
+            pages: SivKey::derive(master, "vault journaled pages", uuid),
             parts: derive(master, "vault namespace parts", uuid),
         }
     }
@@ -95,26 +101,32 @@ impl StoreKeys {
         *keyed_hash(&self.parts, &[place.as_flattened(), bytes]).first_chunk().expect("a hash is longer")
     }
 
-    /// What tags the pages that a session journals.
-    pub(super) fn page_tags(&self, session: u64) -> Result<PageTags> {
-        GcmKey::new(&derive(&self.pages, "session", &session.to_le_bytes())).map(PageTags)
-    }
-}
-
-/// Tags the pages that one session journals: each under a sequence number of its own.
-pub(super) struct PageTags(GcmKey);
-
-impl PageTags {
-    /// The tag of a page. A sequence number is used once in a session.
-    pub(super) fn tag(&self, sequence: u64, page: &[u8]) -> [u8; TAG] {
-        let mut nonce = [0; 12];
-        nonce[..8].copy_from_slice(&sequence.to_le_bytes());
-        self.0.seal(&nonce, page, &[], &mut [])
+    /// The tag of a page that is journaled: a pseudorandom function of its sequence number and its content, which a session that
+    /// goes on twice may give twice.
+    pub(super) fn page_tag(&self, sequence: u64, page: &[u8]) -> [u8; TAG] {
+        let mut counter = [0; HEDGED];
+        counter[..8].copy_from_slice(&sequence.to_le_bytes());
+        self.pages.tag(&counter, &[], page)
     }
 
-    /// Whether a page is what was journaled.
-    pub(super) fn fits(&self, sequence: u64, page: &[u8], tag: &[u8; TAG]) -> bool {
-        constant_time_eq(&self.tag(sequence, page), tag)
+    /// Whether a page is the journaled one.
+    pub(super) fn is_page(&self, sequence: u64, page: &[u8], tag: &[u8; TAG]) -> bool {
+        constant_time_eq(&self.page_tag(sequence, page), tag)
+    }
+
+    /// What stands in a record's header of its nonce: a pseudorandom function of the other fields of the header and of the text.
+    pub(super) fn hedge_of_record(&self, fields: &[u8], plain: &[u8]) -> [u8; HEDGE] {
+        self.nonces.nonce(b"record\0\0\0\0\0\0\0\0\0\0", fields, plain)
+    }
+
+    /// The nonce of a superblock, of a random one.
+    pub(super) fn nonce_of_superblock(
+        &self,
+        random: [u8; NONCE],
+        sequence: u64,
+        plain: &[u8],
+    ) -> [u8; NONCE] {
+        self.nonces.hedge(random, &sequence.to_le_bytes(), plain)
     }
 }
 
@@ -126,11 +138,11 @@ pub(super) fn malformed(what: &str) -> Error {
         .remedy("use the version of lacuna that wrote it")
 }
 
-/// The nonce of a record: a session seals each number once.
-pub(super) fn nonce_of_record(session: u64, number: u64) -> [u8; NONCE] {
+/// The nonce of a record. A session seals each number once, and where it goes on twice the hedge differs with the text.
+pub(super) fn nonce_of_record(session: u64, number: u64, hedge: &[u8; HEDGE]) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
     nonce[..8].copy_from_slice(&session.to_le_bytes());
-    nonce[8..16].copy_from_slice(&number.to_le_bytes());
-    nonce[16..22].copy_from_slice(b"record");
+    nonce[8..12].copy_from_slice(&number.to_le_bytes()[..4]);
+    nonce[12..].copy_from_slice(hedge);
     nonce
 }

@@ -31,6 +31,7 @@ mod objects;
 mod record;
 mod recovery;
 mod replay;
+mod session;
 mod superblock;
 mod worker;
 mod write;
@@ -243,9 +244,9 @@ impl Store {
         Ok(())
     }
 
-    /// Random, new at each opening.
+    /// Random, new at each opening, and when the machine was resumed from a snapshot.
     pub fn session(&self) -> u64 {
-        self.engine.session
+        self.engine.session()
     }
 
     /// A number for a new object, which has no pages.

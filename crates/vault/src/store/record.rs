@@ -3,13 +3,16 @@
 use super::PAGE;
 use super::content::{Changes, Commit, Facts, MOST_NUMBER, record_from_bytes};
 use super::journal::{Journal, Place};
-use super::keys::{StoreKeys, TAG, nonce_of_record};
+use super::keys::{HEDGE, StoreKeys, TAG, nonce_of_record};
 use lacuna_core::{Error, Kind, Record, RecordMut, Result};
 
 /// Bytes before the sealed part: the header and its tag.
 pub(super) const HEADER: usize = 96;
 
 const MAGIC: &[u8; 8] = b"lacunarc";
+
+/// Where a part of the nonce stands, which depends on the fields between the magic and it.
+const HEDGE_AT: usize = 68;
 
 /// Where the header's tag stands.
 const HEADER_TAG: usize = HEADER - TAG;
@@ -39,9 +42,11 @@ pub(super) fn seal(
         .u32(56, place.page)
         .u32(60, (plain.len() + TAG) as u32)
         .u32(64, u32::from(place.area));
+    let hedge = keys.hedge_of_record(&bytes[MAGIC.len()..HEDGE_AT], plain);
+    RecordMut(&mut bytes).put(HEDGE_AT, &hedge);
     let tag = keys.header_tag(&bytes[..HEADER_TAG]);
     RecordMut(&mut bytes).put(HEADER_TAG, &tag);
-    let sealed = keys.seal(&nonce_of_record(session, number), &bytes, plain)?;
+    let sealed = keys.seal(&nonce_of_record(session, number, &hedge), &bytes, plain)?;
     let digest = keys.digest(&bytes, &sealed);
     bytes.extend(sealed);
     bytes.resize(bytes.len().next_multiple_of(PAGE), 0);
@@ -51,7 +56,6 @@ pub(super) fn seal(
 /// A record that was read.
 pub(super) struct Found {
     pub(super) commit: Commit,
-    pub(super) session: u64,
     pub(super) facts: Facts,
     pub(super) changes: Changes,
     /// The first page behind it.
@@ -127,6 +131,7 @@ struct Header {
     before: [u8; 32],
     /// Bytes of the sealed part.
     sealed: usize,
+    hedge: [u8; HEDGE],
 }
 
 impl Header {
@@ -146,7 +151,8 @@ impl Header {
             && header.u32(56) == place.page
             && header.u32(64) == u32::from(place.area)
             && keys.is_header(&bytes[..HEADER_TAG], &bytes[HEADER_TAG..HEADER]);
-        good.then(|| Header { number, session: header.u64(16), before, sealed: header.u32(60) as usize })
+        let (session, sealed, hedge) = (header.u64(16), header.u32(60) as usize, header.array(HEDGE_AT));
+        good.then_some(Header { number, session, before, sealed, hedge })
     }
 }
 
@@ -166,22 +172,22 @@ fn read(
     let mut bytes = vec![0; HEADER + looked_at.sealed];
     read_pages(journal, place, &mut bytes, unread)?;
     let header = Header::verified(keys, &bytes, place).filter(|header| header == looked_at);
-    let Some(Header { number, session, before, .. }) = header else { return Ok(None) };
+    let Some(Header { number, session, before, hedge, .. }) = header else { return Ok(None) };
     let (header, sealed) = bytes.split_at(HEADER);
-    let Some(plain) = keys.open(&nonce_of_record(session, number), header, sealed)? else { return Ok(None) };
+    let nonce = nonce_of_record(session, number, &hedge);
+    let Some(plain) = keys.open(&nonce, header, sealed)? else { return Ok(None) };
     let (facts, changes) = record_from_bytes(&plain)?;
     let digest = keys.digest(header, sealed);
     let commit = Commit { machine: facts.machine, number, digest, before };
-    Ok(Some(Found { commit, session, facts, changes, end }))
+    Ok(Some(Found { commit, facts, changes, end }))
 }
 
 /// Whether every page that a record lists is in the journal as it was written.
 pub(super) fn is_whole(keys: &StoreKeys, journal: &Journal, area: u8, found: &Found) -> Result<bool> {
-    let tags = keys.page_tags(found.session)?;
     let mut page = vec![0; PAGE];
     for listed in &found.changes.pages {
         journal.read(Place { area, page: listed.place }, &mut page)?;
-        if !tags.fits(listed.sequence, &page, &listed.tag) {
+        if !keys.is_page(listed.sequence, &page, &listed.tag) {
             return Ok(false);
         }
     }

@@ -12,10 +12,10 @@ use super::object::Object;
 use super::objects::{Objects, subfolder};
 use super::record;
 use super::replay::Replay;
+use super::session::DrawnSession;
 use super::superblock::SuperFiles;
 use super::{AnchorState, CommitInfo, Consent, PAGE, Recovered, StoreBase, StoreOptions, Superblocks};
 use lacuna_core::{Error, FailStop, Kind, Result};
-use lacuna_crypto::RandomSource;
 use lacuna_medium::FolderFile;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
@@ -27,15 +27,6 @@ pub(super) fn draw<const N: usize>(base: &StoreBase) -> [u8; N] {
     let mut bytes = [0; N];
     base.random.fill(&mut bytes);
     bytes
-}
-
-/// The number of an opening. It is never 0, which stands for no session in the counters of protected files.
-fn draw_session(random: &dyn RandomSource) -> u64 {
-    let mut bytes = [0; 8];
-    while bytes == [0; 8] {
-        random.fill(&mut bytes);
-    }
-    u64::from_le_bytes(bytes)
 }
 
 /// What is left to be done when a store is taken up.
@@ -92,7 +83,7 @@ pub(super) fn look(
         },
         superblock_fault: newest.fault,
     };
-    let (engine, frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
+    let (engine, frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known);
     *engine.frozen.lock() = frozen;
     Ok((engine, recovered, Untaken { standing, removed }))
 }
@@ -161,8 +152,8 @@ fn assemble(
     (journal, superblock): (Journal, SuperFiles),
     replay: Replay,
     known: Option<AnchorState>,
-) -> Result<(Engine, Option<Frozen>, BTreeSet<u64>)> {
-    let session = draw_session(&*base.random);
+) -> (Engine, Option<Frozen>, BTreeSet<u64>) {
+    let session = DrawnSession::new(&*base.random);
     let machine = known.as_ref().map_or_else(|| draw(&base), |known| known.machine);
     let number = replay.last.number;
     // An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes back.
@@ -203,7 +194,6 @@ fn assemble(
     };
     let history = History { last: replay.last, facts: replay.facts, anchor: known, machine };
     let engine = Engine {
-        tags: keys.page_tags(session)?,
         folder: base.folder,
         keys,
         anchor: base.anchor,
@@ -231,7 +221,7 @@ fn assemble(
         frozen: Mutex::new(None),
         superblock: Mutex::new(superblock),
     };
-    Ok((engine, frozen, replay.removed))
+    (engine, frozen, replay.removed)
 }
 
 /// Removes what the last commit does not refer to: objects that it removed, objects made since, and pages past the ends of
@@ -287,25 +277,5 @@ fn remember(engine: &Engine, standing: Standing) -> Result<()> {
         Standing::Unknown | Standing::Newer => {
             commit(engine, &Request { puts: &[], root: None, anyway: true }, &mut || ()).map(drop)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Gives zeros first.
-    struct Zeros(AtomicU64);
-
-    impl RandomSource for Zeros {
-        fn fill(&self, out: &mut [u8]) {
-            let drawn = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            out.fill(u8::from(drawn > 2));
-        }
-    }
-
-    #[test]
-    fn a_session_is_never_zero() {
-        assert_eq!(draw_session(&Zeros(AtomicU64::new(0))), u64::from_le_bytes([1; 8]));
     }
 }

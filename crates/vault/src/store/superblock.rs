@@ -129,8 +129,9 @@ impl SuperFiles {
         text: &[u8],
     ) -> Result<()> {
         let sequence = self.sequence + 1;
-        let mut nonce = [0; NONCE];
-        random.fill(&mut nonce);
+        let mut drawn = [0; NONCE];
+        random.fill(&mut drawn);
+        let nonce = keys.nonce_of_superblock(drawn, sequence, text);
         let mut slot = vec![0; HEAD];
         RecordMut(&mut slot)
             .put(0, MAGIC)

@@ -215,7 +215,7 @@ impl Engine {
         let commit = self.commit.load(Ordering::Acquire);
         for (nth, page) in (0..).zip(bytes.chunks_exact(PAGE)) {
             let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-            let tag = self.tags.tag(sequence, page);
+            let tag = self.keys.page_tag(sequence, page);
             let place = Place { page: place.page + nth, ..place };
             object.note_journaled(first + u64::from(nth), Entry { place, sequence, tag, commit });
         }

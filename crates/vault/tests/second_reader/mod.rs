@@ -3,7 +3,7 @@
 use crate::by_page::SecondReader as FileReader;
 use crate::fixture::Stored;
 use lacuna_core::Secret;
-use lacuna_crypto::{AesBlock, GcmKey, XaesKey, derive, keyed_hash};
+use lacuna_crypto::{AesBlock, SivKey, XaesKey, derive, keyed_hash};
 use lacuna_integrity::Part;
 use lacuna_sim::format_page::{FormatPage, number};
 use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
@@ -184,13 +184,12 @@ impl SecondReader {
             let sealed = &rest[..fields.number(header, "length") as usize];
             let mut nonce = [0; 24];
             nonce[..8].copy_from_slice(fields.get(header, "session"));
-            nonce[8..16].copy_from_slice(fields.get(header, "number"));
-            nonce[16..22].copy_from_slice(b"record");
+            nonce[8..12].copy_from_slice(&fields.get(header, "number")[..4]);
+            nonce[12..].copy_from_slice(fields.get(header, "hedge"));
             let plain = self.unseal(nonce, header, sealed).expect("a record that verifies");
             let digest = keyed_hash(&self.key("chain"), &[header, sealed]);
             at = page + (96 + sealed.len()).div_ceil(PAGE);
-            let session = fields.get(header, "session").to_vec();
-            let switched = self.apply(&plain, area, &file, &session);
+            let switched = self.apply(&plain, area, &file);
             self.last = (fields.number(header, "number"), digest, plain[..16].to_vec());
             if switched {
                 (area, at) = (1 - area, 0);
@@ -199,7 +198,7 @@ impl SecondReader {
     }
 
     /// Whether a checkpoint begins.
-    fn apply(&mut self, plain: &[u8], area: usize, file: &[u8], session: &[u8]) -> bool {
+    fn apply(&mut self, plain: &[u8], area: usize, file: &[u8]) -> bool {
         let mut bytes = Bytes(plain);
         self.facts(&mut bytes);
         for cut in bytes.list(16) {
@@ -210,16 +209,16 @@ impl SecondReader {
         }
         self.removed.extend(bytes.list(8).into_iter().map(number));
         let rows = self.page.rows("Keys");
-        let label = &rows.iter().find(|row| row[0] == "session pages").unwrap()[2];
-        let tags = GcmKey::new(&derive(&self.key("pages"), label, session)).unwrap();
+        let label = &rows.iter().find(|row| row[0] == "pages").unwrap()[2];
+        let tags = SivKey::derive(&self.master, label, &self.uuid);
         for listed in bytes.list(44) {
             let mut listed = Bytes(listed);
             let (object, page) = (listed.number(8), listed.number(8));
             let (place, sequence) = (listed.number(4), listed.take(8));
-            let mut nonce = [0; 12];
-            nonce[..8].copy_from_slice(sequence);
+            let mut counter = [0; 16];
+            counter[..8].copy_from_slice(sequence);
             let journaled = &file[place as usize * PAGE..][..PAGE];
-            assert_eq!(tags.seal(&nonce, journaled, &[], &mut []), listed.0, "a journaled page");
+            assert_eq!(tags.tag(&counter, &[], journaled), listed.0, "a journaled page");
             self.journaled.insert((object, page), (area, place));
         }
         let checkpoint = bytes.number(4) == 1;
