@@ -118,6 +118,13 @@ mod tests {
             (&found.to_json()["purge_wanted"], &cut.to_json()["purge_wanted"]),
             (&json!(false), &json!(true))
         );
+        let crashed = [item("recoverable", 512), item("recoverable_known", 256), item("epoch", 3)];
+        let crashed = of(&crashed).unwrap();
+        assert_eq!(
+            crashed.words(),
+            "at most 2 MiB that were deleted or overwritten, of which 1 MiB are known; `lacuna purge` ends that"
+        );
+        assert_eq!(crashed.to_json()["recoverable_known"], 1 << 20);
         let clean = of(&[item("recoverable", 0), item("purge_in", 5), item("epoch", 3)]).unwrap();
         assert_eq!(clean.words(), "nothing that was deleted; 3 purges so far");
         assert_eq!(clean.to_json()["purge_in"], Value::Null);

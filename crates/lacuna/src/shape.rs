@@ -18,8 +18,9 @@ const SPARE: u16 = 200;
 /// The milliseconds between two stripes, or batches, of cover unless given.
 const COVER_MILLIS: u32 = 1000;
 
-/// Of a thousand nodes for which the log of a disk on flash has room, how many stay free.
-const FLASH_SPARE: u16 = 70;
+/// Of a thousand nodes for which the log of a disk on flash has room, how many stay free: with fewer, random overwrites of a full disk
+/// cost much more (docs/flash.md, Spare).
+const FLASH_SPARE: u16 = 150;
 
 /// A simulated chip that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -103,7 +103,7 @@ pub(crate) struct ShapeArgs {
     #[arg(long, value_name = "P+H", value_parser = geometry)]
     pub geometry: Option<Geometry>,
     /// Deniable and flash: part of the log that stays spare: more is faster and wears flash less, less holds more [default:
-    /// 0.2; flash 0.07]
+    /// 0.2; flash 0.15]
     #[arg(long, value_name = "PART", value_parser = spare)]
     pub spare: Option<u16>,
     /// Oblivious: what hides hidden operations [default: opportunistic]
