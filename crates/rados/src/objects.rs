@@ -372,9 +372,13 @@ impl ObjectStore for RadosObjects {
 
     fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
         self.refuse_if_read_only("remove a snapshot of")?;
-        self.context()
-            .remove_snapshot(id)
-            .map_err(|code| self.pool.failed(code, self.doing_to_all(&format!("remove snapshot {id} of"))))
+        self.context().remove_snapshot(id).map_err(|code| {
+            let what = self.doing_to_all(&format!("remove snapshot {id} of"));
+            if code == Code::UNSUPPORTED {
+                return Error::new(Kind::NotFound, what).found("a pool in which no snapshot was ever made");
+            }
+            self.pool.failed(code, what)
+        })
     }
 
     fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {

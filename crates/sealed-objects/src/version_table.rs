@@ -175,7 +175,7 @@ impl VersionTable {
 
     /// Compares, and remembers an object that is as it should be.
     fn admit(&self, segment: Segment, expected: Entry, fetched: &Fetched) -> Result<Tails> {
-        self.examine(segment, expected, fetched.version.is_none())?;
+        self.examine(segment, expected, fetched.version.is_none()).map_err(|e| e.context(segment))?;
         let compared = self.seals.compare(segment, expected, fetched);
         let seal = compared.inspect_err(|_| self.note_later(segment, expected, fetched))?;
         self.objects.admit(segment, expected, Seen::of(fetched.version), &seal)?;

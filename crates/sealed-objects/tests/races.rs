@@ -73,7 +73,11 @@ impl Scene {
     fn look(&self, first: u64, count: u64) {
         let mut since = vec![];
         self.each(first, count, |_, history| since.push(history.acknowledged - 1));
-        let found = stamps(&self.disk, first, count).unwrap();
+        let found = match stamps(&self.disk, first, count) {
+            Ok(found) => found,
+            // What never reaches the store any more cannot be read.
+            Err(e) => return self.died(e.kind()),
+        };
         let mut nth = 0;
         self.each(first, count, |block, history| {
             let allowed = &history.stamps[since[nth]..];

@@ -107,7 +107,7 @@ fn objects_are_removed_cut_and_put_back() {
         }
         for object in objects {
             let (old, new) = (format!("{object}-old"), format!("{object}-new"));
-            for act in [&["rm", object][..], &["truncate", object, "100"][..], &["cp", &old, object][..]] {
+            for act in [&["rm", object][..], &["truncate", object, "50"][..], &["cp", &old, object][..]] {
                 rados(act);
                 let what = format!("{cipher} {layout} {act:?}");
                 let ran = disk.keyed(&["check"], &["--json", "--read-only"]);

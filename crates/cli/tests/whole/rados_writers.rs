@@ -75,9 +75,9 @@ fn a_client_that_is_shut_out_is_named() {
         let sentence = said.lines().find(|line| line.contains("is shut out of the cluster"));
         let sentence = sentence.unwrap_or_else(|| panic!("{said}"));
         let (client, _) = sentence.split_once(words).unwrap_or_else(|| panic!("{sentence}"));
-        let address = client.rsplit(' ').next().unwrap().to_owned();
+        let address = client.rsplit(' ').next().unwrap().trim_start_matches("v1:").trim_start_matches("v2:");
         let listed = disk.cluster.tool("ceph", &["osd", "blocklist", "ls"]);
-        let entry = listed.lines().find(|line| line.contains(&address));
+        let entry = listed.lines().find(|line| line.contains(address));
         // When it expires: a time that sorts as text.
         entry.unwrap_or_else(|| panic!("{address}: {listed}")).split_once(' ').unwrap().1.to_owned()
     };
