@@ -7,15 +7,12 @@ use crate::console::{self, Console};
 use crate::cost;
 use crate::forgetting::Forgetting;
 use crate::info_levels::{self, LevelFacts};
-use crate::info_opened::Told;
+use crate::info_opened::{Told, UNKNOWN};
 use crate::observer::damaged_copy;
 use crate::vault_info;
 use lacuna::{About, AboutMedium, Error, Kind, Parameters, Result, about, human};
 use serde_json::{Value, json};
 use std::fmt::Write;
-
-/// What is said in the place of what only the key tells.
-pub(crate) const UNKNOWN: &str = "told by its server while the disk is open, or with a passphrase";
 
 /// What is known of a disk.
 struct Facts {

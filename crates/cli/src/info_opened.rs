@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// What is said to those who give a passphrase that is not needed.
 const NOT_LOOKED_AT: &str = "it is open: its server tells of it, and the passphrase was not looked at";
 
+/// What is said in the place of what only the key tells.
+pub(crate) const UNKNOWN: &str = "told by its server while the disk is open, or with a passphrase";
+
 /// What is known.
 #[derive(Default)]
 pub(crate) struct Told {
@@ -74,7 +77,8 @@ impl Told {
     fn of_server(args: &InfoArgs, console: Console) -> Result<Told> {
         let cluster = args.cluster.of(&args.location)?;
         let servers = status::servers_of(&args.location, &cluster, console)?;
-        let items = |server: &Value| server["items"].as_array().cloned().unwrap_or_default();
+        let items =
+            |server: &Value| server["items"].as_array().into_iter().flatten().cloned().collect::<Vec<_>>();
         let id = servers.iter().find_map(|server| server["id"].as_str());
         let told = Told {
             id: id.map(str::to_owned),

@@ -3,8 +3,7 @@
 use crate::args::InfoArgs;
 use crate::console::{self, Console};
 use crate::cost;
-use crate::info::UNKNOWN;
-use crate::info_opened::Told;
+use crate::info_opened::{Told, UNKNOWN};
 use crate::observer::damaged_copy;
 use crate::utc::utc;
 use lacuna::vault::{AboutVault, VAULT_VERSION, about};

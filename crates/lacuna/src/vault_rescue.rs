@@ -150,8 +150,7 @@ impl Rescuer<'_> {
 
     /// Brings out what is below a directory that is there already.
     fn tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
-        let mut levels: Vec<Level> = Vec::new();
-        levels.push(self.level(top, at.to_owned(), path.to_owned()));
+        let mut levels = vec![self.level(top, at.to_owned(), path.to_owned())];
         while let Some(level) = levels.last_mut() {
             let Some((name, ino, kind)) = level.entries.next() else {
                 let Level { attr, path, at, .. } = levels.pop().expect("it is there");
