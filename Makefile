@@ -27,9 +27,9 @@ KILLS ?= 250
 SEED ?= 1
 # Servers robbed of a disk in RADOS while they write, in test-long.
 ROBBED ?= 200
-# Openings of each format in a medium, folder, store or chip that lies, attacks on each kind of disk in a hostile pool, and pairs of
-# blocks of a vault that are destroyed, in campaigns.
+# Openings of each format in a medium, folder, store or chip that lies, in campaigns.
 LIES ?= 20000
+# Attacks on each kind of disk in a hostile pool, and pairs of blocks of a vault that are destroyed, in test-long.
 HOSTILE ?= 5000
 PAIRS ?= 2000
 # For each fuzz target.
@@ -66,11 +66,13 @@ test-long: all
 	scripts/release.sh
 	scripts/release-test.sh
 	LACUNA_FSX_SECONDS=$(FSX_SECONDS) LACUNA_SHARE=all LACUNA_KILLS=$(KILLS) LACUNA_ROBBED=$(ROBBED) LACUNA_SEED=$(SEED) $(WITH_CEPH) $(CARGO) test --workspace --release
+	LACUNA_HOSTILE=$(HOSTILE) $(CARGO) test --release -p lacuna-sealed-objects --test hostile -- --nocapture
+	LACUNA_PAIRS=$(PAIRS) $(CARGO) test --release -p lacuna-vault --test vault_damage -- --nocapture
 	$(MAKE) campaign
 
 # What a range of seeds gave is kept in target/campaign, and a line for each play in docs/campaigns.tsv. Of each play, `make test` has 1 % or more.
 campaign:
-	CUTS=$(CUTS) LIES=$(LIES) HOSTILE=$(HOSTILE) PAIRS=$(PAIRS) SEED=$(SEED) CARGO="$(CARGO)" scripts/campaign.sh $(PLAYS)
+	CUTS=$(CUTS) LIES=$(LIES) SEED=$(SEED) CARGO="$(CARGO)" scripts/campaign.sh $(PLAYS)
 
 bench: packages all
 	$(CARGO) run --release -p lacuna-bench -- $(ONLY:%=--only %) $(if $(ONLY),--out docs) $(RECORD:%=--record %)

@@ -5,8 +5,6 @@
 # Variables:
 #   CUTS    power cuts of each play of cuts, for each cipher and layout (20000)
 #   LIES    openings of each play of lies, for all ciphers and layouts together (20000)
-#   HOSTILE attacks on each kind of disk in a hostile pool (5000)
-#   PAIRS   pairs of blocks of a vault that are destroyed (2000)
 #   RANGES  ranges of seeds into which a play is divided (10)
 #   SEED    the first seed (1)
 #   STATE   where it is noted what was played (target/campaign)
@@ -19,8 +17,6 @@ cd "$(dirname "$0")/.."
 
 cuts=${CUTS:-20000}
 lies=${LIES:-20000}
-hostile=${HOSTILE:-5000}
-pairs=${PAIRS:-2000}
 ranges=${RANGES:-10}
 seed=${SEED:-1}
 state=${STATE:-target/campaign}
@@ -42,8 +38,6 @@ lies/oblivious lacuna-oblivious lies
 lies/flash lacuna-flash lies
 lies/header lacuna-header lies
 lies/vault lacuna-vault vault_lies
-hostile/objects lacuna-sealed-objects hostile
-damage/vault lacuna-vault vault_damage
 PLAYS
 }
 
@@ -71,7 +65,7 @@ play_range() {
     log=$note.log
     # shellcheck disable=SC2086 # the list is meant to be split
     # Some tests count on from the seed.
-    if ! LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_HOSTILE=$count LACUNA_PAIRS=$count LACUNA_SEED=$((first * 1000)) \
+    if ! LACUNA_CUTS=$count LACUNA_LIES=$count LACUNA_SEED=$((first * 1000)) \
         $cargo test --release -p "$package" $tests -- --nocapture >"$log" 2>&1; then
         tail -n 40 "$log" >&2
         echo "$name, seed $first: FAILED; the log is $log" >&2
@@ -90,8 +84,6 @@ play() {
     for test in "$@"; do tests="$tests --test $test"; done
     case $name in
     cuts/*) total=$cuts ;;
-    hostile/*) total=$hostile ;;
-    damage/*) total=$pairs ;;
     *) total=$lies ;;
     esac
     count=$(((total + ranges - 1) / ranges))
