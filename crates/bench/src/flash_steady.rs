@@ -2,7 +2,7 @@
 //! turns, on one processor, as the servers of `side_by_side` do.
 
 use crate::flash_bed::Keys;
-use crate::flash_speed::{JOBS, PURGES, run};
+use crate::flash_job::{JOBS, PURGES, run};
 use crate::job::Job;
 use crate::measured::Stable;
 use crate::pin;

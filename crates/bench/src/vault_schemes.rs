@@ -6,6 +6,7 @@ use crate::processor::Processor;
 use crate::requirement::{Bound, Requirement};
 use crate::samples::Samples;
 use crate::table::{Table, head};
+use crate::vault_act::{Act, BARE, CONTENTS, Content, LARGE, PROTECTED, SMALL, piece};
 use crate::vault_bed::{FILE, VaultBed};
 use crate::vault_reach::{Reached, Way};
 use crate::vault_steady::{self, Steady};
@@ -16,49 +17,7 @@ use lacuna_sim::Rng;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Bytes of a sequential request.
-pub(crate) const LARGE: usize = 1 << 20;
-/// Bytes of a random one.
-pub(crate) const SMALL: usize = 4096;
-/// The schemes, and the choice between them.
-pub(crate) const PROTECTED: [Choice; 4] =
-    [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
-/// No integrity, which the others are held against.
-pub(crate) const BARE: Choice = Choice::Fixed(Scheme::None);
-
-/// What the file holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Content {
-    Text,
-    Random,
-}
-
-/// What is done with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Act {
-    Write,
-    ReadCold,
-    ReadCached,
-    RandomWrite,
-    RandomRead,
-}
-
 const ACTS: [Act; 5] = [Act::Write, Act::ReadCold, Act::ReadCached, Act::RandomWrite, Act::RandomRead];
-/// The contents, and what they are called.
-pub(crate) const CONTENTS: [(Content, &str); 2] = [(Content::Text, "text"), (Content::Random, "random")];
-
-impl Act {
-    /// For people.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Act::Write => "sequential 1 MiB write, fsync at the end",
-            Act::ReadCold => "sequential 1 MiB read, cold",
-            Act::ReadCached => "sequential 1 MiB read, backing file cached",
-            Act::RandomWrite => "random 4 KiB write, fsync at the end",
-            Act::RandomRead => "random 4 KiB read, backing file cached",
-        }
-    }
-}
 
 /// What one scheme reached in one act: bytes per second, and seconds of the processor for what was done.
 #[derive(Default)]
@@ -225,19 +184,4 @@ fn act_once(file: &Reached, act: Act, case: Case) -> Result<f64> {
         }
     };
     Ok(bytes as f64 / begin.elapsed().as_secs_f64())
-}
-
-/// A piece of [`LARGE`] bytes.
-pub(crate) fn piece(content: Content, rng: &mut Rng) -> Vec<u8> {
-    match content {
-        Content::Random => (0..LARGE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect(),
-        Content::Text => {
-            let mut text = Vec::with_capacity(LARGE + 16);
-            while text.len() < LARGE {
-                text.extend(format!("{} of {} in lines; ", rng.below(10_000), rng.below(100)).bytes());
-            }
-            text.truncate(LARGE);
-            text
-        }
-    }
 }
