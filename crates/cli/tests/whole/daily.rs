@@ -12,14 +12,14 @@ use std::process::{Child, Command, Stdio};
 const MAGIC: &[u8] = b"LACUNA\x00\x01";
 
 /// A scene with mounts and a run directory of its own, as on a machine where nothing else is open.
-struct Apart {
-    scene: Scene,
+pub(crate) struct Apart {
+    pub(crate) scene: Scene,
     keeper: Child,
 }
 
 impl Apart {
     /// None, said so, where nothing can be mounted.
-    fn new() -> Option<Apart> {
+    pub(crate) fn new() -> Option<Apart> {
         if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !geteuid().is_root() {
             return None;
         }
@@ -33,7 +33,7 @@ impl Apart {
         Some(Apart { scene: Scene::new(), keeper })
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-m", "-t", &self.keeper.id().to_string(), "sh", "-c", "cd \"$0\" && exec \"$@\""]);
         command.arg(self.scene.path("")).args(words).stdin(Stdio::null());
@@ -45,7 +45,7 @@ impl Apart {
         self.command(words).output().unwrap().into()
     }
 
-    fn lacuna(&self, args: &[&str]) -> Ran {
+    pub(crate) fn lacuna(&self, args: &[&str]) -> Ran {
         self.run(&[&[env!("CARGO_BIN_EXE_lacuna")], args].concat())
     }
 
@@ -57,7 +57,7 @@ impl Apart {
         self.lacuna(&["list"]).code(0).stdout
     }
 
-    fn counter(&self, target: &str, name: &str) -> u64 {
+    pub(crate) fn counter(&self, target: &str, name: &str) -> u64 {
         let status = self.lacuna(&["status", target, "--json"]).code(0).json();
         let items = status["servers"][0]["items"].as_array().unwrap().clone();
         items.iter().find(|item| item["name"] == name).unwrap_or_else(|| panic!("{items:?}"))["value"]

@@ -3,6 +3,7 @@
 #[path = "../../../flash/tests/fixture/adversary.rs"]
 mod adversary;
 
+use crate::daily::Apart;
 use crate::nbd_client::Client;
 use crate::scene::{Closing, Scene, Signal, can_mount, have, noise, skipped};
 use adversary::{Adversary, Image};
@@ -201,29 +202,36 @@ fn erase_blocks_that_are_too_short_are_named() {
 
 #[test]
 fn all_open_disks_on_flash_are_purged_at_once() {
-    let scene = scene(&[]);
-    let nothing = scene.lacuna(&["purge", "--all"]).code(0).stdout;
-    assert!(nothing.contains("no disk on flash is open"), "{nothing}");
+    // Disks of other tests are open at the same time, and none of theirs is to be purged.
+    let Some(apart) = Apart::new() else { return };
+    let scene = &apart.scene;
+    scene.create("nand:chip.img", &["--size", "32M"]).code(0);
     scene.create("disk.img", &["--size", "16M"]).code(0);
-    let args = ["serve", "disk.img", "--socket", "other.sock", "--key-file", "key"];
-    let other = scene.served_by(&mut scene.command(&args));
-    let serving = scene.serve_disk("nand:chip.img", &["--purge-period", "0"]);
+    let purge = || apart.lacuna(&["purge", "--all"]);
+    let nothing = purge().code(0).stdout;
+    assert!(nothing.contains("no disk on flash is open"), "{nothing}");
+    let serve = |args: &[&str]| {
+        let program = [env!("CARGO_BIN_EXE_lacuna"), "serve", "--key-file", "key"];
+        scene.served_by(&mut apart.command(&[&program[..], args].concat()))
+    };
+    let other = serve(&["disk.img", "--socket", "other.sock"]);
+    let serving = serve(&["nand:chip.img", "--socket", "nbd.sock", "--purge-period", "0"]);
     let mut client = Client::connect(&serving.socket).unwrap();
     client.write_at(0, &noise(1, 64 << 10)).unwrap();
     client.flush().unwrap();
     client.discard(0, 64 << 10).unwrap();
-    let purged = scene.lacuna(&["purge", "--all"]).code(0).stdout;
+    let purged = purge().code(0).stdout;
     assert!(
         purged.contains("chip.img: 16 deleted blocks gone for good") && purged.lines().count() == 1,
         "{purged}"
     );
-    assert_eq!(items(&scene, "recoverable"), 0);
+    assert_eq!(apart.counter("nand:chip.img", "recoverable"), 0);
     // One that does not answer is told of.
     serving.signal(Signal::STOP);
-    let silent = scene.lacuna(&["purge", "--all"]);
+    let silent = purge();
     serving.signal(Signal::CONT);
     assert!(silent.code == 5 && silent.stderr.contains("does not answer"), "{}", silent.stderr);
-    scene.lacuna(&["purge", "--all", "nand:chip.img"]).code(1);
+    apart.lacuna(&["purge", "--all", "nand:chip.img"]).code(1);
     drop(client);
     assert_eq!((serving.stop(), other.stop()), (0, 0));
 }
