@@ -1,7 +1,7 @@
 //! Power cuts: a model beside each of three levels of a disk, on a medium that loses, reorders and tears what was not synced
 //! ([`lacuna_sim::levels::Hardship`]).
 //!
-//! `LACUNA_CUTS` sets the cuts (default 500, with threads 250, where reads fail a fifth), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts (default 200, with threads 100, where reads fail a fifth), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -22,18 +22,18 @@ fn with_threads() -> Hardship<Params> {
 
 #[test]
 fn no_cut_loses_anything_of_any_level() {
-    alone().no_cut_loses_anything(setting("LACUNA_CUTS", 500));
+    alone().no_cut_loses_anything(setting("LACUNA_CUTS", 200));
 }
 
 #[test]
 fn no_cut_loses_anything_while_threads_run() {
-    with_threads().no_cut_loses_anything(setting("LACUNA_CUTS", 250));
+    with_threads().no_cut_loses_anything(setting("LACUNA_CUTS", 100));
 }
 
 #[test]
 fn no_cut_loses_anything_where_reads_fail_at_times() {
     for hardship in [alone(), with_threads()] {
-        Hardship { flaky: true, ..hardship }.no_cut_loses_anything(setting("LACUNA_CUTS", 500) / 5);
+        Hardship { flaky: true, ..hardship }.no_cut_loses_anything(setting("LACUNA_CUTS", 200) / 5);
     }
 }
 

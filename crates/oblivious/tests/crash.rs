@@ -4,7 +4,7 @@
 //! On a disk whose maps are one page each, on one whose maps have more leaves than memory holds, on one with its threads,
 //! where the same seed is not the same run, and on one whose medium fails to read at times.
 //!
-//! `LACUNA_CUTS` sets the cuts (default 500; with threads 250; of the larger disk and the failing one a fifth), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts (default 200; with threads 100; of the larger disk and the failing one a fifth), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -40,25 +40,25 @@ fn with_threads() -> Hardship<Params> {
 
 #[test]
 fn no_cut_loses_anything_of_any_level() {
-    small().no_cut_loses_anything(setting("LACUNA_CUTS", 500));
+    small().no_cut_loses_anything(setting("LACUNA_CUTS", 200));
 }
 
 #[test]
 fn no_cut_loses_anything_of_maps_larger_than_memory() {
     let hardship = with_larger_maps();
     assert!(hardship.params.blocks > 4 * 512, "or memory holds all leaves of a map");
-    hardship.no_cut_loses_anything(setting("LACUNA_CUTS", 500) / 5);
+    hardship.no_cut_loses_anything(setting("LACUNA_CUTS", 200) / 5);
 }
 
 #[test]
 fn no_cut_loses_anything_while_threads_bring_parts_home() {
-    with_threads().no_cut_loses_anything(setting("LACUNA_CUTS", 250));
+    with_threads().no_cut_loses_anything(setting("LACUNA_CUTS", 100));
 }
 
 #[test]
 fn no_cut_loses_anything_where_reads_fail_at_times() {
     for hardship in [small(), with_threads()] {
-        Hardship { flaky: true, ..hardship }.no_cut_loses_anything(setting("LACUNA_CUTS", 500) / 5);
+        Hardship { flaky: true, ..hardship }.no_cut_loses_anything(setting("LACUNA_CUTS", 200) / 5);
     }
 }
 

@@ -4,7 +4,7 @@
 //! the medium kept (power may go again during recovery), and compares every block with the model: it must read
 //! as its last flushed version or any later acknowledged one. Rounds continue on the same medium.
 //!
-//! `LACUNA_CUTS` sets the cuts per cipher and layout (default 500), `LACUNA_SEED` the seed.
+//! `LACUNA_CUTS` sets the cuts per cipher and layout (default 200), `LACUNA_SEED` the seed.
 
 mod fixture;
 
@@ -128,7 +128,7 @@ fn simulate(cipher: Cipher, layout: Layout, seed: u64, cuts: u64, lie: bool) -> 
 }
 
 fn no_cut_loses(cipher: Cipher, layout: Layout) {
-    let (seed, cuts) = (setting("LACUNA_SEED", 1), setting("LACUNA_CUTS", 500));
+    let (seed, cuts) = (setting("LACUNA_SEED", 1), setting("LACUNA_CUTS", 200));
     let what = format!("{} {}: ", cipher.name(), layout.name());
     simulate(cipher, layout, seed, cuts, false).nothing_is_lost(&what, cuts, seed);
 }

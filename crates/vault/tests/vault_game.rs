@@ -10,7 +10,7 @@ use world::game::Game;
 const STEPS: u64 = 40;
 
 fn play(choice: Choice) {
-    let runs = std::env::var("LACUNA_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(2000);
+    let runs = std::env::var("LACUNA_GAMES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(800);
     let (mut noticed, mut named) = (0, 0);
     for seed in 0..runs {
         let mut game = Game::new(seed, choice);
