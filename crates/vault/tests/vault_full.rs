@@ -170,7 +170,7 @@ fn lose_superblock(world: &World, slot: u64) {
 #[test]
 fn either_superblock_is_lost_after_the_journal_gave_space_back() {
     let mut given_back = 0;
-    for (slot, free) in (2..7).flat_map(|mib| [(0, mib << 20), (1, mib << 20)]) {
+    for (slot, free) in (4..14).flat_map(|half| [(0, half << 19), (1, half << 19)]) {
         let mut world = World::new(3);
         world.journal = JournalSize::default();
         let vault = world.create(Choice::Auto);
