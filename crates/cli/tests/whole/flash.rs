@@ -157,7 +157,12 @@ fn a_disk_grows_as_far_as_its_flash_goes() {
     let serving = scene.serve_disk("nand:chip.img", &[]);
     let mut client = Client::connect(&serving.socket).unwrap();
     client.write_at(largest - 8192, &noise(2, 8192)).unwrap();
-    assert_eq!(client.read_at((32 << 20) - 8192, 16384).unwrap(), [noise(1, 8192), vec![0; 8192]].concat());
+    // How much the chip holds beyond 32 MiB follows from its spare.
+    let gap = (largest - 8192 - (32 << 20)).min(8192) as usize;
+    assert_eq!(
+        client.read_at((32 << 20) - 8192, 8192 + gap).unwrap(),
+        [noise(1, 8192), vec![0; gap]].concat()
+    );
     drop(client);
     assert_eq!(serving.stop(), 0);
     let checked = scene.lacuna(&["check", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
@@ -230,7 +235,7 @@ fn all_open_disks_on_flash_are_purged_at_once() {
     serving.signal(Signal::STOP);
     let silent = purge();
     serving.signal(Signal::CONT);
-    assert!(silent.code == 5 && silent.stderr.contains("does not answer"), "{}", silent.stderr);
+    assert!(silent.code == 20 && silent.stderr.contains("does not answer"), "{}", silent.stderr);
     apart.lacuna(&["purge", "--all", "nand:chip.img"]).code(1);
     drop(client);
     assert_eq!((serving.stop(), other.stop()), (0, 0));

@@ -111,8 +111,10 @@ fn objects_are_removed_cut_and_put_back() {
                 rados(act);
                 let what = format!("{cipher} {layout} {act:?}");
                 let ran = disk.keyed(&["check"], &["--json", "--read-only"]);
+                // Nothing was written to the table of snapshots between the sessions: put back, it says the same.
+                let same = act[0] == "cp" && object.ends_with("book.0000000000000000");
                 assert!(
-                    ran.code == 10 || ran.code == 0 && cipher != "gcm",
+                    ran.code == 10 || ran.code == 0 && (cipher != "gcm" || same),
                     "{what}: {} {}",
                     ran.code,
                     ran.stderr
