@@ -7,7 +7,7 @@ use lacuna_flash::FlashDisk;
 use lacuna_sim::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is measured, in the order of the figures.
+/// The jobs, in the order of the figures.
 pub(crate) const JOBS: [Job; 8] = [
     job(Direction::Write, false, 1),
     job(Direction::Write, false, 8),
@@ -18,9 +18,9 @@ pub(crate) const JOBS: [Job; 8] = [
     job(Direction::Read, true, 1),
     job(Direction::Read, true, 8),
 ];
-/// One of so many requests that write discards instead.
+/// Of this number of writing requests one discards instead.
 pub(crate) const DISCARDS: u64 = 16;
-/// A purge whenever one of so many parts of the disk was overwritten.
+/// The disk has this number of parts; after the overwriting of each a purge follows.
 pub(crate) const PURGES: u64 = 20;
 
 const fn job(direction: Direction, random: bool, depth: u32) -> Job {
@@ -85,7 +85,7 @@ impl Worker<'_> {
                 self.disk.discard(first, self.len)?;
                 continue;
             }
-            // Nobody may gain by blocks that are alike.
+            // Each block differs, so that no subject gains by equal ones.
             buf[..8].copy_from_slice(&number.to_le_bytes());
             self.disk.write(first, &buf)?;
             let before = self.written.fetch_add(self.len, Ordering::Relaxed);
