@@ -27,8 +27,6 @@ KILLS ?= 250
 SEED ?= 1
 # Servers robbed of a disk in RADOS while they write, in test-long.
 ROBBED ?= 200
-# Openings of each format in a medium, folder, store or chip that lies, in campaigns.
-LIES ?= 20000
 # Attacks on each kind of disk in a hostile pool, and pairs of blocks of a vault that are destroyed, in test-long.
 HOSTILE ?= 5000
 PAIRS ?= 2000
