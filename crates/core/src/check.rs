@@ -1,6 +1,7 @@
 //! Reading and verifying every block of a disk.
 
 use crate::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Plain, Result};
+use std::ops::Range;
 
 /// Blocks read at a time.
 const STEP: u64 = 256;
@@ -76,7 +77,7 @@ pub enum Reading<'b> {
 /// Reads a range and calls `each` with the first block and the reading of every run of neighbours, in order. The range is as long as
 /// `buf`, a whole number of blocks.
 ///
-/// Errors: those of [`read_all`], for want of memory apart.
+/// Errors: those of [`read_blocks`], for want of memory apart.
 fn read_range(
     disk: &dyn Disk,
     first: BlockAddr,
@@ -149,14 +150,20 @@ pub fn check(
     Ok(report)
 }
 
-/// Reads every block of a disk and calls `each` with the first block and the reading of every run of neighbours, in order.
+/// Reads these blocks of a disk, which has them, and calls `each` with the first block and the reading of every run of neighbours, in
+/// order.
 ///
 /// Errors: none for what is damaged ([`Kind::Corrupt`], [`Kind::Io`]), which is a reading of a block; anything else that stops
 /// reading, [`Kind::Memory`], and what `each` says.
-pub fn read_all(disk: &dyn Disk, mut each: impl FnMut(BlockAddr, Reading<'_>) -> Result<()>) -> Result<()> {
+pub fn read_blocks(
+    disk: &dyn Disk,
+    blocks: Range<u64>,
+    mut each: impl FnMut(BlockAddr, Reading<'_>) -> Result<()>,
+) -> Result<()> {
     let mut buf = check_buffer()?;
-    for first in (0..disk.blocks()).step_by(STEP as usize) {
-        let count = STEP.min(disk.blocks() - first);
+    let end = blocks.end;
+    for first in blocks.step_by(STEP as usize) {
+        let count = STEP.min(end - first);
         read_range(disk, BlockAddr(first), &mut buf[..count as usize * BLOCK_SIZE], &mut each)?;
     }
     Ok(())

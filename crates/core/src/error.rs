@@ -20,7 +20,7 @@ pub enum Kind {
     Passphrase,
     /// The system refuses permission.
     Permission,
-    /// Not enough memory, or over the memory allowed.
+    /// Not enough memory, or over the memory allowed; or no descriptors left.
     Memory,
     /// No such location, or not one of ours.
     NotFound,
@@ -30,7 +30,7 @@ pub enum Kind {
     Corrupt,
     /// Older than what was there before.
     RolledBack,
-    /// The medium is full.
+    /// The medium takes no more bytes: it is full, or a quota or the largest length of a file is reached.
     NoSpace,
     /// The medium reported an error.
     Io,
@@ -77,6 +77,13 @@ impl Kind {
             | Kind::Other => libc::EIO,
         }
     }
+
+    /// Whether a call that reports this has done nothing, and the medium is as good as it was: there is no room for these bytes, or
+    /// the system refuses this call, or lacks the memory or the descriptors for it. So the request fails, and nothing else. It says
+    /// nothing of a sync: see [`Error::of_sync`].
+    pub fn is_refusal(self) -> bool {
+        matches!(self, Kind::NoSpace | Kind::Permission | Kind::Memory)
+    }
 }
 
 /// What failed, what was found, what was expected, what to do.
@@ -98,14 +105,14 @@ impl Error {
         Error { kind, what: what.into(), found, expected, remedy, source, private: false }
     }
 
-    /// A medium error. Full media and refused permissions keep their own kind; see [`Kind::errno`] for the way back.
+    /// A medium error. Full media and refused permissions keep their own kind; see [`Error::errno`] for the way back.
     pub fn io(what: impl Into<String>, err: &std::io::Error) -> Self {
         let kind = match err.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => Kind::NoSpace,
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Kind::NoSpace,
             Some(libc::EACCES | libc::EPERM) => Kind::Permission,
             Some(libc::ENOENT) => Kind::NotFound,
             Some(libc::EBUSY | libc::EWOULDBLOCK) => Kind::Busy,
-            Some(libc::ENOMEM) => Kind::Memory,
+            Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE) => Kind::Memory,
             Some(libc::EROFS) => Kind::ReadOnly,
             _ => Kind::Io,
         };
@@ -193,6 +200,20 @@ impl Error {
         self.kind
     }
 
+    /// The number for replies: that of the system where it refused the call ([`Kind::is_refusal`]), otherwise that of the kind.
+    pub fn errno(&self) -> i32 {
+        let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
+        let number = source.and_then(std::io::Error::raw_os_error).filter(|_| self.kind.is_refusal());
+        number.unwrap_or_else(|| self.kind.errno())
+    }
+
+    /// The error of a sync. It is one of the medium, whatever the system says: what was dropped is unknown, so nobody may go on as
+    /// after a call that was refused.
+    #[must_use]
+    pub fn of_sync(self) -> Self {
+        if self.kind.is_refusal() { self.with_kind(Kind::Io) } else { self }
+    }
+
     /// The same error with another meaning.
     pub fn with_kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
@@ -237,5 +258,20 @@ mod tests {
         assert_eq!(source, Some(full.to_string()));
         assert_eq!(Error::io("write", &full).kind(), Kind::NoSpace);
         assert_eq!(Kind::Corrupt.errno(), libc::EIO);
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_number_and_a_sync_is_none() {
+        for number in [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EPERM, libc::ENOMEM, libc::EMFILE] {
+            let error = Error::io("write", &std::io::Error::from_raw_os_error(number)).context("a vault");
+            assert!(error.kind().is_refusal(), "{error}");
+            assert_eq!(error.errno(), number);
+            assert_eq!((error.clone().of_sync().kind(), error.of_sync().errno()), (Kind::Io, libc::EIO));
+        }
+        for number in [libc::EIO, libc::EROFS, libc::EINTR] {
+            let error = Error::io("write", &std::io::Error::from_raw_os_error(number));
+            assert!(!error.kind().is_refusal(), "{error}");
+        }
+        assert_eq!(Error::new(Kind::NoSpace, "full").errno(), libc::ENOSPC);
     }
 }

@@ -9,6 +9,8 @@ pub struct FailStop {
     cause: Mutex<Option<Error>>,
     failed: AtomicBool,
     rests_on: &'static str,
+    /// What the user closes and opens again.
+    subject: &'static str,
 }
 
 impl Default for FailStop {
@@ -20,7 +22,16 @@ impl Default for FailStop {
 impl FailStop {
     /// Of a disk that rests on what this word says: a medium, a store.
     pub const fn on(rests_on: &'static str) -> Self {
-        FailStop { cause: Mutex::new(None), failed: AtomicBool::new(false), rests_on }
+        FailStop::new("disk", rests_on)
+    }
+
+    /// Of a vault.
+    pub const fn of_vault() -> Self {
+        FailStop::new("vault", "backing directory")
+    }
+
+    const fn new(subject: &'static str, rests_on: &'static str) -> Self {
+        FailStop { cause: Mutex::new(None), failed: AtomicBool::new(false), rests_on, subject }
     }
 
     /// Enters fail-stop for good and gives the error back; the first one stays the cause. It wakes no thread: the caller
@@ -49,20 +60,21 @@ impl FailStop {
     /// The standing refusal.
     pub fn refusal(&self) -> Error {
         let cause = self.cause().unwrap_or_else(closed);
-        if cause.kind() == Kind::Fenced {
+        // The refusal of a part below is the one to give: its cause is the first.
+        if matches!(cause.kind(), Kind::Fenced | Kind::FailStop) {
             return cause;
         }
-        let place = self.rests_on;
+        let (place, subject) = (self.rests_on, self.subject);
         let mend = match cause.kind() {
             Kind::NoSpace if place == "medium" => {
                 format!("free space on the file system that holds the {place}")
             }
             _ => format!("mend the {place}"),
         };
-        Error::new(Kind::FailStop, "the disk takes no more writes since an earlier failure")
+        Error::new(Kind::FailStop, format!("the {subject} takes no more writes since an earlier failure"))
             .found(cause.finding())
             .expected(format!("a {place} that takes every write"))
-            .remedy(format!("{mend}, close the disk and open it again; what was flushed is safe"))
+            .remedy(format!("{mend}, close the {subject} and open it again; what was flushed is safe"))
     }
 }
 
@@ -107,6 +119,19 @@ mod tests {
         let refused = health.check().unwrap_err();
         assert!(!health.is_alive() && refused.kind() == Kind::FailStop);
         assert!(refused.to_string().contains("the first") && !refused.to_string().contains("the second"));
+    }
+
+    #[test]
+    fn the_refusal_of_a_part_below_is_not_wrapped_in_another() {
+        let (below, above) = (FailStop::of_vault(), FailStop::of_vault());
+        below.fail(Error::new(Kind::Io, "the first"));
+        above.fail(below.refusal());
+        assert_eq!(above.refusal().to_string(), below.refusal().to_string());
+        let said = above.refusal().to_string();
+        assert!(
+            said.contains("the vault takes no more writes") && said.contains("close the vault"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use advice::{Advice, Naming, Setting};
 pub use bounded_cache::BoundedCache;
 pub use budget::Budget;
 pub use bytedisk::ByteDisk;
-pub use check::{BadBlock, CheckReport, Reading, check, check_buffer, read_all};
+pub use check::{BadBlock, CheckReport, Reading, check, check_buffer, read_blocks};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use disk::{BLOCK_SIZE, BlockAddr, Disk, Extent, ExtentRuns, SEGMENT_BLOCKS, Status, StatusItem};
 pub use error::{Error, Kind, Result};

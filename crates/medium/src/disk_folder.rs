@@ -1,14 +1,16 @@
 //! A folder that is a real directory.
 
+use crate::quota::within_quotas;
 use crate::{Access, Folder, FolderFile, Space, check_name};
 use lacuna_core::{Error, Kind, Result};
 use parking_lot::Mutex;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{
     self, Access as Permission, Advice, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags,
-    StatVfsMountFlags,
+    SeekFrom, StatVfsMountFlags,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,8 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The file that is locked where the system locks no directories.
 pub const LOCK: &str = "lock";
 
-/// The most subfolders that are kept open.
+/// The most subfolders that are kept open, and the most files.
 const OPEN_SUBFOLDERS: usize = 512;
+const OPEN_FILES: usize = 256;
 
 /// A directory. Holds a lock on it until dropped: exclusive for writing, shared for reading.
 ///
@@ -45,7 +48,7 @@ impl DiskFolder {
     pub fn open(path: &Path, access: Access) -> Result<DiskFolder> {
         let failed = |e: Errno| Error::io(format!("cannot open the directory {}", path.display()), &e.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let top = fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+        let top = retry_on_intr(|| fs::open(path, flags, Mode::empty())).map_err(|e| match e {
             Errno::NOTDIR => failed(e).with_kind(Kind::NotFound).expected("a directory"),
             Errno::NOENT => failed(e).remedy("check the path"),
             _ => failed(e),
@@ -69,7 +72,7 @@ impl DiskFolder {
 
     fn failed(&self, what: &str, name: &str, e: Errno) -> Error {
         let path = self.path.join(name);
-        let error = Error::io(format!("cannot {what} {}", path.display()), &e.into());
+        let error = named_limit(Error::io(format!("cannot {what} {}", path.display()), &e.into()), e);
         match e {
             Errno::LOOP | Errno::NOTDIR | Errno::ISDIR => {
                 error.with_kind(Kind::Corrupt).expected("a regular file in a directory, and no symbolic link")
@@ -82,6 +85,22 @@ impl DiskFolder {
         if self.read_only { Err(self.failed(what, name, Errno::ROFS)) } else { Ok(()) }
     }
 
+    /// Does something in a subfolder. Where the process has no descriptors left, those of other subfolders are let go.
+    fn within<T>(
+        &self,
+        subfolder: &str,
+        make: bool,
+        mut act: impl FnMut(&OwnedFd) -> rustix::io::Result<T>,
+    ) -> rustix::io::Result<T> {
+        match self.within_once(subfolder, make, &mut act) {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.subfolders.lock().clear();
+                self.within_once(subfolder, make, &mut act)
+            }
+            done => done,
+        }
+    }
+
     /// The open subfolder, which `make` makes where there is none.
     fn subfolder(&self, name: &str, make: bool) -> rustix::io::Result<Arc<OwnedFd>> {
         if name.is_empty() {
@@ -91,10 +110,10 @@ impl DiskFolder {
             return Ok(known.clone());
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || fs::openat(&self.top, name, flags, Mode::empty());
+        let open = || retry_on_intr(|| fs::openat(&self.top, name, flags, Mode::empty()));
         let opened = match open() {
             Err(Errno::NOENT) if make => {
-                match fs::mkdirat(&self.top, name, Mode::RWXU) {
+                match retry_on_intr(|| fs::mkdirat(&self.top, name, Mode::RWXU)) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(e) => return Err(e),
                 }
@@ -106,22 +125,22 @@ impl DiskFolder {
         self.met.fetch_add(1, Ordering::AcqRel);
         let opened = Arc::new(opened);
         let mut known = self.subfolders.lock();
-        if known.len() >= OPEN_SUBFOLDERS {
+        if known.len() >= share_of_descriptors(OPEN_SUBFOLDERS) {
             known.clear();
         }
         known.insert(name.to_owned(), opened.clone());
         Ok(opened)
     }
 
-    /// Does something in a subfolder. One that somebody removed and made anew meanwhile is opened again.
-    fn within<T>(
+    /// The same. A subfolder that somebody removed and made anew meanwhile is opened again, and what a signal interrupts is done again.
+    fn within_once<T>(
         &self,
         subfolder: &str,
         make: bool,
-        mut act: impl FnMut(&OwnedFd) -> rustix::io::Result<T>,
+        act: &mut impl FnMut(&OwnedFd) -> rustix::io::Result<T>,
     ) -> rustix::io::Result<T> {
         let open = self.subfolder(subfolder, make)?;
-        let first = act(&open);
+        let first = retry_on_intr(|| act(&open));
         // A directory that was removed has no names left.
         let removed = || fs::fstat(&*open).is_ok_and(|about| about.st_nlink == 0);
         let stale = matches!(first, Err(Errno::STALE)) || matches!(first, Err(Errno::NOENT)) && removed();
@@ -129,7 +148,8 @@ impl DiskFolder {
             return first;
         }
         self.subfolders.lock().remove(subfolder);
-        act(&*self.subfolder(subfolder, make)?)
+        let open = self.subfolder(subfolder, make)?;
+        retry_on_intr(|| act(&open))
     }
 
     /// Whether a subfolder may not be durable itself.
@@ -138,9 +158,9 @@ impl DiskFolder {
     }
 
     /// Does what makes every subfolder durable that was met before.
-    fn settle(&self, sync: impl FnOnce() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    fn settle(&self, sync: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
         let met = self.met.load(Ordering::Acquire);
-        sync()?;
+        retry_on_intr(sync)?;
         self.durable.fetch_max(met, Ordering::AcqRel);
         Ok(())
     }
@@ -154,6 +174,24 @@ impl DiskFolder {
             _ => Err(self.failed("open", name, Errno::ISDIR)),
         }
     }
+}
+
+/// How many descriptors may be kept for later, at most `most`: a quarter of what the process may have.
+fn share_of_descriptors(most: usize) -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / 4).unwrap_or(most).clamp(4, most)
+}
+
+/// Says which limit it is where the process has no descriptors left.
+fn named_limit(error: Error, e: Errno) -> Error {
+    if e != Errno::MFILE {
+        return error;
+    }
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or_else(String::new, |most| format!(", {most} at present"));
+    error
+        .expected(format!("fewer open files than the limit of this process (RLIMIT_NOFILE{limit})"))
+        .remedy("raise the limit: `ulimit -n` in the shell that starts the server, LimitNOFILE= in its unit")
 }
 
 /// Locks the directory; what is to be kept besides it is the file that is locked instead where need be.
@@ -251,7 +289,7 @@ impl Folder for DiskFolder {
             names.retain(|name| name != "." && name != "..");
             Ok(names)
         };
-        match listed() {
+        match retry_on_intr(listed) {
             Err(Errno::NOENT) => Ok(Vec::new()),
             other => other.map_err(|e| self.failed("list", subfolder, e)),
         }
@@ -280,7 +318,11 @@ impl Folder for DiskFolder {
 
     fn space(&self) -> Result<Space> {
         let about = fs::fstatvfs(&self.top).map_err(|e| self.failed("ask for the space of", "", e))?;
-        Ok(about.into())
+        Ok(within_quotas(&self.top, about.into()))
+    }
+
+    fn open_files(&self) -> usize {
+        share_of_descriptors(OPEN_FILES)
     }
 
     fn read_only(&self) -> bool {
@@ -345,7 +387,7 @@ impl FolderFile for DiskFile {
         if len == 0 {
             return Ok(());
         }
-        match fs::fallocate(self.file.as_fd(), FallocateFlags::KEEP_SIZE, offset, len) {
+        match retry_on_intr(|| fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(e) => Err(self.failed(&format!("cannot take {len} bytes for"), &e.into())),
         }
@@ -354,6 +396,21 @@ impl FolderFile for DiskFile {
     fn sync(&self) -> Result<()> {
         // Never "full": what the system dropped is unknown, so nobody may go on as after a refused write.
         self.file.sync_data().map_err(|e| self.failed("cannot sync", &e).with_kind(Kind::Io))
+    }
+
+    fn longest(&self) -> Result<u64> {
+        // A place in a file is refused past the longest that the file system knows; nothing else here uses the place.
+        let fits = |len: u64| match fs::seek(&self.file, SeekFrom::Start(len)) {
+            Ok(_) => Ok(true),
+            Err(Errno::INVAL | Errno::OVERFLOW) => Ok(false),
+            Err(e) => Err(self.failed("cannot ask for the longest length of", &e.into())),
+        };
+        let (mut fitting, mut beyond) = (0, i64::MAX as u64);
+        while beyond - fitting > 1 {
+            let middle = fitting + (beyond - fitting) / 2;
+            if fits(middle)? { fitting = middle } else { beyond = middle }
+        }
+        Ok(fitting.min(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)))
     }
 
     fn has_name(&self) -> Result<bool> {

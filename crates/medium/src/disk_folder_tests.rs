@@ -120,3 +120,36 @@ fn what_is_no_file_is_refused() {
     assert_eq!(refused(DiskFolder::open(&path.join("link"), Access::Read)), Kind::NotFound);
     assert_eq!(refused(DiskFolder::open(&path.join("none"), Access::Read)), Kind::NotFound);
 }
+
+#[test]
+fn what_a_signal_interrupts_is_done_again_and_descriptors_are_let_go_where_there_are_none() {
+    let (_home, folder) = folder();
+    folder.create("ab/cd").unwrap();
+    for (errno, times) in [(Errno::INTR, 3), (Errno::MFILE, 1), (Errno::NFILE, 1)] {
+        let mut left = times;
+        let done = folder.within("ab", false, |_| {
+            if left == 0 {
+                return Ok(7);
+            }
+            left -= 1;
+            Err(errno)
+        });
+        assert_eq!((done, left), (Ok(7), 0), "{errno}");
+    }
+    let refused = folder.within("ab", false, |_| rustix::io::Result::<()>::Err(Errno::MFILE));
+    let error = folder.failed("open", "ab/cd", refused.unwrap_err());
+    assert_eq!(error.kind(), Kind::Memory);
+    assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
+}
+
+#[test]
+fn a_file_tells_how_long_it_may_become() {
+    let (_home, folder) = folder();
+    let file = folder.create("ab/cd").unwrap();
+    let longest = file.longest().unwrap();
+    assert!(longest >= 1 << 30, "{longest}");
+    file.set_len(1 << 20).unwrap();
+    // Reads and writes use no place of the file.
+    file.write_at(4096, b"words").unwrap();
+    assert_eq!((file.longest().unwrap(), file.len().unwrap()), (longest, 1 << 20));
+}

@@ -1,5 +1,9 @@
 //! A medium on a local file or block device, through the page cache.
 
+use crate::discreet::DiscreetReader;
+use crate::opening::{
+    Access, Links, check_kind, lock, open_error, open_untouched, patiently, refuse_other_names,
+};
 use crate::path_only::path_only;
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_core::{Advice, Error, Kind, Result, Setting};
@@ -8,7 +12,7 @@ use rustix::fs::{
     fcntl_setfl, fstatvfs,
 };
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2};
-use std::fs::{File, FileType, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +20,6 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Zeros for media that cannot punch holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -24,45 +27,11 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 /// The most adjacent extents that are read or written with one call.
 const AT_ONCE: usize = 64;
 
-/// How often, and how far apart, a lock that another process holds is tried again.
-const LOCK_TRIES: u32 = 10;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
-
+/// What to do where a file may not become so long.
+const LONGER_FILES: &str = "raise the limit of file sizes (`ulimit -f`) if there is one, or use a file system that takes longer files";
 /// What to do about a full file system.
 const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
     is safe";
-
-/// What a medium is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reading alone. Shares the medium with other readers.
-    Read,
-    /// Reading and writing. Shares the medium with nobody.
-    Write,
-}
-
-/// Whether a path may end in a symbolic link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
-    /// It may: the user names the path.
-    Followed,
-    /// It may not, nor for writing have another name: others may write to its directory, and could lead to any file.
-    Refused,
-}
-
-impl Links {
-    fn flags(self) -> OFlags {
-        if self == Links::Refused { OFlags::NOFOLLOW } else { OFlags::empty() }
-    }
-
-    fn kind(self, path: &Path) -> std::io::Result<FileType> {
-        let about = match self {
-            Links::Followed => std::fs::metadata(path),
-            Links::Refused => std::fs::symlink_metadata(path),
-        };
-        Ok(about?.file_type())
-    }
-}
 
 /// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for reading.
 ///
@@ -76,6 +45,7 @@ pub struct FileMedium {
     touches: bool,
     /// Whether it has all of its space and keeps it.
     keeps: AtomicBool,
+    discreet: DiscreetReader,
 }
 
 impl FileMedium {
@@ -150,21 +120,13 @@ impl FileMedium {
                     .found("a block device that takes no writes: it is write-protected, or was set so (`blockdev --setro`)"));
             }
         }
-        let lock = || if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
-        match patiently(lock, |e| matches!(e, TryLockError::WouldBlock)) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(Kind::Busy, format!("cannot open {}", path.display()))
-                    .found("it is in use by another process")
-                    .remedy("close it there first: unmount it, or stop its server"));
-            }
-            Err(TryLockError::Error(e)) => return Err(open_error(path, &e)),
-        }
+        lock(&file, path, access)?;
         let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
         let device = kind.is_block_device();
         // In units of 512 bytes, whatever the file system's own block is.
         let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
-        Ok(FileMedium { file, path: path.to_owned(), len: AtomicU64::new(len), device, touches, keeps })
+        let (path, len, discreet) = (path.to_owned(), AtomicU64::new(len), DiscreetReader::default());
+        Ok(FileMedium { file, path, len, device, touches, keeps, discreet })
     }
 
     /// The file or device itself, opened as a path alone: what neither reads, nor writes, nor holds the lock.
@@ -178,15 +140,17 @@ impl FileMedium {
     /// of the medium take the failure from each other.
     fn open_again(&self) -> std::io::Result<FileMedium> {
         let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
-        // By way of the open file: its path may lead elsewhere by now.
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let mut options = OpenOptions::new();
-        options.read(true).write(writes);
-        let (mut file, touches) = open_untouched(&mut options, Path::new(&path), OFlags::empty())?;
-        let len = file.seek(SeekFrom::End(0))?;
+        let (mut file, touches) = self.open_file_again(writes)?;
+        let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
         let keeps = AtomicBool::new(self.keeps.load(Ordering::Relaxed));
-        let (path, device) = (self.path.clone(), self.device);
-        Ok(FileMedium { file, path, len: AtomicU64::new(len), device, touches, keeps })
+        let (path, device, discreet) = (self.path.clone(), self.device, DiscreetReader::default());
+        Ok(FileMedium { file, path, len, device, touches, keeps, discreet })
+    }
+
+    /// By way of the open file: its path may lead elsewhere by now.
+    fn open_file_again(&self, writes: bool) -> std::io::Result<(File, bool)> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        open_untouched(OpenOptions::new().read(true).write(writes), Path::new(&path), OFlags::empty())
     }
 
     fn failed(&self, operation: &str, offset: u64, len: u64, e: &std::io::Error) -> Error {
@@ -195,7 +159,13 @@ impl FileMedium {
             return Error::io(what, e).found("the end of the file or device before that: it became shorter");
         }
         let error = Error::io(what, e);
-        if error.kind() == Kind::NoSpace { error.remedy(FREE_SPACE) } else { error }
+        if error.errno() == Errno::FBIG.raw_os_error() {
+            error.remedy(LONGER_FILES)
+        } else if error.kind() == Kind::NoSpace {
+            error.remedy(FREE_SPACE)
+        } else {
+            error
+        }
     }
 
     /// Refuses to take more space than the file system has: one that tries fills the host first.
@@ -211,8 +181,9 @@ impl FileMedium {
 
     fn not_taken(&self, len: u64, e: &std::io::Error) -> Error {
         let error = Error::io(format!("cannot take {len} bytes for {}", self.path.display()), e);
-        let full = error.kind() == Kind::NoSpace;
-        if full {
+        if error.errno() == Errno::FBIG.raw_os_error() {
+            error.remedy(LONGER_FILES)
+        } else if error.kind() == Kind::NoSpace {
             error.remedy(Advice::from("free space on the host, or choose a smaller ").setting(Setting::Size))
         } else {
             error
@@ -259,95 +230,6 @@ impl FileMedium {
     }
 }
 
-/// Refuses a file that has another name: a user who may write to its directory could have led to any file of this file system with it.
-fn refuse_other_names(file: &File, path: &Path) -> Result<()> {
-    let names = file.metadata().map_err(|e| open_error(path, &e))?.nlink();
-    if names <= 1 {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Corrupt, format!("cannot open {} for writing", path.display()))
-        .found(format!("a file with {names} names (hard links)"))
-        .expected("a file that no other name leads to")
-        .remedy("find out who linked it; a copy of the directory without hard links can be written"))
-}
-
-/// Refuses what is neither a file nor a block device.
-fn check_kind(path: &Path, kind: FileType) -> Result<()> {
-    if kind.is_file() || kind.is_block_device() {
-        return Ok(());
-    }
-    Err(Error::new(Kind::NotFound, format!("cannot open {}", path.display()))
-        .found(if kind.is_dir() {
-            "a directory"
-        } else if kind.is_symlink() {
-            "a symbolic link"
-        } else {
-            "neither a file nor a block device"
-        })
-        .expected("a file or a block device"))
-}
-
-/// Tries again for a moment what a program prevents that only looks (`lacuna info`, a program that a server has just
-/// started).
-fn patiently<T, E>(
-    mut attempt: impl FnMut() -> std::result::Result<T, E>,
-    busy: impl Fn(&E) -> bool,
-) -> std::result::Result<T, E> {
-    for _ in 0..LOCK_TRIES {
-        match attempt() {
-            Err(e) if busy(&e) => std::thread::sleep(LOCK_PAUSE),
-            done => return done,
-        }
-    }
-    attempt()
-}
-
-/// Opens a file for a look without a lock, and leaves its access time as it is where the system allows that.
-pub fn open_to_look(path: &Path, links: Links) -> std::io::Result<File> {
-    let kind = links.kind(path)?;
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(std::io::Error::new(ErrorKind::InvalidInput, "neither a file nor a block device"));
-    }
-    open_untouched(OpenOptions::new().read(true), path, links.flags()).map(|(file, _)| file)
-}
-
-/// Opens a file whose reads leave its access time alone, if the system allows that: it does to the owner and to root.
-/// The second value says whether it refused. `flags` are given besides.
-fn open_untouched(options: &mut OpenOptions, path: &Path, flags: OFlags) -> std::io::Result<(File, bool)> {
-    match options.custom_flags((flags | OFlags::NOATIME).bits() as i32).open(path) {
-        Err(e) if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-            options.custom_flags(flags.bits() as i32).open(path).map(|file| (file, true))
-        }
-        opened => opened.map(|file| (file, false)),
-    }
-}
-
-fn open_error(path: &Path, e: &std::io::Error) -> Error {
-    let error = Error::io(format!("cannot open {}", path.display()), e);
-    match e.kind() {
-        ErrorKind::AlreadyExists => {
-            error.with_kind(Kind::Usage).expected("a path where nothing exists").remedy(
-                Advice::from("choose another path, or overwrite what is there with ").setting(Setting::Force),
-            )
-        }
-        ErrorKind::NotFound => error.remedy("check the path, or create a disk there first"),
-        ErrorKind::ReadOnlyFilesystem => {
-            error.remedy(Advice::from("read what is there with ").setting(Setting::ReadOnly))
-        }
-        ErrorKind::PermissionDenied if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => error.remedy(
-            Advice::from("it may be immutable (`lsattr` shows it): read what is there with ")
-                .setting(Setting::ReadOnly),
-        ),
-        ErrorKind::ResourceBusy => error
-            .with_kind(Kind::Busy)
-            .found(
-                "a block device that is in use: mounted, part of another device, or open in another program",
-            )
-            .remedy("`lsblk DEVICE` and `fuser -v DEVICE` show by what; end that first"),
-        _ => error,
-    }
-}
-
 impl Medium for FileMedium {
     fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
@@ -369,6 +251,23 @@ impl Medium for FileMedium {
                 self.file
                     .read_exact_at(extent.buf, extent.offset)
                     .map_err(|e| self.failed("read", extent.offset, len, &e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn expect_discreet_reads(&self) -> Result<()> {
+        let opened = self.discreet.prepare(|| self.open_file_again(false).map(|(file, _)| file));
+        let failed = |e| Error::io(format!("cannot open {} once more", self.path.display()), &e);
+        opened.map(|_| ()).map_err(failed)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        let open = || self.open_file_again(false).map(|(file, _)| file);
+        for extent in batch {
+            let (offset, len) = (extent.offset, extent.buf.len() as u64);
+            if !self.discreet.read(open, extent).map_err(|e| self.failed("read", offset, len, &e))? {
+                self.read(std::slice::from_mut(extent))?;
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! What a file or block device does as a medium.
 
 use super::*;
+use crate::opening::open_to_look;
+use std::time::Duration;
 
 #[test]
 fn keeps_what_it_is_given_and_punches_holes() {
@@ -68,6 +70,59 @@ fn adjacent_extents_are_read_and_written_as_if_each_alone() {
         [ReadExtent { offset: end, buf: &mut inside }, ReadExtent { offset: end + 64, buf: &mut beyond }];
     let e = medium.read(&mut reads).unwrap_err();
     assert!(e.to_string().contains(&format!("at byte {}", 1 << 20)), "{e}");
+}
+
+/// Pages of a file in the system's cache, by a tool that looks; none where there is no such tool.
+fn resident(path: &Path) -> Option<u64> {
+    let told =
+        std::process::Command::new("fincore").args(["--noheadings", "--output", "PAGES"]).arg(path).output();
+    let told = told.ok().filter(|told| told.status.success())?;
+    String::from_utf8(told.stdout).unwrap().trim().parse().ok()
+}
+
+#[test]
+fn discreet_reads_leave_nothing_in_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 9) as u8 ^ at as u8).collect();
+    std::fs::write(&path, &data).unwrap();
+    let medium = FileMedium::open(&path, Access::Write).unwrap();
+    medium.forget_cached().unwrap();
+    medium.expect_discreet_reads().unwrap();
+    // A file system in memory has nothing else; and one that cannot do it reads all the same.
+    let told = resident(&path).filter(|pages| *pages == 0);
+    let mut block = [0; 4096];
+    // Neighbours too, for which the system would read ahead.
+    for at in [5, 6, 7, 8, 40, 200, 42, 41, 0, 255] {
+        let offset = at * 4096;
+        medium.read_discreetly(&mut [ReadExtent { offset, buf: &mut block }]).unwrap();
+        assert!(block[..] == data[offset as usize..][..4096], "{at}");
+    }
+    let refused = medium.discreet.refused.load(Ordering::Relaxed);
+    assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
+    // What is there stays there.
+    medium.read_at(40 * 4096, &mut block).unwrap();
+    let before = resident(&path);
+    medium.read_discreetly(&mut [ReadExtent { offset: 40 * 4096, buf: &mut block }]).unwrap();
+    assert!(refused || resident(&path) == before);
+    let e = medium.read_discreetly(&mut [ReadExtent { offset: 1 << 20, buf: &mut block }]).unwrap_err();
+    assert!(e.to_string().contains("the end of the file"), "{e}");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_once_more_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    std::fs::write(&path, [7; 8192]).unwrap();
+    let reader = DiscreetReader::default();
+    let none = || -> std::io::Result<File> { Err(Errno::MFILE.into()) };
+    let mut block = [0; 4096];
+    assert!(reader.prepare(none).is_err());
+    assert!(!reader.read(none, &mut ReadExtent { offset: 0, buf: &mut block }).unwrap());
+    assert!(reader.prepare(|| File::open(&path)).is_ok());
+    let read = reader.read(none, &mut ReadExtent { offset: 4096, buf: &mut block }).unwrap();
+    // A file system that cannot do it says so.
+    assert!(if read { block == [7; 4096] } else { reader.refused.load(Ordering::Relaxed) });
 }
 
 #[test]

@@ -34,6 +34,9 @@ impl From<StatVfs> for Space {
 ///
 /// Names are relative paths of at most one subfolder: `journal`, `ab/cdef0123`; [`check_name`] says which are names.
 ///
+/// A call that is refused ([`Kind::is_refusal`]) has changed nothing, but for a write, which may have changed the first bytes of its
+/// range. An error of a sync is never a refusal. Calls that a signal interrupts are made again.
+///
 /// A power cut may drop, reorder, and tear at 512 bytes whatever was written to files and not synced; creations, removals
 /// and renames that were not synced may be lost, each alone. A name that a cut takes back leaves the file it named before.
 pub trait Folder: Send + Sync {
@@ -57,6 +60,10 @@ pub trait Folder: Send + Sync {
     fn sync_all(&self) -> Result<()>;
     /// What space there is.
     fn space(&self) -> Result<Space>;
+    /// How many files may be kept open at once without need.
+    fn open_files(&self) -> usize {
+        256
+    }
     /// Whether it refuses every change.
     fn read_only(&self) -> bool;
 }
@@ -82,6 +89,11 @@ pub trait FolderFile: Send + Sync {
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
     /// Returns when the file's content and length so far are durable. Says nothing of its name.
     fn sync(&self) -> Result<()>;
+    /// How long it may become, in bytes, as far as the system tells: its file system has a limit, and so may the process. Beyond it
+    /// writes are refused with [`Kind::NoSpace`].
+    fn longest(&self) -> Result<u64> {
+        Ok(u64::MAX)
+    }
     /// Whether it still has its name in some folder. Where nothing can tell, it has.
     ///
     /// Errors: what the system reports.

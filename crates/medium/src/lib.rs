@@ -6,10 +6,11 @@
 //!   reported, never passed on.
 //! - One process at a time: a medium opened for writing holds an exclusive lock until it is dropped.
 //! - Reading a file leaves its access time alone wherever the system lets us.
-//! - `unsafe` is confined to two requests to block devices.
+//! - `unsafe` is confined to two requests to block devices, and one about quotas.
 #![deny(unsafe_code)]
 
 mod block_device;
+mod discreet;
 mod disk_folder;
 mod file;
 mod folder;
@@ -17,16 +18,19 @@ mod memory;
 mod memory_objects;
 mod memory_pages;
 mod object;
+mod opening;
 mod path_only;
 mod pieces;
+mod quota;
 mod striped;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
-pub use file::{Access, FileMedium, Links, open_to_look};
+pub use file::FileMedium;
 pub use folder::{Folder, FolderFile, Space, check_name};
 pub use memory::MemoryMedium;
 pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{Found, Key, Keys, ObjectStore, Query, SnapshotId, Step, Transaction};
+pub use opening::{Access, Links, open_to_look};
 pub use path_only::path_only;
 pub use pieces::{check_range, pieces};
 pub use striped::StripedMedium;
@@ -86,6 +90,17 @@ pub trait Medium: Send + Sync {
     fn expect_random_reads(&self) {}
     /// A range is read soon: the medium may begin to fetch it while the caller does something else.
     fn will_read(&self, _offset: u64, _len: u64) {}
+    /// From now on there may be reads that are to leave no trace ([`Medium::read_discreetly`]): what they need is taken now.
+    ///
+    /// Errors: why it cannot be had; such reads are then as others are, until it can.
+    fn expect_discreet_reads(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Reads every extent of the batch as [`Medium::read`] does, and leaves nothing of them in a cache of the system that was not there
+    /// before, where it can do that: others on the host can see what is in that.
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
     /// Makes a range read as zeros and gives its space back where the medium can. Durable after a sync.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
     /// Takes the space of a range now, so that no later write to it finds the medium full; what the range holds stays.

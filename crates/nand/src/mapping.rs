@@ -186,7 +186,10 @@ impl Mapping {
             match self.chip.program(peb, 1, &header.page(self.page() as usize)) {
                 Ok(()) => return Ok(peb),
                 Err(Fault::Program) => state.enqueue(peb, None, true),
-                Err(e) => return Err(fault(e)),
+                Err(e) => {
+                    state.enqueue(peb, None, false);
+                    return Err(fault(e));
+                }
             }
         }
     }
@@ -221,7 +224,9 @@ impl Mapping {
         state.erasures[number] += 1;
         state.erased_since_levelling += 1;
         let header = EraseHeader { erasures: state.erasures[number], lebs: self.lebs, image: self.image };
-        let usable = erased && !failing && self.programs(peb, 0, &header.page(self.page() as usize))?;
+        let header = header.page(self.page() as usize);
+        let again = |_: &Error| state.enqueue(peb, None, false);
+        let usable = erased && !failing && self.programs(peb, 0, &header).inspect_err(again)?;
         if usable {
             state.uses[number] = Use::Free;
             state.free.insert((state.erasures[number], peb));
@@ -241,15 +246,18 @@ impl Mapping {
         }
     }
 
-    /// Puts `data` into an erased block that replaces what the LEB has.
+    /// Puts `data` into an erased block that replaces what the LEB has. A block that the chip refuses to program may hold a part of the
+    /// data: it is erased like what is superseded.
     fn replace(&self, state: &mut State, leb: Leb, data: &[u8], failing: bool) -> Result<()> {
         let copied = Some((data.len() as u32, crc32fast::hash(data)));
         let peb = loop {
             let peb = self.take(state, leb, copied)?;
-            if data.is_empty() || self.programs(peb, HEADER_PAGES, data)? {
+            let programmed = if data.is_empty() { Ok(true) } else { self.programs(peb, HEADER_PAGES, data) };
+            if matches!(programmed, Ok(true)) {
                 break peb;
             }
-            state.enqueue(peb, Some(leb), true);
+            state.enqueue(peb, Some(leb), programmed.is_ok());
+            programmed?;
         };
         if let Some(old) = state.map_to(leb, Some(peb)) {
             state.enqueue(old, Some(leb), failing);
@@ -287,11 +295,13 @@ impl Mapping {
         state.sequence += 1;
         let copied = Some((data.len() as u32, crc32fast::hash(&data)));
         let header = VolumeHeader { leb: leb.0, sequence: state.sequence, copied };
-        let written = self.programs(worn, 1, &header.page(self.page() as usize))?
-            && (data.is_empty() || self.programs(worn, HEADER_PAGES, &data)?);
-        if !written {
-            state.enqueue(worn, Some(leb), true);
-            return Ok(());
+        let mut programmed = self.programs(worn, 1, &header.page(self.page() as usize));
+        if !data.is_empty() && matches!(programmed, Ok(true)) {
+            programmed = self.programs(worn, HEADER_PAGES, &data);
+        }
+        if !matches!(programmed, Ok(true)) {
+            state.enqueue(worn, Some(leb), programmed.is_ok());
+            return programmed.map(|_| ());
         }
         state.moved += 1;
         if let Some(old) = state.map_to(leb, Some(worn)) {

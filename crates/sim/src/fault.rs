@@ -22,6 +22,14 @@ pub enum Fault {
         /// How it fails: [`Kind::Io`] for EIO, [`Kind::NoSpace`] for ENOSPC.
         error: Kind,
     },
+    /// The `nth` operation of any kind fails with this number of the system, and does nothing. That of a sync or a durable write is never
+    /// a refusal, and with EINTR it is done again and passes.
+    Errno {
+        /// Which of them fails.
+        nth: u64,
+        /// How it fails.
+        errno: i32,
+    },
     /// The `nth` operation of a kind and every later one fail, and do nothing.
     FailFrom {
         /// Which operations to count.
@@ -96,6 +104,7 @@ impl Rule {
     /// Whether the fault counts operations of kind `op`.
     fn counts(&self, op: OpKind) -> bool {
         let wanted = match &self.fault {
+            Fault::Errno { .. } => return true,
             Fault::FailNth { op, .. }
             | Fault::FailFrom { op, .. }
             | Fault::FailRange { op, .. }
@@ -114,6 +123,15 @@ impl Rule {
         self.seen += 1;
         let end = offset.saturating_add(size);
         match self.fault {
+            // A medium makes a call again that a signal interrupts.
+            Fault::Errno { nth, errno } if self.seen == nth && errno != libc::EINTR => {
+                let error = Error::io(
+                    format!("{op:?} at offset {offset}, length {size}"),
+                    &std::io::Error::from_raw_os_error(errno),
+                );
+                let syncs = matches!(op, OpKind::Sync | OpKind::WriteDurable);
+                Verdict::Fail(if syncs { error.of_sync() } else { error })
+            }
             Fault::FailNth { nth, error, .. } if self.seen == nth => fault(error, op, offset, size),
             Fault::FailFrom { nth, error, .. } if self.seen >= nth => fault(error, op, offset, size),
             Fault::FailRange { ref range, error, .. } if offset < range.end && range.start < end => {
@@ -140,6 +158,8 @@ impl Rule {
 struct State {
     rules: Vec<Rule>,
     fired: u64,
+    operations: u64,
+    last_fired: Option<OpKind>,
 }
 
 impl State {
@@ -152,7 +172,11 @@ impl State {
                 verdict = said;
             }
         }
-        self.fired += u64::from(!matches!(verdict, Verdict::Pass));
+        self.operations += 1;
+        if !matches!(verdict, Verdict::Pass) {
+            self.fired += 1;
+            self.last_fired = Some(op);
+        }
         verdict
     }
 }
@@ -186,6 +210,16 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
     /// Operations that went wrong so far.
     pub fn fired(&self) -> u64 {
         self.state().fired
+    }
+
+    /// Operations so far.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// The last operation that went wrong.
+    pub fn last_fired(&self) -> Option<OpKind> {
+        self.state().last_fired
     }
 
     /// The medium behind.

@@ -1,49 +1,22 @@
 //! A folder in memory that loses power when told, fails when told, fills up, and lies open to an adversary.
 
+mod file;
 mod image;
 mod names;
+mod op;
 
 pub use image::FolderImage;
+pub use op::FolderOp;
 
+use crate::nth_call::NthCall;
 use crate::{CrashMedium, Lies, Loss, PAGE_SIZE, Rng, operation::Digest, power::Power};
+use file::File;
 use lacuna_core::{Error, Kind, Result};
-use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name, pieces};
+use lacuna_medium::{Folder, FolderFile, Medium, Space, check_name};
 use names::{Names, Removal};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// What was asked of a folder or of a file in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FolderOp {
-    /// A file opened.
-    Open,
-    /// A file made.
-    Create,
-    /// A file removed.
-    Remove,
-    /// A file renamed.
-    Rename,
-    /// A read.
-    Read,
-    /// A write.
-    Write,
-    /// A change of length.
-    SetLen,
-    /// A file synced.
-    Sync,
-    /// The names of a subfolder synced.
-    SyncNames,
-    /// Everything synced.
-    SyncAll,
-}
-
-impl FolderOp {
-    /// Whether a power cut can fall in it.
-    fn changes(self) -> bool {
-        !matches!(self, FolderOp::Open | FolderOp::Read)
-    }
-}
 
 /// A failure to come.
 struct Fault {
@@ -70,7 +43,11 @@ struct State {
     names: Names,
     power: Power,
     faults: Vec<Fault>,
+    nth_call: NthCall<FolderOp>,
     capacity: u64,
+    quota: u64,
+    /// The longest length of a file, and whether files tell.
+    longest: (u64, bool),
     ignore_syncs: bool,
     /// Whether files keep every version of every page.
     keeps_past: bool,
@@ -89,6 +66,7 @@ impl State {
                 return Ok(true);
             }
         }
+        self.nth_call.begin(op, op.syncs())?;
         self.fault(op)?;
         Ok(false)
     }
@@ -143,7 +121,10 @@ impl CrashFolder {
             names: Names::default(),
             power: Power::default(),
             faults: Vec::new(),
+            nth_call: NthCall::default(),
             capacity: u64::MAX,
+            quota: u64::MAX,
+            longest: (u64::MAX, false),
             ignore_syncs: false,
             keeps_past: false,
             read_only: false,
@@ -189,15 +170,41 @@ impl CrashFolder {
         self.state().faults.push(Fault { op, after, kind, forever });
     }
 
+    /// Lets the `nth` call from now on, whatever it is, fail with this number of the system; with 0, none. A write that is refused has
+    /// written the first half of its pages.
+    pub fn fail_call(&self, nth: u64, errno: i32) {
+        self.state().nth_call.fail(nth, errno);
+    }
+
+    /// Calls since [`CrashFolder::fail_call`], and which of them failed.
+    pub fn called(&self) -> (u64, Option<FolderOp>) {
+        let state = self.state();
+        (state.nth_call.calls(), state.nth_call.hit())
+    }
+
     /// Takes all failures to come back.
     pub fn heal(&self) {
-        self.state().faults.clear();
+        let mut state = self.state();
+        state.faults.clear();
+        state.nth_call.fail(0, 0);
     }
 
     /// Lets files hold this many bytes in all. Writes that need more, past the end of a file or in a hole inside of it, write
     /// the pages for which there is room, from the first on, and fail with [`Kind::NoSpace`].
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
+    }
+
+    /// Lets files hold this many bytes in all, as a file system with a quota does that writes nothing over itself: what space there is does
+    /// not tell of it, and a write needs room for all of its pages, also those that are there. It writes the pages for which there is
+    /// room, and fails with EDQUOT.
+    pub fn set_quota(&self, bytes: u64) {
+        self.state().quota = bytes;
+    }
+
+    /// Lets no file become longer than this, whether they tell or not: writes beyond fail with EFBIG.
+    pub fn set_longest(&self, bytes: u64, told: bool) {
+        self.state().longest = (bytes, told);
     }
 
     /// Bytes that files hold.
@@ -406,105 +413,5 @@ impl Folder for CrashFolder {
 
     fn read_only(&self) -> bool {
         self.state().read_only
-    }
-}
-
-/// One of the changes of its medium that a change of a file consists of.
-type Step<'a> = &'a dyn Fn(&CrashMedium) -> Result<()>;
-
-/// An open file of a [`CrashFolder`].
-struct File {
-    folder: Arc<Mutex<State>>,
-    file: Arc<CrashMedium>,
-}
-
-impl File {
-    /// Does what changes the file, in the middle of which the power may go: then the `n`th operation of its medium is in
-    /// flight, and those before it were given to the medium.
-    fn change(&self, op: FolderOp, steps: &[Step<'_>]) -> Result<()> {
-        let mut state = self.folder.lock();
-        state.read_only()?;
-        if state.begin(op)? {
-            let during = state.power.ops() % steps.len() as u64;
-            self.file.cut_after(during);
-        }
-        state.digest.word(self.file.len());
-        steps.iter().try_for_each(|step| step(&self.file))
-    }
-
-    /// How many bytes of a write find space, from the first on: those of pages that are there, also inside of the file, and of
-    /// new ones as long as there is room.
-    fn fitting(&self, offset: u64, len: usize) -> usize {
-        let state = self.folder.lock();
-        if state.capacity == u64::MAX {
-            return len;
-        }
-        let mut room = state.capacity.saturating_sub(state.used()) / PAGE_SIZE;
-        for (page, _, bytes) in pieces(offset, len as u64, PAGE_SIZE) {
-            if !self.file.holds(page) {
-                if room == 0 {
-                    return bytes.start;
-                }
-                room -= 1;
-            }
-        }
-        len
-    }
-}
-
-impl FolderFile for File {
-    fn len(&self) -> Result<u64> {
-        let state = self.folder.lock();
-        state.power.on()?;
-        Ok(self.file.told_len())
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let mut state = self.folder.lock();
-        state.begin(FolderOp::Read)?;
-        let there = self.file.len().saturating_sub(offset).min(buf.len() as u64);
-        let (seen, beyond) = buf.split_at_mut(there as usize);
-        beyond.fill(0);
-        if seen.is_empty() { Ok(()) } else { self.file.read_at(offset, seen) }
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        if offset.checked_add(data.len() as u64).is_none() {
-            return Err(Error::new(Kind::Usage, "a write past the largest offset"));
-        }
-        let fitting = self.fitting(offset, data.len());
-        let full = || Error::new(Kind::NoSpace, "the simulated file system is full");
-        if fitting == 0 && !data.is_empty() {
-            return Err(full());
-        }
-        let write = |file: &CrashMedium| file.write_at(offset, &data[..fitting]);
-        let end = offset + fitting as u64;
-        let grow = |file: &CrashMedium| file.set_len(end);
-        let steps: [Step<'_>; 2] = [&grow, &write];
-        let only_write = self.file.len() >= end;
-        match self.change(FolderOp::Write, &steps[usize::from(only_write)..]) {
-            Err(e) if e.kind() == Kind::NoSpace => {
-                let half = data.len() as u64 / PAGE_SIZE / 2 * PAGE_SIZE;
-                if half > 0 {
-                    self.file.set_len(self.file.len().max(offset + half))?;
-                    self.file.write_at(offset, &data[..half as usize])?;
-                }
-                Err(e)
-            }
-            Ok(()) if fitting < data.len() => Err(full()),
-            done => done,
-        }
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.change(FolderOp::SetLen, &[&|file| file.set_len(len)])
-    }
-
-    fn allocate(&self, _offset: u64, _len: u64) -> Result<()> {
-        self.folder.lock().read_only()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.change(FolderOp::Sync, &[&|file| file.sync()])
     }
 }

@@ -2,12 +2,16 @@
 
 mod crash;
 mod damage;
+mod errno;
 mod lies;
+mod resumed;
 mod threads;
 
 pub use crash::Hardship;
 pub use damage::{failures, lost_blocks};
+pub use errno::Sweep;
 pub use lies::Lying;
+pub use resumed::resume_twice;
 pub use threads::Threaded;
 
 use crate::versions::{Model, stamp_of};

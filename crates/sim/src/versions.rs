@@ -2,6 +2,7 @@
 
 use crate::Rng;
 use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use std::ops::Range;
 
 /// Versions a block may have after a cut: the first is the last flushed, the last is the latest.
 /// A version is a stamp; 0 is a block of zeros. Without [`Model::flushed`] they are all versions that it ever had.
@@ -62,6 +63,24 @@ impl Model {
                     return Err(format!("{name}: block {block} reads {stamp}, allowed {versions:?}"));
                 }
                 Some(stamp) => *versions = vec![stamp],
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with these blocks of a disk after a failure, if anything. They keep the versions that they may have.
+    pub fn allows(&self, disk: &dyn Disk, blocks: Range<u64>) -> std::result::Result<(), String> {
+        let name = &self.name;
+        let mut data = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
+        disk.read(BlockAddr(blocks.start), &mut data).map_err(|e| format!("{name}: alarm: {e}"))?;
+        for (block, data) in blocks.zip(data.chunks_exact(BLOCK_SIZE)) {
+            let allowed = self.versions(block);
+            match stamp_of(block, data) {
+                None => return Err(format!("{name}: block {block} is a mixture")),
+                Some(stamp) if !allowed.contains(&stamp) => {
+                    return Err(format!("{name}: block {block} reads {stamp}, allowed {allowed:?}"));
+                }
+                Some(_) => {}
             }
         }
         Ok(())

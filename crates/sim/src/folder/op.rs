@@ -1,0 +1,38 @@
+//! What can be asked of a folder.
+
+/// What was asked of a folder or of a file in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FolderOp {
+    /// A file opened.
+    Open,
+    /// A file made.
+    Create,
+    /// A file removed.
+    Remove,
+    /// A file renamed.
+    Rename,
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// A change of length.
+    SetLen,
+    /// A file synced.
+    Sync,
+    /// The names of a subfolder synced.
+    SyncNames,
+    /// Everything synced.
+    SyncAll,
+}
+
+impl FolderOp {
+    /// Whether a power cut can fall in it.
+    pub(super) fn changes(self) -> bool {
+        !matches!(self, FolderOp::Open | FolderOp::Read)
+    }
+
+    /// Whether it makes something durable.
+    pub fn syncs(self) -> bool {
+        matches!(self, FolderOp::Sync | FolderOp::SyncNames | FolderOp::SyncAll)
+    }
+}
