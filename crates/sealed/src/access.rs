@@ -10,7 +10,7 @@ use crate::sealer::Sealer;
 use crate::segments::{Emptied, Segments};
 use crate::store::Store;
 use crate::stream::StreamDetector;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Extent, ExtentRuns, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 
 /// The least that a write at the start of a segment must bring to open a copy-on-write segment: 16 KiB.
@@ -341,12 +341,17 @@ impl Access {
                     }
                 }
                 stream.uncover(to.index, count);
-                self.health.fail(e.context(format!("write of {count} blocks at block {}", first.0)))
+                self.failed(e.context(format!("write of {count} blocks at block {}", first.0)))
             })?;
             stream.cover(to.index, count, meta);
             self.forget_newest(first, count);
             Ok(true)
         })
+    }
+
+    /// A failure ends all writing; what the medium refuses fails the request alone.
+    fn failed(&self, e: Error) -> Error {
+        if e.kind().is_refusal() { e } else { self.health.fail(e) }
     }
 
     fn forget_newest(&self, first: BlockAddr, count: u64) {
@@ -394,7 +399,12 @@ impl Access {
         };
         let at = stream.slot.at(first);
         self.store.erase_data(at, count).map_err(|e| {
-            self.health.fail(e.context(format!("discard of {count} blocks at block {}", first.0)))
+            // Some may be gone.
+            for block in run(first, count).filter(|block| stream.covers(index_of(*block))) {
+                self.cache.put_hole(block);
+            }
+            stream.uncover(at.index, count);
+            self.failed(e.context(format!("discard of {count} blocks at block {}", first.0)))
         })?;
         stream.cover(at.index, count, &NO_META[..self.sealer.meta_len(count)]);
         self.forget_newest(first, count);

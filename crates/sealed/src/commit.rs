@@ -15,7 +15,7 @@ use crate::log::Log;
 use crate::medium_full::{MediumFull, no_room};
 use crate::recovery::Replayed;
 use crate::segments::Segments;
-use lacuna_core::{BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Result, SEGMENT_BLOCKS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,6 +47,8 @@ pub(crate) struct Committer {
     limits: Limits,
     full_commits: Arc<AtomicU64>,
     emergency_flushed: bool,
+    /// A commit was refused: what it had taken from the list of dirty blocks is to be found again.
+    refused: bool,
 }
 
 impl Committer {
@@ -59,7 +61,7 @@ impl Committer {
         health: Arc<Health>,
         limits: Limits,
     ) -> Self {
-        let (full_commits, emergency_flushed) = (Arc::default(), false);
+        let (full_commits, emergency_flushed, refused) = (Arc::default(), false, false);
         Committer {
             log,
             destager,
@@ -70,6 +72,7 @@ impl Committer {
             limits,
             full_commits,
             emergency_flushed,
+            refused,
         }
     }
 
@@ -88,14 +91,21 @@ impl Committer {
         }
     }
 
+    /// Whether the last commit was refused: what it was to make durable is not.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.refused
+    }
+
     /// How many commits of [`Scope::All`] have begun.
     pub(crate) fn full_commits(&self) -> &Arc<AtomicU64> {
         &self.full_commits
     }
 
-    /// Commits within `scope`; a failure ends all writing.
+    /// Commits within `scope`. A failure ends all writing; after a refusal the next commit does it again, on a full medium.
     pub(crate) fn commit(&mut self, scope: Scope) -> Result<()> {
         self.health.check()?;
+        // After a refusal all of it is done again.
+        let scope = if self.refused { Scope::All } else { scope };
         if scope == Scope::All {
             self.full_commits.fetch_add(1, Ordering::SeqCst);
         }
@@ -104,17 +114,51 @@ impl Committer {
         result.map_err(|e| self.fail(e))
     }
 
+    /// Takes a write on a full medium in pieces: each is in the journal before the next is put, and one that finds no room there is
+    /// refused before it is put, so that what is refused neither stays in memory nor fails a flush.
+    pub(crate) fn take(
+        &mut self,
+        first: BlockAddr,
+        data: &[u8],
+        put: impl Fn(BlockAddr, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        // What is in memory alone was acknowledged before.
+        self.commit(Scope::All)?;
+        let mut at = first;
+        for piece in data.chunks(self.limits.batch_blocks * BLOCK_SIZE) {
+            let blocks = piece.len() / BLOCK_SIZE;
+            self.make_room(blocks).map_err(|e| self.fail(e))?;
+            put(at, piece)?;
+            self.commit(Scope::All)?;
+            at.0 += blocks as u64;
+        }
+        self.upkeep()
+    }
+
     /// The cache goes first as well as last: a block that was acknowledged there before a flush may be covered
     /// by a copy-on-write segment opened meanwhile, whose commit this flush does not wait for.
     fn commit_steps(&mut self, scope: Scope) -> Result<()> {
+        let mut later = Vec::new();
         if scope == Scope::All {
-            self.commit_newest(&self.gatherer.take_dirty())?;
+            let mut first = self.gatherer.take_dirty();
+            if std::mem::take(&mut self.refused) {
+                first = self.gatherer.all_dirty();
+            }
+            // What was written since a stream was frozen, by a commit that was refused, is later than the stream, and follows it.
+            (later, first) = first.into_iter().partition(|block| self.is_frozen(*block));
+            self.commit_newest(&first)?;
         }
         self.commit_cow_segments(|cow_segment| match cow_segment {
             CowSegment::PendingDiscard => true,
-            CowSegment::Stream(stream) => scope == Scope::All || stream.is_whole(),
+            CowSegment::Stream(stream) => scope == Scope::All || stream.is_whole() || stream.is_frozen(),
         })?;
-        self.commit_newest(&self.gatherer.take_dirty())
+        later.extend(self.gatherer.take_dirty());
+        self.commit_newest(&later)
+    }
+
+    fn is_frozen(&self, block: BlockAddr) -> bool {
+        let cow_segment = self.segments.cow_segment(SegmentNo::of(block));
+        matches!(cow_segment, Some(CowSegment::Stream(stream)) if stream.is_frozen())
     }
 
     /// Destages blocks and retires the journal when it is time to.
@@ -129,10 +173,18 @@ impl Committer {
         } else {
             Ok(())
         };
-        if self.log.bytes_to_destage() > self.limits.to_destage {
+        if self.log.bytes_to_destage() > self.limits.to_destage && !self.medium_full.is_so() {
             self.health.signals().wake_worker();
         }
-        result.map_err(|e| self.fail(e))
+        self.put_off(result)
+    }
+
+    /// What the medium refuses to take from the journal stays there.
+    fn put_off(&mut self, destaged: Result<()>) -> Result<()> {
+        match destaged {
+            Err(e) if self.medium_full.enter(&e) => Ok(()),
+            done => done.map_err(|e| self.fail(e)),
+        }
     }
 
     /// One turn of the background thread. `idle`: nobody has used the disk for a while.
@@ -156,7 +208,8 @@ impl Committer {
                 self.medium_full.note_discard();
             }
         } else if pending > self.limits.to_destage || (idle && pending > 0) {
-            self.destager.destage(&mut self.log).map_err(|e| self.health.fail(e))?;
+            let destaged = self.destager.destage(&mut self.log);
+            self.put_off(destaged)?;
         }
         self.upkeep()
     }
@@ -167,7 +220,11 @@ impl Committer {
             self.emergency_flush();
             return Err(cause.context("the disk stopped taking writes"));
         }
-        self.commit(Scope::All)?;
+        match self.commit(Scope::All) {
+            // The second one finds room in the journal, if there is some.
+            Err(e) if e.kind().is_refusal() && self.medium_full.is_so() => self.commit(Scope::All)?,
+            done => done?,
+        }
         // What finds no space in its slot is durable in the journal.
         let destaged = if self.medium_full.is_so() {
             self.medium_full.destage_what_fits(&mut self.destager, &mut self.log)
@@ -180,25 +237,26 @@ impl Committer {
     }
 
     fn fail(&mut self, e: Error) -> Error {
+        if self.medium_full.enter(&e) {
+            self.refused = true;
+            return e;
+        }
         let e = self.health.fail(e);
         self.emergency_flush();
         e
     }
 
-    /// After the medium was found full: what was acknowledged still fits the journal, which has its space since
+    /// After the medium of the layout `kv` was found full: what was acknowledged still fits the journal, which has its space since
     /// the disk was created. One attempt to put it there, whatever of it succeeds; after any other failure,
     /// none, for nobody knows what such a medium keeps.
     fn emergency_flush(&mut self) {
-        let full = self.health.cause().is_some_and(|e| e.kind() == Kind::NoSpace);
+        let full = self.health.cause().is_some_and(|e| e.kind().is_refusal());
         if !full || std::mem::replace(&mut self.emergency_flushed, true) {
             return;
         }
         // What was written since a stream was frozen is later than the stream, and follows it.
         let mut first = self.gatherer.all_dirty();
-        first.retain(|block| {
-            let cow_segment = self.segments.cow_segment(SegmentNo::of(*block));
-            !matches!(cow_segment, Some(CowSegment::Stream(stream)) if stream.is_frozen())
-        });
+        first.retain(|block| !self.is_frozen(*block));
         let _ = self.commit_newest(&first);
         for (segment, _) in self.segments.cow_segments() {
             match self.segments.freeze(segment) {
@@ -223,7 +281,7 @@ impl Committer {
         self.make_room(0)?;
         let mut moves = vec![];
         let mut declined = vec![];
-        let mut streams = false;
+        let mut streams = vec![];
         for (segment, cow_segment) in self.segments.cow_segments() {
             if !due(&cow_segment) {
                 continue;
@@ -236,16 +294,22 @@ impl Committer {
                     if mapped && stream.covered() < WORTH_COMPLETING {
                         declined.push((segment, stream));
                     } else {
-                        self.destager.mover().complete(segment, &stream)?;
-                        moves.push((segment, Some(stream.slot)));
-                        streams = true;
+                        match self.destager.mover().complete(segment, &stream) {
+                            Err(e) if self.medium_full.enter(&e) => declined.push((segment, stream)),
+                            done => done.map(|()| streams.push((segment, stream)))?,
+                        }
                     }
                 }
             }
         }
-        if streams {
-            self.destager.mover().settle_slots()?;
+        if !streams.is_empty() {
+            match self.destager.mover().settle_slots() {
+                // The journal takes what they cover.
+                Err(e) if self.medium_full.enter(&e) => declined.append(&mut streams),
+                done => done?,
+            }
         }
+        moves.extend(streams.iter().map(|(segment, stream)| (*segment, Some(stream.slot))));
         for moves in moves.chunks(MOVES_PER_BATCH) {
             self.make_room(0)?;
             self.destager.mover().record(&mut self.log, moves)?;
@@ -274,17 +338,23 @@ impl Committer {
     }
 
     /// Makes room in the journal. Call it before gathering a batch or freezing a copy-on-write segment: it may run a
-    /// checkpoint, which could record moves newer than what was gathered. It always leaves room for moves, and while the
-    /// medium is not full also the reserve for opening on a full medium.
+    /// checkpoint, which could record moves newer than what was gathered. It always leaves room for moves, and unless the
+    /// medium was full from the start also the reserve for opening on a full medium.
     fn make_room(&mut self, blocks: usize) -> Result<()> {
         let len = Batch::len_for(blocks, blocks);
         let moves = if self.emergency_flushed { 0 } else { MOVES_RESERVE };
         if !self.medium_full.is_so() {
             let fits = self.log.fits(len, self.log.reserve() + moves);
+            // What a refusal leaves half done the next commit takes up, before anything newer.
             return if fits { Ok(()) } else { self.destager.checkpoint(&mut self.log) };
         }
         // Moves free slots, and for them there is room to the last.
-        let kept = if blocks == 0 { Batch::len_for(MOVES_PER_BATCH, 0) } else { moves };
+        let kept = match (self.medium_full.spends_reserve(), blocks) {
+            (true, 0) => Batch::len_for(MOVES_PER_BATCH, 0),
+            (true, _) => moves,
+            (false, 0) => self.log.reserve().saturating_sub(MOVES_RESERVE),
+            (false, _) => self.log.reserve(),
+        };
         if !self.log.fits(len, kept) {
             self.medium_full.destage_what_fits(&mut self.destager, &mut self.log)?;
         }

@@ -174,35 +174,24 @@ impl Sealed {
         let sealer = Arc::new(Sealer::new(cipher, options.random));
         let segments = Arc::new(Segments::new(map, sealer.meta_len(SEGMENT_BLOCKS)));
         counters.set(Count::Replayed, replayed.batches);
-
-        let log = Log::new(journal, cache.clone(), counters.clone());
-        let mover =
-            Mover::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
-        let destager = Destager::new(
-            mover,
-            cache.clone(),
-            segments.clone(),
-            store.clone(),
-            counters.clone(),
-            health.clone(),
-        );
         let medium_full = MediumFull::new(cache.clone(), store.clone(), health.clone(), limits.batch_blocks);
         let medium_full = Arc::new(medium_full);
-        let gatherer = Gatherer::new(cache.clone(), segments.clone(), store.clone(), sealer.clone());
-        let mut committer = Committer::new(
-            log,
-            destager,
-            gatherer,
-            medium_full.clone(),
-            segments.clone(),
-            health.clone(),
-            limits,
-        );
+
+        let parts = Parts { cache, segments, store, sealer, counters, health, medium_full };
+        let mut committer = parts.committer(journal, limits);
         committer.recover(replayed, read_only)?;
+        let Parts { cache, segments, store, sealer, counters, health, medium_full } = parts;
 
         let flusher = Arc::new(Flusher::new(committer, health.clone()));
-        let worker =
-            Worker::new(flusher.clone(), cache.clone(), segments.clone(), health.clone(), limits, background);
+        let worker = Worker::new(
+            flusher.clone(),
+            cache.clone(),
+            segments.clone(),
+            health.clone(),
+            medium_full.clone(),
+            limits,
+            background,
+        );
         let worker = Arc::new(worker);
         worker.start()?;
         let access = Access::new(
@@ -240,9 +229,52 @@ impl Sealed {
         &self.params
     }
 
-    /// Whether the medium was found full when the disk was opened, and not everything is where it belongs since.
+    /// After a request that the medium refused: the streams that are open end, so that what follows goes to the journal.
+    fn unless_refused(&self, done: Result<()>) -> Result<()> {
+        let Err(e) = done else { return Ok(()) };
+        if self.medium_full.enter(&e)
+            && let Err(flushed) = self.flusher.flush()
+            && !flushed.kind().is_refusal()
+        {
+            return Err(flushed);
+        }
+        Err(e)
+    }
+
+    /// Whether the medium was found full, or refused a write, and not everything is where it belongs since.
     pub fn is_medium_full(&self) -> bool {
         self.medium_full.is_so()
+    }
+}
+
+/// The parts below a commit, all of which it uses.
+struct Parts {
+    cache: Arc<Cache>,
+    segments: Arc<Segments>,
+    store: Arc<Store>,
+    sealer: Arc<Sealer>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+    medium_full: Arc<MediumFull>,
+}
+
+impl Parts {
+    /// The committer on top of them.
+    fn committer(&self, journal: Journal, limits: Limits) -> Committer {
+        let Parts { cache, segments, store, sealer, counters, health, medium_full } = self;
+        let log = Log::new(journal, cache.clone(), counters.clone());
+        let mover =
+            Mover::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
+        let destager = Destager::new(
+            mover,
+            cache.clone(),
+            segments.clone(),
+            store.clone(),
+            counters.clone(),
+            health.clone(),
+        );
+        let gatherer = Gatherer::new(cache.clone(), segments.clone(), store.clone(), sealer.clone());
+        Committer::new(log, destager, gatherer, medium_full.clone(), segments.clone(), health.clone(), limits)
     }
 }
 
@@ -262,18 +294,19 @@ impl Disk for Sealed {
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
-        let full = self.is_medium_full();
-        let streams = match self.write_through {
-            _ if full => Streams::None,
-            true => Streams::WholeSegments,
-            false => Streams::Any,
-        };
-        self.access.write(first, data, streams, &|| self.worker.wait_for_spare())?;
-        if full || self.write_through { self.flusher.flush() } else { self.worker.keep_within_limits() }
+        if self.is_medium_full() {
+            let put = |at, piece: &[u8]| self.access.write(at, piece, Streams::None, &|| Ok(()));
+            return self.flusher.take(first, data, put);
+        }
+        let streams = if self.write_through { Streams::WholeSegments } else { Streams::Any };
+        let written = self.access.write(first, data, streams, &|| self.worker.wait_for_spare());
+        self.unless_refused(written)?;
+        if self.write_through { self.flusher.flush() } else { self.worker.keep_within_limits() }
     }
 
     fn discard(&self, first: BlockAddr, count: u64) -> Result<()> {
-        self.access.discard(first, count)?;
+        let discarded = self.access.discard(first, count);
+        self.unless_refused(discarded)?;
         self.medium_full.note_discard();
         if self.write_through { self.flusher.flush() } else { self.worker.keep_within_limits() }
     }

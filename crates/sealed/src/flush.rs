@@ -2,7 +2,7 @@
 
 use crate::commit::{Committer, Scope};
 use crate::health::Health;
-use lacuna_core::{Result, defect};
+use lacuna_core::{BlockAddr, Result, defect};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -28,13 +28,25 @@ impl Flusher {
         })
     }
 
+    /// [`Committer::take`].
+    pub(crate) fn take(
+        &self,
+        first: BlockAddr,
+        data: &[u8],
+        put: impl Fn(BlockAddr, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.health.check()?;
+        self.committer().take(first, data, put)
+    }
+
     /// Makes everything acknowledged before the call durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.health.check()?;
         let before = self.full_commits.load(Ordering::SeqCst);
         let mut committer = self.committer();
-        // All of a commit that began after the call is over, as the lock was free: whether it went well, the health says.
-        if self.full_commits.load(Ordering::SeqCst) > before {
+        // All of a commit that began after the call is over, as the lock was free: whether it went well, the health says, and the
+        // committer if the medium refused it.
+        if self.full_commits.load(Ordering::SeqCst) > before && !committer.was_refused() {
             return self.health.check();
         }
         committer.commit(Scope::All)?;

@@ -258,7 +258,8 @@ impl Journal {
         // The older record is the one that may be torn.
         let place = self.start + (retired.count - 1) % 2 * BLOCK_SIZE as u64;
         self.medium
-            .write_durable(&[WriteExtent { offset: place, data: &retired.encode(&self.retired_key) }])?;
+            .write_durable(&[WriteExtent { offset: place, data: &retired.encode(&self.retired_key) }])
+            .map_err(Error::of_sync)?;
         self.retired = retired;
         self.used -= mark.used;
         Ok(())

@@ -44,10 +44,11 @@
 //!    writes slots, reads them without. Slots that nobody can see, and what a frozen copy-on-write segment does not cover, are the committing thread's alone.
 //! 4. A ciphertext is made once per write under fresh randomness, which is hedged with the content, and may then be copied as it is; no cipher
 //!    binds the place on the medium, all bind the block address.
-//! 5. After an error on the write path nothing more is written and nothing is retired. One exception: when a
-//!    write found the medium full, what was acknowledged and waits in the cache is put into the journal, where
-//!    room is kept for it, and then streams as far as the journal has room (in the `kv` layout as far as its
-//!    store still takes commits). A part of the journal is left to the next opening (`medium_full.rs`).
+//! 5. After an error on the write path nothing more is written and nothing is retired. A write that the medium refuses, because it is
+//!    full above all, is no such error: the request or the flush fails, and the disk goes on in its journal, where room is kept for
+//!    it (`medium_full.rs`). In the `kv` layout, whose store takes no more after an error, a refused write of a stream fails that request
+//!    alone as well, but a refusal in a commit or in destaging is such an error: what was acknowledged is put into the journal then,
+//!    and streams as far as there is room.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

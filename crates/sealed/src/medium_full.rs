@@ -1,14 +1,17 @@
 //! A disk whose medium is full: what opening, deleting and closing need is found in the journal, which has had its space
 //! since the disk was created, and of which a part is kept for this.
 //!
-//! A disk enters this state when it is opened, or closed, and what the journal holds finds no space in its slot. Then:
+//! A disk enters this state when a write to the medium is refused (it is full, a quota or the largest length of a file is reached, or the
+//! system refuses the call): a write of a stream, which fails that request; one that a commit needs, which fails that flush and no other;
+//! or one that destages, of which no caller needs to hear. In the `kv` layout, whose store takes no more after an error, it is entered at
+//! opening and closing alone: before and after that a refused write of a stream fails its request and changes no state, and a refusal in
+//! a commit or in destaging ends all writing. In this state:
 //! - what has space in its slot goes there, what has none stays in the journal, and the journal is not retired;
 //! - nothing streams, and every write is in the journal before it is acknowledged, so that one that finds the journal full as
-//!   well is refused and nothing acknowledged is lost;
+//!   well is refused, before anything of it is kept, and nothing acknowledged is lost;
 //! - discards give space back to the medium. As soon as all is destaged, the state ends.
 //!
-//! If a write finds the medium full, none of this happens: the disk refuses writes, and the reserve is kept for the next
-//! opening.
+//! The reserve is for a disk that is opened on a full medium: one that finds it full later leaves it to the next opening.
 
 use crate::cache::{Cache, Committed};
 use crate::destage::{Destager, for_runs};
@@ -26,6 +29,8 @@ const PATIENCE: u32 = 1000;
 /// Whether the medium is full, and what is done then.
 pub(crate) struct MediumFull {
     full: AtomicBool,
+    /// It was so when the disk was opened: the reserve is for this.
+    from_the_start: AtomicBool,
     /// Something was discarded since the last attempt to destage everything.
     discarded: AtomicBool,
     cache: Arc<Cache>,
@@ -42,8 +47,23 @@ impl MediumFull {
         health: Arc<Health>,
         batch_blocks: usize,
     ) -> Self {
-        let (full, discarded) = (AtomicBool::new(false), AtomicBool::new(false));
-        MediumFull { full, discarded, cache, store, health, batch_blocks }
+        let [full, from_the_start, discarded] = [const { AtomicBool::new(false) }; 3];
+        MediumFull { full, from_the_start, discarded, cache, store, health, batch_blocks }
+    }
+
+    /// Whether commits may take the reserve.
+    pub(crate) fn spends_reserve(&self) -> bool {
+        self.from_the_start.load(Ordering::Acquire)
+    }
+
+    /// After a refusal: whether the disk goes on in this state. Everything is tried once more before the next time that it may help.
+    pub(crate) fn enter(&self, refused: &Error) -> bool {
+        if !refused.kind().is_refusal() || self.store.ends_with_an_error() {
+            return false;
+        }
+        self.discarded.store(true, Ordering::Release);
+        self.full.store(true, Ordering::Release);
+        true
     }
 
     pub(crate) fn is_so(&self) -> bool {
@@ -61,7 +81,9 @@ impl MediumFull {
         if !refused(self.store.prepare_settling())? && !refused(destager.checkpoint(log))? {
             return Ok(());
         }
-        self.full.store(true, Ordering::Release);
+        if !self.full.swap(true, Ordering::AcqRel) {
+            self.from_the_start.store(true, Ordering::Release);
+        }
         self.destage_what_fits(destager, log)
     }
 
@@ -95,6 +117,7 @@ impl MediumFull {
             return log.compact(self.batch_blocks);
         }
         log.retire()?;
+        self.from_the_start.store(false, Ordering::Release);
         self.full.store(false, Ordering::Release);
         Ok(())
     }
@@ -129,11 +152,11 @@ pub(crate) fn no_room(log: &Log) -> Error {
         )
 }
 
-/// Whether something was refused for want of space; every other failure stays one.
+/// Whether something was refused, for want of space above all; every other failure stays one.
 fn refused(result: Result<()>) -> Result<bool> {
     match result {
         Ok(()) => Ok(false),
-        Err(e) if e.kind() == Kind::NoSpace => Ok(true),
+        Err(e) if e.kind().is_refusal() => Ok(true),
         Err(e) => Err(e),
     }
 }

@@ -177,6 +177,11 @@ impl Store {
         }
     }
 
+    /// Whether an error of a write ends all use of it.
+    pub(crate) fn ends_with_an_error(&self) -> bool {
+        matches!(self.meta, MetaPlace::Kv(_))
+    }
+
     /// Syncs the medium. A sync that fails never counts as a full medium, whatever it says: what was dropped is
     /// unknown, so nobody may go on as after a refused write.
     pub(crate) fn sync(&self) -> Result<()> {

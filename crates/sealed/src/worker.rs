@@ -6,6 +6,7 @@ use crate::commit::Scope;
 use crate::flush::Flusher;
 use crate::health::Health;
 use crate::limits::Limits;
+use crate::medium_full::MediumFull;
 use crate::segments::Segments;
 use lacuna_core::{Error, OnPanic, Result, defect};
 use parking_lot::Mutex;
@@ -24,6 +25,7 @@ pub(crate) struct Worker {
     cache: Arc<Cache>,
     segments: Arc<Segments>,
     health: Arc<Health>,
+    medium_full: Arc<MediumFull>,
     limits: Limits,
     /// The thread; `None` if writers commit themselves, or after the end.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -37,10 +39,11 @@ impl Worker {
         cache: Arc<Cache>,
         segments: Arc<Segments>,
         health: Arc<Health>,
+        medium_full: Arc<MediumFull>,
         limits: Limits,
         background: bool,
     ) -> Self {
-        Worker { flusher, cache, segments, health, limits, thread: Mutex::default(), background }
+        Worker { flusher, cache, segments, health, medium_full, limits, thread: Mutex::default(), background }
     }
 
     /// Starts the thread, if there is to be one.
@@ -81,6 +84,10 @@ impl Worker {
             && !self.health.signals().is_stopping()
         {
             self.health.check()?;
+            if self.medium_full.is_so() {
+                // It may be that no commit finds room: the writer learns of it.
+                return self.flusher.flush();
+            }
             self.health.signals().wait_round(false);
         }
         self.health.check()

@@ -64,9 +64,10 @@ fn fail_while_destaging(medium: Arc<dyn Medium>, params: &Params, arm: impl FnOn
 fn a_journal_with_blocks_that_were_not_destaged_is_never_retired() {
     let (params, inner) = mapped_disk();
     let before = inner.snapshot();
-    for error in [Kind::NoSpace, Kind::Io] {
-        // The first is the batch that goes to the journal, all others are being destaged.
-        for nth in [1, 2, 3, 20] {
+    // The first is the batch that goes to the journal, all others are being destaged. What the medium refuses of those stays in the journal,
+    // and fails nothing.
+    for (error, failing) in [(Kind::NoSpace, &[1][..]), (Kind::Io, &[1, 2, 3, 20])] {
+        for &nth in failing {
             let what = format!("{error:?} at write {nth}");
             let inner = Arc::new(MemoryMedium::from_bytes(before.clone()));
             let medium = Arc::new(FaultMedium::new(inner.clone()));

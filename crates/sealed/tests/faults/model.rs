@@ -30,6 +30,16 @@ impl Model {
         self.0.values_mut().for_each(|versions| *versions = vec![*versions.last().unwrap()]);
     }
 
+    /// What a disk that is opened holds of what was refused is what it holds from then on.
+    pub(crate) fn learn(&mut self, disk: &Sealed, what: &str) {
+        self.assert_allows(disk, what);
+        for (&block, versions) in &mut self.0 {
+            if versions.len() > 1 {
+                *versions = vec![stamp_of(block, &read(disk, block).unwrap()).unwrap()];
+            }
+        }
+    }
+
     pub(crate) fn may_be(&self, block: u64, stamp: u64) -> bool {
         self.0.get(&block).map_or(stamp == 0, |versions| versions.contains(&stamp))
     }
