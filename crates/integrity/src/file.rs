@@ -33,8 +33,8 @@ pub struct Usage {
 /// One file of any scheme.
 ///
 /// A file that was changed and dropped without a commit must not be opened again in the same session: TS would not know the passes
-/// that were used. After an error of a method that changes it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::NoSpace`] or
-/// [`Kind::Usage`]. Any other error ends its use: it then refuses everything, and is to be opened again in another session.
+/// that were used. After an error of a method that changes it, the file goes on if the kind is [`Kind::Corrupt`], [`Kind::Usage`] or
+/// a refusal ([`Kind::is_refusal`]). Any other error ends its use: it then refuses everything, and is to be opened again in another session.
 pub struct ProtectedFile {
     pub(crate) keys: Arc<FileKeys>,
     pub(crate) block_size: usize,
@@ -364,7 +364,8 @@ impl ProtectedFile {
         self.whole()?;
         self.dirty = true;
         let result = what(self).inspect_err(|e| {
-            self.broken = !matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::NoSpace);
+            let passes = e.kind().is_refusal() || matches!(e.kind(), Kind::Corrupt | Kind::Usage);
+            self.broken = !passes;
         });
         self.bound();
         result

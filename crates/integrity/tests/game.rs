@@ -1,26 +1,22 @@
-//! The replay game against every scheme: thousands of seeded runs, in none of which the adversary wins. `LACUNA_GAMES` sets the
-//! runs for each scheme, in hundreds (default 20).
+//! The replay game against every scheme: thousands of seeded runs, in none of which the adversary wins.
+//!
+//! `LACUNA_GAMES` sets the runs for each scheme (default 500), `LACUNA_SEED` the seed.
 
 mod fixture;
 #[path = "fixture/game.rs"]
 mod replay;
 
 use lacuna_integrity::{Choice, Scheme};
+use lacuna_sim::cuts::setting;
 use replay::Game;
 
 /// Operations of a run.
 const STEPS: u64 = 30;
 
-/// Runs for each scheme.
-fn runs() -> u64 {
-    let hundreds = std::env::var("LACUNA_GAMES").ok().and_then(|games| games.parse().ok());
-    hundreds.unwrap_or(20) * 100
-}
-
 fn play(choice: Choice) {
-    let mut noticed = 0;
-    let runs = runs();
-    for seed in 0..runs {
+    let (runs, first) = (setting("LACUNA_GAMES", 500), setting("LACUNA_SEED", 0) << 20);
+    let (mut noticed, mut digest) = (0, 0u64);
+    for seed in first..first + runs {
         let block_size = [128, 256, 512, 4096][(seed % 4) as usize];
         let game = match seed % 10 {
             0 | 5 => Game::scattered(seed, choice, block_size),
@@ -31,7 +27,9 @@ fn play(choice: Choice) {
         let mut game = game.unwrap_or_else(|e| panic!("{choice:?}, seed {seed}: {e}"));
         game.play(STEPS).unwrap_or_else(|won| panic!("{choice:?}, seed {seed}: {won}"));
         noticed += game.noticed;
+        digest = (digest.rotate_left(7) ^ game.noticed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
+    println!("{choice:?}: {runs} runs, seed {first}, {noticed} errors, digest {digest:016x}");
     assert!(noticed > runs, "the adversary hardly tried: {noticed} errors");
 }
 

@@ -74,9 +74,6 @@ pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> 
         progress,
         piece: vec![0; PIECE],
     };
-    if rescue.is_before_checkpoint() {
-        rescuer.report.add("/", "what the last checkpoint and the commits after it changed: pages of it in the journal do not verify");
-    }
     if let Some(refusal) = rescue.refusal() {
         rescuer.later_commits(refusal)?;
     }

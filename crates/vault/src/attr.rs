@@ -203,10 +203,6 @@ pub struct DirEntry<'a> {
 /// What `allocate` does with a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Asks for space, the length stays.
-    Keep,
-    /// Asks for space, the length grows to the range's end.
-    Grow,
     /// Makes the range a hole; the length stays.
     Punch,
     /// The range reads as zeros and the length grows to its end.

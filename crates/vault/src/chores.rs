@@ -29,7 +29,8 @@ impl Chores {
             while let Some(ino) = work.next() {
                 // After a full file system, or a failure that ended all writing, it goes on after the next opening.
                 if let Err(FsError::Storage(e)) = all_of(&commits, &contents, ino, &|| work.has_ended())
-                    && !matches!(e.kind(), Kind::NoSpace | Kind::FailStop)
+                    && !e.kind().is_refusal()
+                    && e.kind() != Kind::FailStop
                 {
                     let path = paths::path_of(&contents.ground, ino);
                     contents

@@ -10,7 +10,7 @@ use crate::ground::Ground;
 use crate::openings::Openings;
 use crate::room::Room;
 use crate::{FsError, FsResult};
-use lacuna_core::{Error, Kind, Result, closed};
+use lacuna_core::{Error, Result, closed};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,8 +61,8 @@ impl Commits {
         }
     }
 
-    /// Waits for a turn to add something of about so many bytes. EROFS, and the standing refusal after a failure; ENOSPC if there is no
-    /// room for it.
+    /// Waits for a turn to add something of about so many bytes. EROFS, and the standing refusal after a failure; ENOSPC or EDQUOT if there
+    /// is no room for it.
     pub(crate) fn enter_to_add(&self, bytes: u64) -> FsResult<Turn<'_>> {
         self.get_ready()?;
         // Twice, for each gives one of the journal's two files back.
@@ -72,17 +72,17 @@ impl Commits {
             }
             self.make_room()?;
         }
-        if self.is_room(|room| room.is_for(bytes))? { self.enter() } else { errno(libc::ENOSPC) }
+        if self.is_room(|room| room.is_for(bytes))? { self.enter() } else { errno(self.room.lacking()) }
     }
 
-    /// Waits for a turn to change something that takes little more space than before. ENOSPC if it is not certain that it can be
-    /// committed.
+    /// Waits for a turn to change something that takes little more space than before. ENOSPC or EDQUOT if it is not certain that it can
+    /// be committed.
     pub(crate) fn enter_to_change(&self) -> FsResult<Turn<'_>> {
         self.get_ready()?;
         if !self.is_room(Room::is_for_change)? {
             self.make_room()?;
             if !self.is_room(Room::is_for_change)? {
-                return errno(libc::ENOSPC);
+                return errno(self.room.lacking());
             }
         }
         self.enter()
@@ -94,7 +94,7 @@ impl Commits {
         self.get_ready()?;
         if (self.is_due() || !self.is_room(Room::is_for_commit)?)
             && let Err(e) = self.commit()
-            && (e.kind() != Kind::NoSpace || self.ground.namespace.pending_bytes() >= BATCH_MOST)
+            && (!e.kind().is_refusal() || self.ground.namespace.pending_bytes() >= BATCH_MOST)
         {
             return Err(e.into());
         }
@@ -140,7 +140,7 @@ impl Commits {
         let done = if nothing { Ok(()) } else { self.run(true) };
         let done = done.and_then(|()| store.finish_and_shrink().map_err(|e| self.failed(e)));
         match done {
-            Err(e) if e.kind() != Kind::NoSpace => Err(e.into()),
+            Err(e) if !e.kind().is_refusal() => Err(e.into()),
             _ => Ok(()),
         }
     }
@@ -228,7 +228,7 @@ impl Commits {
     fn run(&self, root: bool) -> Result<()> {
         if root {
             let done = self.attempt(true);
-            let full = done.as_ref().is_err_and(|e| e.kind() == Kind::NoSpace);
+            let full = done.as_ref().is_err_and(|e| e.kind().is_refusal());
             let refused = if full { self.ground.store.journal_bytes() } else { NEVER };
             self.refused.store(refused, Ordering::Relaxed);
             if !full || self.ground.namespace.needs_root() {
@@ -267,14 +267,19 @@ impl Commits {
         inodes.write_back(|inode, body| self.contents.finish(inode, body))?;
         self.contents.take_written();
         if root {
-            return namespace.checkpoint(&mut |root| store.commit_then(&[], Some(root), noted));
+            return namespace.checkpoint(&mut |root, puts| {
+                store.commit_then(puts, Some(root), &mut || {
+                    namespace.rooted();
+                    noted();
+                })
+            });
         }
         namespace.commit(&mut |puts| store.commit_then(puts, None, noted))
     }
 
-    /// A full backing directory is no failure: everything waits here for the next commit.
+    /// What the host refuses, for want of space above all, is no failure: everything waits here for the next commit.
     fn failed(&self, e: Error) -> Error {
-        if e.kind() == Kind::NoSpace { e } else { self.ground.health.fail(e) }
+        if e.kind().is_refusal() { e } else { self.ground.health.fail(e) }
     }
 }
 
@@ -282,7 +287,7 @@ impl Commits {
 pub(crate) fn tidy_after(commits: &Commits, openings: &Openings, ino: u64) {
     if let Some(_turn) = commits.enter_anyway()
         && let Err(FsError::Storage(e)) = openings.tidy(ino)
-        && e.kind() != Kind::NoSpace
+        && !e.kind().is_refusal()
     {
         commits.ground.health.fail(e);
     }

@@ -10,7 +10,7 @@ use crate::namespace::tables::{self, Table};
 use crate::open_file::{self, FileSpace, OpenFile, OpenFiles};
 use crate::record::Record;
 use crate::store::ObjectId;
-use crate::{BLOCK, FILE_MAX, FileKind, FsError, FsResult, Time, paths};
+use crate::{BLOCK, FileKind, FsError, FsResult, Time, paths};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::{Failed, ProtectedFile};
 use parking_lot::{Mutex, RwLockReadGuard};
@@ -103,15 +103,16 @@ impl Contents {
         Ok(done)
     }
 
-    /// Writes all of `data`.
-    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_MAX) {
+    /// Writes all of `data`. With `dated` the file's times change.
+    pub(crate) fn write(&self, ino: u64, offset: u64, data: &[u8], dated: bool) -> FsResult<usize> {
+        let longest = self.ground.longest();
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > longest) {
             return errno(libc::EFBIG);
         }
         if data.is_empty() {
             return Ok(0);
         }
-        self.change(ino, |this, inode, work| {
+        self.change(ino, dated, |this, inode, work| {
             let mut done = 0;
             while done < data.len() {
                 let at = offset + done as u64;
@@ -133,10 +134,11 @@ impl Contents {
         })
     }
 
-    /// Changes a file's content: its times and the list of changed inodes follow, even if the work fails half way.
+    /// Changes a file's content: the list of changed inodes follows, and its times with `dated`, even if the work fails half way.
     pub(crate) fn change<T>(
         &self,
         ino: u64,
+        dated: bool,
         work: impl FnOnce(&Self, &Inode, &mut Work<'_>) -> FsResult<T>,
     ) -> FsResult<T> {
         let inode = self.ground.inodes.get(ino)?;
@@ -144,7 +146,9 @@ impl Contents {
         let now = self.ground.now();
         check_is_file(guard.alive()?)?;
         let result = self.change_locked(&inode, &mut guard, work);
-        guard.changed_at(now, true);
+        if dated {
+            guard.changed_at(now, true);
+        }
         self.ground.inodes.touch(&inode, &mut guard);
         result
     }

@@ -12,6 +12,12 @@ const STEP: usize = 64;
 /// Hashes of names are below this number.
 const MOST_HASH: u64 = 1 << 56;
 
+/// What was under a key before an entry changed.
+pub(crate) struct Undo {
+    key: Vec<u8>,
+    before: Option<Vec<u8>>,
+}
+
 /// The directories of a vault.
 pub(crate) struct Directories {
     namespace: Arc<Namespace>,
@@ -39,14 +45,21 @@ impl Directories {
         Ok(Bucket::parse(&bytes)?.find(name).map(|entry| (entry.ino, entry.kind)))
     }
 
-    /// Makes or replaces an entry. ENOSPC if 16 others share the hash of its name, which chance does not bring about.
-    pub(crate) fn set(&self, directory: u64, name: &[u8], ino: u64, kind: FileKind) -> FsResult<()> {
+    /// Makes or replaces an entry, and gives what undoes it. ENOSPC if 16 others share the hash of its name, which chance does not bring
+    /// about.
+    pub(crate) fn set(&self, directory: u64, name: &[u8], ino: u64, kind: FileKind) -> FsResult<Undo> {
         let (key, mut bucket) = self.bucket(directory, name)?;
+        let before = bucket.encode();
         if !bucket.set(name, ino, kind) {
             return errno(libc::ENOSPC);
         }
         self.namespace.put(&key, bucket.encode().as_deref());
-        Ok(())
+        Ok(Undo { key, before })
+    }
+
+    /// Undoes a change after which nothing was changed in the directory.
+    pub(crate) fn undo(&self, change: &Undo) {
+        self.namespace.put(&change.key, change.before.as_deref());
     }
 
     /// Removes an entry.

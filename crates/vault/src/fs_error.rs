@@ -22,7 +22,7 @@ impl FsError {
             FsError::Errno(number) => *number,
             // A file system never says that a file is missing because a backing file is.
             FsError::Storage(e) if e.kind() == lacuna_core::Kind::NotFound => libc::EIO,
-            FsError::Storage(e) => e.kind().errno(),
+            FsError::Storage(e) => e.errno(),
         }
     }
 }

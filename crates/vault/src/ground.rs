@@ -4,7 +4,7 @@ use crate::inodes::Inodes;
 use crate::namespace::Namespace;
 use crate::options::Log;
 use crate::store::Store;
-use crate::{Time, WallClock};
+use crate::{BLOCK, FILE_MAX, Time, WallClock};
 use lacuna_core::{Budget, Error, FailStop, Kind, Secret};
 use lacuna_integrity::{Choice, Session};
 use std::sync::Arc;
@@ -38,10 +38,16 @@ impl Ground {
         Session(self.store.session())
     }
 
+    /// The longest that a file may be, in bytes: as long as the backing file of its blocks may become.
+    pub(crate) fn longest(&self) -> u64 {
+        FILE_MAX.min(self.store.longest().saturating_mul(BLOCK as u64))
+    }
+
     /// Takes note of a failure of a change: those that leave nothing half done pass.
     pub(crate) fn failed(&self, e: Error) -> Error {
         match e.kind() {
-            Kind::NoSpace | Kind::Corrupt | Kind::Usage | Kind::Busy => e,
+            kind if kind.is_refusal() => e,
+            Kind::Corrupt | Kind::Usage | Kind::Busy => e,
             _ => self.health.fail(e),
         }
     }

@@ -5,14 +5,14 @@ use crate::fs_error::errno;
 use crate::inodes::{Body, Inode};
 use crate::open_file::FileSpace;
 use crate::store::ObjectId;
-use crate::{Allocate, BLOCK, FILE_MAX, FsResult, SeekTo};
+use crate::{Allocate, BLOCK, FsResult, SeekTo};
 use std::sync::Arc;
 
 const LONG: u64 = BLOCK as u64;
 
 /// Sets the length of a file whose inode is locked. What is cut is gone, what is added is a hole.
 pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body, size: u64) -> FsResult<()> {
-    if size > FILE_MAX {
+    if size > contents.ground.longest() {
         return errno(libc::EFBIG);
     }
     if size >= body.record.size || body.record.object == 0 {
@@ -36,20 +36,15 @@ pub(crate) fn truncate(contents: &Contents, inode: &Arc<Inode>, body: &mut Body,
     })
 }
 
-/// As `fallocate`.
+/// As `fallocate` where it does not keep space for later: that would be the backing file system's, which others may fill.
 pub(crate) fn allocate(contents: &Contents, ino: u64, how: Allocate, offset: u64, len: u64) -> FsResult<()> {
     let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return errno(libc::EINVAL) };
-    if end > FILE_MAX {
+    if end > contents.ground.longest() {
         return errno(libc::EFBIG);
     }
-    if matches!(how, Allocate::Keep | Allocate::Grow) && contents.ground.store.space()?.free_bytes < len {
-        return errno(libc::ENOSPC);
-    }
-    contents.change(ino, |contents, inode, work| {
-        if !matches!(how, Allocate::Keep | Allocate::Grow) {
-            zero(contents, inode, work, offset, end)?;
-        }
-        if matches!(how, Allocate::Grow | Allocate::ZeroRange) {
+    contents.change(ino, true, |contents, inode, work| {
+        zero(contents, inode, work, offset, end)?;
+        if how == Allocate::ZeroRange {
             work.record.size = work.record.size.max(end);
         }
         Ok(())

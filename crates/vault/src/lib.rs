@@ -39,6 +39,7 @@ mod rename;
 mod rescue;
 mod room;
 mod settings;
+mod startup;
 pub mod store;
 mod timer;
 mod tree;
@@ -54,6 +55,7 @@ pub use fs_error::{FsError, FsResult};
 pub use fuzz::fuzz_namespace;
 pub use options::{BadFile, COMMIT_PERIOD, CheckReport, FileStat, Log, OpenOptions, VaultOptions};
 pub use rescue::Rescue;
+pub use startup::{Base, Found};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use store::{fuzz_commits, fuzz_journal};
-pub use vault::{Base, Found, Vault};
+pub use vault::Vault;

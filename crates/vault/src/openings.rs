@@ -68,7 +68,14 @@ impl Openings {
 
     /// A node has lost its last name.
     pub(crate) fn unnamed(&self, inode: &Arc<Inode>, body: &mut Body) -> FsResult<()> {
-        if self.counts.lock().contains_key(&inode.ino) || !self.contents.remove_or_begin(inode, body)? {
+        let is_open = self.counts.lock().contains_key(&inode.ino);
+        let removed = if is_open { Ok(false) } else { self.contents.remove_or_begin(inode, body) };
+        let gone = match removed {
+            // The name is gone: what is left goes at the next opening.
+            Err(e) if e.kind().is_refusal() => false,
+            done => done?,
+        };
+        if !gone {
             self.ground.namespace.put(&tables::orphan(inode.ino), Some(&[]));
         }
         Ok(())

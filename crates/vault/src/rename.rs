@@ -54,8 +54,9 @@ fn replace(tree: &Tree, from: &Place<'_>, moved: &Node, to: &Place<'_>, there: O
     }
     let now = tree.ground.now();
     // The one that can fail for want of room comes first.
-    tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
-    tree.directories.remove(from.directory.ino, from.name)?;
+    let set = tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
+    let removed = tree.directories.remove(from.directory.ino, from.name);
+    removed.inspect_err(|_| tree.directories.undo(&set))?;
     let moves = i64::from(moved.is_directory());
     let replaced = i64::from(there.as_ref().is_some_and(Node::is_directory));
     tree.changed(&from.directory, now, -moves);
@@ -70,8 +71,9 @@ fn exchange(tree: &Tree, one: (&Place<'_>, &Node), other: (&Place<'_>, &Node)) -
         return errno(libc::EINVAL);
     }
     let now = tree.ground.now();
-    tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
-    tree.directories.set(from.directory.ino, from.name, there.inode.ino, there.kind)?;
+    let set = tree.directories.set(to.directory.ino, to.name, moved.inode.ino, moved.kind)?;
+    let other = tree.directories.set(from.directory.ino, from.name, there.inode.ino, there.kind);
+    other.inspect_err(|_| tree.directories.undo(&set))?;
     let gained = i64::from(there.is_directory()) - i64::from(moved.is_directory());
     tree.changed(&from.directory, now, gained);
     tree.changed(&to.directory, now, -gained);

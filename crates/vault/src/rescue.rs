@@ -9,8 +9,8 @@ use crate::namespace::tables::{self, Table};
 use crate::namespace::{Namespace, each_change};
 use crate::paths;
 use crate::settings::Settings;
+use crate::startup::Way;
 use crate::store::Consent;
-use crate::vault::Way;
 use crate::{Base, FileKind, OpenOptions, Vault};
 use lacuna_core::{Error, Result, Secret};
 use parking_lot::Mutex;
@@ -25,13 +25,14 @@ const DEPTH: usize = 4096;
 pub struct Rescue {
     vault: Vault,
     refusal: Option<Error>,
-    is_before: bool,
+    is_by_root_before: bool,
+    is_past_gap: bool,
 }
 
 /// What verifies counts, and what does not passes.
-#[derive(Default)]
 struct WhatVerifies {
-    is_before: AtomicBool,
+    past_gap: bool,
+    is_by_root_before: AtomicBool,
 }
 
 impl Way for WhatVerifies {
@@ -45,11 +46,15 @@ impl Way for WhatVerifies {
         }
         match before() {
             Some(Ok(before)) if newest.is_err() || before.is_whole() => {
-                self.is_before.store(true, Ordering::Relaxed);
+                self.is_by_root_before.store(true, Ordering::Relaxed);
                 Ok(before)
             }
             _ => newest,
         }
+    }
+
+    fn past_gap(&self) -> bool {
+        self.past_gap
     }
 
     fn settings(&self, namespace: &Namespace) -> Result<Settings> {
@@ -62,6 +67,24 @@ impl Rescue {
     ///
     /// Errors: [`lacuna_core::Kind::Corrupt`] if both superblocks, or both copies of what the database of names hangs on, do not verify.
     pub fn open(base: Base, master: &Secret<32>, uuid: [u8; 16], options: &OpenOptions) -> Result<Rescue> {
+        let found = Rescue::look(base.clone(), master, uuid, options, false);
+        if found.as_ref().is_ok_and(|found| found.refusal.is_none()) {
+            return found;
+        }
+        match Rescue::look(base, master, uuid, options, true) {
+            // The newest state, if all of its names are there.
+            Ok(past) if past.refusal.is_none() && past.vault.ground().namespace.is_whole() => Ok(past),
+            _ => found,
+        }
+    }
+
+    fn look(
+        base: Base,
+        master: &Secret<32>,
+        uuid: [u8; 16],
+        options: &OpenOptions,
+        past_gap: bool,
+    ) -> Result<Rescue> {
         let refusal = Arc::<Mutex<Option<Error>>>::default();
         let noted = refusal.clone();
         let accept = Consent::asked(move |e| {
@@ -69,10 +92,11 @@ impl Rescue {
             Ok(())
         });
         let options = OpenOptions { read_only: true, accept: Some(accept), ..options.clone() };
-        let way = WhatVerifies::default();
+        let way = WhatVerifies { past_gap, is_by_root_before: AtomicBool::new(false) };
         let vault = Vault::open_with(base, master, uuid, &options, &way)?;
         let refusal = refusal.lock().take();
-        Ok(Rescue { vault, refusal, is_before: way.is_before.load(Ordering::Relaxed) })
+        let is_by_root_before = way.is_by_root_before.into_inner();
+        Ok(Rescue { vault, refusal, is_by_root_before, is_past_gap: past_gap })
     }
 
     /// The vault.
@@ -85,9 +109,31 @@ impl Rescue {
         self.refusal.as_ref()
     }
 
-    /// Whether what is shown was so before the last checkpoint: what that was to bring to its place does not verify.
-    pub fn is_before_checkpoint(&self) -> bool {
-        self.is_before
+    /// Whether the names are shown by the root before that of a checkpoint which was not finished, with all changes since: what that
+    /// checkpoint was to bring to its place does not verify.
+    pub fn is_by_root_before(&self) -> bool {
+        self.is_by_root_before
+    }
+
+    /// Whether the state that is shown lies past a damaged record of the journal: it is the one that the anchor remembers, and blocks of
+    /// files that this record alone lists do not verify, unless they are in their places already.
+    pub fn is_past_gap(&self) -> bool {
+        self.is_past_gap
+    }
+
+    /// By which detour the state is shown, in words, if any other opening shows another one or less of it.
+    pub fn used(&self) -> Option<&'static str> {
+        if self.is_past_gap {
+            Some(
+                "a record of the journal does not verify: the newest state is brought out, except blocks that this record alone lists",
+            )
+        } else if self.is_by_root_before {
+            Some(
+                "pages of the last checkpoint do not verify: names are by the checkpoint before it and the changes since",
+            )
+        } else {
+            None
+        }
     }
 
     /// Calls `each` with the name, node and kind of every entry of a directory that verifies. Whether all do.

@@ -7,10 +7,10 @@
 
 use crate::contents::Contents;
 use crate::ground::Ground;
-use lacuna_core::{Kind, Result};
+use lacuna_core::Result;
 use lacuna_medium::Space;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Bytes of puts for a changed inode that is not written back yet.
 const RECORD: u64 = 512;
@@ -36,11 +36,13 @@ pub(crate) struct Room {
     contents: Arc<Contents>,
     /// Bytes that may be taken before the file system is asked again.
     known: AtomicU64,
+    /// The number of the system for the last want of room.
+    lacking: AtomicI32,
 }
 
 impl Room {
     pub(crate) fn new(ground: Arc<Ground>, contents: Arc<Contents>) -> Room {
-        Room { ground, contents, known: AtomicU64::new(0) }
+        Room { ground, contents, known: AtomicU64::new(0), lacking: AtomicI32::new(libc::ENOSPC) }
     }
 
     /// Whether there is room for a change of so many bytes. Takes the journal's part of it.
@@ -48,7 +50,7 @@ impl Room {
         let store = &self.ground.store;
         let is = self.is_free(bytes + CHANGE)? && {
             let beside = self.ground.namespace.owed() / 3 + bytes;
-            is_space(store.reserve_commit(
+            self.is_space(store.reserve_commit(
                 self.puts() + bytes.min(PUTS) + CHANGE,
                 store.journal_step(),
                 beside,
@@ -60,12 +62,17 @@ impl Room {
 
     /// Whether the journal has, or finds, space for the commit of what changed so far and of a change that adds nothing.
     pub(crate) fn is_for_change(&self) -> Result<bool> {
-        is_space(self.ground.store.reserve_commit(self.puts() + CHANGE, SPARE, 0))
+        self.is_space(self.ground.store.reserve_commit(self.puts() + CHANGE, SPARE, 0))
     }
 
     /// The same for a change that removes something: nothing need be left.
     pub(crate) fn is_for_commit(&self) -> Result<bool> {
-        is_space(self.ground.store.reserve_commit(self.puts() + CHANGE, 0, 0))
+        self.is_space(self.ground.store.reserve_commit(self.puts() + CHANGE, 0, 0))
+    }
+
+    /// What the system calls the want of room that was met last: ENOSPC, or EDQUOT where there is a quota.
+    pub(crate) fn lacking(&self) -> i32 {
+        self.lacking.load(Ordering::Relaxed)
     }
 
     /// The file system is asked again before the next change: others may have filled it.
@@ -96,6 +103,7 @@ impl Room {
         let (owed, files) = self.owed();
         let counted = space.total_files > 0;
         if space.free_bytes < owed.saturating_add(bytes) || (counted && space.free_files < files) {
+            self.lacking.store(libc::ENOSPC, Ordering::Relaxed);
             return Ok(false);
         }
         let more = space.free_bytes - owed;
@@ -116,11 +124,15 @@ impl Room {
         let (bytes, files) = self.ground.store.owed();
         (bytes + self.ground.namespace.owed(), files)
     }
-}
 
-fn is_space(reserved: Result<()>) -> Result<bool> {
-    match reserved {
-        Err(e) if e.kind() == Kind::NoSpace => Ok(false),
-        done => done.map(|()| true),
+    /// Whether space was taken. What the host refuses is not there.
+    fn is_space(&self, reserved: Result<()>) -> Result<bool> {
+        match reserved {
+            Err(e) if e.kind().is_refusal() => {
+                self.lacking.store(e.errno(), Ordering::Relaxed);
+                Ok(false)
+            }
+            done => done.map(|()| true),
+        }
     }
 }

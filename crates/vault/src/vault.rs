@@ -17,17 +17,17 @@ use crate::paths;
 use crate::record::Record;
 use crate::rename;
 use crate::settings::Settings;
-use crate::store::{Anchor, CommitInfo, Recovered, Store, StoreBase, StoreKeys, StoreOptions, Superblocks};
+use crate::startup::{Base, Found, Strict, Way, incomplete, store_base};
+use crate::store::{CommitInfo, Recovered, Store, StoreKeys, StoreOptions, Superblocks};
 use crate::timer::Timer;
 use crate::tree::Tree;
 use crate::{
     Allocate, Attr, Changes, DirEntry, FileKind, FsResult, NewNode, ROOT, RenameMode, SeekTo, SetXattr,
-    WallClock,
 };
 use lacuna_core::{Error, FailStop, Kind, Result, Secret, Status, StatusItem};
-use lacuna_crypto::RandomSource;
-use lacuna_medium::{Folder, Space};
+use lacuna_medium::Space;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -41,62 +41,6 @@ pub struct Vault {
     found: Found,
     timer: Mutex<Option<Timer>>,
     chores: Mutex<Option<Chores>>,
-}
-
-/// What an opening does about a namespace that does not verify.
-pub(crate) trait Way {
-    /// The namespace: the newest, or the one before a checkpoint that was not finished, if there is such a one.
-    fn namespace(
-        &self,
-        newest: Result<Namespace>,
-        before: &dyn Fn() -> Option<Result<Namespace>>,
-    ) -> Result<Namespace>;
-    /// Its settings.
-    fn settings(&self, namespace: &Namespace) -> Result<Settings>;
-}
-
-/// Nothing passes.
-struct Strict;
-
-impl Way for Strict {
-    fn namespace(
-        &self,
-        newest: Result<Namespace>,
-        _: &dyn Fn() -> Option<Result<Namespace>>,
-    ) -> Result<Namespace> {
-        newest
-    }
-
-    fn settings(&self, namespace: &Namespace) -> Result<Settings> {
-        Settings::read(namespace)
-    }
-}
-
-/// What opening found.
-#[derive(Clone, Copy, Debug)]
-pub struct Found {
-    /// The vault was never opened on this machine before: nobody could tell whether this is its newest state.
-    pub first_opening: bool,
-    /// The state does not descend from what the anchor remembered, and was accepted.
-    pub accepted: bool,
-    /// The state.
-    pub state: CommitInfo,
-    /// Commits that were read from the journal; none after an orderly end.
-    pub records: u64,
-    /// The two superblocks of the store.
-    pub superblocks: Superblocks,
-}
-
-/// What a vault rests on.
-pub struct Base {
-    /// The backing directory.
-    pub folder: Arc<dyn Folder>,
-    /// Where the last commit is remembered.
-    pub anchor: Arc<dyn Anchor>,
-    /// Where randomness comes from.
-    pub random: Arc<dyn RandomSource>,
-    /// What time stamps are made of.
-    pub clock: Arc<dyn WallClock>,
 }
 
 impl Vault {
@@ -140,12 +84,15 @@ impl Vault {
         way: &dyn Way,
     ) -> Result<Vault> {
         let (rests, choices) = store_base(&base, uuid, options);
+        let choices = StoreOptions { past_gap: way.past_gap(), ..choices };
         let (store, recovered) = Store::look(rests, StoreKeys::derive(master, &uuid), &choices)?;
         let store = Arc::new(store);
         let Recovered {
             root,
             puts,
             before,
+            stale,
+            may_be_mixed,
             first_opening,
             accepted,
             state,
@@ -164,12 +111,14 @@ impl Vault {
                 .expected("one that was made whole")
                 .remedy("make the vault anew: nothing was ever written to it")
         })?;
-        let open = |root: &[u8], puts: &[Vec<u8>], below: u64| {
-            let reading = Reading { below, log: options.log.clone() };
+        let open = |root: &[u8], puts: &[Vec<u8>], stale: Range<u64>| {
+            let reading = Reading { stale, log: options.log.clone() };
             Namespace::open(&store, master, (root, puts), reading, options.budget.share(1, 4))
         };
-        let namespace = way.namespace(open(&root, &puts, u64::MAX), &|| {
-            before.as_ref().map(|before| open(&before.root, &before.puts, before.below))
+        let namespace = way.namespace(open(&root, &puts, stale), &|| {
+            let before = before.as_ref()?;
+            let puts = [&before.puts[..], &puts[..]].concat();
+            Some(open(&before.root, &puts, before.below..u64::MAX))
         });
         let namespace = namespace.map_err(|e| {
             let names = Namespace::backing_files(&store, &root).map(|names| names.join(" and "));
@@ -180,15 +129,32 @@ impl Vault {
         let vault = Vault::assemble(base, master, uuid, (store, namespace, settings), options, found);
         // Only now is it known that the state is whole enough to go on from.
         vault.ground.store.take_up()?;
+        if may_be_mixed && !options.read_only {
+            vault.mend_copies()?;
+        }
         vault.start(options)?;
         if vault.remove_orphans()? > 0
             && let Err(e) = vault.commits.checkpoint()
             // On a full file system they go with the next commit that finds space.
-            && e.kind() != Kind::NoSpace
+            && !e.kind().is_refusal()
         {
             return Err(e);
         }
         Ok(vault)
+    }
+
+    /// Where the two files of an object of the namespace may differ, each page that only one of them has as the state wants it is written to
+    /// both, before another root is: a checkpoint of a later state may have come as far as to one of them, or that of this state no further.
+    fn mend_copies(&self) -> Result<()> {
+        let (_, single) = self.ground.namespace.verify(&mut |_, _| ())?;
+        if single == 0 {
+            return Ok(());
+        }
+        match self.repair() {
+            // For want of space they stay single; a vault that is full must open, or nothing can be removed from it.
+            Err(e) if !e.kind().is_refusal() => Err(e),
+            _ => Ok(()),
+        }
     }
 
     fn assemble(
@@ -211,7 +177,7 @@ impl Vault {
             read_only: options.read_only,
             budget: options.budget,
             short: AtomicBool::new(false),
-            health: FailStop::on("backing directory"),
+            health: FailStop::of_vault(),
         });
         let contents = Arc::new(Contents::new(ground.clone()));
         let openings = Arc::new(Openings::new(ground.clone(), contents.clone()));
@@ -270,8 +236,12 @@ impl Vault {
     /// Commits everything, writes a checkpoint and refuses whatever follows.
     pub fn close(&self) -> Result<()> {
         drop((self.chores.lock().take(), self.timer.lock().take()));
-        self.commits.close()?;
-        self.ground.store.close()
+        // No later commit makes up for what is refused here: it is tried twice.
+        let twice = |close: &dyn Fn() -> Result<()>| {
+            close().or_else(|e| if e.kind().is_refusal() { close() } else { Err(e) })
+        };
+        twice(&|| self.commits.close())?;
+        twice(&|| self.ground.store.close())
     }
 
     /// The entry of this name in a directory.
@@ -374,7 +344,14 @@ impl Vault {
     /// Writes.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
         let _turn = self.commits.enter_to_add(data.len() as u64)?;
-        self.contents.write(ino, offset, data)
+        self.contents.write(ino, offset, data, true)
+    }
+
+    /// Writes for a caller that keeps the file's times itself, and gives them later ([`Vault::set_attr`]): a kernel that holds written
+    /// pages back, and knows when they were written.
+    pub fn write_undated(&self, ino: u64, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let _turn = self.commits.enter_to_add(data.len() as u64)?;
+        self.contents.write(ino, offset, data, false)
     }
 
     /// As `fallocate`.
@@ -481,36 +458,4 @@ impl Vault {
         items.extend(self.ground.store.status().items);
         Status { items }
     }
-}
-
-/// The namespace of a state that is anchored does not verify: files of another state lie beside the superblock.
-fn incomplete(e: Error, backing: &str) -> Error {
-    if e.kind() != Kind::Corrupt {
-        return e;
-    }
-    e.context(format!("the directory does not hold one whole state of the backing files {backing}, which hold all names")).remedy(
-        "if a program keeps it in step with another place, let it finish, or run it once more with the vault closed; otherwise \
-         bring these files back as they were when the vault was last closed, or restore the directory from a backup; \
-         `lacuna vault rescue DIR TARGET` brings out what still verifies",
-    )
-}
-
-/// What the store rests on, and how it is opened.
-fn store_base(base: &Base, uuid: [u8; 16], options: &OpenOptions) -> (StoreBase, StoreOptions) {
-    let clock = base.clock.clone();
-    let rests = StoreBase {
-        folder: base.folder.clone(),
-        anchor: base.anchor.clone(),
-        random: base.random.clone(),
-        now: Arc::new(move || clock.now().secs.max(0) as u64),
-        uuid,
-    };
-    let choices = StoreOptions {
-        read_only: options.read_only,
-        accept: options.accept.clone(),
-        // Without a timer there are no threads: a test decides what happens when.
-        background: options.commit_period.is_some(),
-        journal: options.journal,
-    };
-    (rests, choices)
 }

@@ -5,7 +5,7 @@ mod store_world;
 
 use lacuna_core::Kind;
 use lacuna_sim::{CrashFolder, FolderOp};
-use lacuna_vault::store::{MemoryAnchor, ObjectId, PAGE, Store};
+use lacuna_vault::store::{MemoryAnchor, ObjectId, PAGE, Store, StoreOptions};
 use std::sync::Arc;
 use store_world::{World, base, keys, options, page};
 
@@ -87,6 +87,59 @@ fn no_space_for_what_is_there_leaves_it() {
     assert!(outcomes[1] > 5 && outcomes[2] > 3, "{outcomes:?}");
 }
 
+/// As soon as a commit is noted, others change what belongs to the next one. If the record is refused then, it is written once more as it
+/// is: what others have done is not whole yet.
+#[test]
+fn a_commit_that_is_refused_says_no_more_when_it_is_tried_again() {
+    for root in [None, Some(&b"root"[..])] {
+        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+        // A store without a thread tries nothing again by itself.
+        let background = StoreOptions { background: true, ..options() };
+        let store = Store::create(base(&folder, &anchor, 1), keys(), &background).unwrap();
+        let object = store.new_object().unwrap();
+        store.write(object, 0, &page(1)).unwrap();
+        let (before, mut noted) = (store.last_number(), 0);
+        let done = store.commit_then(b"said", root, &mut || {
+            noted += 1;
+            store.write(object, 1, &page(2)).unwrap();
+            folder.fail(FolderOp::Write, 0, Kind::NoSpace, false);
+        });
+        done.unwrap();
+        assert_eq!((noted, store.last_number()), (1, before + 1), "{root:?}");
+        assert!(read(&store, object, 0, 2) == pages([1, 2]), "{root:?}");
+        drop(store);
+        let (store, found) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+        assert_eq!(found.state.number, before + 1, "{root:?}");
+        assert!(read(&store, object, 0, 2) == pages([1, 0]), "{root:?}: half of the next commit");
+    }
+}
+
+/// While a commit with a root waits for space, the journal file that it left has what no checkpoint brought to its place: nothing of it is
+/// given back, whoever asks for that.
+#[test]
+fn the_journal_is_whole_while_a_root_waits_for_space() {
+    let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+    let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
+    let object = store.new_object().unwrap();
+    for stamp in [1, 101] {
+        store.write(object, 0, &pages(stamp..stamp + 30)).unwrap();
+        store.commit(b"said", None).unwrap();
+    }
+    let before = store.last_number();
+    let full = &mut || folder.fail(FolderOp::Write, 0, Kind::NoSpace, true);
+    let refused = store.commit_then(&[], Some(&b"root"[..]), full).unwrap_err();
+    assert!(refused.kind().is_refusal(), "{refused}");
+    let refused = store.finish_and_shrink().unwrap_err();
+    assert!(refused.kind().is_refusal(), "{refused}");
+    folder.heal();
+    assert!(read(&store, object, 0, 30) == pages(101..131));
+    store.finish_and_shrink().unwrap();
+    drop(store);
+    let (store, found) = Store::open(base(&folder, &anchor, 2), keys(), &options()).unwrap();
+    assert_eq!((found.state.number, found.root.as_deref()), (before + 1, Some(&b"root"[..])));
+    assert!(read(&store, object, 0, 30) == pages(101..131));
+}
+
 /// Random workloads in folders that are nearly full, and refuse a write now and then.
 #[test]
 fn a_full_folder_changes_no_page() {
@@ -115,5 +168,5 @@ fn a_full_folder_changes_no_page() {
         }
     }
     println!("{refused} refusals, {failed} stores failed");
-    assert!(refused > 500 && failed > 5, "{refused} refusals, {failed} failures");
+    assert!(refused > 500 && failed > 0, "{refused} refusals, {failed} failures");
 }

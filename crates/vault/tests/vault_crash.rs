@@ -9,11 +9,11 @@ use lacuna_core::Kind;
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_sim::{CrashFolder, Rng};
 use lacuna_vault::Vault;
-use std::collections::BTreeMap;
 use world::World;
-use world::dump::{Dump, assert_same, digest, of_model, of_vault};
+use world::dump::{assert_same, digest, of_model, of_vault};
 use world::model::Model;
 use world::ops::{Step, step};
+use world::states::States;
 
 const CHOICES: [Choice; 4] =
     [Choice::Auto, Choice::Fixed(Scheme::Mt), Choice::Fixed(Scheme::Rand), Choice::Fixed(Scheme::Comp)];
@@ -24,56 +24,19 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The states that a cut may leave: after the last sync that returned, and after each operation since.
-struct States {
-    model: Model,
-    since: Vec<Model>,
-}
-
-impl States {
-    fn new(model: Model) -> States {
-        States { since: vec![model.clone()], model }
-    }
-
-    /// Does random operations until the power goes. Whether it did.
-    fn work(&mut self, vault: &Vault, rng: &mut Rng, folder: &CrashFolder) -> bool {
-        for _ in 0..STEPS {
-            let done = step(vault, &mut self.model, rng, 60);
-            if folder.is_cut() {
-                // The one that was under way may have been done whole.
-                self.since.push(self.model.clone());
-                return true;
-            }
-            match done {
-                Step::Same => self.since.push(self.model.clone()),
-                Step::Durable => self.since = vec![self.model.clone()],
-                Step::Failed | Step::Short => panic!("a failure without a cut"),
-            }
+/// Does random operations until the power goes. Whether it did.
+fn work(states: &mut States, vault: &Vault, rng: &mut Rng, folder: &CrashFolder) -> bool {
+    for _ in 0..STEPS {
+        let done = step(vault, &mut states.model, rng, 60);
+        if folder.is_cut() {
+            // The one that was under way may have been done whole.
+            states.since.push(states.model.clone());
+            return true;
         }
-        false
+        assert!(matches!(done, Step::Same | Step::Durable), "a failure without a cut");
+        states.did(&done);
     }
-
-    /// After a cut: the vault is one of the states, whole. It is the one from now on.
-    fn recover(&mut self, vault: &Vault, context: &str) {
-        let found = of_vault(vault);
-        let numbered = |model: &Model| (model.reopened(), of_model(&model.reopened()));
-        let candidates: Vec<(Model, Dump)> = self.since.iter().rev().map(numbered).collect();
-        let Some((model, _)) = candidates.iter().find(|(_, dump)| *dump == found) else {
-            let nearest = candidates.iter().min_by_key(|(_, dump)| differences(&found, dump));
-            assert_same(
-                &found,
-                &nearest.unwrap().1,
-                &format!("{context}: none of {} states", candidates.len()),
-            );
-            return;
-        };
-        *self = States::new(model.clone());
-    }
-}
-
-fn differences(one: &Dump, other: &Dump) -> usize {
-    let all: BTreeMap<_, _> = one.iter().chain(other).collect();
-    all.keys().filter(|path| one.get(**path) != other.get(**path)).count()
+    false
 }
 
 /// A workload with a cut after `cut` operations of the folder, then another cut in the opening or in what follows, then an
@@ -85,7 +48,7 @@ fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
     let vault = world.create(choice);
     let mut states = States::new(Model::default());
     world.folder.cut_after(cut);
-    let came = states.work(&vault, &mut rng, &world.folder);
+    let came = work(&mut states, &vault, &mut rng, &world.folder);
     drop(vault);
     let mut rng = Rng::new(seed ^ cut.rotate_left(32));
     for again in 0..3 {
@@ -109,7 +72,7 @@ fn run(seed: u64, cut: u64, choice: Choice) -> (u64, bool) {
             continue;
         }
         states.recover(&vault, &context);
-        if !states.work(&vault, &mut rng, &world.folder) {
+        if !work(&mut states, &vault, &mut rng, &world.folder) {
             world.folder.cut_after(u64::MAX);
             // Everything verifies, and an orderly end keeps everything.
             let report = vault.check(&mut |_, _| ()).unwrap();
@@ -162,7 +125,7 @@ fn a_folder_that_lies_about_syncs_is_found_out() {
         let mut rng = Rng::new(seed);
         let vault = world.create(Choice::Auto);
         let mut states = States::new(Model::default());
-        states.work(&vault, &mut rng, &world.folder);
+        work(&mut states, &vault, &mut rng, &world.folder);
         vault.sync().unwrap();
         drop(vault);
         states.since = vec![states.model.clone()];

@@ -349,3 +349,84 @@ fn times_of_access_do_not_outgrow_the_journal() {
     drop(vault);
     assert_eq!(world.open().unwrap().attr(files[5999]).unwrap().size, 10);
 }
+
+/// A quota that nobody tells of: what does not fit is refused, deleting works, and what was synced stays.
+#[test]
+fn a_quota_fails_what_does_not_fit_and_lets_files_be_removed() {
+    for (seed, space) in (0..6).map(|seed| (seed, (3 + seed) << 20)) {
+        let context = format!("{space} bytes");
+        let mut world = World::new(seed);
+        world.journal = JournalSize::default();
+        let vault = world.create(Choice::Auto);
+        let make = |vault: &Vault, name: &[u8]| {
+            vault.make(ROOT, name, NewNode::File, 0o644, 0, 0).map(|attr| attr.ino)
+        };
+        let keep = make(&vault, b"keep").unwrap();
+        vault.write(keep, 0, &[7; 100_000]).unwrap();
+        let big = make(&vault, b"big").unwrap();
+        vault.sync().unwrap();
+        world.folder.set_quota(world.folder.used() + space);
+        let mut refused = 0;
+        for piece in 0..40u64 {
+            let data = Rng::new(piece).bytes(1 << 20);
+            let mut done = 0;
+            while done < data.len() {
+                match vault.write(big, (piece << 20) + done as u64, &data[done..]) {
+                    Ok(written) => done += written,
+                    Err(e) => {
+                        assert!(matches!(e.errno(), libc::EDQUOT | libc::ENOSPC), "{context}: {e}");
+                        refused += 1;
+                        break;
+                    }
+                }
+            }
+            // Others commit now and then.
+            if piece % 2 == 0
+                && let Err(e) = vault.sync()
+            {
+                assert!(matches!(e.errno(), libc::EDQUOT | libc::ENOSPC), "{context}: {e}");
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "{context}");
+        assert_eq!(world::dump::content(&vault, keep, 100_000), vec![7; 100_000], "{context}");
+        vault.unlink(ROOT, b"big").unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        let other = make(&vault, b"other").unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.write(other, 0, &[8; 50_000]).unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap_or_else(|e| panic!("{context}: {e}"));
+        assert_eq!(vault.lookup(ROOT, b"big").unwrap_err().errno(), libc::ENOENT, "{context}");
+        assert_eq!(world::dump::content(&vault, keep, 100_000), vec![7; 100_000], "{context}");
+        assert_eq!(world::dump::content(&vault, other, 50_000), vec![8; 50_000], "{context}");
+        assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "{context}");
+    }
+}
+
+/// One write beyond the longest file of the host, before the file is in a commit and after.
+#[test]
+fn a_write_beyond_the_longest_file_fails_alone() {
+    for (told, synced) in [(true, true), (true, false), (false, false)] {
+        let context = format!("told: {told}, synced: {synced}");
+        let mut world = World::new(2);
+        world.folder.set_longest(1 << 30, told);
+        let vault = world.create(Choice::Auto);
+        let file = vault.make(ROOT, b"sparse", NewNode::File, 0o644, 0, 0).unwrap().ino;
+        vault.write(file, 0, &[1; 10_000]).unwrap();
+        if synced {
+            vault.sync().unwrap();
+        }
+        let refused = vault.write(file, 1 << 40, &[2; 10_000]).unwrap_err();
+        assert_eq!(refused.errno(), libc::EFBIG, "{context}: {refused}");
+        assert_eq!(vault.attr(file).unwrap().size, 10_000, "{context}");
+        vault.sync().unwrap_or_else(|e| panic!("{context}: {e}"));
+        let other = vault.make(ROOT, b"other", NewNode::File, 0o644, 0, 0).unwrap().ino;
+        vault.write(other, 0, &[3; 10_000]).unwrap_or_else(|e| panic!("{context}: {e}"));
+        vault.unlink(ROOT, b"sparse").unwrap();
+        vault.close().unwrap_or_else(|e| panic!("{context}: {e}"));
+        drop(vault);
+        let vault = world.open().unwrap();
+        assert_eq!(world::dump::content(&vault, other, 10_000), vec![3; 10_000], "{context}");
+    }
+}

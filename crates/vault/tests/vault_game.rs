@@ -1,24 +1,32 @@
-//! The replay game against a vault, in thousands of seeded runs over the schemes: every read shows the latest content or an
+//! The replay game against a vault, in hundreds of seeded runs over the schemes: every read shows the latest content or an
 //! error, and every rollback of the whole directory is named as such.
+//!
+//! `LACUNA_GAMES` sets the runs for each scheme (default 200), `LACUNA_SEED` the seed.
 
 mod world;
 
 use lacuna_integrity::{Choice, Scheme};
+use lacuna_sim::cuts::setting;
 use world::game::Game;
 
 /// Operations of a run.
 const STEPS: u64 = 40;
 
 fn play(choice: Choice) {
-    let runs = std::env::var("LACUNA_GAMES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(800);
-    let (mut noticed, mut named) = (0, 0);
-    for seed in 0..runs {
+    let (runs, first) = (setting("LACUNA_GAMES", 200), setting("LACUNA_SEED", 0) << 20);
+    let (mut noticed, mut named, mut digest) = (0, 0, 0u64);
+    for seed in first..first + runs {
         let mut game = Game::new(seed, choice);
         game.play(STEPS).unwrap_or_else(|won| panic!("the adversary wins: {won}"));
         noticed += game.noticed;
         named += game.named;
+        let counts = (game.noticed << 32) | game.named;
+        digest = (digest.rotate_left(7) ^ counts).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
-    println!("{}: {runs} runs, {noticed} errors, {named} rollbacks named", choice.name());
+    println!(
+        "{}: {runs} runs, seed {first}, {noticed} errors, {named} rollbacks named, digest {digest:016x}",
+        choice.name()
+    );
     assert!(
         noticed > runs && named > runs / 4,
         "the adversary hardly tried: {noticed} errors, {named} rollbacks"

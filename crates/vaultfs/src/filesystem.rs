@@ -18,6 +18,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep what it learnt: nobody else changes the vault.
@@ -98,7 +99,10 @@ impl Filesystem for VaultFilesystem {
         }
         // Each is a wish: an old kernel that lacks one works as well, only slower.
         for wish in wishes {
-            let _ = config.add_capabilities(wish);
+            let granted = config.add_capabilities(wish).is_ok();
+            if wish == InitFlags::FUSE_WRITEBACK_CACHE {
+                self.front.dates.store(granted, Ordering::Relaxed);
+            }
         }
         let able = config.capabilities();
         self.free_directories = able.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);

@@ -3,18 +3,21 @@
 use crate::attributes::requested;
 use crate::nodes::Nodes;
 use crate::seek::{Seeks, Waiting, Way};
-use fuser::{Errno, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
+use fuser::{Errno, INodeNo, OpenAccMode, OpenFlags, ReplyLseek, WriteFlags};
 use lacuna_core::{Error, Kind, Traffic};
 use lacuna_service::{Event, Log, Watch};
 use lacuna_vault::{
     Allocate, Attr, Changes, FileKind, FsError, FsResult, NewNode, RenameMode, SeekTo, Time, Vault,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::SystemTime;
 
 /// Failed requests of one session that are logged one by one.
 const LOGGED_FAILURES: u64 = 32;
+/// Where a range begins that stands for a node's attributes alone when the kernel is told to forget it.
+const ATTRIBUTES: i64 = -1;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
 /// The name spaces of extended attributes that the vault keeps.
@@ -31,6 +34,9 @@ pub(crate) struct Front {
     pub log: Log,
     /// What was read and written.
     pub traffic: Traffic,
+    /// Whether the kernel holds written pages back, and keeps the times of the files that it writes.
+    pub dates: AtomicBool,
+    way: Way,
 }
 
 /// Who asks.
@@ -58,10 +64,11 @@ impl Front {
         events: Sender<Event>,
         log: Log,
     ) -> lacuna_core::Result<Self> {
-        let seeks =
-            Seeks::start(way).map_err(|e| Error::io("cannot start the thread that answers seeks", &e))?;
+        let seeks = Seeks::start(Way::clone(&way))
+            .map_err(|e| Error::io("cannot start the thread that answers seeks", &e))?;
         let traffic = Traffic::default();
-        Ok(Front { vault, read_only, nodes: Nodes::default(), seeks, watch, events, log, traffic })
+        let (nodes, dates) = (Nodes::default(), AtomicBool::new(false));
+        Ok(Front { vault, read_only, nodes, seeks, watch, events, log, traffic, dates, way })
     }
 
     /// The error number of a failed request. Failures of the storage go to the log, since the kernel has no room for words.
@@ -114,7 +121,15 @@ impl Front {
     fn clear_set_ids(&self, ino: u64) -> FsResult<()> {
         let attr = self.attr(ino)?;
         let set = attr.kind == FileKind::File && attr.mode & 0o6000 != 0;
-        if set { self.vault.clear_set_ids(ino) } else { Ok(()) }
+        if !set {
+            return Ok(());
+        }
+        self.vault.clear_set_ids(ino)?;
+        if let Some(kernel) = self.way.get() {
+            // The kernel keeps attributes for long, and the answer to a write has none. It may not know the node any more.
+            let _ = kernel.inval_inode(INodeNo(ino), ATTRIBUTES, 0);
+        }
+        Ok(())
     }
 
     /// Makes a node of the type and permissions in `mode`.
@@ -250,16 +265,26 @@ impl Front {
             self.clear_set_ids(ino)?;
         }
         let _in_flight = self.traffic.begin();
-        let mut written = self.vault.write(ino, offset, data)?;
+        let undated = self.dates.load(Ordering::Relaxed);
+        let write = |at: usize| {
+            let (offset, data) = (offset + at as u64, &data[at..]);
+            if undated {
+                self.vault.write_undated(ino, offset, data)
+            } else {
+                self.vault.write(ino, offset, data)
+            }
+        };
+        let mut written = write(0)?;
         // The kernel does not look how much of a page of its cache was taken: part of it without an error would be lost.
         while written < data.len() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            written += self.vault.write(ino, offset + written as u64, &data[written..])?;
+            written += write(written)?;
         }
         self.traffic.add_written(written);
         Ok(written as u32)
     }
 
-    /// `fallocate`.
+    /// `fallocate`. EOPNOTSUPP where it is to keep space for later writes: the space would be the backing file system's, which others may
+    /// fill. `posix_fallocate` of glibc writes the blocks then, which does keep it.
     pub(crate) fn allocate(
         &self,
         ino: u64,
@@ -270,13 +295,10 @@ impl Front {
     ) -> FsResult<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
-        const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
-        const ZERO_KEEP: i32 = ZERO | KEEP;
+        const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
         let how = match mode {
-            0 => Allocate::Grow,
-            KEEP => Allocate::Keep,
             PUNCH => Allocate::Punch,
-            ZERO => Allocate::ZeroRange,
+            libc::FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange,
             ZERO_KEEP => Allocate::ZeroKeep,
             _ => return Err(FsError::Errno(libc::EOPNOTSUPP)),
         };

@@ -9,8 +9,8 @@ use crate::session::FuseMount;
 use lacuna_core::{Error, Kind, Naming, Result, Setting};
 use lacuna_service::{
     Attendance, Attendant, Control, Event, Idle, Log, RELEASE_LIMIT, Record, RunDirectory, Waiting, Watch,
-    check_mountpoint, clean_up, close, default_run_base, ends_later, is_mounted_elsewhere, seconds_now,
-    unmount_fuse,
+    await_dying, check_mountpoint, clean_up, close, default_run_base, died, ends_later, is_mounted_elsewhere,
+    seconds_now, unmount_fuse,
 };
 use lacuna_vault::Vault;
 use std::any::Any;
@@ -115,6 +115,7 @@ impl Mounted {
 
     fn set_up(request: MountRequest) -> Result<Self> {
         let base = request.run_base.clone().map_or_else(default_run_base, Ok)?;
+        await_dying(&request.mountpoint, request.run_base.as_deref())?;
         clear_dead(&request.mountpoint, request.run_base.as_deref())?;
         let mountpoint = check_mountpoint(&request.mountpoint, request.run_base.as_deref())?;
         let run = RunDirectory::claim(&base, &mountpoint)?;
@@ -256,7 +257,12 @@ impl Mounted {
 
 /// Clears away the mount of a server that died there, as its run directory tells it, or the mount's own silence.
 fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
-    let dead = fs::metadata(mountpoint).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
+    let dead = match fs::metadata(mountpoint) {
+        // Who asks while the connection ends hears that it was aborted.
+        Err(e) => matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
+        // The kernel may answer from what it kept.
+        Ok(_) => is_left(mountpoint, run_base),
+    };
     if !dead {
         return Ok(());
     }
@@ -268,4 +274,11 @@ fn clear_dead(mountpoint: &Path, run_base: Option<&Path>) -> Result<()> {
         ),
         other => other.map(drop),
     }
+}
+
+/// Whether a server that died was mounted there. Where that cannot be told, the check of the mount point says so.
+fn is_left(mountpoint: &Path, run_base: Option<&Path>) -> bool {
+    let is_there =
+        |path: PathBuf| died(run_base).is_ok_and(|left| left.iter().any(|record| record.mountpoint == path));
+    mountpoint.canonicalize().is_ok_and(is_there)
 }

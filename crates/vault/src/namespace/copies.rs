@@ -1,12 +1,14 @@
 //! The copies of a page of the namespace, of which a reader takes one that verifies.
 //!
 //! Blocks are verified by the tags of the tree, whichever file they come from. Pages of parts bear a mark: the number of the last commit
-//! before they were written, and a tag. Of copies whose tags verify, the one with the highest number counts: a page that one of the files
-//! missed is older. Neither says that a page is the one of the anchored state: that is for the tree to say, which the root names.
+//! before they were written, and a tag. Of copies whose tags verify, the one with the highest number counts, among the numbers that a page of
+//! the root can have: a page that one of the files missed is older, and a page of a checkpoint whose record is lost is newer. Neither tag nor
+//! number says that a page is the one of the anchored state: that is for the tree to say, which the root names.
 
 use crate::store::{ObjectId, PAGE, PageCopy, Store};
 use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::PART_PAGE;
+use std::ops::Range;
 
 /// Where the mark of a page of a part stands: a number and a tag. The tag is of what comes before it.
 const NUMBER: usize = PAGE - 24;
@@ -52,10 +54,15 @@ pub(super) struct Newest {
     pub(super) elsewhere: bool,
 }
 
-/// The newest copy of a page of a part, of those with numbers below `below`. Nothing if it was never written.
+/// The newest copy of a page of a part, of those whose numbers are not among `stale`. Nothing if it was never written.
 ///
 /// Errors: [`Kind::Corrupt`] if there are copies and none verifies, and what the system says of them.
-pub(super) fn newest(store: &Store, object: ObjectId, page: u64, below: u64) -> Result<Option<Newest>> {
+pub(super) fn newest(
+    store: &Store,
+    object: ObjectId,
+    page: u64,
+    stale: &Range<u64>,
+) -> Result<Option<Newest>> {
     let (mut newest, mut failed) = (None::<(u64, Newest)>, None);
     for copy in PageCopy::ALL {
         let mut bytes = vec![0; PAGE];
@@ -69,7 +76,7 @@ pub(super) fn newest(store: &Store, object: ObjectId, page: u64, below: u64) -> 
         }
         let elsewhere = copy != PageCopy::Current;
         match number(store, object, page, &bytes) {
-            Some(number) if number >= below => {}
+            Some(number) if stale.contains(&number) => {}
             Some(number) if newest.as_ref().is_none_or(|(best, _)| number > *best) => {
                 newest = Some((number, Newest { bytes, elsewhere }));
             }

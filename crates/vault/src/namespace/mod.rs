@@ -63,6 +63,9 @@ struct Layers {
     below: Arc<Snapshot>,
 }
 
+/// Commits a root, given it and the changes since the last commit.
+type RootCommit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
+
 /// The namespace of an open vault.
 pub(crate) struct Namespace {
     store: Arc<Store>,
@@ -214,9 +217,10 @@ impl Namespace {
         commit(pending.bytes()).inspect_err(|_| self.pending.lock().put_before(pending))
     }
 
-    /// Brings all changes into the database and commits its root, under the same condition as [`Namespace::commit`]. After an
-    /// error nothing is lost, and the next commit must bring a root as well if [`Namespace::needs_root`] says so.
-    pub(crate) fn checkpoint(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    /// Brings all changes into the database and commits its root, with the changes since the last commit, under the same condition as
+    /// [`Namespace::commit`]. `commit` calls [`Namespace::rooted`] as soon as the root is noted. After an error nothing is lost, and the
+    /// next commit must bring a root as well if [`Namespace::needs_root`] says so.
+    pub(crate) fn checkpoint(&self, commit: &mut RootCommit<'_>) -> Result<()> {
         let _alone = self.applying.lock();
         while !self.layers.read().recent.is_empty() {
             self.apply_chunk()?;
@@ -227,13 +231,17 @@ impl Namespace {
         done
     }
 
-    fn write_root(&self, commit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    fn write_root(&self, commit: &mut RootCommit<'_>) -> Result<()> {
         self.check_space()?;
         let root = self.shelf.flush()?;
         let pending = std::mem::take(&mut *self.pending.lock());
-        commit(&root).inspect_err(|_| self.pending.lock().put_before(pending))?;
+        commit(&root, pending.bytes()).inspect_err(|_| self.pending.lock().put_before(pending))
+    }
+
+    /// The commit of the root is noted: where the host refuses its record, no other commit comes before it. So the next one need not bring
+    /// a root, which may find no space although this one does.
+    pub(crate) fn rooted(&self) {
         self.shelf.rooted();
-        Ok(())
     }
 
     /// Verifies the database itself; `bad` is told of each of its blocks that fails. Gives how many blocks there are, and how many pages
@@ -281,11 +289,11 @@ impl Namespace {
         if self.needs_root() {
             return Ok(());
         }
-        let journal = 2 * self.shelf.waiting() as u64;
+        let (journal, puts) = (2 * self.shelf.waiting() as u64, self.pending_bytes() as u64);
         let (free, needed) =
-            (self.store.space()?.free_bytes, self.store.lacks(journal) + 2 * journal + SPARE);
+            (self.store.space()?.free_bytes, self.store.lacks(journal, puts) + 2 * journal + SPARE);
         if free >= needed {
-            return self.store.reserve(journal);
+            return self.store.reserve(journal, puts);
         }
         Err(Error::new(Kind::NoSpace, "cannot write a checkpoint of the namespace")
             .found(format!("{free} bytes free on the file system that holds the vault's directory"))

@@ -12,14 +12,15 @@ use lacuna_core::{Error, Kind, Result};
 use lacuna_integrity::{Part, Session, Untrusted};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How the copies of pages are read.
 #[derive(Clone)]
 pub(crate) struct Reading {
-    /// Pages of parts count whose marks have smaller numbers than this one.
-    pub(crate) below: u64,
+    /// Pages of parts do not count whose marks have one of these numbers.
+    pub(crate) stale: Range<u64>,
     /// Where it is told that a copy does not verify.
     pub(crate) log: Log,
 }
@@ -43,7 +44,7 @@ impl NamespaceObjects {
     /// The objects of a new database.
     pub(crate) fn create(store: Arc<Store>, log: Log) -> Result<NamespaceObjects> {
         let data = store.new_object()?;
-        let reading = Reading { below: u64::MAX, log };
+        let reading = Reading { stale: Range::default(), log };
         Ok(NamespaceObjects::new(store, data, BTreeMap::new(), reading))
     }
 
@@ -68,7 +69,7 @@ impl NamespaceObjects {
         self.unrooted.load(Ordering::Acquire)
     }
 
-    /// A commit has a root for everything.
+    /// A commit that is noted has a root for everything.
     pub(crate) fn rooted(&self) {
         self.unrooted.store(false, Ordering::Release);
     }
@@ -174,9 +175,16 @@ impl NamespaceObjects {
 
     /// The newest copy of a page of a part, with its mark; nothing if none verifies.
     pub(super) fn newest(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
-        copies::newest(&self.store, object, page, self.reading.below)
+        copies::newest(&self.store, object, page, &self.reading.stale)
             .unwrap_or(None)
             .map(|newest| newest.bytes)
+    }
+
+    /// The same with a mark of today: it comes before all copies that do not count now.
+    pub(super) fn newest_marked_anew(&self, object: ObjectId, page: u64) -> Option<Vec<u8>> {
+        let mut bytes = self.newest(object, page)?;
+        mark(&self.store, object, page, &mut bytes);
+        Some(bytes)
     }
 
     /// Takes note of a read that took another copy than the usual one. The first is told.
@@ -221,7 +229,7 @@ impl Untrusted for NamespaceObjects {
             return Ok(content(held));
         }
         let Some(object) = self.parts.lock().get(&code).copied() else { return Ok(None) };
-        let Some(newest) = copies::newest(&self.store, object, page, self.reading.below)? else {
+        let Some(newest) = copies::newest(&self.store, object, page, &self.reading.stale)? else {
             return Ok(None);
         };
         if newest.elsewhere {

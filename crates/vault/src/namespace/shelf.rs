@@ -14,6 +14,7 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 const VERSION: u8 = 1;
@@ -68,7 +69,7 @@ impl Shelf {
     /// Names of the backing files of such a root: without one of them the vault does not open.
     pub(crate) fn backing_files(store: &Arc<Store>, root: &[u8]) -> Result<Vec<String>> {
         let silent: Log = Arc::new(|_| ());
-        Shelf::parse(store, root, Reading { below: u64::MAX, log: silent })
+        Shelf::parse(store, root, Reading { stale: Range::default(), log: silent })
             .map(|(objects, ..)| objects.names())
     }
 
@@ -109,7 +110,7 @@ impl Shelf {
         self.objects.is_unrooted()
     }
 
-    /// The root of the last flush is committed.
+    /// The root of the last flush is in a commit that is noted.
     pub(crate) fn rooted(&self) {
         self.objects.rooted();
     }
@@ -128,6 +129,9 @@ impl Shelf {
         let kept = (*cut).min(blocks);
         if file.blocks() > kept {
             file.resize(&self.objects, kept)?;
+        }
+        // Also after a try that came as far as here.
+        if *cut != u64::MAX {
             self.objects.truncate(kept)?;
         }
         *cut = u64::MAX;
@@ -180,8 +184,8 @@ impl Shelf {
         (data, all)
     }
 
-    /// Hands pages to the store that only one of the backing files holds, as they are, from a place on: at most `most`. With `parts` those
-    /// of the parts as well. Gives how many they are, and where to go on. The next checkpoint writes them to both files.
+    /// Hands pages to the store that only one of the backing files holds, from a place on: at most `most`. With `parts` those of the parts
+    /// as well. Gives how many they are, and where to go on. The next checkpoint writes them to both files.
     pub(crate) fn give_again(&self, from: Spot, most: u64, parts: bool) -> Result<(u64, Option<Spot>)> {
         // Nobody brings newer ones to the store meanwhile.
         let state = self.state.write();
@@ -203,7 +207,7 @@ impl Shelf {
                         .copy_of(&self.objects, page, &PageCopy::ALL, &mut plain)
                         .map(|sealed| sealed.to_vec())
                 } else {
-                    self.objects.newest(object, page).filter(|_| parts)
+                    self.objects.newest_marked_anew(object, page).filter(|_| parts)
                 };
                 if let Some(good) = good {
                     self.objects.give(object, page, &good)?;

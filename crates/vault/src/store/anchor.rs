@@ -25,7 +25,7 @@ pub trait Anchor: Send + Sync {
     /// Remembers `next` instead of `expected`, durably: whole or not at all.
     ///
     /// Errors: [`Kind::Changed`] if it remembers something else than `expected`, [`Kind::Usage`] if `next` is of another
-    /// vault or not newer.
+    /// vault or not newer. A refusal ([`Kind::is_refusal`]), which a sync never is, leaves it as it was: the same may be asked again.
     fn advance(&self, expected: Option<&AnchorState>, next: &AnchorState) -> Result<()>;
 }
 

@@ -10,12 +10,16 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const MAGIC: &[u8; 8] = b"lacunaan";
 /// Bytes of a slot: what a power cut writes whole or not at all.
 const SLOT: usize = 512;
 /// Bytes of a slot that say something; a checksum of them follows.
 const SAID: usize = 96;
+/// How often, and how far apart, a lock that another process holds is tried again: as long as that of a vault's header.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The path of a vault's anchor if nobody names another one: in `$XDG_STATE_HOME/lacuna/anchors`, or
 /// `.local/state/lacuna/anchors` in the home directory; for root in `/var/lib/lacuna/anchors`. Its name is the vault's UUID.
@@ -178,10 +182,10 @@ impl Anchor for FileAnchor {
         }
         let sequence = open.sequence + 1;
         let file = open.file.as_ref().expect("it was just made");
-        let written = file
-            .write_all_at(&to_slot(sequence, next), sequence % 2 * SLOT as u64)
-            .and_then(|()| file.sync_data());
-        written.map_err(|e| failed("write", &self.path, &e).with_kind(Kind::Io))?;
+        // A write that is refused may have torn its slot: the other one counts then, and the write is tried again.
+        file.write_all_at(&to_slot(sequence, next), sequence % 2 * SLOT as u64)
+            .map_err(|e| failed("write", &self.path, &e))?;
+        file.sync_data().map_err(|e| failed("sync", &self.path, &e).of_sync())?;
         open.sequence = sequence;
         open.state = Some(next.clone());
         Ok(())
@@ -200,8 +204,19 @@ fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot {what} the vault's anchor {}", path.display()), e)
 }
 
+/// Takes the lock, and tries again for a moment while another process has it: one that was killed holds it until it is gone.
+fn try_lock(file: &File) -> std::result::Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            done => return done,
+        }
+    }
+    file.try_lock()
+}
+
 fn lock(path: &Path, file: &File) -> Result<()> {
-    match file.try_lock() {
+    match try_lock(file) {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
             Err(Error::new(Kind::Busy, format!("cannot open the vault's anchor {}", path.display()))

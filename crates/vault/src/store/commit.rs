@@ -2,6 +2,10 @@
 //!
 //! The order is the security argument and the crash argument in one: (1) what was written in place, (2) the record, which is
 //! the new state and the signed intent to advance, (3) the anchor, (4) only then what the old state alone refers to goes.
+//!
+//! A host that refuses to take the record (it is full, or has a quota) fails this commit and nothing else: what it says is kept, and the
+//! next commit writes it first, in the same place and with the same bytes. Nothing that it notes is undone, so nothing is sealed twice
+//! with different words.
 
 use super::anchor::AnchorState;
 use super::checkpoint::Frozen;
@@ -31,6 +35,13 @@ pub(super) struct Request<'a> {
     pub(super) anyway: bool,
 }
 
+/// A commit that was noted: from then on changes belong to the next one.
+pub(super) struct Pending {
+    noted: Noted,
+    /// With a root: what is frozen, and the root.
+    switched: Option<(Switched, Vec<u8>)>,
+}
+
 /// What a commit says, noted while nothing could change.
 struct Noted {
     number: u64,
@@ -38,6 +49,8 @@ struct Noted {
     /// The text of the record, and its place.
     plain: Vec<u8>,
     place: Place,
+    /// The record and its digest, once it was tried: the next try writes the same bytes, also in another session.
+    sealed: Option<(Vec<u8>, [u8; 32])>,
     /// Objects that must be durable before the record is.
     placed: Vec<u64>,
     touched: Vec<u64>,
@@ -57,26 +70,60 @@ pub(super) fn commit(
             .found(format!("{} bytes", root.len()))
             .expected(format!("at most {ROOT_MAX} bytes")));
     }
-    let _cut_short = OnPanic::new(|| drop(engine.health.fail(defect())));
+    let _cut_short = unless_cut_short(engine);
     let mut history = engine.history.lock();
     // It may have failed while this waited.
     engine.health.check()?;
-    let said = note(engine, &history, asked);
-    let said = said.map_err(|e| if e.kind() == Kind::NoSpace { e } else { engine.health.fail(e) })?;
+    if history.pending.as_ref().is_some_and(|pending| pending.switched.is_some()) {
+        // What it freezes would be lost here.
+        return Err(Error::new(Kind::NoSpace, "a commit before this one waits for space"));
+    }
+    complete(engine, &mut history)?;
+    history.pending = note(engine, &history, asked).map_err(|e| engine.refused(e))?;
     noted();
-    let Some((noted, frozen)) = said else { return Ok(None) };
-    let done = publish(engine, &mut history, &noted);
-    let last = done.map_err(|e| engine.broken(e))?;
+    complete(engine, &mut history)
+}
+
+/// Makes a commit durable that was noted and whose record the host refused to take. With a root, gives what the checkpoint must bring to
+/// its place.
+pub(super) fn resume(engine: &Engine) -> Result<Option<Frozen>> {
+    engine.health.check()?;
+    let _cut_short = unless_cut_short(engine);
+    complete(engine, &mut engine.history.lock())
+}
+
+/// Ends all writing if this thread panics from now on: what was noted would be left out.
+fn unless_cut_short(engine: &Engine) -> OnPanic<impl FnMut()> {
+    OnPanic::new(move || drop(engine.health.fail(defect())))
+}
+
+/// Makes what was noted durable. What the host refuses to take stays noted.
+fn complete(engine: &Engine, history: &mut History) -> Result<Option<Frozen>> {
+    let Some(mut pending) = history.pending.take() else { return Ok(None) };
+    engine.owes_root.store(pending.switched.is_some(), Ordering::Release);
+    let last = match publish(engine, history, &mut pending.noted) {
+        Err(e) if e.kind().is_refusal() => {
+            history.pending = Some(pending);
+            return Err(engine.refused(e));
+        }
+        done => done.map_err(|e| engine.broken(e))?,
+    };
+    engine.owes_root.store(false, Ordering::Release);
+    let Pending { noted, switched } = pending;
     // Before another commit can begin a checkpoint, after which no recovery would look for their files.
     engine.leaving.add(&noted.removed);
-    drop(history);
-    release(engine, &noted).map_err(|e| engine.broken(e))?;
-    Ok(frozen.map(|(objects, left)| Frozen {
+    match release(engine, &noted) {
+        // Files of removed objects are left: they go with the next commit.
+        Err(e) if e.kind().is_refusal() => {}
+        done => done.map_err(|e| engine.broken(e))?,
+    }
+    let Noted { facts, .. } = noted;
+    Ok(switched.map(|((objects, left), root)| Frozen {
         objects,
         left,
         commit: last,
-        facts: noted.facts,
-        root: asked.root.map(<[u8]>::to_vec),
+        facts,
+        root: Some(root),
     }))
 }
 
@@ -84,11 +131,7 @@ pub(super) fn commit(
 type Switched = (Vec<u64>, u8);
 
 /// Notes what the commit says. Until it returns nobody changes anything; from then on changes belong to the next commit.
-fn note(
-    engine: &Engine,
-    history: &History,
-    asked: &Request<'_>,
-) -> Result<Option<(Noted, Option<Switched>)>> {
+fn note(engine: &Engine, history: &History, asked: &Request<'_>) -> Result<Option<Pending>> {
     let _alone = engine.gate.write();
     let mut interval = engine.interval.lock();
     interval.touched.sort_unstable();
@@ -99,11 +142,13 @@ fn note(
     }
     let copied = copy_few(engine, &interval)?;
     let number = engine.commit.load(Ordering::Acquire);
-    let mut changes = Changes { removals: interval.removed.clone(), ..Changes::default() };
-    match asked.root {
-        Some(root) => changes.root = Some(root.to_vec()),
-        None => changes.puts = asked.puts.to_vec(),
-    }
+    let mut changes = Changes {
+        removals: interval.removed.clone(),
+        root: asked.root.map(<[u8]>::to_vec),
+        // With a root as well: until its checkpoint is done they lead to it from the root before, whose pages are whole.
+        puts: asked.puts.to_vec(),
+        ..Changes::default()
+    };
     let (mut appendable, mut placed) = (Vec::new(), Vec::new());
     for &id in &interval.touched {
         let Some(object) = engine.objects.get(id) else { continue };
@@ -131,7 +176,10 @@ fn note(
     let facts = facts_of(engine, history, appendable);
     check_readable(number, &facts, &changes)?;
     let plain = record_to_bytes(&facts, &changes);
-    let place = engine.journal.take_record(record::pages_of(plain.len()))?;
+    // Where the host may refuse what it seems to have room for, it is asked while nothing is noted: what is removed now may still make
+    // room, and files that no commit refers to need no other commit to go.
+    let asks = engine.tight.load(Ordering::Relaxed) || asked.root.is_some();
+    let place = engine.journal.take_record(record::pages_of(plain.len()), asks)?;
     // Nothing fails from here on.
     let Interval { touched, removed } = std::mem::take(&mut *interval);
     for id in &touched {
@@ -151,7 +199,9 @@ fn note(
         let left = engine.journal.switch(objects.len() as u64);
         (objects.into_iter().collect(), left)
     });
-    Ok(Some((Noted { number, facts, plain, place, placed, touched, removed }, switched)))
+    let switched = switched.zip(asked.root.map(<[u8]>::to_vec));
+    let noted = Noted { number, facts, plain, place, sealed: None, placed, touched, removed };
+    Ok(Some(Pending { noted, switched }))
 }
 
 /// Refuses a commit that no opening could read.
@@ -199,7 +249,7 @@ fn facts_of(engine: &Engine, history: &History, appendable: Vec<(u64, u64)>) -> 
     }
 }
 
-/// Pages of the journal that writes of so many pages may take, and those of the record of a commit after them, with a root or with
+/// Pages of the journal that writes of so many pages may take, and those of the record of a commit after them, with a root and with
 /// so many bytes of puts.
 pub(super) fn room(engine: &Engine, pages: u64, puts: u64) -> (u64, u64) {
     let pages = pages + COPIED;
@@ -209,7 +259,7 @@ pub(super) fn room(engine: &Engine, pages: u64, puts: u64) -> (u64, u64) {
     };
     // At most: every page since the last record is listed, every object was cut, and there are as many facts as there can be.
     let lists = 44 * (engine.journal.taken() + pages) + 16 * touched + 8 * removed;
-    let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + puts.max(ROOT_MAX as u64) + 256;
+    let facts = 88 * MACHINES as u64 + 16 * APPENDABLE as u64 + puts + ROOT_MAX as u64 + 256;
     (pages, record::pages_of((lists + facts) as usize))
 }
 
@@ -240,7 +290,7 @@ fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
                 let taken = engine.journal.take(1);
                 match taken.and_then(|place| engine.write_journal(&mut object, number, place, &page)) {
                     // They are synced where they are.
-                    Err(e) if e.kind() == Kind::NoSpace => return Ok(false),
+                    Err(e) if e.kind().is_refusal() => return Ok(false),
                     done => done?,
                 }
                 engine.journaled.lock().insert(id);
@@ -250,12 +300,18 @@ fn copy_few(engine: &Engine, interval: &Interval) -> Result<bool> {
     Ok(true)
 }
 
-/// Steps 1 to 3: makes the commit durable. Gives it.
-fn publish(engine: &Engine, history: &mut History, noted: &Noted) -> Result<Commit> {
+/// Steps 1 to 3: makes the commit durable. Gives it. What the host refused to take may be tried again.
+fn publish(engine: &Engine, history: &mut History, noted: &mut Noted) -> Result<Commit> {
     sync_objects(engine, &noted.placed)?;
-    let link = (noted.number, &history.last.digest);
-    let (bytes, digest) = record::seal(&engine.keys, engine.session(), noted.place, link, &noted.plain)?;
-    engine.journal.write(noted.place, &bytes)?;
+    let sealed = if let Some(sealed) = noted.sealed.take() {
+        sealed
+    } else {
+        let link = (noted.number, &history.last.digest);
+        record::seal(&engine.keys, engine.session(), noted.place, link, &noted.plain)?
+    };
+    let (bytes, digest) = &*noted.sealed.insert(sealed);
+    let digest = *digest;
+    engine.journal.write_record(noted.place, bytes)?;
     engine.journal.sync(noted.place.area)?;
     let machine = history.machine;
     let last = Commit { machine, number: noted.number, digest, before: history.last.digest };
@@ -277,15 +333,15 @@ pub(super) fn sync_objects(engine: &Engine, objects: &[u64]) -> Result<()> {
     let folders: BTreeSet<String> =
         new.iter().map(|id| subfolder(&engine.objects.name(*id)).to_owned()).collect();
     if objects.len() + folders.len() > SYNCS {
-        engine.folder.sync_all()?;
+        engine.folder.sync_all().map_err(Error::of_sync)?;
     } else {
         for id in objects {
             // One that somebody removed behind our back is missed when it is read.
             if let Some(file) = engine.objects.file(*id)? {
-                file.sync()?;
+                file.sync().map_err(Error::of_sync)?;
             }
         }
-        folders.iter().try_for_each(|folder| engine.folder.sync_names(folder))?;
+        folders.iter().try_for_each(|folder| engine.folder.sync_names(folder)).map_err(Error::of_sync)?;
     }
     for id in new {
         if let Some(object) = engine.objects.get(id) {

@@ -1,7 +1,7 @@
-//! Reading the copies of a page of a doubled object, one by one.
+//! Reading the copies of a page: of a doubled object one by one, and of any object what a checkpoint that was cut short brought to its place.
 
-use super::engine::range;
-use super::object::Source;
+use super::engine::{Engine, range};
+use super::object::{Entry, Object, Source};
 use super::{ObjectId, PAGE, Store};
 use lacuna_core::Result;
 
@@ -12,13 +12,43 @@ pub enum PageCopy {
     Current,
     /// In the second file.
     Second,
-    /// In the first file, where reads find it in the journal: a checkpoint that was cut short may have brought it there.
+    /// In the first file, where reads find it in the journal or cut: a checkpoint that was cut short may have brought it there, or another
+    /// root may have it.
     Behind,
 }
 
 impl PageCopy {
     /// All of them, the likeliest first.
     pub const ALL: [PageCopy; 3] = [PageCopy::Current, PageCopy::Second, PageCopy::Behind];
+}
+
+impl Engine {
+    /// Whether a page is as a record lists it.
+    pub(super) fn is_listed(&self, entry: &Entry, page: &[u8]) -> bool {
+        self.keys.is_page(entry.sequence, page, &entry.tag)
+    }
+
+    /// Puts pages that are not in the journal as they were written right, if a checkpoint that was cut short brought them to their places.
+    /// For a store that nothing is written to: others find them there when that checkpoint is done.
+    pub(super) fn take_brought(
+        &self,
+        known: &Object,
+        object: u64,
+        first: u64,
+        pages: &mut [u8],
+    ) -> Result<()> {
+        let mut brought = [0; PAGE];
+        for (page, bytes) in (first..).zip(pages.chunks_exact_mut(PAGE)) {
+            let Some(entry) = known.entry(page).filter(|entry| !self.is_listed(entry, bytes)) else {
+                continue;
+            };
+            self.read_own(object, page, &mut brought)?;
+            if self.is_listed(entry, &brought) {
+                bytes.copy_from_slice(&brought);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Store {
@@ -37,15 +67,15 @@ impl Store {
         let source = known.as_ref().map_or(Source::Own, |known| known.source(page));
         match (copy, source) {
             (PageCopy::Current, Source::Journal(place)) => engine.journal.read(place, out)?,
-            (PageCopy::Current, Source::Own) | (PageCopy::Behind, Source::Journal(_)) => {
+            (PageCopy::Current, Source::Own) | (PageCopy::Behind, Source::Journal(_) | Source::Zeros) => {
                 engine.read_own(number, page, out)?;
             }
             (PageCopy::Current, Source::Zeros) => out.fill(0),
-            (PageCopy::Second, Source::Own | Source::Journal(_)) => match engine.doubled.file(number)? {
+            (PageCopy::Second, _) => match engine.doubled.file(number)? {
                 Some(file) => file.read_at(page * PAGE as u64, out)?,
                 None => return Ok(false),
             },
-            _ => return Ok(false),
+            (PageCopy::Behind, Source::Own) => return Ok(false),
         }
         Ok(true)
     }

@@ -1,9 +1,9 @@
 //! Doubled objects: those of which the folder holds a second file.
 //!
 //! What is written to a doubled object goes to the journal, always, and from there to both files by a checkpoint: to the second after the
-//! first is durable. So at any time one of the two is whole, as at the last checkpoint or at the one that is under way, and a doubled
-//! object costs nothing but the second write of what a checkpoint brings. Which of the copies of a page is right is for its reader to
-//! verify: none is believed because of where it lies.
+//! first is durable, and a superblock that says so. So at any time one of the two is whole, as at the last checkpoint or at the one that is
+//! under way, its root is in two places, and a doubled object costs nothing but the second write of what a checkpoint brings. Which of the
+//! copies of a page is right is for its reader to verify: none is believed because of where it lies.
 
 use super::keys::StoreKeys;
 use super::objects::Objects;

@@ -2,6 +2,7 @@
 
 use super::anchor::{Anchor, AnchorState};
 use super::checkpoint::Frozen;
+use super::commit::Pending;
 use super::content::{Commit, Facts, MOST_PAGES};
 use super::doubled::Doubled;
 use super::journal::Journal;
@@ -18,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Files that are removed before others may go on.
 const UNLINKED: usize = 256;
@@ -40,6 +41,8 @@ pub(super) struct History {
     /// What the anchor remembers.
     pub(super) anchor: Option<AnchorState>,
     pub(super) machine: [u8; 16],
+    /// A commit that was noted and is not durable, because the host refused to take its record. The next one makes it durable first.
+    pub(super) pending: Option<Pending>,
 }
 
 /// The numbers of objects.
@@ -113,6 +116,13 @@ pub(super) struct Engine {
     /// Taken by one checkpoint at a time: what it brings to its place.
     pub(super) frozen: Mutex<Option<Frozen>>,
     pub(super) superblock: Mutex<SuperFiles>,
+    /// The host refused something since the opening. Where it knows limits that nobody can ask for, such as quotas, space that a commit
+    /// needs is taken before anything is noted.
+    pub(super) tight: AtomicBool,
+    /// A commit with a root was noted and is not durable.
+    pub(super) owes_root: AtomicBool,
+    /// The longest that a file of the folder may become, in pages.
+    pub(super) longest: u64,
 }
 
 pub(super) fn pages_of(bytes: usize) -> Result<u64> {
@@ -147,14 +157,19 @@ impl Engine {
         self.health.check()
     }
 
-    /// A failure on the write path ends all writing; a full file system does not, as nothing that is committed was touched.
+    /// A failure on the write path ends all writing. A call that the host refuses, for want of space above all, does not, as nothing
+    /// that is committed was touched.
     pub(super) fn refused(&self, e: Error) -> Error {
-        if e.kind() == Kind::NoSpace { e } else { self.health.fail(e) }
+        if e.kind().is_refusal() {
+            self.tight.store(true, Ordering::Relaxed);
+            return e;
+        }
+        self.health.fail(e)
     }
 
     /// A failure that ends all writing, whatever it was: nobody goes on after it as after a write that was refused whole.
     pub(super) fn broken(&self, e: Error) -> Error {
-        self.health.fail(if e.kind() == Kind::NoSpace { e.with_kind(Kind::Io) } else { e })
+        self.health.fail(e.of_sync())
     }
 
     pub(super) fn is_new(&self, object: u64) -> bool {
@@ -209,7 +224,12 @@ impl Engine {
             let (now, later) = rest.split_at_mut(count as usize * PAGE);
             match source {
                 Source::Own => self.read_own(object, page, now)?,
-                Source::Journal(place) => self.journal.read(place, now)?,
+                Source::Journal(place) => {
+                    self.journal.read(place, now)?;
+                    if self.read_only {
+                        self.take_brought(known, object, page, now)?;
+                    }
+                }
                 Source::Zeros => now.fill(0),
             }
             rest = later;
@@ -233,7 +253,7 @@ impl Engine {
             return Ok(());
         }
         match cut() {
-            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
+            Err(e) if e.kind().is_refusal() => Ok(()),
             done => done,
         }
     }
@@ -286,15 +306,41 @@ impl Engine {
             self.journaled.lock().insert(number);
             return Ok(());
         }
-        if self.may_have_file(number, &object)
+        match self.shorten(number, &mut object, pages) {
+            // The object is shorter already, whatever became of its file.
+            Err(e) if e.kind().is_refusal() => self.cut_by_commit(number, &mut object, pages),
+            done => done.map_err(|e| self.broken(e))?,
+        }
+        Ok(())
+    }
+
+    /// Cuts the file of an object, if it has one that is longer.
+    fn shorten(&self, number: u64, object: &mut Object, pages: u64) -> Result<()> {
+        if self.may_have_file(number, object)
             && let Some(file) = self.objects.file(number)?
             && file.len()? > pages * PAGE as u64
         {
             object.fresh.shrunk = true;
-            // The object is shorter already, whatever became of its file.
-            file.set_len(pages * PAGE as u64).map_err(|e| self.broken(e))?;
+            file.set_len(pages * PAGE as u64)?;
         }
         Ok(())
+    }
+
+    /// What was written past all that commits refer to goes at once with a removed object: a host that refuses more may have no room for
+    /// the commit that says so.
+    fn shorten_removed(&self, number: u64, object: &mut Object) -> Result<()> {
+        let Some(stable) = object.stable.filter(|stable| object.end > *stable) else { return Ok(()) };
+        match self.shorten(number, object, stable) {
+            Err(e) if e.kind().is_refusal() => Ok(()),
+            done => done.map_err(|e| self.broken(e)),
+        }
+    }
+
+    /// The host does not cut the file of an object: what lies past these pages reads as zeros all the same, the next commit says so, and
+    /// a checkpoint cuts the file.
+    pub(super) fn cut_by_commit(&self, number: u64, object: &mut Object, pages: u64) {
+        object.cut_above_file(pages);
+        self.journaled.lock().insert(number);
     }
 
     /// See [`super::Store::remove`].
@@ -314,10 +360,17 @@ impl Engine {
             self.interval.lock().removed.push(number);
         }
         // No commit knows of a new one.
-        if self.is_new(number) { self.unlink(number, &mut object, has_file) } else { Ok(()) }
+        if !self.is_new(number) {
+            return self.shorten_removed(number, &mut object);
+        }
+        match self.unlink(number, &mut object, has_file) {
+            // It is removed; its file goes after the next commit, as those that commits know of.
+            Err(e) if e.kind().is_refusal() => Ok(()),
+            done => done,
+        }
     }
 
-    /// Removes the files of objects whose removal is durable.
+    /// Removes the files of objects whose removal is durable. Where the host refuses that they stay on the list.
     pub(super) fn unlink_leaving(&self) -> Result<()> {
         // Held until it is done: a checkpoint that finds nothing left may go on.
         let _alone = self.leaving.at_work.lock();
@@ -326,23 +379,22 @@ impl Engine {
             if some.is_empty() {
                 return Ok(());
             }
-            for id in &some {
+            let done = some.iter().enumerate().try_for_each(|(nth, id)| {
                 let object = self.objects.get_or_make(*id);
                 let mut object = object.write();
-                if !object.gone {
-                    self.unlink(*id, &mut object, true)?;
+                if object.gone {
+                    return Ok(());
                 }
-            }
+                self.unlink(*id, &mut object, true).inspect_err(|_| self.leaving.add(&some[nth..]))
+            });
             let _still = self.gate.write();
             self.objects.forget_idle(&some, self.commit.load(Ordering::Acquire));
+            done?;
         }
     }
 
     /// Removes the file of an object that no commit refers to any more.
     fn unlink(&self, number: u64, object: &mut Object, has_file: bool) -> Result<()> {
-        object.gone = true;
-        object.name_unsynced = false;
-        object.appendable = None;
         if has_file {
             self.names.lock().insert(subfolder(&self.objects.name(number)).to_owned());
             self.objects.remove_file(number).map_err(|e| self.refused(e))?;
@@ -351,6 +403,9 @@ impl Engine {
                 self.doubled.remove_file(number).map_err(|e| self.refused(e))?;
             }
         }
+        object.gone = true;
+        object.name_unsynced = false;
+        object.appendable = None;
         Ok(())
     }
 }

@@ -135,6 +135,11 @@ impl Journal {
         file.ok_or_else(|| Error::new(Kind::NotFound, "a file of the vault's journal is lost"))
     }
 
+    /// How long files of the folder may become, in bytes.
+    pub(super) fn longest(&self) -> Result<u64> {
+        self.files.iter().find_map(OnceLock::get).map_or(Ok(u64::MAX), |file| file.longest())
+    }
+
     /// Goes on at this place.
     pub(super) fn go_on(&self, area: u8, tail: u64) {
         let mut cursor = self.cursor.lock();
@@ -185,14 +190,20 @@ impl Journal {
         end <= cursor.prepared[usize::from(cursor.active)] && end + beside <= self.most_pages()
     }
 
-    /// Prepares the active file for so many pages, if it may have `beside` more.
-    pub(super) fn reserve_record(&self, pages: u64, beside: u64) -> Result<()> {
+    /// Prepares the active file for so many pages, if it may have `beside` more. With `asks` they are written anew: a host that writes
+    /// nothing over itself, and has limits of its own, says now whether it will take them.
+    pub(super) fn reserve_record(&self, pages: u64, beside: u64, asks: bool) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = cursor.tail + pages;
         if end + beside > self.most_pages() {
             return Err(self.full(&cursor));
         }
-        self.prepare(&mut cursor, end, end)
+        self.prepare(&mut cursor, end, end)?;
+        if !asks {
+            return Ok(());
+        }
+        // Whoever took pages has those before these.
+        self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, pages)
     }
 
     fn most_pages(&self) -> u64 {
@@ -244,24 +255,38 @@ impl Journal {
         self.take_before(pages, self.size.prepared())
     }
 
-    /// The same for a record, which may use what [`Journal::take`] leaves.
-    pub(super) fn take_record(&self, pages: u64) -> Result<Place> {
+    /// The same for a record, which may use what [`Journal::take`] leaves. With `asks`, zeros are written to the place: a host that has
+    /// limits of its own says so now. Nobody else takes pages meanwhile.
+    pub(super) fn take_record(&self, pages: u64, asks: bool) -> Result<Place> {
         let place = self.take_before(pages, 0)?;
+        let asked = if asks { self.write_record(place, &vec![0; pages as usize * PAGE]) } else { Ok(true) };
         let mut cursor = self.cursor.lock();
+        let has_space = asked.inspect_err(|_| cursor.tail = place.page.into())?;
         let tail = cursor.tail;
         cursor.said = tail;
+        if !has_space {
+            return Ok(place);
+        }
         match self.prepare(&mut cursor, tail + KEPT, tail + self.size.prepared()) {
-            Err(e) if e.kind() != Kind::NoSpace => Err(e),
+            Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(place),
         }
     }
 
     /// Prepares the active file for so many pages, and for a record of `record` pages after them, as far as the journal may grow.
-    /// As long as nobody else takes any, they find space.
+    /// As long as nobody else takes any, they find space: all of them are written anew, for a host that writes nothing over itself may have
+    /// limits that nothing tells of, and says so now.
     pub(super) fn reserve(&self, pages: u64, record: u64) -> Result<()> {
         let mut cursor = self.cursor.lock();
         let end = self.reserved(&cursor, pages, record);
-        self.prepare(&mut cursor, end, end)
+        self.prepare(&mut cursor, end, end)?;
+        self.ask(Place { area: cursor.active, page: cursor.tail as u32 }, end.saturating_sub(cursor.tail))
+    }
+
+    /// Writes zeros to pages that hold nothing, with one call: in parts, a host that writes nothing over itself would find space for each
+    /// where the one before was.
+    fn ask(&self, place: Place, pages: u64) -> Result<()> {
+        self.write(place, &vec![0; pages as usize * PAGE])
     }
 
     /// How many pages [`Journal::reserve`] must prepare, about.
@@ -309,7 +334,7 @@ impl Journal {
         while cursor.prepared[usize::from(cursor.active)] < end {
             let from = cursor.prepared[usize::from(cursor.active)];
             match self.grow(cursor, from + self.size.prepared()) {
-                Err(e) if e.kind() == Kind::NoSpace => return self.grow(cursor, least),
+                Err(e) if e.kind().is_refusal() => return self.grow(cursor, least),
                 done => done?,
             }
         }
@@ -338,6 +363,45 @@ impl Journal {
         self.file(place.area)?.write_at(place.offset(), bytes)
     }
 
+    /// Writes a record, or what asks for it, to its place. Where the host refuses that, it gets the pages back that are prepared behind what
+    /// is taken, and the record is written once more: it is what makes space. Gives whether the host had the space by itself.
+    pub(super) fn write_record(&self, place: Place, bytes: &[u8]) -> Result<bool> {
+        let pages = (bytes.len() / PAGE) as u64;
+        match self.write(place, bytes) {
+            Err(e) if e.kind().is_refusal() && self.give_prepared(place, pages)? => {
+                self.write(place, bytes).map(|()| false)
+            }
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Gives back what is prepared for others than this record. Whether that was anything.
+    fn give_prepared(&self, record: Place, pages: u64) -> Result<bool> {
+        let mut cursor = self.cursor.lock();
+        let active = (cursor.active, cursor.tail);
+        // Where a checkpoint begins with the record, it is the last one of its file, and the other file begins.
+        let mut keeps = vec![active];
+        if record.area != active.0 {
+            keeps.push((record.area, u64::from(record.page) + pages));
+        }
+        let mut given = false;
+        for (area, keep) in keeps {
+            if cursor.prepared[usize::from(area)] <= keep {
+                continue;
+            }
+            match self.file(area)?.set_len(keep * PAGE as u64) {
+                // With a quota, cutting a file may be refused as well.
+                Err(e) if e.kind().is_refusal() => {}
+                done => {
+                    done?;
+                    cursor.prepared[usize::from(area)] = keep;
+                    given = true;
+                }
+            }
+        }
+        Ok(given)
+    }
+
     /// Reads from a place on; what was never written is zeros.
     pub(super) fn read(&self, place: Place, out: &mut [u8]) -> Result<()> {
         if let Some(file) = self.files[usize::from(place.area)].get() {
@@ -352,7 +416,7 @@ impl Journal {
     /// Errors: [`Kind::Io`], also if somebody removed it: what is written to it then is lost when it is closed.
     pub(super) fn sync(&self, area: u8) -> Result<()> {
         let file = self.file(area)?;
-        file.sync()?;
+        file.sync().map_err(Error::of_sync)?;
         if file.has_name()? {
             return Ok(());
         }

@@ -28,6 +28,7 @@ mod journal;
 mod keys;
 mod object;
 mod objects;
+mod opening;
 mod record;
 mod recovery;
 mod replay;
@@ -44,17 +45,19 @@ pub use copies::PageCopy;
 pub use fuzz::{fuzz_commits, fuzz_journal};
 pub use journal::JournalSize;
 pub use keys::StoreKeys;
+pub use opening::{CommitInfo, Consent, Now, Recovered, StoreBase, StoreOptions, Superblocks};
 pub use replay::Before;
 
+use checkpoint::Frozen;
 use commit::Request;
 use content::{Commit, Facts};
 use engine::Engine;
 use journal::Need;
 use lacuna_core::{Error, Kind, Result, Status, StatusItem, closed};
-use lacuna_crypto::RandomSource;
-use lacuna_medium::{Folder, Space};
+use lacuna_medium::Space;
 use parking_lot::Mutex;
 use recovery::Untaken;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use worker::Worker;
@@ -72,100 +75,6 @@ const LITTLE: u64 = 64 << 20;
 /// The number of a backing object. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub u64);
-
-/// Tells the time: seconds since 1970, for what people read of commits.
-pub type Now = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// What a store rests on.
-#[derive(Clone)]
-pub struct StoreBase {
-    /// The directory of ciphertext.
-    pub folder: Arc<dyn Folder>,
-    /// Where this machine remembers its last commit.
-    pub anchor: Arc<dyn Anchor>,
-    /// Where randomness comes from.
-    pub random: Arc<dyn RandomSource>,
-    /// What time it is.
-    pub now: Now,
-    /// The vault's UUID.
-    pub uuid: [u8; 16],
-}
-
-/// Whether a state is to be accepted that does not descend from what the anchor remembers.
-#[derive(Clone)]
-pub struct Consent(pub(crate) Agrees);
-
-type Agrees = Arc<dyn Fn(Error) -> Result<()> + Send + Sync>;
-
-impl Consent {
-    /// Asks: it is given the refusal of the state that was found, and an error of its own is that of the opening.
-    pub fn asked(agrees: impl Fn(Error) -> Result<()> + Send + Sync + 'static) -> Consent {
-        Consent(Arc::new(agrees))
-    }
-
-    /// Whatever state it is.
-    pub fn given() -> Consent {
-        Consent::asked(|_| Ok(()))
-    }
-}
-
-/// How a store is opened.
-#[derive(Clone, Default)]
-pub struct StoreOptions {
-    /// Refuses every change. The anchor is compared with and stays as it is.
-    pub read_only: bool,
-    /// Takes the state that is there, although it does not descend from what the anchor remembers, and commits it anew.
-    pub accept: Option<Consent>,
-    /// Checkpoints are finished, and files of removed objects are removed, by a thread, while commits go on. Without it, by the
-    /// commit.
-    pub background: bool,
-    /// How large the journal may become.
-    pub journal: JournalSize,
-}
-
-/// The number and time of a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitInfo {
-    /// Commits are numbered from 1; an accepted state leaves a gap.
-    pub number: u64,
-    /// Seconds since 1970.
-    pub time: u64,
-}
-
-/// What an opened store found.
-#[derive(Clone, Debug)]
-pub struct Recovered {
-    /// The root given with the last checkpoint.
-    pub root: Option<Vec<u8>>,
-    /// The batches committed since, oldest first, without empty ones.
-    pub puts: Vec<Vec<u8>>,
-    /// The state before the checkpoint that was not finished, if there is one.
-    pub before: Option<Before>,
-    /// No anchor was there: nobody can tell whether this is the newest state.
-    pub first_opening: bool,
-    /// The state does not descend from what the anchor remembered, and was accepted.
-    pub accepted: bool,
-    /// The state.
-    pub state: CommitInfo,
-    /// Commits that were read from the journal; none after an orderly end.
-    pub records: u64,
-    /// The two superblocks.
-    pub superblocks: Superblocks,
-    /// Why one of them does not count, with the name of its file.
-    pub superblock_fault: Option<String>,
-}
-
-/// What an opening found of the two superblocks, of which it needs one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Superblocks {
-    /// Both verify.
-    Whole,
-    /// One does not verify. A crash leaves that while a checkpoint writes it; damage may as well.
-    Torn,
-    /// One does not verify, and no checkpoint was writing it, or it is known to have been written whole. Only a crash at the very end of a
-    /// checkpoint, while the second one was written, leaves that as well.
-    Damaged,
-}
 
 /// An open store. Called from many threads at once.
 pub struct Store {
@@ -263,8 +172,8 @@ impl Store {
 
     /// Writes whole pages from page `first` on. Durable after the next commit.
     ///
-    /// Errors: [`Kind::NoSpace`] if there is no space, or none in the journal: all pages are as they were, and the store goes on.
-    /// Anything else is fail-stop, and so is no space for putting back what was overwritten.
+    /// Errors: what the host refuses ([`Kind::is_refusal`]), and [`Kind::NoSpace`] if the journal is full: all pages are as they were, and
+    /// the store goes on. Anything else is fail-stop, and so is a refusal to put back what was overwritten.
     pub fn write(&self, object: ObjectId, first: u64, pages: &[u8]) -> Result<()> {
         self.with_space(|| self.engine.write(object.0, first, pages))
     }
@@ -280,24 +189,35 @@ impl Store {
     }
 
     /// Returns when everything that returned before is durable and the anchor has advanced. `puts` is an opaque batch, which
-    /// may be empty: a later opening gives it back. With a root, at most [`ROOT_MAX`] bytes, all batches so far are forgotten,
-    /// this one as well, and a checkpoint begins.
+    /// may be empty: a later opening gives it back. With a root, at most [`ROOT_MAX`] bytes, which holds all batches so far and this
+    /// one, a checkpoint begins; until that is done an opening that asks gives the root before and these batches ([`Before`]).
     ///
-    /// Errors: [`Kind::NoSpace`] before anything was committed; the store goes on. Anything else is fail-stop.
+    /// Errors: a refusal of the host ([`Kind::is_refusal`]): the store goes on, and what was to be committed is with the next commit.
+    /// Anything else is fail-stop, a sync that failed above all.
     pub fn commit(&self, puts: &[u8], root: Option<&[u8]>) -> Result<()> {
         self.commit_then(puts, root, &mut || ())
     }
 
-    /// The same; `noted` is called as soon as changes belong to the next commit, before this one is durable. It is not called
-    /// if there is no space.
+    /// The same; `noted` is called as soon as changes belong to the next commit, before this one is durable, and once at most. If it is
+    /// not called, nothing is noted.
     pub fn commit_then(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
-        self.with_space(|| self.commit_once(puts, root, noted))
+        let is_noted = Cell::new(false);
+        self.with_space(|| {
+            // Others change objects since then, and what they do is not whole: nothing is noted a second time.
+            if is_noted.get() {
+                return self.complete_noted();
+            }
+            self.commit_once(puts, root, &mut || {
+                is_noted.set(true);
+                noted();
+            })
+        })
     }
 
     /// Acts; if there is no space, acts once more after the files of removed objects are gone.
     fn with_space(&self, mut act: impl FnMut() -> Result<()>) -> Result<()> {
         match act() {
-            Err(e) if e.kind() == Kind::NoSpace && self.engine.background => {
+            Err(e) if e.kind().is_refusal() && self.engine.background => {
                 self.unlink_leaving()?;
                 act()
             }
@@ -307,12 +227,15 @@ impl Store {
 
     /// Removes the files of removed objects now.
     fn unlink_leaving(&self) -> Result<()> {
-        self.engine.unlink_leaving().map_err(|e| self.engine.broken(e))
+        self.engine.unlink_leaving().map_err(|e| self.engine.refused(e))
     }
 
     fn commit_once(&self, puts: &[u8], root: Option<&[u8]>, noted: &mut dyn FnMut()) -> Result<()> {
         let asked = Request { puts, root, anyway: false };
         if root.is_none() {
+            if self.engine.owes_root.load(Ordering::Acquire) {
+                self.complete_noted()?;
+            }
             commit::commit(&self.engine, &asked, noted)?;
             if !self.engine.leaving.is_empty() {
                 self.wake();
@@ -320,7 +243,10 @@ impl Store {
             return Ok(());
         }
         let mut frozen = self.engine.frozen.lock();
-        checkpoint::finish(&self.engine, &mut frozen)?;
+        self.settle(&mut frozen)?;
+        // An opening that could not write it left the other file as it was; nothing may lead there from the journal file that comes next.
+        let mended = self.engine.superblock.lock().complete(&self.engine.keys, &*self.engine.random);
+        mended.map_err(|e| self.engine.refused(e))?;
         *frozen = commit::commit(&self.engine, &asked, noted)?;
         if self.engine.background {
             drop(frozen);
@@ -329,7 +255,7 @@ impl Store {
         }
         match checkpoint::finish(&self.engine, &mut frozen) {
             // The commit is durable; the checkpoint is tried again before the next.
-            Err(e) if e.kind() != Kind::NoSpace => Err(e),
+            Err(e) if !e.kind().is_refusal() => Err(e),
             _ => Ok(()),
         }
     }
@@ -352,9 +278,35 @@ impl Store {
         Ok(batches)
     }
 
+    /// Makes a commit durable that was noted and refused. If it has a root, the checkpoint that it begins is left to the thread.
+    fn complete_noted(&self) -> Result<()> {
+        self.resume(&mut self.engine.frozen.lock())?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Makes a commit durable that was noted before. Where it has a root nothing is frozen yet: it begins a checkpoint.
+    fn resume(&self, frozen: &mut Option<Frozen>) -> Result<()> {
+        if let Some(begun) = commit::resume(&self.engine)? {
+            *frozen = Some(begun);
+        }
+        Ok(())
+    }
+
+    /// Finishes what began: a checkpoint, and that of a commit with a root that was noted and refused. Until then the journal file that
+    /// this commit left has what no superblock says is in its place.
+    fn settle(&self, frozen: &mut Option<Frozen>) -> Result<()> {
+        checkpoint::finish(&self.engine, frozen)?;
+        if self.engine.owes_root.load(Ordering::Acquire) {
+            self.resume(frozen)?;
+            checkpoint::finish(&self.engine, frozen)?;
+        }
+        Ok(())
+    }
+
     /// Finishes a checkpoint that began, so that the next commit with a root need not.
     pub fn finish_checkpoint(&self) -> Result<()> {
-        checkpoint::finish(&self.engine, &mut self.engine.frozen.lock())
+        self.settle(&mut self.engine.frozen.lock())
     }
 
     /// The same, and gives back most of the space of the journal file that nothing is written to.
@@ -362,7 +314,7 @@ impl Store {
         let engine = &self.engine;
         engine.may_change()?;
         let mut frozen = engine.frozen.lock();
-        checkpoint::finish(engine, &mut frozen)?;
+        self.settle(&mut frozen)?;
         if !engine.journal.is_idle_large() {
             return Ok(());
         }
@@ -393,19 +345,19 @@ impl Store {
         next - from > limit.saturating_sub(from) / 2
     }
 
-    /// Takes space in the journal for writes of so many bytes and for the commit with a root that follows, as long as nobody else
-    /// writes: at most what the journal may have.
+    /// Takes space in the journal for writes of so many bytes and for the commit with a root and so many bytes of puts that follows, as
+    /// long as nobody else writes: at most what the journal may have.
     ///
     /// Errors: [`Kind::NoSpace`] if there is not as much; nothing has changed then.
-    pub fn reserve(&self, bytes: u64) -> Result<()> {
+    pub fn reserve(&self, bytes: u64, puts: u64) -> Result<()> {
         self.engine.may_change()?;
-        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64), 0);
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64), puts);
         self.with_space(|| self.engine.journal.reserve(pages, record).map_err(|e| self.engine.refused(e)))
     }
 
     /// How much space [`Store::reserve`] takes from the file system, in bytes.
-    pub fn lacks(&self, bytes: u64) -> u64 {
-        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64), 0);
+    pub fn lacks(&self, bytes: u64, puts: u64) -> u64 {
+        let (pages, record) = commit::room(&self.engine, bytes.div_ceil(PAGE as u64), puts);
         self.engine.journal.lacks(pages, record) * PAGE as u64
     }
 
@@ -418,10 +370,12 @@ impl Store {
         let journal = &self.engine.journal;
         let [spare, beside] = [spare, beside].map(|bytes| bytes.div_ceil(PAGE as u64));
         let (_, record) = commit::room(&self.engine, 0, puts);
-        if journal.holds(record + spare, beside) {
+        let asks = self.engine.tight.load(Ordering::Relaxed);
+        if !asks && journal.holds(record + spare, beside) {
             return Ok(());
         }
-        self.with_space(|| journal.reserve_record(record + spare, beside).map_err(|e| self.engine.refused(e)))
+        let reserve = || journal.reserve_record(record + spare, beside, asks);
+        self.with_space(|| reserve().map_err(|e| self.engine.refused(e)))
     }
 
     /// What the journal takes at once, in bytes.
@@ -452,13 +406,16 @@ impl Store {
         if space.free_bytes >= LITTLE || !self.engine.background {
             return Ok(space);
         }
-        self.unlink_leaving()?;
-        self.engine.folder.space()
+        match self.unlink_leaving() {
+            // What is left of them takes space.
+            Err(e) if !e.kind().is_refusal() => Err(e),
+            _ => self.engine.folder.space(),
+        }
     }
 
-    /// Number of the last durable commit.
+    /// Number of the last commit that was noted, durable or not: what is written now belongs to a later one.
     pub fn last_number(&self) -> u64 {
-        self.engine.durable.load(Ordering::Acquire)
+        self.engine.commit.load(Ordering::Acquire) - 1
     }
 
     /// Name of an object's file in the folder.
@@ -482,6 +439,11 @@ impl Store {
         self.engine.health.cause()
     }
 
+    /// How many pages an object may have, as far as the file system tells how long a file may be.
+    pub fn longest(&self) -> u64 {
+        self.engine.longest
+    }
+
     /// Counters for people.
     pub fn status(&self) -> Status {
         let engine = &self.engine;
@@ -503,7 +465,7 @@ impl Store {
             return engine.health.cause().map_or(Ok(()), Err);
         }
         let mut frozen = engine.frozen.lock();
-        checkpoint::finish(engine, &mut frozen)?;
+        self.settle(&mut frozen)?;
         engine.unlink_leaving()?;
         if engine.journal.used() == 0 {
             engine.give_back(|| {

@@ -158,15 +158,21 @@ impl Object {
 
     /// Where a page is read from.
     pub(super) fn source(&self, page: u64) -> Source {
-        for layer in [Some(&self.live), self.frozen.as_deref()].into_iter().flatten() {
-            if let Some(entry) = layer.pages.get(&page) {
-                return Source::Journal(entry.place);
-            }
-            if layer.cut.is_some_and(|cut| page >= cut) {
-                return Source::Zeros;
-            }
+        if let Some(entry) = self.entry(page) {
+            return Source::Journal(entry.place);
         }
-        Source::Own
+        let is_cut = |layer: &Layer| layer.cut.is_some_and(|cut| page >= cut);
+        let cut = is_cut(&self.live) || self.frozen.as_deref().is_some_and(is_cut);
+        if cut { Source::Zeros } else { Source::Own }
+    }
+
+    /// What the journal says of a page that is read from there.
+    pub(super) fn entry(&self, page: u64) -> Option<&Entry> {
+        if let Some(entry) = self.live.pages.get(&page) {
+            return Some(entry);
+        }
+        let cut = self.live.cut.is_some_and(|cut| page >= cut);
+        self.frozen.as_ref().filter(|_| !cut)?.pages.get(&page)
     }
 
     /// Where a page is written to. `durable` is the last durable commit; `new` objects are in none.
@@ -208,6 +214,13 @@ impl Object {
             return false;
         }
         !self.is_cut()
+    }
+
+    /// Cuts it where its file could not be cut, although no commit refers to what lies there: the next record says that it is cut.
+    pub(super) fn cut_above_file(&mut self, pages: u64) {
+        self.live.cut = Some(self.live.cut.map_or(pages, |cut| cut.min(pages)));
+        self.fresh.cut = Some(self.fresh.cut.map_or(pages, |cut| cut.min(pages)));
+        self.fresh.shrunk = true;
     }
 
     /// Pages that the next record lists, in order.

@@ -8,9 +8,6 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Files that are kept open.
-const OPEN_FILES: usize = 256;
-
 /// An object that many may hold.
 pub(super) type Shared = Arc<RwLock<Object>>;
 
@@ -25,7 +22,7 @@ pub(super) struct Objects {
 impl Objects {
     /// None so far.
     pub(super) fn new(folder: Arc<dyn Folder>, keys: Arc<StoreKeys>) -> Objects {
-        let files = Mutex::new(BoundedCache::new(OPEN_FILES));
+        let files = Mutex::new(BoundedCache::new(folder.open_files()));
         Objects { folder, keys, changed: RwLock::default(), files }
     }
 
@@ -67,7 +64,16 @@ impl Objects {
         if let Some(open) = self.files.lock().get(object) {
             return Ok(Some(open.clone()));
         }
-        match self.folder.open(&self.name(object)) {
+        let open = || self.folder.open(&self.name(object));
+        let opened = match open() {
+            // There may be no descriptors left: those of other objects go.
+            Err(e) if e.kind() == Kind::Memory => {
+                self.let_go();
+                open()
+            }
+            opened => opened,
+        };
+        match opened {
             Ok(file) => Ok(Some(self.keep(object, file))),
             Err(e) if e.kind() == Kind::NotFound => Ok(None),
             Err(e) => Err(e),
@@ -76,7 +82,20 @@ impl Objects {
 
     /// A new file for an object that has none.
     pub(super) fn make_file(&self, object: u64) -> Result<Arc<dyn FolderFile>> {
-        Ok(self.keep(object, self.folder.create(&self.name(object))?))
+        let create = || self.folder.create(&self.name(object));
+        let created = create().or_else(|e| {
+            if e.kind() != Kind::Memory {
+                return Err(e);
+            }
+            self.let_go();
+            create()
+        });
+        Ok(self.keep(object, created?))
+    }
+
+    /// Closes the files that nobody uses now.
+    fn let_go(&self) {
+        self.files.lock().clear();
     }
 
     fn keep(&self, object: u64, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {

@@ -19,8 +19,9 @@ use lacuna_core::{Error, FailStop, Kind, Result};
 use lacuna_medium::FolderFile;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Numbers drawn at random.
 pub(super) fn draw<const N: usize>(base: &StoreBase) -> [u8; N] {
@@ -47,8 +48,12 @@ pub(super) fn look(
     let known = base.anchor.load()?;
     let journal = Journal::open(&*base.folder, options.journal, writable)?;
     let (superblock, newest) = SuperFiles::open(&*base.folder, &keys, writable)?;
-    let mut replay =
-        Replay::read(&keys, &journal, newest.found, |commit| is_durable(known.as_ref(), commit))?;
+    let mut replay = Replay::read_from_either(&keys, &journal, (newest.found, newest.older), |commit| {
+        is_durable(known.as_ref(), commit)
+    })?;
+    if let Some(known) = known.as_ref().filter(|_| options.past_gap && options.read_only) {
+        replay.cross_gap(&keys, &journal, known)?;
+    }
     let judged = judge(&base.uuid, known.as_ref(), &replay.last, &replay.facts);
     // Whatever the system cannot read of the journal, the state that the anchor remembers is the newest of this machine.
     let is_newest = matches!(judged, Ok(Standing::Same | Standing::Next));
@@ -72,6 +77,8 @@ pub(super) fn look(
         root: replay.root.clone(),
         puts: replay.puts.clone(),
         before: replay.before.clone(),
+        stale: stale(&replay, known.as_ref(), options.read_only, standing),
+        may_be_mixed: accepted || replay.has_gap || (replay.unfinished.is_none() && !superblock.is_in_both()),
         first_opening: standing == Standing::Unknown,
         accepted,
         state: CommitInfo { number: replay.last.number, time: replay.facts.time },
@@ -83,9 +90,27 @@ pub(super) fn look(
         },
         superblock_fault: newest.fault,
     };
-    let (engine, frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known);
+    let (engine, frozen, removed) = assemble(base, keys, options, (journal, superblock), replay, known)?;
     *engine.frozen.lock() = frozen;
     Ok((engine, recovered, Untaken { standing, removed }))
+}
+
+/// Numbers in the marks of pages that the root of the state that was found cannot have: see [`Recovered::stale`]. They end with those
+/// that this opening will give.
+fn stale(replay: &Replay, known: Option<&AnchorState>, read_only: bool, standing: Standing) -> Range<u64> {
+    let end = match standing {
+        _ if read_only => u64::MAX,
+        Standing::Same | Standing::Next => replay.last.number,
+        // A commit of its own comes first.
+        Standing::Unknown | Standing::Newer => following(replay, known),
+    };
+    replay.root_commit..end
+}
+
+/// The number of the next commit. An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes
+/// back.
+fn following(replay: &Replay, known: Option<&AnchorState>) -> u64 {
+    replay.last.number.max(known.map_or(0, |known| known.number)) + 1
 }
 
 /// Goes on from the state that was found: rids it of what a crash left half done, and lets the anchor remember it.
@@ -103,14 +128,15 @@ pub(super) fn take_up(engine: &Engine, untaken: &Untaken) -> Result<()> {
     remember(engine, untaken.standing)?;
     if engine.frozen.lock().is_none() {
         // Otherwise the checkpoint writes both.
-        let mended = engine.superblock.lock().mend(&engine.keys, &*engine.random);
-        mended.or_else(|e| if e.kind() == Kind::NoSpace { Ok(()) } else { Err(e) })?;
+        let mended = engine.superblock.lock().complete(&engine.keys, &*engine.random);
+        // Where the host refuses that, the next checkpoint does it.
+        mended.or_else(|e| if e.kind().is_refusal() { Ok(()) } else { Err(e) })?;
     }
     // The thread finishes it while the vault is in use.
     if !engine.background {
         checkpoint::finish(engine, &mut engine.frozen.lock()).or_else(|e| {
             // It is tried again before the next one.
-            if e.kind() == Kind::NoSpace { Ok(()) } else { Err(e) }
+            if e.kind().is_refusal() { Ok(()) } else { Err(e) }
         })?;
     }
     Ok(())
@@ -152,12 +178,11 @@ fn assemble(
     (journal, superblock): (Journal, SuperFiles),
     replay: Replay,
     known: Option<AnchorState>,
-) -> (Engine, Option<Frozen>, BTreeSet<u64>) {
+) -> Result<(Engine, Option<Frozen>, BTreeSet<u64>)> {
     let session = DrawnSession::new(&*base.random);
     let machine = known.as_ref().map_or_else(|| draw(&base), |known| known.machine);
     let number = replay.last.number;
-    // An accepted state is followed by one that is newer than what the anchor knows: the anchor never goes back.
-    let next = number.max(known.as_ref().map_or(0, |known| known.number)) + 1;
+    let next = following(&replay, known.as_ref());
     let objects = Objects::new(base.folder.clone(), keys.clone());
     let doubled = Doubled::new(base.folder.clone(), keys.clone());
     let (mut journaled, mut frozen_objects, mut frozen_pages) = (BTreeSet::new(), Vec::new(), 0);
@@ -192,7 +217,9 @@ fn assemble(
         new_from: AtomicU64::new(replay.facts.next_object),
         limit: AtomicU64::new(replay.facts.object_limit),
     };
-    let history = History { last: replay.last, facts: replay.facts, anchor: known, machine };
+    let history = History { last: replay.last, facts: replay.facts, anchor: known, machine, pending: None };
+    // Where nothing is written nothing becomes longer.
+    let longest = if options.read_only { u64::MAX } else { journal.longest()? / PAGE as u64 };
     let engine = Engine {
         folder: base.folder,
         keys,
@@ -203,7 +230,7 @@ fn assemble(
         read_only: options.read_only,
         session,
         sequence: AtomicU64::new(0),
-        health: FailStop::on("backing directory"),
+        health: FailStop::of_vault(),
         gate: RwLock::new(()),
         commit: AtomicU64::new(next),
         durable: AtomicU64::new(number),
@@ -220,8 +247,11 @@ fn assemble(
         background: options.background && !options.read_only,
         frozen: Mutex::new(None),
         superblock: Mutex::new(superblock),
+        tight: AtomicBool::new(false),
+        owes_root: AtomicBool::new(false),
+        longest,
     };
-    (engine, frozen, replay.removed)
+    Ok((engine, frozen, replay.removed))
 }
 
 /// Removes what the last commit does not refer to: objects that it removed, objects made since, and pages past the ends of

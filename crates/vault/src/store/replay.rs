@@ -1,5 +1,6 @@
 //! Reading the journal after the superblock: what every commit since the checkpoint changed.
 
+use super::anchor::AnchorState;
 use super::content::{Changes, Commit, Facts, Super};
 use super::journal::{Journal, Place};
 use super::keys::{StoreKeys, malformed};
@@ -24,13 +25,14 @@ pub(super) struct Unfinished {
     pub(super) left: u8,
 }
 
-/// The state just before the commit that began a checkpoint which was not finished: what its root names is still in the second files, or the
-/// root of the checkpoint is in the first.
+/// The root before that of a checkpoint which was not finished: as long as the first files are not durable, all that it names is in the
+/// second ones.
 #[derive(Clone, Debug)]
 pub struct Before {
-    /// The root before.
+    /// The root.
     pub root: Vec<u8>,
-    /// The batches committed between the two, oldest first, without empty ones.
+    /// The batches committed after it, oldest first, without empty ones: the last is that of the commit that began the checkpoint, so they
+    /// lead to the state of its root.
     pub puts: Vec<Vec<u8>>,
     /// What was written for this root bears smaller numbers of commits than this one.
     pub below: u64,
@@ -50,19 +52,21 @@ pub(super) struct Replay {
     pub(super) area: u8,
     pub(super) tail: u64,
     pub(super) records: u64,
-    /// The number of the superblock's commit.
-    first: u64,
+    /// The number of the commit that brought the root: what was written for it bears smaller ones.
+    pub(super) root_commit: u64,
     pub(super) before: Option<Before>,
     /// What the system said of pages of the journal that it cannot read: records in them are missed.
     pub(super) unread: Option<Error>,
     /// Whether the records prove that the checkpoint was finished: a superblock that said so is lost.
     pub(super) was_finished: bool,
+    /// Whether numbers of commits are left out: a state was accepted since the superblock's.
+    pub(super) has_gap: bool,
 }
 
 impl Replay {
     fn new(from: Super) -> Replay {
         Replay {
-            first: from.commit.number,
+            root_commit: from.commit.number,
             before: None,
             unread: None,
             last: from.commit,
@@ -76,6 +80,7 @@ impl Replay {
             tail: 0,
             records: 0,
             was_finished: false,
+            has_gap: false,
         }
     }
 
@@ -108,13 +113,74 @@ impl Replay {
         Ok(replay)
     }
 
+    /// Reads from the older one of two superblocks, if it leads to the newer one: then the checkpoint of the newer one may not have reached
+    /// the second files, and is finished once more.
+    pub(super) fn read_from_either(
+        keys: &StoreKeys,
+        journal: &Journal,
+        (newer, older): (Super, Option<Super>),
+        is_durable: impl Fn(&Commit) -> bool,
+    ) -> Result<Replay> {
+        if let Some(older) = older {
+            // Whatever keeps it from leading there: the newer one has all that is in the first files.
+            let read = Replay::read(keys, journal, older, &is_durable);
+            let leads = |replay: &Replay| {
+                replay.unfinished.as_ref().is_some_and(|begun| begun.commit == newer.commit)
+            };
+            if read.as_ref().is_ok_and(leads) {
+                return read;
+            }
+        }
+        Replay::read(keys, journal, newer, is_durable)
+    }
+
+    /// Goes on past records that are damaged, if those behind them are there up to the one that the anchor remembers, and a checkpoint
+    /// began with one of them. Its root has all that was committed before, so the state is the newest one. Pages that the damaged records
+    /// list, and no later record does, may be older: their reader must notice that. The chain is followed from the anchor back, so every
+    /// record that counts was committed as it is read.
+    pub(super) fn cross_gap(
+        &mut self,
+        keys: &StoreKeys,
+        journal: &Journal,
+        known: &AnchorState,
+    ) -> Result<()> {
+        let mut behind = BTreeMap::new();
+        for area in 0..2 {
+            let unreached = record::unreached(keys, journal, area, self.last.number)?;
+            behind.extend(unreached.into_iter().map(|found| (found.commit.digest, (area, found))));
+        }
+        let (mut chain, mut digest) = (Vec::new(), known.digest);
+        while let Some((area, found)) = behind.remove(&digest) {
+            digest = found.commit.before;
+            chain.push((area, found));
+        }
+        if self.unfinished.is_some() || chain.iter().all(|(_, found)| found.changes.root.is_none()) {
+            return Ok(());
+        }
+        for (area, found) in chain.into_iter().rev() {
+            if area != self.area {
+                return Err(malformed("the journal"));
+            }
+            self.take(found)?;
+        }
+        // The batches of the damaged records are lost.
+        self.before = None;
+        Ok(())
+    }
+
     /// Takes a record up. Whatever was read before: one that does not follow the last commit is refused.
     fn apply(&mut self, found: Found) -> Result<()> {
-        let Found { commit, facts, changes, end, .. } = found;
-        if commit.before != self.last.digest || commit.number <= self.last.number {
+        if found.commit.before != self.last.digest || found.commit.number <= self.last.number {
             return Err(malformed("the journal"));
         }
+        self.take(found)
+    }
+
+    /// Takes a record up.
+    fn take(&mut self, found: Found) -> Result<()> {
+        let Found { commit, facts, changes, end } = found;
         let number = commit.number;
+        self.has_gap |= number != self.last.number + 1;
         let Changes { cuts, removals, pages, root, puts } = changes;
         for (object, cut) in cuts {
             let layer = &mut self.objects.entry(object).or_default().live;
@@ -136,7 +202,7 @@ impl Replay {
         self.tail = end;
         self.keep_what_was_appended();
         if let Some(root) = root {
-            self.switch(root)?;
+            self.switch(root, puts)?;
         } else if !puts.is_empty() {
             self.puts.push(puts);
         }
@@ -159,16 +225,20 @@ impl Replay {
         }
     }
 
-    /// A checkpoint began.
-    fn switch(&mut self, root: Vec<u8>) -> Result<()> {
+    /// A checkpoint began, by a commit with this batch.
+    fn switch(&mut self, root: Vec<u8>, last: Vec<u8>) -> Result<()> {
         if self.unfinished.is_some() {
             return Err(malformed("the journal"));
         }
         for object in self.objects.values_mut() {
             object.frozen = Some(Arc::new(std::mem::take(&mut object.live)));
         }
-        let puts = std::mem::take(&mut self.puts);
-        self.before = self.root.replace(root.clone()).map(|root| Before { root, puts, below: self.first });
+        let mut puts = std::mem::take(&mut self.puts);
+        if !last.is_empty() {
+            puts.push(last);
+        }
+        let below = std::mem::replace(&mut self.root_commit, self.last.number);
+        self.before = self.root.replace(root.clone()).map(|root| Before { root, puts, below });
         let (commit, facts, root) = (self.last.clone(), self.facts.clone(), Some(root));
         self.unfinished = Some(Unfinished { commit, facts, root, left: self.area });
         (self.area, self.tail) = (1 - self.area, 0);

@@ -1,5 +1,6 @@
 //! The superblock: the state at the last checkpoint, in two files that hold the same. One is written after the other is durable, so one of
-//! them verifies whenever the power fails, and afterwards the loss of either loses nothing.
+//! them verifies whenever the power fails, and afterwards the loss of either loses nothing. Between the two a checkpoint brings what it must
+//! to the second files of doubled objects: meanwhile the new state is in the first superblock and in the journal, which both lead to it.
 
 use super::content::{Commit, Facts, MOST_NUMBER, Super, super_from_bytes, super_to_bytes};
 use super::keys::{NONCE, StoreKeys, TAG};
@@ -23,7 +24,7 @@ pub(super) struct SuperFiles {
     files: [OnceLock<Arc<dyn FolderFile>>; 2],
     /// Of the newest superblock.
     sequence: u64,
-    /// The file that holds it and is written last: until the other one is durable, everything hangs on it.
+    /// The file that holds it, and was written first: the other one may be older.
     kept: usize,
     /// Whether the other file holds it as well.
     both: bool,
@@ -34,6 +35,8 @@ pub(super) struct SuperFiles {
 /// The superblock that counts.
 pub(super) struct Newest {
     pub(super) found: Super,
+    /// That of the other file, if it is an older one: a checkpoint may not have reached the second files.
+    pub(super) older: Option<Super>,
     /// Why one of the files has no superblock: a crash while it was written leaves that, or damage.
     pub(super) fault: Option<String>,
 }
@@ -60,13 +63,15 @@ impl SuperFiles {
     pub(super) fn open(folder: &dyn Folder, keys: &StoreKeys, synced: bool) -> Result<(SuperFiles, Newest)> {
         let files = [OnceLock::new(), OnceLock::new()];
         let (mut newest, mut both, mut fault, mut failed) = (None::<(usize, Verified)>, false, None, None);
+        let mut older = None;
         for (nth, place) in files.iter().enumerate() {
             match read(folder, NAMES[nth], place, keys, synced) {
                 Ok(Some(read)) => match &newest {
                     Some((_, other)) if other.sequence >= read.sequence => {
                         both = other.sequence == read.sequence;
+                        older = Some(read.found).filter(|_| !both);
                     }
-                    _ => newest = Some((nth, read)),
+                    _ => older = newest.replace((nth, read)).map(|(_, other)| other.found),
                 },
                 Ok(None) => fault = Some(format!("{} does not verify", NAMES[nth])),
                 Err(e) if matches!(e.kind(), Kind::Corrupt | Kind::Io) => {
@@ -77,7 +82,7 @@ impl SuperFiles {
             }
         }
         let (kept, Verified { sequence, text, found }) = newest.ok_or_else(|| failed.unwrap_or_else(lost))?;
-        Ok((SuperFiles { files, sequence, kept, both, text }, Newest { found, fault }))
+        Ok((SuperFiles { files, sequence, kept, both, text }, Newest { found, older, fault }))
     }
 
     /// Makes files that are lost anew, without superblocks.
@@ -98,8 +103,22 @@ impl SuperFiles {
         self.both
     }
 
-    /// Writes the next superblock and returns when it is durable in both files. Refuses one that could not be read again.
+    /// Writes the next superblock and returns when it is durable in both files.
     pub(super) fn write(
+        &mut self,
+        keys: &StoreKeys,
+        random: &dyn RandomSource,
+        state: (&Commit, &Facts),
+        root: Option<&[u8]>,
+        area: u8,
+    ) -> Result<()> {
+        self.begin(keys, random, state, root, area)?;
+        self.complete(keys, random)
+    }
+
+    /// Writes the next superblock and returns when it is durable in one of the files: in that which is not needed. If it was written before,
+    /// it is left as it is. Refuses one that could not be read again.
+    pub(super) fn begin(
         &mut self,
         keys: &StoreKeys,
         random: &dyn RandomSource,
@@ -109,54 +128,69 @@ impl SuperFiles {
     ) -> Result<()> {
         let text = super_to_bytes(commit, facts, root, area);
         super_from_bytes(&text)?;
-        self.write_text(keys, random, &text)
-    }
-
-    /// Writes the newest superblock once more if only one file holds it.
-    pub(super) fn mend(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
-        if self.both {
+        if self.text == text {
             return Ok(());
         }
-        let text = self.text.clone();
-        self.write_text(keys, random, &text)
+        self.begin_text(keys, random, &text)
     }
 
-    /// Writes the next superblock with any text.
+    /// Writes the newest superblock to the other file as well, if that does not hold it.
+    pub(super) fn complete(&mut self, keys: &StoreKeys, random: &dyn RandomSource) -> Result<()> {
+        if !self.both {
+            let slot = seal(keys, random, self.sequence, &self.text)?;
+            self.put(1 - self.kept, &slot)?;
+            self.both = true;
+        }
+        Ok(())
+    }
+
+    /// Writes the next superblock with any text to both files.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn write_text(
         &mut self,
         keys: &StoreKeys,
         random: &dyn RandomSource,
         text: &[u8],
     ) -> Result<()> {
-        let sequence = self.sequence + 1;
-        let mut drawn = [0; NONCE];
-        random.fill(&mut drawn);
-        let nonce = keys.nonce_of_superblock(drawn, sequence, text);
-        let mut slot = vec![0; HEAD];
-        RecordMut(&mut slot)
-            .put(0, MAGIC)
-            .u64(8, sequence)
-            .put(16, &nonce)
-            .u32(40, (text.len() + TAG) as u32);
-        let sealed = keys.seal(&nonce, &slot, text)?;
-        slot.extend(sealed);
-        if slot.len() > SLOT || sequence > MOST_NUMBER {
-            return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
-                .found(format!("{} bytes, number {sequence}", slot.len()))
-                .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
-        }
+        self.begin_text(keys, random, text)?;
+        self.complete(keys, random)
+    }
+
+    fn begin_text(&mut self, keys: &StoreKeys, random: &dyn RandomSource, text: &[u8]) -> Result<()> {
+        let (nth, sequence) = (1 - self.kept, self.sequence + 1);
+        let slot = seal(keys, random, sequence, text)?;
         self.both = false;
-        for nth in [1 - self.kept, self.kept] {
-            let file = self.files[nth].get();
-            let file =
-                file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
-            file.write_at(0, &slot)?;
-            file.sync()?;
-            (self.kept, self.sequence) = (nth, sequence);
-        }
-        (self.both, self.text) = (true, text.to_vec());
+        self.put(nth, &slot)?;
+        // From now on this one counts, whatever becomes of the other.
+        (self.kept, self.sequence, self.text) = (nth, sequence, text.to_vec());
         Ok(())
     }
+
+    /// Returns when a file is durable with this in it.
+    fn put(&self, nth: usize, slot: &[u8]) -> Result<()> {
+        let file = self.files[nth].get();
+        let file =
+            file.ok_or_else(|| Error::new(Kind::NotFound, "a superblock file of the vault is lost"))?;
+        file.write_at(0, slot)?;
+        file.sync().map_err(Error::of_sync)
+    }
+}
+
+/// A superblock, ready to be written.
+fn seal(keys: &StoreKeys, random: &dyn RandomSource, sequence: u64, text: &[u8]) -> Result<Vec<u8>> {
+    let mut drawn = [0; NONCE];
+    random.fill(&mut drawn);
+    let nonce = keys.nonce_of_superblock(drawn, sequence, text);
+    let mut slot = vec![0; HEAD];
+    RecordMut(&mut slot).put(0, MAGIC).u64(8, sequence).put(16, &nonce).u32(40, (text.len() + TAG) as u32);
+    let sealed = keys.seal(&nonce, &slot, text)?;
+    slot.extend(sealed);
+    if slot.len() > SLOT || sequence > MOST_NUMBER {
+        return Err(Error::new(Kind::Other, "cannot write the superblock of the vault")
+            .found(format!("{} bytes, number {sequence}", slot.len()))
+            .expected(format!("at most {SLOT} bytes, and at most {MOST_NUMBER}")));
+    }
+    Ok(slot)
 }
 
 /// The superblock in a file, which is put in its place; nothing if none verifies, or there is no file.
@@ -237,6 +271,48 @@ mod tests {
         assert_eq!((newest.found.root.as_deref(), newest.fault.is_some()), (ROOT, true));
         files.write_text(&keys, &random, b"nonsense").unwrap();
         assert_eq!(SuperFiles::open(&folder, &keys, true).err().map(|e| e.kind()), Some(Kind::Corrupt));
+    }
+
+    /// The write of either file is refused: the state that is durable stays the newest, and everything may be tried again.
+    #[test]
+    fn a_refusal_leaves_what_is_durable_and_may_be_tried_again() {
+        for after in [0, 1] {
+            let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+            let (commit, facts) = state();
+            let mut files = SuperFiles::create(&folder).unwrap();
+            files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
+            let next = Commit { number: 5, ..commit.clone() };
+            folder.fail(lacuna_sim::FolderOp::Write, after, Kind::NoSpace, false);
+            let refused = files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap_err();
+            assert!(refused.kind().is_refusal() && !files.is_in_both(), "{refused}");
+            let newest = || SuperFiles::open(&folder, &keys, true).unwrap().1;
+            assert_eq!(newest().found.commit.number, 4 + after);
+            files.complete(&keys, &random).unwrap();
+            assert_eq!((newest().found.commit.number, newest().fault), (4 + after, None));
+            files.write(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+            assert_eq!((newest().found.commit.number, newest().fault), (5, None));
+        }
+    }
+
+    #[test]
+    fn between_the_two_files_the_older_superblock_is_given_as_well() {
+        let (keys, folder, random) = (keys(), CrashFolder::new(), SeededRandom::new(1));
+        let (commit, facts) = state();
+        let next = Commit { number: 5, ..commit.clone() };
+        let mut files = SuperFiles::create(&folder).unwrap();
+        files.write(&keys, &random, (&commit, &facts), ROOT, 1).unwrap();
+        files.begin(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+        drop(files);
+        let (mut files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        let older = newest.older.map(|older| older.commit.number);
+        assert_eq!((newest.found.commit.number, older, files.is_in_both()), (5, Some(4), false));
+        // It is not written again where it is, for the other file still has the state before.
+        folder.fail(lacuna_sim::FolderOp::Write, 0, Kind::Io, false);
+        files.begin(&keys, &random, (&next, &facts), ROOT, 0).unwrap();
+        folder.heal();
+        files.complete(&keys, &random).unwrap();
+        let (files, newest) = SuperFiles::open(&folder, &keys, true).unwrap();
+        assert!(files.is_in_both() && newest.older.is_none() && newest.fault.is_none());
     }
 
     /// Whatever a cut of the power leaves of the file that is written, the other one verifies; and either alone is enough afterwards.

@@ -57,9 +57,9 @@ fn work(engine: &Engine, (orders, told): &(Mutex<Orders>, Condvar)) {
             }
         }
         if let Err(e) = engine.unlink_leaving() {
-            engine.health.fail(e);
+            engine.refused(e);
         }
-        // A full file system is found again by the next checkpoint; anything else is fail-stop already.
+        // What the host refuses is tried again by the next checkpoint; anything else is fail-stop already.
         let _failure = checkpoint::finish(engine, &mut engine.frozen.lock());
     }
 }

@@ -54,6 +54,7 @@ impl Engine {
     pub(super) fn write(&self, number: u64, first: u64, bytes: &[u8]) -> Result<()> {
         self.may_change()?;
         let pages = range(first, pages_of(bytes.len())?)?;
+        self.check_longest(pages.end)?;
         let _shared = self.gate.read();
         let shared = self.objects.get_or_make(number);
         let mut object = shared.write();
@@ -67,7 +68,7 @@ impl Engine {
         // What comes past the end is the likeliest to find no space, and the easiest to take back.
         for piece in pieces.iter().rev() {
             if let Err(e) = self.write_piece(number, &mut object, piece, bytes_of(piece), &mut begun) {
-                return Err(self.take_back(&mut object, &begun, e));
+                return Err(self.take_back(number, &mut object, &begun, e));
             }
         }
         for piece in &pieces {
@@ -81,6 +82,16 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Refuses pages for which the object's file cannot become long enough: they would find place in the journal, and none after it.
+    fn check_longest(&self, end: u64) -> Result<()> {
+        if end <= self.longest {
+            return Ok(());
+        }
+        let number = std::io::Error::from_raw_os_error(libc::EFBIG);
+        Err(Error::io("cannot make a file of the vault's directory longer", &number)
+            .expected(format!("at most {} bytes", self.longest.saturating_mul(PAGE as u64))))
     }
 
     /// What a write consists of. Takes the places in the journal that it needs.
@@ -156,8 +167,8 @@ impl Engine {
 
     /// After a write that failed: puts back what it may have overwritten, and cuts off what it left past the end, so that every
     /// page is as it was. Gives the error of the write; if this fails as well, the store takes no more changes.
-    fn take_back(&self, object: &mut Object, begun: &Begun, e: Error) -> Error {
-        let restored = self.restore(object, begun);
+    fn take_back(&self, number: u64, object: &mut Object, begun: &Begun, e: Error) -> Error {
+        let restored = self.restore(number, object, begun);
         match restored {
             Ok(()) => self.refused(e),
             Err(why) => self
@@ -165,12 +176,17 @@ impl Engine {
         }
     }
 
-    fn restore(&self, object: &mut Object, begun: &Begun) -> Result<()> {
+    fn restore(&self, number: u64, object: &mut Object, begun: &Begun) -> Result<()> {
         if let Some(file) = begun.file.as_ref().filter(|_| begun.past) {
             object.fresh.shrunk = true;
-            let end = object.stable.unwrap_or(0).max(object.end) * PAGE as u64;
+            let pages = object.stable.unwrap_or(0).max(object.end);
+            let end = pages * PAGE as u64;
             if file.len()? > end {
-                file.set_len(end)?;
+                match file.set_len(end) {
+                    // With a quota, cutting a file may be refused as well.
+                    Err(e) if e.kind().is_refusal() => self.cut_by_commit(number, object, pages),
+                    done => done?,
+                }
             }
         }
         let mut now = vec![0; PAGE];

@@ -5,7 +5,6 @@ use lacuna_medium::{Folder, FolderFile, Space};
 use lacuna_vault::store::{ObjectId, Store};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// What another thread does meanwhile.
@@ -24,8 +23,6 @@ pub(crate) enum Deed {
 pub(crate) struct Others {
     store: Mutex<Weak<Store>>,
     planned: Mutex<VecDeque<(u64, Deed)>>,
-    /// Whether the journal was synced since the deeds were planned: until then another commit would wait for this one.
-    published: AtomicBool,
     /// Deeds that began, and whether they succeeded.
     pub(crate) done: Mutex<Vec<(Deed, bool)>>,
 }
@@ -38,7 +35,6 @@ impl Others {
 
     /// Plans a deed at the sync after the next `after` ones.
     pub(crate) fn plan(&self, after: u64, deed: Deed) {
-        self.published.store(false, Ordering::Relaxed);
         self.planned.lock().push_back((after, deed));
     }
 
@@ -54,7 +50,7 @@ impl Others {
         let due = {
             let mut planned = self.planned.lock();
             match planned.front_mut() {
-                Some((_, Deed::Commit(_))) if !self.published.load(Ordering::Relaxed) => None,
+                Some((_, Deed::Commit(_))) if is_committing(&store) => None,
                 Some((0, _)) => planned.pop_front(),
                 Some((after, _)) => {
                     *after -= 1;
@@ -75,6 +71,12 @@ impl Others {
     }
 }
 
+/// Whether a commit was noted and is not durable: another one would wait for it.
+fn is_committing(store: &Store) -> bool {
+    let durable = store.status().items.iter().find(|item| item.name == "last_commit").map(|item| item.value);
+    durable != Some(store.last_number())
+}
+
 /// A folder in which others act while something is synced.
 #[derive(Clone)]
 pub(crate) struct Shared {
@@ -85,22 +87,21 @@ pub(crate) struct Shared {
 struct File {
     inner: Arc<dyn FolderFile>,
     others: Arc<Others>,
-    journal: bool,
 }
 
 impl Shared {
-    fn file(&self, name: &str, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {
-        Arc::new(File { inner: file, others: self.others.clone(), journal: name.starts_with("journal") })
+    fn file(&self, file: Arc<dyn FolderFile>) -> Arc<dyn FolderFile> {
+        Arc::new(File { inner: file, others: self.others.clone() })
     }
 }
 
 impl Folder for Shared {
     fn open(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
-        self.folder.open(name).map(|file| self.file(name, file))
+        self.folder.open(name).map(|file| self.file(file))
     }
 
     fn create(&self, name: &str) -> Result<Arc<dyn FolderFile>> {
-        self.folder.create(name).map(|file| self.file(name, file))
+        self.folder.create(name).map(|file| self.file(file))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -157,8 +158,6 @@ impl FolderFile for File {
 
     fn sync(&self) -> Result<()> {
         self.others.act();
-        self.inner.sync()?;
-        self.others.published.fetch_or(self.journal, Ordering::Relaxed);
-        Ok(())
+        self.inner.sync()
     }
 }

@@ -7,6 +7,7 @@ pub mod dump;
 pub mod game;
 pub mod model;
 pub mod ops;
+pub mod states;
 
 use cut_anchor::CutAnchor;
 use lacuna_core::{Result, Secret};

@@ -285,15 +285,13 @@ impl Model {
         let node = self.file(ino)?;
         let (data, blocks) = (Arc::make_mut(&mut node.data), Arc::make_mut(&mut node.blocks));
         let (size, end) = (data.len() as u64, offset + len);
-        if matches!(how, Allocate::Punch | Allocate::ZeroRange | Allocate::ZeroKeep) {
-            let end = end.min(size);
-            if offset < end {
-                data[offset as usize..end as usize].fill(0);
-                let whole_end = if end == size { end.div_ceil(BLOCK) } else { end / BLOCK };
-                blocks.retain(|block| !(offset.div_ceil(BLOCK)..whole_end).contains(block));
-            }
+        let zeroed = end.min(size);
+        if offset < zeroed {
+            data[offset as usize..zeroed as usize].fill(0);
+            let whole_end = if zeroed == size { zeroed.div_ceil(BLOCK) } else { zeroed / BLOCK };
+            blocks.retain(|block| !(offset.div_ceil(BLOCK)..whole_end).contains(block));
         }
-        if matches!(how, Allocate::Grow | Allocate::ZeroRange) && size < end {
+        if how == Allocate::ZeroRange && size < end {
             data.resize(end as usize, 0);
         }
         Ok(())

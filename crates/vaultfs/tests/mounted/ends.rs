@@ -183,6 +183,54 @@ fn next_opening_clears_away_what_a_killed_server_left() {
     place.assert_nothing_left();
 }
 
+/// A supervisor starts the next server while the last one is still dying.
+#[test]
+fn next_opening_waits_for_a_dying_server() {
+    needs!(lacking());
+    let place = Place::new();
+    let mut server = place.mount(How::Create);
+    for _ in 0..8 {
+        server = server.replace(&place);
+    }
+    place.unmount(server);
+    place.take_log();
+    place.verify();
+}
+
+/// Files that are written twice within one step of the kernel's clock, and while they stay open.
+#[test]
+fn times_that_were_shown_are_the_ones_that_are_stored() {
+    needs!(lacking());
+    let place = Place::new();
+    let server = place.mount(How::Create);
+    let at = |n: usize| place.mountpoint().join(n.to_string());
+    let times = || -> Vec<(i64, i64)> {
+        let about = (0..40).map(|n| fs::metadata(at(n)).unwrap());
+        about.map(|about| (about.mtime(), about.mtime_nsec())).collect()
+    };
+    let mut open = Vec::new();
+    for n in 0..40 {
+        let mut file = File::create(at(n)).unwrap();
+        file.write_all(b"one\n").unwrap();
+        if n % 2 == 0 {
+            drop(file);
+            file = File::options().append(true).open(at(n)).unwrap();
+        } else {
+            file.sync_all().unwrap();
+        }
+        file.write_all(b"two\n").unwrap();
+        open.push(file);
+    }
+    // The server's clock goes on before the pages come.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    drop(open);
+    let shown = times();
+    place.unmount(server);
+    let server = place.mount(How::Open);
+    assert_eq!(times(), shown);
+    place.unmount(server);
+}
+
 /// In seconds.
 const YEAR: i64 = 365 * 24 * 3600;
 

@@ -6,6 +6,7 @@
 
 use crate::place::Place;
 use lacuna_core::Error;
+use lacuna_service::await_dying;
 use lacuna_vaultfs::{MountRequest, Mounted};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs;
@@ -71,6 +72,8 @@ fn serve() {
 }
 
 fn mounted(place: &Place, how: How) -> Result<Mounted, Error> {
+    // A server that was killed a moment ago still holds the vault as well.
+    await_dying(&place.mountpoint(), Some(&place.run_base()))?;
     let vault = match how {
         How::Create | How::AsUser(_) => place.make(),
         How::Open | How::ReadOnly => place.open(),
@@ -123,6 +126,14 @@ impl Server {
     pub(crate) fn last_words(mut self, place: &Place) -> String {
         wait_until("the end of the server", || !self.runs());
         place.last_words()
+    }
+
+    /// Kills it, and starts the next before it is gone.
+    pub(crate) fn replace(mut self, place: &Place) -> Server {
+        self.child.kill().unwrap();
+        let next = Server::start(place, How::Open);
+        self.child.wait().unwrap();
+        next
     }
 
     pub(crate) fn kill(mut self) {

@@ -85,7 +85,7 @@ fn allocation_by_a_user_clears(at: &At) {
     let file = program(at);
     as_user(BOB, &[], || {
         let handle = open(&file, OFlags::WRONLY).unwrap();
-        rustix::fs::fallocate(&handle, rustix::fs::FallocateFlags::empty(), 0, 10_000).unwrap();
+        rustix::fs::fallocate(&handle, rustix::fs::FallocateFlags::ZERO_RANGE, 0, 10_000).unwrap();
     });
     assert_eq!((mode(&file), stat(&file).st_size), (0o777, 10_000));
 }

@@ -1,7 +1,7 @@
 //! Random operations in a vault and, the same, in a plain directory: every answer must be equal, and so must the trees, also
 //! after the vault was unmounted and mounted again. It does for a whole tree what `fsx` does for one file.
 //!
-//! `LACUNA_FSX_SECONDS` says for how long (60), `LACUNA_SEED` where the randomness begins (1). The seed of a round that fails
+//! `LACUNA_FSX_SECONDS` says for how long (36), `LACUNA_SEED` where the randomness begins (1). The seed of a round that fails
 //! is printed; with it the first round fails. The first round is played again at the end, and its digest must be the same.
 
 mod act;
@@ -34,7 +34,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 #[test]
 fn random_operations_beside_a_plain_directory() {
     needs!(lacking());
-    let time = Duration::from_secs(number("LACUNA_FSX_SECONDS", 60));
+    let time = Duration::from_secs(number("LACUNA_FSX_SECONDS", 36));
     let first = number("LACUNA_SEED", 1);
     let (place, plain) = (Place::new(), open_directory());
     let mut server = Some(place.mount(How::Create));

@@ -1,0 +1,49 @@
+//! The states that a vault may be in when it is opened again.
+
+use super::dump::{Dump, assert_same, of_model, of_vault};
+use super::model::Model;
+use super::ops::Step;
+use lacuna_vault::Vault;
+use std::collections::BTreeMap;
+
+/// The states that a crash may leave: after the last sync that returned, and after each operation since.
+pub struct States {
+    pub model: Model,
+    pub since: Vec<Model>,
+}
+
+impl States {
+    pub fn new(model: Model) -> States {
+        States { since: vec![model.clone()], model }
+    }
+
+    /// After a step.
+    pub fn did(&mut self, step: &Step) {
+        if *step == Step::Durable {
+            self.since.clear();
+        }
+        self.since.push(self.model.clone());
+    }
+
+    /// After a crash: the vault is one of the states, whole. It is the one from now on.
+    pub fn recover(&mut self, vault: &Vault, context: &str) {
+        let found = of_vault(vault);
+        let numbered = |model: &Model| (model.reopened(), of_model(&model.reopened()));
+        let candidates: Vec<(Model, Dump)> = self.since.iter().rev().map(numbered).collect();
+        let Some((model, _)) = candidates.iter().find(|(_, dump)| *dump == found) else {
+            let nearest = candidates.iter().min_by_key(|(_, dump)| differences(&found, dump));
+            assert_same(
+                &found,
+                &nearest.unwrap().1,
+                &format!("{context}: none of {} states", candidates.len()),
+            );
+            return;
+        };
+        *self = States::new(model.clone());
+    }
+}
+
+fn differences(one: &Dump, other: &Dump) -> usize {
+    let all: BTreeMap<_, _> = one.iter().chain(other).collect();
+    all.keys().filter(|path| one.get(**path) != other.get(**path)).count()
+}
