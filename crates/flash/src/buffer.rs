@@ -47,6 +47,11 @@ impl Buffer {
         state.pending.len() >= self.most
     }
 
+    /// Whether so much is pending that flushes must have failed.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.state.lock().pending.len() >= 2 * self.most
+    }
+
     /// The first of these blocks that is here.
     pub(crate) fn first_of(&self, blocks: Range<u32>) -> Option<u32> {
         let state = self.state.lock();

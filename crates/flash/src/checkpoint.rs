@@ -289,7 +289,18 @@ impl Checkpoints {
             self.flash.change(self.leb(half, leb), &padded(part.to_vec(), page))?;
         }
         head.extend_from_slice(start);
-        self.flash.change(self.leb(half, 0), &padded(head, page))
+        self.flash.change(self.leb(half, 0), &padded(head, page)).map_err(|e| self.not_taken(e, number))
+    }
+
+    /// The error of a head that the flash did not take. It is a refusal only if the head is not there: the next checkpoint has its number,
+    /// and would be written over the newest.
+    fn not_taken(&self, e: Error, number: u64) -> Error {
+        if !e.kind().is_refusal() {
+            return e;
+        }
+        let mut head = [0; HEAD];
+        let read = self.flash.read(self.leb((number % 2) as u32, 0), 0, &mut head);
+        if read.is_ok() && Record(&head).u64(16) != number { e } else { e.of_sync() }
     }
 
     fn leb(&self, half: u32, number: u32) -> Leb {

@@ -21,7 +21,7 @@ use lacuna_core::{
     Setting, Status, StatusItem, closed,
 };
 use lacuna_crypto::RandomSource;
-use lacuna_nand::{Flash, Leb};
+use lacuna_nand::{Flash, FlashGeometry, Leb};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,7 +87,8 @@ impl FlashDisk {
     }
 
     /// Opens a disk and replays its log. A purge that was cut is finished before this returns, unless the disk is opened for reading
-    /// alone. If it cannot be finished, the disk is open all the same, for reading, and [`Forgetting::purge_wanted`] says so.
+    /// alone. If it cannot be finished, the disk is open all the same, and [`Forgetting::purge_wanted`] says so: for reading, and for
+    /// writing too if the flash refused a call and no more.
     ///
     /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names what is not there, [`Kind::Usage`] for parameters
     /// that do not fit the flash, and what the flash reports.
@@ -97,19 +98,7 @@ impl FlashDisk {
         master: &Secret<32>,
         options: &OpenOptions,
     ) -> Result<FlashDisk> {
-        let found = flash.geometry();
-        if found != params.flash {
-            return Err(Error::new(Kind::Corrupt, "this is not the flash that the disk was made on")
-                .found(format!(
-                    "{} erase blocks of {} bytes, pages of {}",
-                    found.lebs, found.leb_len, found.page
-                ))
-                .expected(format!(
-                    "{} erase blocks of {} bytes, pages of {}",
-                    params.flash.lebs, params.flash.leb_len, params.flash.page
-                ))
-                .remedy("put the flash back as it was, or restore the disk to a new one from a backup"));
-        }
+        check_flash(flash.geometry(), params.flash)?;
         let parts = Opened::new(&flash, params, master, &options.random, options.budget)?;
         let layout = params.layout()?;
         let newest = parts.checkpoints.read()?;
@@ -143,7 +132,7 @@ impl FlashDisk {
                 reader: reader.clone(),
                 account,
             },
-            Turn { epoch: replayed.epoch, purging: replayed.purging },
+            Turn { epoch: replayed.epoch, purging: replayed.purging, owed: false },
         ));
         let is_cut = replayed.purging && !options.read_only;
         let finished = if is_cut { writer.finish_purge() } else { Purged::default() };
@@ -179,11 +168,12 @@ impl FlashDisk {
     /// tells also what the opening did to finish one that was cut.
     ///
     /// Errors: [`Kind::PurgeIncomplete`] if that cannot be said, whatever the cause: the disk takes no more writes then, and to
-    /// close it fails as well. [`Kind::ReadOnly`] if it is open for reading alone.
+    /// close it fails as well. If the flash refused a call the disk goes on, and another purge may be complete.
+    /// [`Kind::ReadOnly`] if it is open for reading alone.
     pub fn purge(&self) -> Result<Purged> {
         self.check_writable()?;
         let purged = self.writer.purge()?;
-        self.flash.sync().map_err(|e| e.with_kind(Kind::PurgeIncomplete))?;
+        self.sync().map_err(|e| e.with_kind(Kind::PurgeIncomplete))?;
         Ok(purged.with(std::mem::take(&mut self.finished.lock())))
     }
 
@@ -206,6 +196,9 @@ impl FlashDisk {
     /// one purge, however many blocks it deletes: each block of the key storage area that holds deleted keys is replaced and its
     /// old copy erased. So a caller that deletes many sensitive blocks does so in few calls. The first write to a sensitive
     /// block deletes nothing and costs a flush.
+    ///
+    /// A write or discard whose purge the flash refuses fails, and the purge is owed: the next flush, the next write or discard of
+    /// sensitive blocks, and the close complete it or fail too.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.writer.mark_sensitive(blocks);
     }
@@ -221,6 +214,11 @@ impl FlashDisk {
             return Ok(());
         }
         Err(Error::new(Kind::ReadOnly, "the disk is open for reading alone"))
+    }
+
+    /// Makes what is on the flash survive the end of the machine. What a sync that failed has lost is not known: no more is written then.
+    fn sync(&self) -> Result<()> {
+        self.flash.sync().map_err(|e| self.writer.health.fail(e.of_sync()))
     }
 
     fn stop(&self) {
@@ -307,7 +305,7 @@ impl Disk for FlashDisk {
             return Ok(());
         }
         self.writer.flush()?;
-        self.flash.sync()
+        self.sync()
     }
 
     fn extents(&self, first: BlockAddr, count: u64) -> Result<Vec<Extent>> {
@@ -356,7 +354,7 @@ impl Disk for FlashDisk {
         if self.read_only {
             return Ok(());
         }
-        let done = self.writer.close().and_then(|()| self.flash.sync());
+        let done = self.writer.close().and_then(|()| self.sync());
         self.writer.health.fail(closed());
         done
     }
@@ -364,6 +362,20 @@ impl Disk for FlashDisk {
     fn read_only(&self) -> bool {
         self.read_only
     }
+}
+
+/// Whether this is the flash that the disk was made on.
+fn check_flash(found: FlashGeometry, expected: FlashGeometry) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let words = |flash: FlashGeometry| {
+        format!("{} erase blocks of {} bytes, pages of {}", flash.lebs, flash.leb_len, flash.page)
+    };
+    Err(Error::new(Kind::Corrupt, "this is not the flash that the disk was made on")
+        .found(words(found))
+        .expected(words(expected))
+        .remedy("put the flash back as it was, or restore the disk to a new one from a backup"))
 }
 
 /// What is said of flash that takes no more writes when a disk is opened for writing.

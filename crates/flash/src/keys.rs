@@ -262,11 +262,12 @@ impl Keys {
     pub(crate) fn renew(&self, block: KeyBlock) -> Result<()> {
         // States do not change meanwhile: the caller is the one that writes.
         let used = self.state.lock().map.bits(block);
-        self.write_block(block, &used)?;
+        let written = self.write_block(block, &used);
+        // Whatever became of it: an error may come after the keys were replaced, and then no old one may be taken from memory.
         let mut state = self.state.lock();
         state.renewals[block.0 as usize] += 1;
         self.forget_pages(&mut state, block);
-        Ok(())
+        written
     }
 
     /// Notes that blocks were renewed, and that the log says so: their deleted keys are unused again, and they are fresh.

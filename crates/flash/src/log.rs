@@ -143,7 +143,8 @@ impl Log {
             (&self.key, &self.nonces),
             &*self.random,
         )?);
-        self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes)?;
+        let programmed = self.flash.program(self.leb(at.leb), at.unit * self.layout.unit, &bytes);
+        programmed.map_err(|e| self.not_taken(e, place))?;
         let live = state.table.live(at.leb) + header.nodes().len() as u32;
         state.table.set_live(at.leb, live);
         state.table.note_written(at.leb, at.sequence);
@@ -151,6 +152,14 @@ impl Log {
         self.headers.lock().insert(place.0, Arc::new(header));
         *self.memory.lock() = bytes;
         Ok(place)
+    }
+
+    /// The error of a group that the flash did not take. It is a refusal only if nothing of the group is there: replay would find it, and
+    /// not the group that gets its number next.
+    fn not_taken(&self, e: Error, place: Unit) -> Error {
+        let mut front = vec![0; self.layout.unit as usize];
+        let mut is_erased = || self.read(place, &mut front).is_ok() && front.iter().all(|byte| *byte == 0xff);
+        if !e.kind().is_refusal() || is_erased() { e } else { e.of_sync() }
     }
 
     /// Goes on in another block.
@@ -166,9 +175,9 @@ impl Log {
 
     fn go_on(&self, state: &mut State) -> Result<()> {
         let at = state.at.ok_or_else(not_started)?;
-        let next = state.table.take().ok_or_else(full)?;
         // What power cuts brought back there, if anything.
         self.flash.unmap(self.leb(at.next))?;
+        let next = state.table.take().ok_or_else(full)?;
         state.at = Some(Position { leb: at.next, unit: 0, next, sequence: at.sequence });
         Ok(())
     }

@@ -4,6 +4,8 @@
 //! 1. The index names a node only when it is in the log; the key of what it replaces is deleted only then.
 //! 2. A key is assigned from a fresh block, and a block is fresh only when the log says that it was renewed.
 //! 3. The log has room: the callers see to it.
+//! 4. A call that the flash refuses ([`lacuna_core::Kind::is_refusal`]) leaves everything as it was, and its error stays a refusal: the writer
+//!    goes on. What fails once the log has a group is none, for index and keys do not fit the log then.
 
 use crate::assignment::Lifetime;
 use crate::buffer::Plain;
@@ -13,7 +15,7 @@ use crate::keys::Keys;
 use crate::log::Log;
 use crate::numbers::{KeyBlock, KeyPosition, Place, Unit};
 use crate::params::Layout;
-use lacuna_core::{BLOCK_SIZE, Result};
+use lacuna_core::{BLOCK_SIZE, Error, Result};
 use std::sync::Arc;
 
 /// A live node that lies in a block that is being collected.
@@ -40,14 +42,38 @@ impl Placer {
     /// Writes the first of these blocks, whose lifetimes are thought to be these, as many as one group takes, and gives how many.
     /// They are durable then.
     pub(crate) fn place(&self, blocks: &[(u32, Plain)], lifetimes: &[Lifetime]) -> Result<usize> {
+        let mut keys = Vec::new();
+        let group = match self.append_nodes(blocks, lifetimes, &mut keys) {
+            Ok(group) => group,
+            Err(e) => {
+                // A part of what they encrypted may be on the flash: nothing else gets them, and the next purge replaces them.
+                self.keys.delete(keys.into_iter())?;
+                return Err(e);
+            }
+        };
+        let count = keys.len();
+        let places = (0..).zip(keys).map(|(ordinal, key)| Place { group, ordinal, key });
+        let numbers = blocks[..count].iter().map(|(block, _)| *block);
+        let old = self.index.set_all(numbers.zip(places)).map_err(Error::of_sync)?;
+        self.delete(&old)?;
+        Ok(count)
+    }
+
+    /// Appends a group of the first of these blocks, and puts their keys into `keys`.
+    fn append_nodes(
+        &self,
+        blocks: &[(u32, Plain)],
+        lifetimes: &[Lifetime],
+        keys: &mut Vec<KeyPosition>,
+    ) -> Result<Unit> {
         // Before the group is begun: to renew a block of keys writes to the log.
         let most = crate::group::most_nodes(self.layout.unit) as usize;
         let room = self.log.room()?.min(most);
-        let mut keys = Vec::with_capacity(room);
+        keys.reserve(room);
         for same in lifetimes[..room.min(blocks.len())].chunk_by(|a, b| a == b) {
             let wanted = keys.len() + same.len();
             loop {
-                self.keys.assign(same[0], wanted, &mut keys);
+                self.keys.assign(same[0], wanted, keys);
                 if keys.len() == wanted {
                     break;
                 }
@@ -59,7 +85,7 @@ impl Placer {
         self.keys.take_back(keys.drain(room.min(keys.len())..));
         let blocks = &blocks[..keys.len()];
         let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
-        let fetched = self.keys.fetch(&keys)?;
+        let fetched = self.keys.fetch(keys)?;
         let (mut bytes, header) = self.log.group_memory(blocks.len());
         let nodes = bytes[header..].chunks_exact_mut(BLOCK_SIZE);
         let mut entries = Vec::with_capacity(blocks.len());
@@ -68,11 +94,7 @@ impl Placer {
             let entry = fetched.key(at)?.seal(*block, keys[at], sequence, &plain[..], out);
             entries.push(NodeEntry { replaced: replaced[at], ..entry });
         }
-        let group = self.log.append(Content::Nodes(entries), bytes)?;
-        let places = (0..).zip(keys).map(|(ordinal, key)| Place { group, ordinal, key });
-        let old = self.index.set_all(blocks.iter().map(|(block, _)| *block).zip(places))?;
-        self.delete(&old)?;
-        Ok(blocks.len())
+        self.log.append(Content::Nodes(entries), bytes)
     }
 
     /// Copies live nodes as they are to the end of the log, as many as one group takes, and gives how many.
@@ -92,7 +114,7 @@ impl Placer {
         let to = |(ordinal, node): (u8, &Live)| {
             Some((node.entry.target.block()?, Place { group, ordinal, key: node.place.key }))
         };
-        self.index.set_all((0..).zip(live).filter_map(to))?;
+        self.index.set_all((0..).zip(live).filter_map(to)).map_err(Error::of_sync)?;
         self.log.all_died(live.iter().map(|node| node.place));
         Ok(live.len())
     }
@@ -133,7 +155,7 @@ impl Placer {
         for part in discarded.chunks(most_records(self.layout.unit)) {
             self.record(Content::Discard(part.to_vec()))?;
             let old = part.iter().map(|entry| self.index.set(entry.block, None));
-            self.delete(&old.collect::<Result<Vec<_>>>()?)?;
+            self.delete(&old.collect::<Result<Vec<_>>>().map_err(Error::of_sync)?)?;
         }
         Ok(())
     }

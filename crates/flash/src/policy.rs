@@ -10,8 +10,12 @@ use std::time::Duration;
 
 /// How often the thread looks, by the machine's time. What is due is decided by the clock of the disk.
 const LOOK: Duration = Duration::from_secs(1);
+/// The longest pause after a purge that was refused, by the clock of the disk. The first is as long as [`LOOK`].
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// When to purge unasked. A purge that was cut is finished when the disk is opened, whatever stands here.
+/// When to purge unasked. A purge that was cut is finished when the disk is opened, whatever stands here. One that the flash refuses, or
+/// for which the log has no room, is tried again as soon as the log takes something, and otherwise after a second, then after pauses of
+/// twice the length each, an hour at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The longest that anything deleted stays recoverable while the disk is open, and how long an acknowledged write stays in
@@ -53,13 +57,41 @@ impl PurgeThread {
     }
 }
 
+/// The time after a refusal in which no purge is tried. On a full log every attempt writes checkpoints, which wears the flash.
+struct Pause {
+    length: Duration,
+    /// By the clock of the disk.
+    until: Duration,
+    /// [`Writer::progress`] when it began.
+    progress: u64,
+}
+
+impl Pause {
+    /// A pause that begins now, after the one before, if there was one.
+    fn after(before: Option<&Pause>, writer: &Writer) -> Pause {
+        let length = before.map_or(LOOK, |before| (before.length * 2).min(LONGEST_PAUSE));
+        Pause { length, until: writer.now().saturating_add(length), progress: writer.progress() }
+    }
+
+    fn lasts(&self, writer: &Writer) -> bool {
+        writer.now() < self.until && writer.progress() == self.progress
+    }
+}
+
 fn run(writer: &Writer, keys: &Keys, policy: Policy, stopping: &(Mutex<bool>, Condvar)) {
+    let mut pause: Option<Pause> = None;
     while !is_stopped(stopping, LOOK.min(policy.period)) {
         let by_period = writer.waiting().is_some_and(|waiting| waiting >= policy.period);
         let by_threshold = keys.recoverable().most > policy.most_recoverable;
-        // A failure ends all writing, and the next call says so.
-        if (by_period || by_threshold) && writer.forget().is_err() {
-            return;
+        let is_paused = pause.as_ref().is_some_and(|pause| pause.lasts(writer));
+        if is_paused || !(by_period || by_threshold) {
+            continue;
+        }
+        match writer.forget() {
+            Ok(()) => pause = None,
+            // A failure ends all writing, and the next call says so.
+            Err(_) if !writer.health.is_alive() => return,
+            Err(_) => pause = Some(Pause::after(pause.as_ref(), writer)),
         }
     }
 }

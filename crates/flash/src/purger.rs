@@ -113,25 +113,27 @@ impl Purger {
                 self.keys.drained();
                 return Ok(purged);
             }
-            // These keys can be read for ever. None of them is assigned any more, and what they encrypt has to go: live nodes get
-            // other keys, and the blocks of the log that hold any are erased.
-            caller.make_room()?;
-            let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
-            self.placer.renew(&blocks.into_iter().collect::<Vec<_>>())?;
-            let mut tainted = self.tainted(&copies)?;
-            purged.rewritten += tainted.blocks.len() as u64;
-            caller.rewrite(&tainted.blocks)?;
-            // Collection may have moved some of them, as they were, before their turn came.
-            tainted.lebs.extend(self.tainted(&copies)?.lebs);
-            caller.evict(&tainted.lebs)?;
-            let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
-            if let Some(leb) = tainted.lebs.into_iter().find(kept) {
-                return Err(self.incomplete(format!(
-                    "erase block {leb} of the log, which is damaged and cannot be emptied"
-                )));
-            }
+            // The flash tells of these copies once for each opening: what is refused here is not made good by another purge.
+            purged.rewritten += self.replace_tainted(&copies, caller).map_err(Error::of_sync)?;
         }
         Err(self.incomplete("blocks of keys that go bad with their contents, one after the other"))
+    }
+
+    /// These keys can be read for ever. None of them is assigned any more, and what they encrypt has to go: live nodes get other keys, and
+    /// the blocks of the log that hold any are erased. Gives how many blocks of the disk that were.
+    fn replace_tainted(&self, copies: &[KeyCopy], caller: &dyn Evict) -> Result<u64> {
+        caller.make_room()?;
+        let blocks: BTreeSet<KeyBlock> = copies.iter().map(|copy| copy.block).collect();
+        self.placer.renew(&blocks.into_iter().collect::<Vec<_>>())?;
+        let mut tainted = self.tainted(copies)?;
+        let rewritten = tainted.blocks.len() as u64;
+        caller.rewrite(&tainted.blocks)?;
+        // Collection may have moved some of them, as they were, before their turn came.
+        tainted.lebs.extend(self.tainted(copies)?.lebs);
+        caller.evict(&tainted.lebs)?;
+        let kept = |leb: &u32| self.log.with_table(|table| table.used(*leb) == LebUse::Damaged);
+        let Some(leb) = tainted.lebs.into_iter().find(kept) else { return Ok(rewritten) };
+        Err(self.incomplete(format!("erase block {leb} of the log, which is damaged and cannot be emptied")))
     }
 
     /// Nothing that can be read for ever is readable with keys that can.

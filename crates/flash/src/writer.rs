@@ -29,6 +29,9 @@ pub(crate) struct Turn {
     pub(crate) epoch: u64,
     /// A purge has begun and is not complete.
     pub(crate) purging: bool,
+    /// Versions of sensitive blocks were to be deleted and purged, and that is not complete. What deletes them later, the write of the
+    /// buffer to the log among it, purges as well.
+    pub(crate) owed: bool,
 }
 
 /// See the head of this file.
@@ -47,6 +50,8 @@ pub(crate) struct Writer {
     sensitive: RwLock<Vec<Range<u64>>>,
     /// A purge has begun and is not finished.
     purge_wanted: AtomicBool,
+    /// Blocks that the log took or made holes of, and purges: something may go well now that was refused before.
+    progress: AtomicU64,
     account: Account,
 }
 
@@ -79,17 +84,19 @@ impl Writer {
             health: FailStop::on("flash"),
             sensitive: RwLock::default(),
             purge_wanted: AtomicBool::new(turn.purging),
+            progress: AtomicU64::new(0),
             account,
         }
     }
 
-    /// Takes the turn. What fails, or panics, under it ends all writing.
+    /// Takes the turn. What fails, or panics, under it ends all writing, unless the flash refused a call and everything is as it was
+    /// before that.
     fn with_turn<R>(&self, f: impl FnOnce(&mut Turn) -> Result<R>) -> Result<R> {
         let mut turn: MutexGuard<'_, Turn> = self.turn.lock();
         self.health.check()?;
         let _guard = OnPanic::new(|| drop(self.health.fail(defect())));
         let began = self.account.now();
-        let done = f(&mut turn).map_err(|e| self.health.fail(e));
+        let done = f(&mut turn).map_err(|e| if is_refusal(&e) { e } else { self.health.fail(e) });
         self.account.settle(began, || self.recoverable() == 0);
         done
     }
@@ -97,6 +104,10 @@ impl Writer {
     /// Writes blocks. They are in the buffer when this returns, or in the log.
     pub(crate) fn write(&self, first: u32, data: &[u8]) -> Result<()> {
         self.health.check()?;
+        if self.buffer.is_overfull() {
+            // The flash refused what was to make room: nothing more is taken before it does not.
+            self.flush()?;
+        }
         let full = self.buffer.put(first, data);
         self.account.write();
         let sensitive = self.sensitive_among(first, (data.len() / BLOCK_SIZE) as u32);
@@ -106,9 +117,13 @@ impl Writer {
         if full { self.flush() } else { Ok(()) }
     }
 
-    /// Writes everything acknowledged to the log, where it is durable.
+    /// Writes everything acknowledged to the log, where it is durable, and completes a purge that is owed.
     pub(crate) fn flush(&self) -> Result<()> {
-        self.with_turn(|turn| self.emit(turn))
+        self.with_turn(|turn| self.flush_in(turn))
+    }
+
+    fn flush_in(&self, turn: &mut Turn) -> Result<()> {
+        if turn.owed { self.forget_in(turn) } else { self.emit(turn) }
     }
 
     fn emit(&self, turn: &Turn) -> Result<()> {
@@ -129,6 +144,7 @@ impl Writer {
             self.collector.make_room(turn.epoch, turn.purging)?;
             let done = self.placer.place(&blocks[at..], &lifetimes[at..])?;
             placed(&blocks[at..at + done]);
+            self.advance(done);
             at += done;
         }
         Ok(())
@@ -138,7 +154,9 @@ impl Writer {
     pub(crate) fn discard(&self, first: u32, count: u32) -> Result<()> {
         let sensitive = self.sensitive_among(first, count);
         self.with_turn(|turn| {
-            let holds = self.any_written(&sensitive)?;
+            // If the purge is refused, the blocks are holes when the discard is asked for again.
+            let holds = self.any_written(&sensitive)? || (turn.owed && !sensitive.is_empty());
+            turn.owed |= holds;
             let mut at = first;
             while at < first + count {
                 let page = at / INDEX_FANOUT as u32;
@@ -147,9 +165,11 @@ impl Writer {
                 self.collector.make_room(turn.epoch, turn.purging)?;
                 if let Some(entries) = self.index.entries(page)? {
                     let place = |block: u32| Place::unpack(entries[(block % INDEX_FANOUT as u32) as usize]);
-                    let discarded =
-                        (at..end).filter_map(|block| Some(Discarded { block, place: place(block)? }));
-                    self.placer.discard(&discarded.collect::<Vec<_>>())?;
+                    let discarded: Vec<Discarded> = (at..end)
+                        .filter_map(|block| Some(Discarded { block, place: place(block)? }))
+                        .collect();
+                    self.placer.discard(&discarded)?;
+                    self.advance(discarded.len());
                 }
                 // Last: if the discard fails, the block keeps the version that was acknowledged, and not the one before it.
                 self.buffer.forget(at, end - at);
@@ -161,7 +181,8 @@ impl Writer {
 
     /// Ends the epoch: when this returns, nothing that was deleted before the call can be read from the flash by anybody.
     ///
-    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then.
+    /// Errors: [`Kind::PurgeIncomplete`] whatever the cause; no more is written then, unless the flash refused a call: another purge
+    /// may be complete.
     pub(crate) fn purge(&self) -> Result<Purged> {
         self.with_turn(|turn| self.purge_in(turn)).map_err(|e| self.incomplete(e))
     }
@@ -176,14 +197,20 @@ impl Writer {
         if self.keys.recoverable().most > 0 || turn.purging {
             self.purge_in(turn)?;
         }
+        turn.owed = false;
         Ok(())
     }
 
-    /// The same if one of these blocks was on the flash, so that what was just acknowledged deletes it.
+    /// Writes everything acknowledged to the log, and purges if one of these blocks was on the flash, so that what was just
+    /// acknowledged deletes it.
     fn purge_sensitive(&self, sensitive: &[Range<u32>]) -> Result<()> {
-        self.with_turn(
-            |turn| if self.any_written(sensitive)? { self.forget_in(turn) } else { self.emit(turn) },
-        )
+        self.with_turn(|turn| {
+            let written = self.any_written(sensitive);
+            // The blocks are in the buffer by now, whatever is refused. If it cannot be told whether they replace others, they may.
+            turn.owed |= !matches!(written, Ok(false));
+            written?;
+            self.flush_in(turn)
+        })
     }
 
     fn any_written(&self, ranges: &[Range<u32>]) -> Result<bool> {
@@ -222,14 +249,15 @@ impl Writer {
         self.purge_wanted.store(true, Ordering::Relaxed);
         let purged = self.purger.purge(&InTurn { writer: self, turn })?;
         self.purger.finish(turn.epoch + 1)?;
-        (turn.epoch, turn.purging) = (turn.epoch + 1, false);
+        (turn.epoch, turn.purging, turn.owed) = (turn.epoch + 1, false, false);
         self.purge_wanted.store(false, Ordering::Relaxed);
         self.account.purged(turn.epoch, purged);
+        self.advance(1);
         Ok(purged)
     }
 
     /// Finishes a purge that was cut, at an opening. A failure ends all writing, and every later call that writes says so: the disk is
-    /// still there for reading.
+    /// still there for reading. After a refusal the purge is still wanted, and the next one finishes it.
     pub(crate) fn finish_purge(&self) -> Purged {
         self.purge().unwrap_or_default()
     }
@@ -264,9 +292,23 @@ impl Writer {
         }
     }
 
+    /// The time by the clock of the disk.
+    pub(crate) fn now(&self) -> Duration {
+        self.account.now()
+    }
+
     /// For how long the oldest deletion waits for its purge.
     pub(crate) fn waiting(&self) -> Option<Duration> {
-        self.account.since().map(|since| self.account.now().saturating_sub(since))
+        self.account.since().map(|since| self.now().saturating_sub(since))
+    }
+
+    /// A number that changes whenever the log takes blocks or makes holes of some, or a purge is complete.
+    pub(crate) fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    fn advance(&self, by: usize) {
+        self.progress.fetch_add(by as u64, Ordering::Relaxed);
     }
 
     fn checkpoint_in(&self, turn: &Turn) -> Result<()> {
@@ -294,6 +336,13 @@ impl Writer {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (count(&self.collector.collected), count(&self.collector.copied))
     }
+}
+
+/// Whether the flash refused a call, be it one of a purge.
+fn is_refusal(e: &Error) -> bool {
+    let cause = std::error::Error::source(e).and_then(|cause| cause.downcast_ref::<Error>());
+    let of_purge = e.kind() == Kind::PurgeIncomplete && cause.is_some_and(is_refusal);
+    e.kind().is_refusal() || of_purge
 }
 
 /// What a purge asks for while its caller has the turn.

@@ -1,34 +1,20 @@
 //! When purges happen: by period, by threshold, for sensitive blocks, on request, before closing; what is said of it; and what is
-//! said of a purge that could not be completed. Time is that of a clock which the tests move.
+//! said of a purge that was refused or could not be completed. Time is that of a clock which the tests move.
 
 mod fixture;
 
-use fixture::{Bed, WatchedFlash, counter, master};
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
-use lacuna_flash::{FlashDisk, Forgetting, Policy, header_lebs};
-use lacuna_nand::{Flash, FlashGeometry, Leb, PowerCut, Unerased};
+use fixture::{Bed, counter, overwrite, write};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Disk, Kind};
+use lacuna_flash::{Forgetting, Policy};
+use lacuna_nand::PowerCut;
 use lacuna_sim::versions::run;
 use lacuna_sim::{Fault, OpKind, Rng};
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Short enough that the thread looks all the time.
 const PERIOD: Duration = Duration::from_millis(20);
 const NEVER: Policy = Policy { period: Duration::from_secs(1 << 40), most_recoverable: u64::MAX };
-
-fn write(disk: &FlashDisk, first: u64, count: u64, stamp: u64) -> Result<()> {
-    disk.write(BlockAddr(first), &run(first, count, stamp))
-}
-
-/// Writes blocks and overwrites them, and flushes after each.
-fn overwrite(disk: &FlashDisk, first: u64, count: u64) {
-    for stamp in [1, 2] {
-        write(disk, first, count, stamp).unwrap();
-        disk.flush().unwrap();
-    }
-}
 
 /// Waits for another thread, however long it takes.
 fn wait_until(what: impl Fn() -> bool) {
@@ -152,6 +138,114 @@ fn at_once_for_sensitive_blocks() {
     let mut found = vec![0; 10 * BLOCK_SIZE];
     disk.read(BlockAddr(10), &mut found).unwrap();
     assert!(found == run(10, 10, 5));
+}
+
+/// A purge that the flash refuses is made up for when the discard is asked for again, though its blocks are holes by then.
+#[test]
+fn a_refused_purge_of_sensitive_blocks_is_owed() {
+    let mut owed = 0;
+    for nth in 1..100 {
+        let mut bed = Bed::small(9);
+        let disk = bed.open();
+        disk.mark_sensitive(10..20);
+        write(&disk, 0, 60, 1).unwrap();
+        disk.flush().unwrap();
+        bed.faults.add(Fault::FailNth { op: OpKind::Write, nth, error: Kind::NoSpace });
+        if disk.discard(BlockAddr(10), 10).is_ok() {
+            break;
+        }
+        match disk.discard(BlockAddr(10), 10) {
+            Ok(()) => {
+                owed += 1;
+                assert_eq!(disk.recoverable(), 0, "write {nth}");
+            }
+            Err(e) => assert_eq!(e.kind(), Kind::FailStop, "write {nth}: {e}"),
+        }
+    }
+    assert!(owed > 4, "{owed}");
+}
+
+/// The same of a write, whose blocks are in the buffer when it is refused: what deletes the version before them purges it too.
+#[test]
+fn a_refused_write_of_sensitive_blocks_is_purged_by_the_flush_or_the_close_that_deletes() {
+    let mut owed = [0; 2];
+    for (nth, closes) in (1..100).flat_map(|nth| [(nth, false), (nth, true)]) {
+        let mut bed = Bed::small(17);
+        let disk = bed.open();
+        disk.mark_sensitive(10..20);
+        write(&disk, 0, 60, 1).unwrap();
+        disk.flush().unwrap();
+        bed.faults.add(Fault::FailNth { op: OpKind::Write, nth, error: Kind::NoSpace });
+        if write(&disk, 10, 10, 2).is_ok() {
+            break;
+        }
+        let what = format!("write {nth}, closes: {closes}");
+        let done = if closes { disk.close() } else { disk.flush() };
+        match done {
+            Ok(()) => {
+                owed[usize::from(closes)] += 1;
+                assert_eq!(disk.recoverable(), 0, "{what}");
+                let mut found = vec![0; 10 * BLOCK_SIZE];
+                disk.read(BlockAddr(10), &mut found).unwrap();
+                assert!(found == run(10, 10, 2), "{what}");
+            }
+            Err(e) => assert!(matches!(e.kind(), Kind::FailStop | Kind::PurgeIncomplete), "{what}: {e}"),
+        }
+    }
+    assert!(owed.iter().all(|owed| *owed > 4), "{owed:?}");
+}
+
+/// A flush that cannot purge what is owed fails, as often as it is asked for.
+#[test]
+fn a_flush_fails_while_the_purge_that_is_owed_is_refused() {
+    let mut bed = Bed::small(18);
+    let disk = bed.open();
+    disk.mark_sensitive(10..20);
+    write(&disk, 0, 60, 1).unwrap();
+    disk.flush().unwrap();
+    bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
+    assert!(write(&disk, 10, 1, 2).unwrap_err().kind().is_refusal());
+    for _ in 0..3 {
+        assert!(disk.flush().unwrap_err().kind().is_refusal());
+        assert!(disk.recoverable() > 0);
+    }
+    bed.faults.heal();
+    disk.flush().unwrap();
+    assert_eq!((disk.recoverable(), disk.forgetting().purges), (0, 1));
+    disk.flush().unwrap();
+    assert_eq!(disk.forgetting().purges, 1, "nothing is owed any more");
+}
+
+/// A purge that is refused is not tried at each look, for on a full log each attempt writes checkpoints.
+#[test]
+fn the_thread_waits_longer_after_each_refusal_or_until_the_log_takes_something() {
+    let mut bed = Bed::small(16);
+    bed.policy = Some(Policy { period: PERIOD, ..NEVER });
+    let disk = bed.open();
+    overwrite(&disk, 0, 9);
+    bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
+    bed.clock.advance(PERIOD);
+    wait_until(|| bed.faults.fired() > 0);
+    for pause in [1, 2, 4, 8] {
+        look_some_times();
+        let tried = bed.faults.fired();
+        bed.clock.advance(Duration::from_millis(pause * 1000 - 100));
+        look_some_times();
+        assert_eq!(bed.faults.fired(), tried, "before {pause} seconds have passed");
+        wait_until(|| {
+            bed.clock.advance(Duration::from_millis(10));
+            bed.faults.fired() > tried
+        });
+    }
+    look_some_times();
+    bed.faults.heal();
+    look_some_times();
+    assert_eq!(disk.forgetting().purges, 0, "the last pause is not over");
+    wait_until(|| {
+        write(&disk, 20, 1, 1).unwrap();
+        disk.flush().unwrap();
+        disk.forgetting().purges > 0
+    });
 }
 
 #[test]
@@ -351,100 +445,4 @@ fn the_thread_does_not_hide_that_its_purge_failed() {
     wait_until(|| disk.flush().is_err());
     assert!(disk.forgetting().purges == 0 && disk.recoverable() >= 9);
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
-}
-
-/// Flash that tells of copies which it could not erase: those that a test puts here, once or always.
-struct Stubborn {
-    flash: Arc<WatchedFlash>,
-    unerased: Mutex<Vec<Unerased>>,
-    /// A block of keys that goes bad with its contents whenever it is replaced.
-    always: Option<Leb>,
-}
-
-impl Stubborn {
-    fn open(bed: &mut Bed, always: impl FnOnce(Leb) -> Option<Leb>) -> (Arc<Stubborn>, FlashDisk) {
-        let (_, flash, _) = bed.flash();
-        let always = always(Leb(header_lebs(flash.geometry())));
-        let stubborn = Arc::new(Stubborn { flash, unerased: Mutex::default(), always });
-        let disk = FlashDisk::open(stubborn.clone(), &bed.params, &master(), &bed.options()).unwrap();
-        (stubborn, disk)
-    }
-
-    /// What an erase block holds now.
-    fn copy(&self, leb: Leb) -> Unerased {
-        let mut content = vec![0; self.geometry().leb_len as usize];
-        self.read(leb, 0, &mut content).unwrap();
-        Unerased { leb: Some(leb), content }
-    }
-}
-
-impl Flash for Stubborn {
-    fn geometry(&self) -> FlashGeometry {
-        self.flash.geometry()
-    }
-    fn read(&self, block: Leb, offset: u32, buf: &mut [u8]) -> Result<()> {
-        self.flash.read(block, offset, buf)
-    }
-    fn program(&self, block: Leb, offset: u32, data: &[u8]) -> Result<()> {
-        self.flash.program(block, offset, data)
-    }
-    fn change(&self, block: Leb, data: &[u8]) -> Result<()> {
-        self.flash.change(block, data)
-    }
-    fn unmap(&self, block: Leb) -> Result<()> {
-        self.flash.unmap(block)
-    }
-    fn is_mapped(&self, block: Leb) -> Result<bool> {
-        self.flash.is_mapped(block)
-    }
-    fn drain_of(&self, wanted: &dyn Fn(&Unerased) -> bool) -> Result<Vec<Unerased>> {
-        let mut unerased = self.flash.drain_of(wanted)?;
-        unerased.extend(self.unerased.lock().extract_if(.., |copy| wanted(copy)));
-        unerased.extend(self.always.map(|leb| self.copy(leb)));
-        Ok(unerased)
-    }
-}
-
-#[test]
-fn keys_that_can_never_be_erased_are_told_of() {
-    let mut bed = Bed::small(11);
-    let (_, disk) = Stubborn::open(&mut bed, Some);
-    overwrite(&disk, 0, 9);
-    let failed = disk.purge().unwrap_err();
-    assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
-    assert!(failed.to_string().contains("destroy"), "{failed}");
-    assert!(disk.forgetting().purges == 0 && disk.recoverable() >= 9);
-    assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
-}
-
-/// Keys in an erase block that went bad do not matter if what they encrypt is gone, nor the other way round. Both together do.
-#[test]
-fn versions_that_can_be_read_for_ever_with_their_keys_are_told_of() {
-    for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut bed = Bed::small(12);
-        let (flash, disk) = Stubborn::open(&mut bed, |_| None);
-        write(&disk, 0, 20, 1).unwrap();
-        disk.flush().unwrap();
-        let first = header_lebs(bed.params.flash);
-        let behind = first + bed.params.key_blocks();
-        let range = if keys { first } else { behind }..if log { bed.params.flash.lebs } else { behind };
-        let copies: Vec<Unerased> = range.map(|leb| flash.copy(Leb(leb))).collect();
-        flash.unerased.lock().extend(copies);
-        write(&disk, 0, 9, 2).unwrap();
-        let purged = disk.purge();
-        if keys && log {
-            let failed = purged.unwrap_err();
-            assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
-            assert!(failed.to_string().contains("went bad with versions of 20 blocks"), "{failed}");
-            assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
-            continue;
-        }
-        // What is live has other keys now, also what was written under keys that the copy has.
-        assert_eq!(purged.unwrap().rewritten, if keys { 20 } else { 0 }, "keys: {keys}, log: {log}");
-        assert_eq!(disk.recoverable(), 0);
-        let mut found = vec![0; 20 * BLOCK_SIZE];
-        disk.read(BlockAddr(0), &mut found).unwrap();
-        assert!(found == [run(0, 9, 2), run(9, 11, 1)].concat());
-        disk.close().unwrap();
-    }
 }
