@@ -184,7 +184,7 @@ impl ObjectDisk {
             };
             let number = match &self.version_table {
                 Some(version_table) => {
-                    version_table.checkpoint().map_err(|e| writer.fail(e))?;
+                    version_table.checkpoint().map_err(|e| writer.fail_unless_refused(e))?;
                     version_table.standing_still(add)?
                 }
                 None => add(HeadsTag::default())?,

@@ -27,7 +27,7 @@
 //!    and learned from an answer only if no transaction began meanwhile.
 //! 4. Remembered metadata is believed for a block only if it was the same before and after the block was read.
 //! 5. After a failed transaction nothing more is written, nothing remembered about its object is believed, and what had not
-//!    reached the store is refused to readers. One for which there was no room did not fail: it did not happen, and is tried
+//!    reached the store is refused to readers. One that was refused, for want of room above all, did not happen, and is tried
 //!    again.
 //! 6. With a cipher that authenticates, a transaction keeps something of an object only if that is the version which
 //!    this session found good, or wrote. What cannot be kept is marked as lost.

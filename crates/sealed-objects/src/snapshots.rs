@@ -180,14 +180,22 @@ impl Snapshots {
         let mut table = held.table.clone();
         table.newest = number;
         table.records.push(record.clone());
-        if let Err(e) = self.keep(&table, &record) {
-            // What no record speaks of is named no more; the error to report is the first.
-            self.name_to_stores(&held.table).map_err(&fail)?;
-            drop(self.stores.data.remove_snapshot(data_id));
-            drop(self.stores.book.remove_snapshot(book_id));
-            return Err(e);
+        let kept = self.keep(&table, &record);
+        let made = kept.and_then(|()| match self.change(&mut held, |stands| *stands = table) {
+            // Whether there is a record now is not known.
+            Err(e) if !e.kind().is_refusal() => Ok(Err(fail(e))),
+            changed => changed.map(Ok),
+        });
+        match made {
+            Ok(known) => known?,
+            Err(e) => {
+                // What no record speaks of is named no more; the error to report is the first.
+                self.name_to_stores(&held.table).map_err(&fail)?;
+                drop(self.stores.data.remove_snapshot(data_id));
+                drop(self.stores.book.remove_snapshot(book_id));
+                return Err(e);
+            }
         }
-        self.change(&mut held, |stands| *stands = table).map_err(fail)?;
         self.newest.set(number);
         Ok(number)
     }

@@ -70,8 +70,8 @@ impl Transactor {
     /// Performs a transaction that was begun; `direct` is the data of one past the cache. Says whether the object is known
     /// to be absent afterwards.
     ///
-    /// Errors: [`Kind::NoSpace`] if there was no room, and nothing happened; with every other error the transaction may
-    /// have happened or not.
+    /// Errors: a refusal ([`Kind::is_refusal`]), for want of room above all: nothing happened. With every other error the transaction
+    /// may have happened or not.
     pub(crate) fn write(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<bool> {
         let absent = begun.absent;
         let performed = match &begun.work {

@@ -9,7 +9,7 @@ use crate::seal::Counter;
 use crate::segment::Segment;
 use crate::version_book::{PAGE_SEGMENTS, PageNumber, VersionBook, Writing};
 use crate::version_page::{Generation, HeadsTag, PAGE_ENTRIES, PAGE_LEN, VersionPage};
-use lacuna_core::{BoundedCache, Kind, Result};
+use lacuna_core::{BoundedCache, Result};
 use lacuna_medium::{ObjectStore, Step};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
@@ -153,8 +153,8 @@ impl VersionPages {
         };
         if full {
             match self.checkpoint() {
-                // Then there is one page more in memory than there should be, until there is room in the store.
-                Err(e) if e.kind() == Kind::NoSpace => {}
+                // Then there is one page more in memory than there should be, until the store takes them.
+                Err(e) if e.kind().is_refusal() => {}
                 written => written?,
             }
         }

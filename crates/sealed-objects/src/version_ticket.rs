@@ -109,7 +109,7 @@ impl<'a> Ticket<'a> {
             Ok(version) => Outcome::Acknowledged(Seen::of(Some(*version))),
             Err(e) => match e.kind() {
                 Kind::Changed | Kind::Exists => Outcome::Declined(Seen::UNKNOWN),
-                Kind::NoSpace => Outcome::Declined(self.standing.seen),
+                kind if kind.is_refusal() => Outcome::Declined(self.standing.seen),
                 _ => Outcome::Unknown,
             },
         };

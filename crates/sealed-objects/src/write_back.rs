@@ -2,7 +2,8 @@
 //! and the waiting threads how it ended.
 //!
 //! Invariants:
-//! - A transaction for which there was no room did not happen: everything is as it was, and is tried again.
+//! - A transaction that was refused ([`lacuna_core::Kind::is_refusal`]), for want of room above all, did not happen: everything is as it
+//!   was, and is tried again.
 //! - After any other failure nothing more is written. The transaction stays in flight for good, so that nothing that is
 //!   remembered of its object is believed; and what the cache holds is refused to readers, since no reopening will show it.
 
@@ -10,7 +11,7 @@ use crate::cache::{Begun, Cache, Version};
 use crate::schedule::Schedule;
 use crate::segment::{Segment, blocks_in};
 use crate::transactor::Transactor;
-use lacuna_core::{Error, FailStop, Kind, Result};
+use lacuna_core::{Error, FailStop, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,7 +39,7 @@ impl WriteBack {
     }
 
     /// Writes what the cache holds of a segment, or a batch of it. Nothing happens if another thread is at it.
-    /// Errors end all writing, but for [`Kind::NoSpace`].
+    /// Errors other than a refusal end all writing.
     pub(crate) fn write_segment(&self, segment: Segment) -> Result<()> {
         self.health.check()?;
         let Some(begun) = self.cache.begin(segment, self.batch_blocks) else {
@@ -71,7 +72,7 @@ impl WriteBack {
     fn perform(&self, segment: Segment, begun: &Begun, direct: &[u8]) -> Result<()> {
         let (list, refused) = match self.transactor.write(segment, begun, direct) {
             Ok(absent) => (self.cache.end(segment, &begun.work, absent), None),
-            Err(e) if e.kind() == Kind::NoSpace => (self.cache.put_back(segment, begun), Some(e)),
+            Err(e) if e.kind().is_refusal() => (self.cache.put_back(segment, begun), Some(e)),
             Err(e) => return Err(self.fail(e)),
         };
         self.schedule.note_room(refused.as_ref());
@@ -105,6 +106,11 @@ impl WriteBack {
             }
         }
         Ok(())
+    }
+
+    /// Enters fail-stop for good, unless the store refused something and everything is as it was, and gives the error back.
+    pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
+        if e.kind().is_refusal() { e } else { self.fail(e) }
     }
 
     /// Enters fail-stop for good and gives the error back.

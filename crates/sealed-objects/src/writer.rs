@@ -7,7 +7,7 @@ use crate::transactor::Transactor;
 use crate::version_table::VersionTable;
 use crate::write_back::WriteBack;
 use crate::writers::Writers;
-use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS, closed};
+use lacuna_core::{BLOCK_SIZE, BlockAddr, Error, Result, SEGMENT_BLOCKS, closed};
 use parking_lot::RwLock;
 use std::ops::Range;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Writer {
     /// Room in the cache for holes, which a full store must not be short of: they give it room.
     fn make_room_for_holes(&self, count: u64) -> Result<()> {
         match self.make_room(count * HOLE_COST) {
-            Err(e) if e.kind() == Kind::NoSpace => {
+            Err(e) if e.kind().is_refusal() => {
                 self.cache.take_room(count * HOLE_COST);
                 Ok(())
             }
@@ -140,7 +140,7 @@ impl Writer {
             return Ok(());
         }
         match self.back.write_segment(segment) {
-            Err(e) if e.kind() == Kind::NoSpace => Ok(()),
+            Err(e) if e.kind().is_refusal() => Ok(()),
             written => written,
         }
     }
@@ -211,6 +211,11 @@ impl Writer {
     /// The standing refusal after a failure on the write path.
     pub(crate) fn check_alive(&self) -> Result<()> {
         self.back.check_alive()
+    }
+
+    /// [`WriteBack::fail_unless_refused`]
+    pub(crate) fn fail_unless_refused(&self, e: Error) -> Error {
+        self.back.fail_unless_refused(e)
     }
 
     /// Enters fail-stop for good and gives the error back.

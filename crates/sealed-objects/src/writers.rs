@@ -4,7 +4,7 @@ use crate::cache::Cache;
 use crate::schedule::{Schedule, THREADS};
 use crate::version_table::VersionTable;
 use crate::write_back::WriteBack;
-use lacuna_core::{Clock, Error, Kind, OnPanic, Result, SystemClock, defect};
+use lacuna_core::{Clock, Error, OnPanic, Result, SystemClock, defect};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -88,10 +88,9 @@ impl WriterLoop {
             }
             *last = now;
         }
-        match version_table.checkpoint() {
-            // The pages stay changed, and are written when there is room.
-            Err(e) if e.kind() != Kind::NoSpace => drop(self.back.fail(e)),
-            _ => {}
+        if let Err(e) = version_table.checkpoint() {
+            // After a refusal the pages stay changed, and are written later. Anything else stops the disk, which keeps the error.
+            self.back.fail_unless_refused(e);
         }
     }
 }
